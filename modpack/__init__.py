@@ -1,0 +1,105 @@
+"""modpack turns a live PyTorch model into one file: the code it needs, its weights, its hooks.
+
+Names are resolved on first use (PEP 562): importing modpack imports neither torch nor
+anything else that is slow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from modpack._version import __version__
+
+if TYPE_CHECKING:
+    from modpack import analyze as analyze
+    from modpack.api import current_importer, is_from_package, load, save
+    from modpack.core.actions import Action
+    from modpack.core.directory import Directory
+    from modpack.core.globs import GlobGroup
+    from modpack.core.plan import (
+        EmptyMatchError,
+        PackagingError,
+        PackagingErrorReason,
+        Plan,
+        Problem,
+    )
+    from modpack.errors import (
+        ModpackError,
+        ModpackWarning,
+        ObjMismatchError,
+        ObjNotFoundError,
+        PicklingError,
+        UnpicklingError,
+    )
+    from modpack.exporter import PackageExporter
+    from modpack.importer import PackageImporter
+    from modpack.resolution.importers import Importer, OrderedImporter, sys_importer
+
+__all__ = [
+    "Action",
+    "Directory",
+    "EmptyMatchError",
+    "GlobGroup",
+    "Importer",
+    "ModpackError",
+    "ModpackWarning",
+    "ObjMismatchError",
+    "ObjNotFoundError",
+    "OrderedImporter",
+    "PackageExporter",
+    "PackageImporter",
+    "PackagingError",
+    "PackagingErrorReason",
+    "PicklingError",
+    "Plan",
+    "Problem",
+    "UnpicklingError",
+    "__version__",
+    "analyze",
+    "current_importer",
+    "is_from_package",
+    "load",
+    "save",
+    "sys_importer",
+]
+
+_HOMES = {
+    "modpack.api": ("current_importer", "is_from_package", "load", "save"),
+    "modpack.core.actions": ("Action",),
+    "modpack.core.directory": ("Directory",),
+    "modpack.core.globs": ("GlobGroup",),
+    "modpack.core.plan": (
+        "EmptyMatchError",
+        "PackagingError",
+        "PackagingErrorReason",
+        "Plan",
+        "Problem",
+    ),
+    "modpack.errors": (
+        "ModpackError",
+        "ModpackWarning",
+        "ObjMismatchError",
+        "ObjNotFoundError",
+        "PicklingError",
+        "UnpicklingError",
+    ),
+    "modpack.exporter": ("PackageExporter",),
+    "modpack.importer": ("PackageImporter",),
+    "modpack.resolution.importers": ("Importer", "OrderedImporter", "sys_importer"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name == "analyze":
+        return importlib.import_module("modpack.analyze")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'modpack' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,165 @@
+"""What every archive can be asked, whether it is a file, a buffer or an unzipped folder."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Protocol
+
+from modpack.errors import ArchiveError, RecordNotFoundError
+
+__all__ = ["CHUNK_BYTES", "Archive", "DataRange", "RecordVerifier", "similar_names"]
+
+CHUNK_BYTES: Final = 4 << 20
+_COMPARED_NAMES: Final = 2000
+
+
+@dataclass(frozen=True)
+class DataRange:
+    """Where a record's bytes lie, for mapping them.
+
+    Attributes:
+        path: absolute path of the file.
+        offset: of the first byte, in bytes.
+        length: in bytes.
+    """
+
+    path: str
+    offset: int
+    length: int
+
+
+class RecordVerifier(Protocol):
+    """Something that knows what a record's content should be, such as a manifest."""
+
+    def check(self, source: str, name: str, content: bytes | memoryview) -> None:
+        """Raises ArchiveError if the record ``name`` should have another content."""
+
+
+class Archive(ABC):
+    """The records of one package. Reading is safe from several threads at once.
+
+    Names are exact, case included, and relative to the archive's top-level folder.
+
+    Attributes:
+        source: the archive as the user named it; "<buffer>" for buffers.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """All records: in file order for a zip, sorted for a folder."""
+
+    @abstractmethod
+    def has(self, name: str) -> bool:
+        """Whether there is a record of this very name."""
+
+    @abstractmethod
+    def size(self, name: str) -> int:
+        """Bytes of a record's content.
+
+        Raises:
+            RecordNotFoundError: there is no such record.
+        """
+
+    @abstractmethod
+    def crc32(self, name: str) -> int:
+        """The crc32 of a record's content: the stated one for a zip, computed for a folder.
+
+        Raises:
+            RecordNotFoundError: there is no such record.
+        """
+
+    @abstractmethod
+    def chunks(self, name: str) -> Iterator[bytes | memoryview]:
+        """A record's content piece by piece, so that gigabytes need not be held at once.
+
+        Raises:
+            RecordNotFoundError: there is no such record.
+            ArchiveError: the record is damaged; a wrong crc32 shows after the last piece.
+        """
+
+    @abstractmethod
+    def data_range(self, name: str) -> DataRange | None:
+        """Where a record can be mapped; None for buffers and for compressed records.
+
+        The content is not checked: it would have to be read.
+
+        Raises:
+            RecordNotFoundError: there is no such record.
+            ArchiveError: the record's headers contradict each other.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of the file. Every later read raises ArchiveError. May be called twice."""
+
+    def read(self, name: str, *, verify: RecordVerifier | None = None) -> bytes:
+        """A record's content, checked against the zip's crc32.
+
+        Args:
+            name: the record.
+            verify: a manifest, to check size and sha256 as well. A folder has nothing else to
+                be checked against.
+
+        Raises:
+            RecordNotFoundError: there is no such record.
+            ArchiveError: the record is damaged, or not what ``verify`` says.
+        """
+        content = b"".join(self.chunks(name))
+        if verify is not None:
+            verify.check(self.source, name, content)
+        return content
+
+    def read_view(self, name: str) -> memoryview:
+        """A record's content, read-only; without a copy if it is stored in a buffer.
+
+        Raises:
+            RecordNotFoundError: there is no such record.
+            ArchiveError: the record is damaged.
+        """
+        return memoryview(self.read(name))
+
+    def has_changed(self) -> bool:
+        """Whether the path no longer leads to the file that was opened, as it was then."""
+        return False
+
+    def check_unchanged(self) -> None:
+        """Makes sure that what was mapped by path is what was checked; call it after mapping.
+
+        Raises:
+            ArchiveError: the file was replaced or written to meanwhile.
+        """
+        if self.has_changed():
+            raise ArchiveError(self.source, "it was replaced or changed after it was opened")
+
+    def _missing(self, name: str) -> RecordNotFoundError:
+        return RecordNotFoundError(self.source, name, similar_names(name, self.names()))
+
+
+def similar_names(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Up to three of ``names`` that look like ``name``, the closest first.
+
+    >>> similar_names("pkg/wieghts.pkl", ("pkg/weights.pkl", "pkg/other.py"))
+    ('pkg/weights.pkl',)
+    """
+    if len(names) > _COMPARED_NAMES:  # comparing is slow; the last component is mostly right
+        last = name.rpartition("/")[2].lower()
+        names = tuple(known for known in names if known.lower().endswith(last))[:_COMPARED_NAMES]
+    return tuple(difflib.get_close_matches(name, names, n=3))

@@ -1,0 +1,147 @@
+"""Random access to an archive's bytes, without a shared position that threads could race for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from abc import ABC, abstractmethod
+
+from modpack.errors import ArchiveError, NotAPackageError
+
+__all__ = ["BufferBytes", "ByteSource", "FileBytes"]
+
+
+class ByteSource(ABC):
+    """Bytes that can be read at any offset.
+
+    Attributes:
+        label: what the user called it, for messages.
+        size: in bytes, as it was when it was opened.
+    """
+
+    label: str
+    size: int
+
+    @abstractmethod
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Exactly ``length`` bytes from ``offset`` on.
+
+        Raises:
+            ArchiveError: they are not there, or the source was closed.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of the source. May be called twice."""
+
+
+class FileBytes(ByteSource):
+    """A file on disk.
+
+    Args:
+        path: the file.
+        label: what the user called it.
+
+    Raises:
+        NotAPackageError: it cannot be opened.
+    """
+
+    def __init__(self, path: str, label: str) -> None:
+        self.label = label
+        self.path = os.path.abspath(path)
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except FileNotFoundError as error:
+            raise NotAPackageError(label, "there is no such file") from error
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            raise NotAPackageError(label, f"it cannot be opened: {_why(error)}") from error
+        self._seeking = threading.Lock()
+        self._identity = _identity(os.fstat(self._descriptor))
+        self.size = os.fstat(self._descriptor).st_size
+        self._closed = False
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        if self._closed:
+            raise ArchiveError(self.label, "it was closed")
+        try:
+            first = self._read_some(offset, length)
+            if len(first) == length:
+                return first
+            return self._read_on(first, offset, length)
+        except OSError as error:
+            raise ArchiveError(self.label, f"it cannot be read: {_why(error)}") from error
+
+    def has_changed(self) -> bool:
+        """Whether the path now leads to another file, or the file was written to."""
+        try:
+            return _identity(os.stat(self.path)) != self._identity
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            os.close(self._descriptor)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_closed"):
+            with contextlib.suppress(OSError):
+                self.close()
+
+    def _read_on(self, first: bytes, offset: int, length: int) -> bytes:
+        # One call reads at most 2 GiB on Linux, and may be interrupted.
+        parts, missing = [first], length - len(first)
+        while missing and parts[-1]:
+            parts.append(self._read_some(offset + length - missing, missing))
+            missing -= len(parts[-1])
+        if missing:
+            raise ArchiveError(self.label, "it ends too early: was it truncated while open?")
+        return b"".join(parts)
+
+    if hasattr(os, "pread"):
+
+        def _read_some(self, offset: int, length: int) -> bytes:
+            return os.pread(self._descriptor, length, offset)
+
+    else:  # Windows
+
+        def _read_some(self, offset: int, length: int) -> bytes:
+            with self._seeking:
+                os.lseek(self._descriptor, offset, os.SEEK_SET)
+                return os.read(self._descriptor, length)
+
+
+class BufferBytes(ByteSource):
+    """Bytes in memory.
+
+    Args:
+        content: the whole archive.
+    """
+
+    def __init__(self, content: bytes | bytearray | memoryview) -> None:
+        self.label = "<buffer>"
+        self._view: memoryview | None = memoryview(content).toreadonly()
+        self.size = len(content)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        return bytes(self.view_at(offset, length))
+
+    def view_at(self, offset: int, length: int) -> memoryview:
+        """Like :meth:`read_at`, without a copy."""
+        if self._view is None:
+            raise ArchiveError(self.label, "it was closed")
+        if offset + length > self.size:
+            raise ArchiveError(self.label, "it ends too early")
+        return self._view[offset : offset + length]
+
+    def close(self) -> None:
+        self._view = None
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,291 @@
+"""Parsing a zip's central directory: one strict reading, or an error.
+
+Accepted is what torch and modpack write, and Python's zipfile where it writes the same: records
+one after another from the first byte on, then the directory, then its end, and nothing else.
+Checks go over whole columns, so that 20,000 records cost little more than splitting them.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from modpack.archive import layout, zipformat
+from modpack.archive.bytesources import ByteSource
+from modpack.archive.endrecord import End, find_directory
+from modpack.archive.limits import Limits
+from modpack.archive.recordnames import find_collision, find_unsafe
+from modpack.archive.zipformat import MAX16, MAX32
+from modpack.errors import ArchiveError, NotAPackageError
+
+__all__ = ["Directory", "Entry", "parse_directory"]
+
+_DOS_FOLDER: Final = 0x10
+_NAME_LENGTH: Final = 6
+_EXTRA_LENGTH: Final = 7
+_Row: TypeAlias = "tuple[int | bytes, ...]"
+"""The fixed part of a directory header, as :data:`zipformat.CENTRAL_CHECKED` unpacks it."""
+
+
+class _Columns(NamedTuple):
+    """The same, all rows at once."""
+
+    signature: tuple[bytes, ...]
+    needed: tuple[int, ...]
+    kind: tuple[int, ...]
+    crc: tuple[int, ...]
+    compressed: tuple[int, ...]
+    size: tuple[int, ...]
+    name_length: tuple[int, ...]
+    extra_length: tuple[int, ...]
+    comment_and_disk: tuple[int, ...]
+    attributes: tuple[int, ...]
+    offset: tuple[int, ...]
+
+
+class Entry(NamedTuple):
+    """A record as the central directory describes it.
+
+    Attributes:
+        raw_name: the full name as it stands in the zip.
+        kind: flags and method, see :data:`zipformat.KINDS`.
+        crc: crc32 of the content.
+        compressed: bytes of content in the zip.
+        size: bytes of content.
+        offset: of the local header.
+        end: where the next record, or the directory, begins.
+    """
+
+    raw_name: bytes
+    kind: int
+    crc: int
+    compressed: int
+    size: int
+    offset: int
+    end: int
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the content lies in the zip as it is."""
+        return self.kind >> 16 == zipformat.STORED
+
+    @property
+    def has_descriptor(self) -> bool:
+        """Whether sizes and crc follow the data instead of standing before it."""
+        return bool(self.kind & zipformat.FLAG_DESCRIPTOR)
+
+
+class Directory:
+    """The records of an archive, in file order.
+
+    It is kept in columns, because making an object for each record would cost more than
+    everything else.
+    """
+
+    def __init__(self, label: str, directory: bytes, end: End) -> None:
+        rows, raw_names, extras = _split(label, directory)
+        if len(rows) != end.records:
+            reason = f"its directory holds {len(rows)} records, its end record says {end.records}"
+            raise ArchiveError(label, reason)
+        columns = _Columns._make(zip(*rows, strict=True))
+        _check_columns(label, columns, raw_names)
+        self.label = label
+        self.raw_names = raw_names
+        self.kinds, self.crcs = columns.kind, columns.crc
+        self.compressed, self.sizes = list(columns.compressed), list(columns.size)
+        self.offsets = list(columns.offset)
+        self._fill_in_zip64(extras)
+        self.ends = [*self.offsets[1:], end.offset]
+        self._indices: dict[str, int] = {}
+
+    def names(self) -> tuple[str, ...]:
+        """All names, without the top-level folder."""
+        return tuple(self._indices)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a record of this very name."""
+        return name in self._indices
+
+    def get(self, name: str) -> Entry | None:
+        """What the directory says about a record; None if there is no such record."""
+        i = self._indices.get(name)
+        if i is None:
+            return None
+        sizes = (self.compressed[i], self.sizes[i])
+        place = (self.offsets[i], self.ends[i])
+        return Entry(self.raw_names[i], self.kinds[i], self.crcs[i], *sizes, *place)
+
+    def check(self, limits: Limits) -> None:
+        """Checks places, sizes and names.
+
+        Raises:
+            ArchiveError: the directory is ambiguous, unsafe or too large.
+        """
+        if self.offsets[0]:
+            raise ArchiveError(self.label, "something lies before its first record")
+        self._check_places()
+        self._check_sizes(limits)
+        longest = max(self.raw_names, key=len)
+        if len(longest) > limits.max_name_bytes:
+            raise ArchiveError(self.label, "its name is too long", _shown(longest[:80]))
+        names = _relative_names(self.label, self.raw_names)
+        self._indices = dict(zip(names, range(len(names)), strict=True))
+
+    def _check_places(self) -> None:
+        header = zipformat.LOCAL.size
+        columns = (self.raw_names, self.offsets, self.compressed, self.ends)
+        for raw_name, offset, compressed, end in zip(*columns, strict=True):
+            if offset + header + len(raw_name) + compressed > end:
+                raise ArchiveError(self.label, "it overlaps what follows", _shown(raw_name))
+
+    def _check_sizes(self, limits: Limits) -> None:
+        if self.compressed == self.sizes and max(self.kinds) <= MAX16:
+            return  # everything is stored
+        columns = (self.raw_names, self.kinds, self.compressed, self.sizes)
+        for raw_name, kind, compressed, size in zip(*columns, strict=True):
+            if kind <= MAX16:
+                if compressed != size:
+                    raise ArchiveError(self.label, "it is stored, in two sizes", _shown(raw_name))
+            elif not limits.allow_inflating(compressed, size):
+                reason = f"it claims to inflate from {compressed} to {size} bytes"
+                raise ArchiveError(self.label, reason, _shown(raw_name))
+
+    def _fill_in_zip64(self, extras: dict[int, bytes]) -> None:
+        marked = _indices_of(MAX32, self.sizes, self.compressed, self.offsets)
+        for i in marked | extras.keys():
+            numbers = (self.sizes[i], self.compressed[i], self.offsets[i])
+            wide = _widen(numbers, extras.get(i, b""))
+            if wide is None:
+                name = _shown(self.raw_names[i])
+                raise ArchiveError(self.label, "its extra fields are malformed", name)
+            self.sizes[i], self.compressed[i], self.offsets[i] = wide
+
+
+def parse_directory(source: ByteSource, limits: Limits) -> Directory:
+    """Reads and checks the central directory.
+
+    Raises:
+        NotAPackageError: this is no zip archive, or holds no package.
+        ArchiveError: the archive is damaged, ambiguous, unsafe or too large.
+    """
+    label, end = source.label, find_directory(source)
+    if end.records > limits.max_records or end.size > limits.max_directory_bytes:
+        reason = f"its directory is too large: {end.records} records in {end.size} bytes"
+        raise ArchiveError(label, reason)
+    content = source.read_at(end.offset, end.size)
+    if b"/version" not in content:  # first of all, lest another zip be called a broken package
+        raise _no_package(label)
+    directory = Directory(label, content, end)
+    directory.check(limits)
+    if not any(map(directory.has, layout.VERSIONS)):
+        raise _no_package(label)
+    return directory
+
+
+def _split(label: str, directory: bytes) -> tuple[list[_Row], list[bytes], dict[int, bytes]]:
+    """The headers' fixed parts, their names, and their extra areas (by index, where any)."""
+    rows: list[_Row] = []
+    raw_names: list[bytes] = []
+    extras: dict[int, bytes] = {}
+    unpack, fixed = zipformat.CENTRAL_CHECKED.unpack_from, zipformat.CENTRAL_CHECKED.size
+    position, last = 0, len(directory) - fixed
+    while position <= last:
+        row = unpack(directory, position)
+        name_start = position + fixed
+        name_end = name_start + row[_NAME_LENGTH]
+        position = name_end + row[_EXTRA_LENGTH]
+        if row[_EXTRA_LENGTH]:
+            extras[len(rows)] = directory[name_end:position]
+        rows.append(row)
+        raw_names.append(directory[name_start:name_end])
+    if position != len(directory):
+        raise ArchiveError(label, "its directory ends within a record")
+    return rows, raw_names, extras
+
+
+def _check_columns(label: str, columns: _Columns, raw_names: Sequence[bytes]) -> None:
+    checked = list(
+        zip(
+            columns.signature,
+            columns.needed,
+            columns.kind,
+            columns.comment_and_disk,
+            columns.attributes,
+            strict=True,
+        )
+    )
+    if not any(map(_why_refused, set(checked))) and all(map(bytes.isascii, raw_names)):
+        return
+    for fields, raw_name in zip(checked, raw_names, strict=True):
+        reason = _why_refused(fields)
+        if reason is None and not raw_name.isascii() and not fields[2] & zipformat.FLAG_UTF8:
+            reason = "its name is not marked as UTF-8"
+        if reason is not None:
+            raise ArchiveError(label, reason, _shown(raw_name))
+
+
+def _why_refused(fields: tuple[bytes, int, int, int, int]) -> str | None:
+    signature, needed, kind, comment_and_disk, attributes = fields
+    if signature != zipformat.CENTRAL_SIGNATURE:
+        return "its directory header is malformed"
+    if kind & 1:
+        return "it is encrypted"
+    if kind not in zipformat.KINDS:
+        return f"its flags ({kind & 0xFFFF:#x}) or method ({kind >> 16}) are not a package's"
+    if needed > zipformat.NEEDED_ZIP64:
+        return f"it needs a newer zip ({needed / 10})"
+    if comment_and_disk:
+        return "it has a comment, or lies on another disk"
+    file_type = stat.S_IFMT(attributes >> 16)
+    if file_type == stat.S_IFLNK:
+        return "it is a symbolic link"
+    if file_type not in (0, stat.S_IFREG) or attributes & _DOS_FOLDER:
+        return "it is no regular file"
+    return None
+
+
+def _indices_of(mark: int, *columns: Sequence[int]) -> set[int]:
+    found: set[int] = set()
+    for column in columns:
+        if mark in column:
+            found.update(i for i, number in enumerate(column) if number == mark)
+    return found
+
+
+def _widen(numbers: tuple[int, int, int], extra: bytes) -> list[int] | None:
+    """Size, compressed size and offset with zip64's values; None if these are not as they must."""
+    fields = zipformat.extra_fields(extra)
+    if fields is None:
+        return None
+    wide = fields.get(zipformat.ZIP64_ID, b"")
+    if len(wide) != 8 * numbers.count(MAX32):
+        return None
+    values = iter(struct.unpack(f"<{len(wide) // 8}Q", wide))
+    return [next(values) if number == MAX32 else number for number in numbers]
+
+
+def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
+    root = raw_names[0].partition(b"/")[0] + b"/"
+    strangers = [raw_name for raw_name in raw_names if not raw_name.startswith(root)]
+    if strangers:
+        reason = f"it is not in the top-level folder {_shown(root)!r}"
+        raise ArchiveError(label, reason, _shown(strangers[0]))
+    try:
+        folder = root.decode()
+        names = [raw_name[len(root) :].decode() for raw_name in raw_names]
+    except UnicodeDecodeError as error:
+        raise ArchiveError(label, "a record's name is no UTF-8") from error
+    problem = find_unsafe([folder[:-1]]) or find_unsafe(names) or find_collision(names)
+    if problem is not None:
+        raise ArchiveError(label, problem[1], problem[0])
+    return names
+
+
+def _no_package(label: str) -> NotAPackageError:
+    return NotAPackageError(label, "it is a zip archive, but no package: it has no version record")
+
+
+def _shown(raw_name: bytes) -> str:
+    return raw_name.decode("utf-8", "backslashreplace")

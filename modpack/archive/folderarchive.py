@@ -1,0 +1,147 @@
+"""A package that was unzipped into a folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from modpack.archive import layout
+from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
+from modpack.archive.limits import DEFAULT_LIMITS, Limits
+from modpack.archive.recordnames import find_collision, find_unsafe
+from modpack.errors import ArchiveError, NotAPackageError
+
+__all__ = ["FolderArchive"]
+
+_BYTECODE: Final = "__pycache__"
+
+
+class FolderArchive(Archive):
+    """A folder with the records as files.
+
+    ``__pycache__`` folders are no records: they appear when the code is imported in place.
+
+    Args:
+        folder: the package's top-level folder, or the folder that holds it and nothing else.
+        limits: how many files it may have.
+
+    Raises:
+        NotAPackageError: it holds no package, or cannot be read.
+        ArchiveError: it holds links that leave it, files that are no regular files, or names
+            that a package cannot have.
+    """
+
+    def __init__(self, folder: str, limits: Limits = DEFAULT_LIMITS) -> None:
+        super().__init__(folder)
+        self._root = os.path.realpath(_package_root(folder))
+        self._closed = False
+        self._paths = self._collect(limits)
+        names = sorted(self._paths)
+        problem = find_unsafe(names) or find_collision(names)
+        if problem is not None:
+            raise ArchiveError(folder, problem[1], problem[0])
+        self._names = tuple(names)
+
+    def names(self) -> tuple[str, ...]:
+        return self._names
+
+    def has(self, name: str) -> bool:
+        return name in self._paths
+
+    def size(self, name: str) -> int:
+        try:
+            return os.stat(self._path(name)).st_size
+        except OSError as error:
+            raise self._unreadable(name, error) from error
+
+    def crc32(self, name: str) -> int:
+        crc = 0
+        for chunk in self.chunks(name):
+            crc = zlib.crc32(chunk, crc)
+        return crc
+
+    def chunks(self, name: str) -> Iterator[bytes | memoryview]:
+        return self._chunks(name, self._path(name))
+
+    def data_range(self, name: str) -> DataRange | None:
+        return DataRange(self._path(name), 0, self.size(name))
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _path(self, name: str) -> str:
+        if self._closed:
+            raise ArchiveError(self.source, "it was closed")
+        path = self._paths.get(name)
+        if path is None:
+            raise self._missing(name)
+        return path
+
+    def _chunks(self, name: str, path: str) -> Iterator[bytes]:
+        try:
+            with open(path, "rb", buffering=0) as file:
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
+        except OSError as error:
+            raise self._unreadable(name, error) from error
+
+    def _collect(self, limits: Limits) -> dict[str, str]:
+        """Absolute paths by record name."""
+        paths: dict[str, str] = {}
+        folders = [""]
+        while folders:
+            prefix = folders.pop()
+            for entry in self._entries(prefix):
+                name = prefix + entry.name
+                if not entry.is_dir():
+                    paths[name] = self._checked_file(name, entry)
+                elif entry.is_symlink():
+                    raise ArchiveError(self.source, "it is a link to a folder", name)
+                elif entry.name != _BYTECODE:
+                    folders.append(name + "/")
+            if len(paths) > limits.max_records:
+                raise ArchiveError(self.source, f"it has more than {limits.max_records} files")
+        return paths
+
+    def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(os.path.join(self._root, prefix)) as entries:
+                return list(entries)
+        except OSError as error:
+            reason = f"the folder {prefix or '.'!r} cannot be read: {error.strerror}"
+            raise NotAPackageError(self.source, reason) from error
+
+    def _checked_file(self, name: str, entry: os.DirEntry[str]) -> str:
+        path = os.path.realpath(entry.path)
+        if entry.is_symlink() and os.path.commonpath((self._root, path)) != self._root:
+            raise ArchiveError(self.source, "it is a link that leaves the package", name)
+        try:
+            is_regular = stat.S_ISREG(os.stat(path).st_mode)
+        except OSError as error:
+            raise self._unreadable(name, error) from error
+        if not is_regular:
+            raise ArchiveError(self.source, "it is no regular file", name)
+        return path
+
+    def _unreadable(self, name: str, error: OSError) -> ArchiveError:
+        return ArchiveError(self.source, f"it cannot be read: {error.strerror}", name)
+
+
+def _package_root(folder: str) -> str:
+    if _holds_package(folder):
+        return folder
+    try:
+        with os.scandir(folder) as entries:
+            inner = [entry.path for entry in entries if entry.is_dir()]
+    except OSError as error:
+        raise NotAPackageError(folder, f"it cannot be read: {error.strerror}") from error
+    if len(inner) == 1 and _holds_package(inner[0]):
+        return inner[0]
+    raise NotAPackageError(folder, "it is no unzipped package: it has no .data/version")
+
+
+def _holds_package(folder: str) -> bool:
+    return any(os.path.isfile(os.path.join(folder, version)) for version in layout.VERSIONS)

@@ -1,0 +1,108 @@
+"""Which record of a package holds what.
+
+The layout is that of ``torch.package``, so that a package which uses only what torch.package
+knows loads there too. What modpack adds lives under ``.data/modpack/``, where torch.package
+does not look. All names are relative to the archive's one top-level folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+__all__ = [
+    "BYTEORDER",
+    "DEFAULT_ROOT",
+    "ENTRY",
+    "ENVIRONMENT",
+    "EXTERN_MODULES",
+    "FORMAT_VERSION",
+    "GRAPH",
+    "LITTLE_ENDIAN",
+    "MANIFEST",
+    "MANIFEST_DIGEST",
+    "MODPACK_PREFIX",
+    "PYTHON_VERSION",
+    "SERIALIZATION_ID",
+    "VERSION",
+    "VERSIONS",
+    "VERSION_CONTENT",
+    "is_internal",
+    "is_storage",
+    "root_name",
+    "storage_name",
+]
+
+FORMAT_VERSION: Final = 1
+"""Version of what modpack adds to torch.package's format; stands in the manifest.
+
+A reader refuses what is newer than itself. To bump it: (1) raise it only if a reader of the
+old version would misread the new archives, since a reader ignores records under
+``.data/modpack/`` that it does not know; (2) keep reading every older version; (3) add a golden
+archive of the new version to ``fixtures/archives/``; (4) describe the difference in the
+reference of the archive format and in the changelog.
+"""
+
+VERSION: Final = ".data/version"
+VERSION_CONTENT: Final = b"6\n"
+"""What torch 2.13 writes into :data:`VERSION`: its file format's version, not modpack's."""
+
+VERSIONS: Final = (VERSION, "version")
+"""Where a version may stand: the second is that of older archives and of ``torch.save``."""
+
+EXTERN_MODULES: Final = ".data/extern_modules"
+PYTHON_VERSION: Final = ".data/python_version"
+SERIALIZATION_ID: Final = ".data/serialization_id"
+BYTEORDER: Final = "byteorder"
+LITTLE_ENDIAN: Final = b"little"
+
+MODPACK_PREFIX: Final = ".data/modpack/"
+MANIFEST: Final = MODPACK_PREFIX + "manifest.json"
+MANIFEST_DIGEST: Final = MODPACK_PREFIX + "manifest.sha256"
+GRAPH: Final = MODPACK_PREFIX + "graph.json"
+ENVIRONMENT: Final = MODPACK_PREFIX + "environment.json"
+ENTRY: Final = MODPACK_PREFIX + "entry.json"
+
+DEFAULT_ROOT: Final = "archive"
+"""Top-level folder of an archive that is written to a buffer, as torch names it."""
+
+_STORAGE = re.compile(r"\.data/[^/]+\.storage")
+_NOT_FOR_A_FOLDER = re.compile(r"[^\w.+-]")
+
+
+def storage_name(key: int | str) -> str:
+    """Name of the record that holds a tensor storage.
+
+    >>> storage_name(3)
+    '.data/3.storage'
+    """
+    return f".data/{key}.storage"
+
+
+def is_storage(name: str) -> bool:
+    """Whether a record holds a tensor storage.
+
+    >>> is_storage(".data/3.storage"), is_storage("model/3.storage")
+    (True, False)
+    """
+    return _STORAGE.fullmatch(name) is not None
+
+
+def is_internal(name: str) -> bool:
+    """Whether a record belongs to the format, and not to the user's code or resources.
+
+    >>> is_internal(".data/version"), is_internal("byteorder"), is_internal("pkg/version")
+    (True, True, False)
+    """
+    return name.startswith(".data/") or name in (BYTEORDER, "version")
+
+
+def root_name(target: str | os.PathLike[str]) -> str:
+    """Top-level folder for an archive: the target's stem, made safe as a folder's name.
+
+    >>> root_name("out/my model.v2.pt"), root_name("...")
+    ('my_model.v2', 'archive')
+    """
+    stem = os.path.splitext(os.path.basename(os.fspath(target)))[0]
+    return _NOT_FOR_A_FOLDER.sub("_", stem).strip(".") or DEFAULT_ROOT

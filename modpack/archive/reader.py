@@ -1,0 +1,79 @@
+"""Opening a package, wherever it is."""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO
+
+from modpack.archive.base import Archive, DataRange
+from modpack.archive.bytesources import BufferBytes, FileBytes
+from modpack.archive.folderarchive import FolderArchive
+from modpack.archive.limits import DEFAULT_LIMITS, Limits
+from modpack.archive.ziparchive import ZipArchive
+from modpack.errors import ArchiveError, NotAPackageError
+
+__all__ = ["Archive", "DataRange", "open_archive"]
+
+
+def open_archive(
+    source: str | os.PathLike[str] | BinaryIO, limits: Limits = DEFAULT_LIMITS
+) -> Archive:
+    """Opens a package for reading; nothing in it is executed or unpickled.
+
+    Args:
+        source: the path of a zip archive; or of an unzipped package (the folder that holds
+            ``.data``, or one that holds just that folder); or a binary buffer, which is read
+            at once from its current position to its end, and may be closed afterwards.
+        limits: what the archive may claim.
+
+    Raises:
+        TypeError: ``source`` is none of these.
+        NotAPackageError: there is no such file, or it is no package.
+        ArchiveError: the archive is damaged, ambiguous, unsafe or too large.
+
+    >>> import io
+    >>> from modpack.archive.writer import ArchiveWriter
+    >>> buffer = io.BytesIO()
+    >>> with ArchiveWriter(buffer) as writer:
+    ...     writer.write(".data/version", b"6")
+    ...     writer.write("pkg/greeting.txt", b"hello")
+    ...     _ = writer.commit()
+    >>> _ = buffer.seek(0)
+    >>> with open_archive(buffer) as archive:
+    ...     archive.read("pkg/greeting.txt")
+    b'hello'
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        return _open_content(BufferBytes(_read_buffer(source)), limits)
+    path = os.fspath(source)
+    if not isinstance(path, str):
+        raise TypeError("source must be a str path, not a bytes path")
+    if os.path.isdir(path):
+        return FolderArchive(path, limits)
+    return _open_content(FileBytes(path, path), limits)
+
+
+def _open_content(content: FileBytes | BufferBytes, limits: Limits) -> Archive:
+    try:
+        return ZipArchive(content, limits)
+    except BaseException:
+        content.close()
+        raise
+
+
+def _read_buffer(source: BinaryIO) -> bytes | bytearray | memoryview:
+    read = getattr(source, "read", None)
+    if not callable(read):
+        raise TypeError(
+            f"source must be a path or a binary buffer with read(), not {type(source).__name__}"
+        )
+    try:
+        content = read()
+    except (OSError, ValueError) as error:  # ValueError: the buffer is closed
+        raise ArchiveError("<buffer>", f"it cannot be read: {error}") from error
+    if not isinstance(content, (bytes, bytearray, memoryview)):
+        raise TypeError("source must be a binary buffer, not one for text; open it with mode 'rb'")
+    if not content:
+        reason = "there is nothing to read at its position. Remedy: buffer.seek(0)"
+        raise NotAPackageError("<buffer>", reason)
+    return content

@@ -1,0 +1,120 @@
+"""Which names a record may have.
+
+A package must mean the same thing zipped and unzipped, on every file system: its names are
+relative, and no two of them become one file where case or Unicode forms are folded.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+__all__ = ["NameRegistry", "find_collision", "find_unsafe", "fold", "why_unsafe"]
+
+_SUSPICIOUS: Final = ("//", "/./", "/../", "\\", ":")
+_DRIVE: Final = re.compile(r"[A-Za-z]:")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def why_unsafe(name: str) -> str | None:
+    r"""What is wrong with a record's name, or None if nothing is.
+
+    >>> why_unsafe("pkg/data.txt")
+    >>> why_unsafe("../data.txt")
+    "the name has a '..' component"
+    """
+    if "\\" in name:
+        return "the name has a backslash; components are separated by '/'"
+    if _CONTROL.search(name):
+        return "the name has a NUL or another control character"
+    if name.startswith("/"):
+        return "the name is absolute"
+    for component in name.split("/"):
+        if component in ("", ".", ".."):
+            return f"the name has a {component!r} component"
+        if _DRIVE.match(component):
+            return "the name has a drive"
+    if not _is_encodable(name):
+        return "the name cannot be written as UTF-8"
+    return None
+
+
+def find_unsafe(names: Sequence[str]) -> tuple[str, str] | None:
+    """The first unsafe name and what is wrong with it, or None.
+
+    Looks at all names at once and goes through them one by one only if there is a reason to.
+    """
+    joined = f"/{'/'.join(names)}/" if names else ""
+    if joined.isprintable() and not any(sign in joined for sign in _SUSPICIOUS):
+        return None
+    reasons = ((name, why_unsafe(name)) for name in names)
+    return next(((name, reason) for name, reason in reasons if reason), None)
+
+
+def fold(name: str) -> str:
+    """What a name becomes on a file system that ignores case and Unicode forms.
+
+    >>> fold("pkg/README") == fold("PKG/readme")
+    True
+    """
+    if name.isascii():
+        return name.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
+
+
+def find_collision(names: Collection[str]) -> tuple[str, str] | None:
+    """A name that cannot be unzipped next to the others, and the reason, or None."""
+    folded = set(map(str.lower if all(map(str.isascii, names)) else fold, names))
+    if len(folded) == len(names) and folded.isdisjoint(_folders(folded)):
+        return None
+    registry = NameRegistry()
+    refused = ((name, registry.add(name)) for name in names)
+    return next(((name, reason) for name, reason in refused if reason), None)
+
+
+class NameRegistry:
+    """Names that arrive one at a time, each checked against all before it."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, str] = {}
+        self._folders: dict[str, str] = {}
+
+    def add(self, name: str) -> str | None:
+        """Takes a name in; returns the reason instead if it collides with an earlier one."""
+        folded = fold(name)
+        twin = self._files.get(folded)
+        if twin is not None:
+            return "it is there twice" if twin == name else f"it differs only in form from {twin!r}"
+        if folded in self._folders:
+            return f"it would have to be a folder too, for {self._folders[folded]!r}"
+        parents = _parents(folded)
+        blocked = next((parent for parent in parents if parent in self._files), None)
+        if blocked is not None:
+            return f"{self._files[blocked]!r} would have to be a folder too"
+        self._files[folded] = name
+        for parent in parents:
+            self._folders.setdefault(parent, name)
+        return None
+
+
+def _folders(names: Iterable[str]) -> set[str]:
+    folders = {name.rpartition("/")[0] for name in names}
+    above = {parent for folder in folders for parent in _parents(folder)}
+    return folders | above
+
+
+def _parents(name: str) -> list[str]:
+    parents = []
+    while name := name.rpartition("/")[0]:
+        parents.append(name)
+    return parents
+
+
+def _is_encodable(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,243 @@
+"""Where an archive's bytes go: nowhere near the target until all of them are there."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import secrets
+import stat
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import IO, BinaryIO, Final
+
+from modpack.archive.leftovers import remove_leftovers, temporary_name
+from modpack.errors import TargetError
+
+__all__ = ["BufferSink", "PathSink", "Sink", "open_sink"]
+
+CHUNK_BYTES: Final = 8 << 20
+_BUFFERED_BYTES: Final = 1 << 20
+_SPOOL_IN_MEMORY_BYTES: Final = 64 << 20
+
+
+class Sink(ABC):
+    """Takes an archive's bytes, then puts them in place all at once or not at all.
+
+    Args:
+        label: the target as the user named it, for messages.
+    """
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self._file: IO[bytes] | None = None
+
+    @abstractmethod
+    def _open(self) -> IO[bytes]:
+        """Makes the temporary file; called once, at the first byte."""
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Puts what was written in place of the target's old content.
+
+        Raises:
+            TargetError: the target cannot be written.
+        """
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Forgets what was written; the target stays as it was. May be called twice."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Appends ``data``, in chunks, so that an interrupt need not wait for gigabytes."""
+        with self._reporting():
+            file = self._opened()
+            if len(data) <= CHUNK_BYTES:
+                file.write(data)
+                return
+            view = memoryview(data)
+            for start in range(0, len(view), CHUNK_BYTES):
+                file.write(view[start : start + CHUNK_BYTES])
+
+    def patch(self, offset: int, data: bytes) -> None:
+        """Overwrites bytes that were written before, ``offset`` bytes from the start."""
+        with self._reporting():
+            file = self._opened()
+            file.seek(offset)
+            file.write(data)
+            file.seek(0, os.SEEK_END)
+
+    def _opened(self) -> IO[bytes]:
+        if self._file is None:
+            self._file = self._open()
+        return self._file
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TargetError(f"cannot write {self.label}: {error.strerror or error}") from error
+
+
+class PathSink(Sink):
+    """A file, written beside its place and renamed into it.
+
+    Args:
+        target: where the archive shall be. A link is kept; what it points to is replaced.
+
+    Raises:
+        TargetError: nothing can be written there, as far as one can tell without trying.
+    """
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        if not os.path.basename(target) or "\0" in target:
+            raise TargetError(f"cannot write {target!r}: that names no file")
+        self._path = os.path.realpath(target)
+        self._folder, self._name = os.path.split(self._path)
+        self._mode = _mode_of_target(target, self._path)
+        self._temporary = ""
+        self._owner = os.getpid()
+
+    def _open(self) -> IO[bytes]:
+        remove_leftovers(self._folder, self._name)
+        temporary = os.path.join(self._folder, temporary_name(self._name, secrets.token_hex(8)))
+        # O_EXCL: never through a link that somebody put there. The first mode lets nobody in
+        # whom the old file kept out.
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        mode = 0o666 if self._mode is None else self._mode & 0o777 | stat.S_IWUSR
+        descriptor = os.open(temporary, flags, mode)
+        self._temporary = temporary
+        return open(descriptor, "wb", buffering=_BUFFERED_BYTES)
+
+    def publish(self) -> None:
+        with self._reporting():
+            file = self._opened()
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            if self._mode is not None:
+                os.chmod(self._temporary, self._mode)
+            os.replace(self._temporary, self._path)
+            self._temporary = ""
+        _sync_folder(self._folder)
+
+    def discard(self) -> None:
+        if self._owner != os.getpid():
+            return  # a forked child holds a copy of this object, but the file is its parent's
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # what cannot be flushed is not wanted anyway
+                self._file.close()
+        if self._temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary)
+            self._temporary = ""
+
+
+class BufferSink(Sink):
+    """A binary buffer, which gets its first byte when the archive is complete.
+
+    Args:
+        write: the buffer's ``write``.
+    """
+
+    def __init__(self, write: Callable[[memoryview], int | None]) -> None:
+        super().__init__("<buffer>")
+        self._write = write
+
+    def _open(self) -> IO[bytes]:
+        return tempfile.SpooledTemporaryFile(_SPOOL_IN_MEMORY_BYTES)
+
+    def publish(self) -> None:
+        with self._reporting():
+            spool = self._opened()
+            spool.seek(0)
+            while chunk := spool.read(CHUNK_BYTES):
+                self._write_all(memoryview(chunk))
+        self.discard()
+
+    def discard(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _write_all(self, chunk: memoryview) -> None:
+        while chunk:
+            written = self._write(chunk)
+            if written is None:  # many duck-typed buffers return nothing and have taken all
+                return
+            if written <= 0:
+                raise OSError("the buffer takes no more bytes")
+            chunk = chunk[written:]
+
+
+def open_sink(target: str | os.PathLike[str] | BinaryIO) -> Sink:
+    """The sink for a path or a binary buffer.
+
+    Raises:
+        TypeError: ``target`` is neither, or a buffer for text.
+        TargetError: nothing can be written there.
+    """
+    if isinstance(target, (str, os.PathLike)):
+        path = os.fspath(target)
+        if not isinstance(path, str):
+            raise TypeError("target must be a str path, not a bytes path")
+        return PathSink(path)
+    write = getattr(target, "write", None)
+    if not callable(write):
+        raise TypeError(
+            "target must be a path, a binary buffer with write(), or None, "
+            f"not {type(target).__name__}"
+        )
+    if _is_text(target):
+        raise TypeError("target must be a binary buffer, not one for text; open it with mode 'wb'")
+    _require_writable(target)
+    return BufferSink(write)
+
+
+def _mode_of_target(target: str, path: str) -> int | None:
+    """Permission bits of the file that is there, None if there is none."""
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise TargetError(f"cannot write {target}: the folder {folder} does not exist")
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        found = None
+    except OSError as error:
+        raise TargetError(f"cannot write {target}: {error.strerror}") from error
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        raise TargetError(f"cannot write {target}: it is a directory")
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        raise TargetError(f"cannot write {target}: it is no regular file")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise TargetError(f"cannot write {target}: no permission to write in the folder {folder}")
+    return None if found is None else stat.S_IMODE(found.st_mode)
+
+
+def _sync_folder(folder: str) -> None:
+    """Makes the renaming itself survive a power failure, where the system can do that."""
+    # The archive is in place already: an error here must not look like a failed export.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _is_text(buffer: object) -> bool:
+    mode = getattr(buffer, "mode", None)
+    opened_as_text = isinstance(mode, str) and "b" not in mode and hasattr(buffer, "encoding")
+    return isinstance(buffer, io.TextIOBase) or opened_as_text
+
+
+def _require_writable(buffer: object) -> None:
+    writable = getattr(buffer, "writable", None)
+    try:
+        allowed = writable() if callable(writable) else True
+    except ValueError as error:  # what io raises for a closed file
+        raise TargetError(f"cannot write <buffer>: {error}") from error
+    if not allowed:
+        raise TargetError("cannot write <buffer>: it was not opened for writing")

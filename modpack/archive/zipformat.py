@@ -1,0 +1,245 @@
+"""The bytes of a zip archive: the part of PKWARE's APPNOTE.TXT 6.3 that a package uses.
+
+One disk, no encryption, no comments, the methods "stored" and "deflated", names in UTF-8,
+and zip64 for records and offsets from 4 GiB on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+__all__ = [
+    "ALIGNMENT",
+    "CENTRAL",
+    "CENTRAL_CHECKED",
+    "CENTRAL_SIGNATURE",
+    "CRC_IN_LOCAL",
+    "DEFLATED",
+    "END",
+    "END64",
+    "END64_LOCATOR",
+    "END64_LOCATOR_SIGNATURE",
+    "END64_REST",
+    "END64_SIGNATURE",
+    "END_SIGNATURE",
+    "FLAG_DESCRIPTOR",
+    "FLAG_UTF8",
+    "KINDS",
+    "LOCAL",
+    "LOCAL_SIGNATURE",
+    "MAX16",
+    "MAX32",
+    "NEEDED_ZIP64",
+    "PADDING_ID",
+    "STORED",
+    "ZIP64_FROM",
+    "ZIP64_ID",
+    "NewEntry",
+    "central_header",
+    "descriptors",
+    "end_records",
+    "extra_fields",
+    "local_header",
+]
+
+LOCAL_SIGNATURE: Final = b"PK\x03\x04"
+CENTRAL_SIGNATURE: Final = b"PK\x01\x02"
+END_SIGNATURE: Final = b"PK\x05\x06"
+END64_SIGNATURE: Final = b"PK\x06\x06"
+END64_LOCATOR_SIGNATURE: Final = b"PK\x06\x07"
+DESCRIPTOR_SIGNATURE: Final = b"PK\x07\x08"
+
+# Flags and method are read as one number ("kind"), and so are comment length and disk, because
+# a reader compares each pair at once.
+LOCAL: Final = Struct("<4sHIHHIIIHH")
+"""signature, version needed, kind, time, date, crc, compressed, size, name and extra lengths."""
+CENTRAL: Final = Struct("<4sHHIHHIIIHHIHII")
+"""signature, made by, version needed, kind, time, date, crc, compressed, size, name and extra
+lengths, comment length and disk, internal and external attributes, offset."""
+CENTRAL_CHECKED: Final = Struct("<4s2xHI4xIIIHHI2xII")
+"""The same without what no reader needs: made by, time, date, internal attributes."""
+END: Final = Struct("<4sHHHHIIH")
+"""signature, disk, directory's disk, records here, records, directory's size and offset,
+comment length."""
+END64: Final = Struct("<4sQHHIIQQQQ")
+"""signature, size of the rest, made by, version needed, disk, directory's disk, records here,
+records, directory's size and offset."""
+END64_REST: Final = END64.size - 12
+"""What a zip64 end record states as its size: not the signature and not this number."""
+END64_LOCATOR: Final = Struct("<4sIQI")
+"""signature, disk, offset of the zip64 end record, disks."""
+DESCRIPTOR: Final = Struct("<4sIII")
+DESCRIPTOR64: Final = Struct("<4sIQQ")
+EXTRA: Final = Struct("<HH")
+CRC_IN_LOCAL: Final = 14
+"""Offset of the crc in a local header."""
+
+MAX16: Final = 0xFFFF
+MAX32: Final = 0xFFFFFFFF
+ZIP64_FROM = MAX32
+"""Sizes and offsets from here on are written in zip64 form."""
+
+STORED: Final = 0
+DEFLATED: Final = 8
+FLAG_DESCRIPTOR: Final = 0x8
+FLAG_UTF8: Final = 0x800
+KINDS: Final = frozenset(
+    flags | method << 16
+    for flags in (0, FLAG_DESCRIPTOR, FLAG_UTF8, FLAG_DESCRIPTOR | FLAG_UTF8)
+    for method in (STORED, DEFLATED)
+)
+"""Flags (low 16 bits) and method (high 16 bits) that a package may have. torch writes 0x808, and
+0x800 for empty records; modpack writes 0, and 0x800 for names beyond ASCII."""
+
+ZIP64_ID: Final = 0x0001
+PADDING_ID: Final = 0x4246
+"""The extra field "FB", with which torch moves data to an aligned offset."""
+ALIGNMENT: Final = 64
+"""Tensor data starts at a multiple of so many bytes from the start of the file, as in torch."""
+
+NEEDED: Final = 20
+NEEDED_ZIP64: Final = 45
+_MADE_ON_UNIX: Final = 3 << 8
+_REGULAR_FILE: Final = 0o100644 << 16
+_FIRST_DATE: Final = 0x21
+"""1980-01-01: archives of the same content are the same bytes."""
+
+
+@dataclass(frozen=True)
+class NewEntry:
+    """What a writer knows about one record.
+
+    Attributes:
+        name: the full name in UTF-8, the top-level folder included.
+        offset: where the local header starts, in bytes.
+        size: bytes of content.
+        compressed: bytes of content as they lie in the archive.
+        crc: crc32 of the content.
+        method: :data:`STORED` or :data:`DEFLATED`.
+    """
+
+    name: bytes
+    offset: int
+    size: int
+    compressed: int
+    crc: int = 0
+    method: int = STORED
+
+    @property
+    def kind(self) -> int:
+        """Flags and method as one number."""
+        return (0 if self.name.isascii() else FLAG_UTF8) | self.method << 16
+
+    @property
+    def has_large_size(self) -> bool:
+        """Whether its sizes need zip64."""
+        return max(self.size, self.compressed) >= ZIP64_FROM
+
+
+def local_header(entry: NewEntry, *, align: bool) -> bytes:
+    """The header before a record's data; with ``align``, padded so that the data is aligned."""
+    extra, sizes = b"", (entry.compressed, entry.size)
+    if entry.has_large_size:
+        extra, sizes = _zip64(entry.size, entry.compressed), (MAX32, MAX32)
+    if align:
+        extra += _padding(entry.offset + LOCAL.size + len(entry.name) + len(extra))
+    needed = NEEDED_ZIP64 if entry.has_large_size else NEEDED
+    lengths = (len(entry.name), len(extra))
+    return (
+        LOCAL.pack(LOCAL_SIGNATURE, needed, entry.kind, 0, _FIRST_DATE, entry.crc, *sizes, *lengths)
+        + entry.name
+        + extra
+    )
+
+
+def central_header(entry: NewEntry) -> bytes:
+    """A record's line in the central directory."""
+    large: list[int] = []
+    compressed, size, offset = entry.compressed, entry.size, entry.offset
+    if entry.has_large_size:
+        large += [size, compressed]
+        compressed = size = MAX32
+    if offset >= ZIP64_FROM:
+        large.append(offset)
+        offset = MAX32
+    extra = _zip64(*large) if large else b""
+    needed = NEEDED_ZIP64 if large else NEEDED
+    return (
+        CENTRAL.pack(
+            CENTRAL_SIGNATURE,
+            _MADE_ON_UNIX | needed,
+            needed,
+            entry.kind,
+            0,
+            _FIRST_DATE,
+            entry.crc,
+            compressed,
+            size,
+            len(entry.name),
+            len(extra),
+            0,
+            0,
+            _REGULAR_FILE,
+            offset,
+        )
+        + entry.name
+        + extra
+    )
+
+
+def end_records(count: int, size: int, offset: int) -> bytes:
+    """What follows a central directory of ``count`` records, ``size`` bytes, at ``offset``."""
+    short_count = min(count, MAX16)
+    short_size = size if size < ZIP64_FROM else MAX32
+    short_offset = offset if offset < ZIP64_FROM else MAX32
+    end = END.pack(END_SIGNATURE, 0, 0, short_count, short_count, short_size, short_offset, 0)
+    if count < MAX16 and MAX32 not in (short_size, short_offset):
+        return end
+    made_by = _MADE_ON_UNIX | NEEDED_ZIP64
+    end64 = END64.pack(
+        END64_SIGNATURE, END64_REST, made_by, NEEDED_ZIP64, 0, 0, count, count, size, offset
+    )
+    return end64 + END64_LOCATOR.pack(END64_LOCATOR_SIGNATURE, 0, offset + size, 1) + end
+
+
+def descriptors(crc: int, compressed: int, size: int) -> Iterator[bytes]:
+    """The forms that a data descriptor, written after a record's data, may have."""
+    if max(compressed, size) <= MAX32:
+        yield DESCRIPTOR.pack(DESCRIPTOR_SIGNATURE, crc, compressed, size)
+    yield DESCRIPTOR64.pack(DESCRIPTOR_SIGNATURE, crc, compressed, size)
+
+
+def extra_fields(extra: bytes) -> dict[int, bytes] | None:
+    """Splits an extra area into its fields by id.
+
+    None if it is malformed, has a field twice, or has one that no package has: some of those
+    would rename the record for other readers.
+    """
+    fields: dict[int, bytes] = {}
+    position = 0
+    while position + EXTRA.size <= len(extra):
+        identifier, length = EXTRA.unpack_from(extra, position)
+        position += EXTRA.size
+        if identifier in fields or identifier not in (ZIP64_ID, PADDING_ID):
+            return None
+        fields[identifier] = extra[position : position + length]
+        position += length
+    return fields if position == len(extra) else None
+
+
+def _zip64(*numbers: int) -> bytes:
+    return EXTRA.pack(ZIP64_ID, 8 * len(numbers)) + b"".join(
+        number.to_bytes(8, "little") for number in numbers
+    )
+
+
+def _padding(data_offset: int) -> bytes:
+    missing = -data_offset % ALIGNMENT
+    if not missing:
+        return b""
+    if missing < EXTRA.size:
+        missing += ALIGNMENT
+    return EXTRA.pack(PADDING_ID, missing - EXTRA.size) + bytes(missing - EXTRA.size)

@@ -1,0 +1,109 @@
+"""What a module's source says about imports, as values.
+
+The scanner in :mod:`modpack.discovery` produces these; the walk turns them into graph edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+__all__ = ["ImportKind", "ImportStatement", "ModuleScan", "ScanFailure", "UnreadableImport"]
+
+
+class ImportKind(str, Enum):
+    """How strongly a module depends on another: the evidence behind one edge."""
+
+    REQUIRED = "required"
+    """A statement at module level, or in a class body: runs when the module is imported."""
+    FUNCTION = "function"
+    """A statement inside a function: runs when, and if, the function is called."""
+    GUARDED = "guarded"
+    """The code copes with its absence (``try``/``except ImportError``, ``find_spec`` tests,
+    branches on the Python version or the platform)."""
+    TYPE_CHECKING = "type-checking"
+    """Never runs: under ``if TYPE_CHECKING`` or ``if False``. Not a dependency."""
+    DYNAMIC = "dynamic"
+    """``importlib.import_module("a.b")`` or ``__import__("a.b")`` with a constant argument."""
+    PARENT = "parent"
+    """A package that contains an imported module: its ``__init__`` runs first."""
+    PICKLE = "pickle"
+    """A pickled object's class or function lives there."""
+    SAVED = "saved"
+    """The user saved it by name."""
+
+    @property
+    def is_dependency(self) -> bool:
+        """Whether code of this kind can ever run."""
+        return self is not ImportKind.TYPE_CHECKING
+
+    @property
+    def may_be_absent(self) -> bool:
+        """Whether the importing code copes with the module being absent."""
+        return self in (ImportKind.GUARDED, ImportKind.TYPE_CHECKING)
+
+
+@dataclass(frozen=True)
+class ImportStatement:
+    """One module that one place in a source asks for.
+
+    Attributes:
+        module: absolute name of the module (relative imports are already resolved).
+        names: names taken from it by ``from module import a, b``; ``("*",)`` for a star
+            import; empty for ``import module``. Each may be a submodule or an attribute.
+        kind: how strongly the source depends on it.
+        line: 1-based line in the source.
+    """
+
+    module: str
+    names: tuple[str, ...]
+    kind: ImportKind
+    line: int
+
+
+@dataclass(frozen=True)
+class UnreadableImport:
+    """A dynamic import whose argument is known at run time only.
+
+    Attributes:
+        call: the call as written, shortened to one line.
+        line: 1-based line in the source.
+        guarded: whether the code copes with its failure.
+    """
+
+    call: str
+    line: int
+    guarded: bool = False
+
+
+@dataclass(frozen=True)
+class ScanFailure:
+    """Why a source could not be read as Python.
+
+    Attributes:
+        reason: the parser's message, in one line.
+        line: 1-based line where it stopped, if known.
+    """
+
+    reason: str
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class ModuleScan:
+    """Everything that one pass over a source tells about its imports.
+
+    Attributes:
+        imports: every import in source order.
+        unreadable: dynamic imports that cannot be read statically.
+        bound: names that module-level code binds (assignments, definitions, imports): such a
+            name, taken with ``from module import name``, is an attribute and not a submodule.
+        exported: the literal ``__all__``, or None if there is none or it is computed.
+        failure: set if the source does not parse; all else is then empty.
+    """
+
+    imports: tuple[ImportStatement, ...] = ()
+    unreadable: tuple[UnreadableImport, ...] = ()
+    bound: frozenset[str] = field(default_factory=frozenset)
+    exported: tuple[str, ...] | None = None
+    failure: ScanFailure | None = None

@@ -1,0 +1,116 @@
+"""Module names, resource names and the record names that they become in an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = [
+    "is_within",
+    "join_record",
+    "module_record",
+    "package_folder",
+    "parents",
+    "require_module_name",
+    "resource_record",
+    "root_of",
+]
+
+
+def root_of(module: str) -> str:
+    """The first component of a module path.
+
+    >>> root_of("torch.nn.functional")
+    'torch'
+    """
+    return module.partition(".")[0]
+
+
+def parents(module: str) -> Iterator[str]:
+    """The packages that contain a module, innermost first.
+
+    >>> list(parents("a.b.c"))
+    ['a.b', 'a']
+    """
+    head, _, _ = module.rpartition(".")
+    while head:
+        yield head
+        head, _, _ = head.rpartition(".")
+
+
+def is_within(module: str, package: str) -> bool:
+    """Whether ``module`` is ``package`` or lies below it.
+
+    >>> is_within("a.b", "a"), is_within("ab", "a")
+    (True, False)
+    """
+    return module == package or module.startswith(package + ".")
+
+
+def require_module_name(module: object, argument: str = "module_name") -> str:
+    """Check an argument that must be a module path, and return it.
+
+    Args:
+        module: the argument's value.
+        argument: its name, for the error.
+
+    Raises:
+        TypeError: it is no string.
+        ValueError: a component is empty, or holds a path separator.
+
+    >>> require_module_name("a.b")
+    'a.b'
+    """
+    if not isinstance(module, str):
+        raise TypeError(
+            f"{argument} must be a module path such as 'pkg.mod', not {type(module).__name__}"
+        )
+    if not module or any(not part or set(part) & set("/\\\0") for part in module.split(".")):
+        raise ValueError(f"{argument} must be a module path such as 'pkg.mod', not {module!r}")
+    return module
+
+
+def package_folder(package: str) -> str:
+    """The folder of a package in an archive.
+
+    >>> package_folder("a.b")
+    'a/b'
+    """
+    return package.replace(".", "/")
+
+
+def module_record(module: str, is_package: bool) -> str:
+    """The record that holds a module's source.
+
+    >>> module_record("a.b", True), module_record("a.b", False)
+    ('a/b/__init__.py', 'a/b.py')
+    """
+    return package_folder(module) + ("/__init__.py" if is_package else ".py")
+
+
+def join_record(folder: str, name: str) -> str:
+    """A record name from a folder, which may be empty, and a name in it."""
+    return f"{folder}/{name}" if folder else name
+
+
+def resource_record(package: object, resource: object) -> str:
+    """The record that holds a resource.
+
+    Args:
+        package: the package it belongs to, as a module path; ``""`` is the top folder.
+        resource: its name; ``/`` makes subfolders.
+
+    Raises:
+        TypeError: one of them is no string.
+        ValueError: one of them is no proper name, or leads outside the package.
+
+    >>> resource_record("a.b", "vocabulary.txt")
+    'a/b/vocabulary.txt'
+    """
+    if not isinstance(resource, str):
+        raise TypeError(f"resource must be a file name, not {type(resource).__name__}")
+    if package != "":
+        require_module_name(package, "package")
+    parts = resource.split("/")
+    if "\\" in resource or "\0" in resource or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(f"resource must be a file name inside the package, not {resource!r}")
+    return join_record(package_folder(str(package)), resource)

@@ -1,0 +1,209 @@
+"""The plan: one decision a module, and everything that is wrong or noteworthy, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from modpack.core.actions import Action
+from modpack.core.graph import DependencyGraph
+from modpack.core.location import Location
+from modpack.core.rules import Rule
+from modpack.errors import ModpackError
+
+__all__ = [
+    "Decision",
+    "EmptyMatchError",
+    "Note",
+    "NoteKind",
+    "PackagingError",
+    "PackagingErrorReason",
+    "Plan",
+    "Problem",
+]
+
+
+class PackagingErrorReason(Enum):
+    """Why a module, or a resource, cannot go into the package as it is."""
+
+    IS_EXTENSION_MODULE = "It is compiled code, which cannot be interned. Extern it, or mock it."
+    NO_DUNDER_FILE = "It has no source file that could be interned. Extern it, or mock it."
+    SOURCE_FILE_NOT_FOUND = "It was not found where it is exported. Install it, or mock it."
+    SOURCE_NOT_PARSABLE = "Its source is no Python that this interpreter can read. Extern or mock it."
+    DEPENDENCY_RESOLUTION_FAILED = "Its dependencies could not be resolved."
+    NO_ACTION = "No rule decides it. Intern it, extern it, or mock it."
+    DENIED = "It is needed, but a rule denies it."
+    MOCKED_BUT_STILL_USED = "It is mocked, but a saved object needs the real one. Intern or extern it."
+    VETOED = "A hook refused it."
+    DUPLICATE_RECORD = "Two things would be stored under the same name."
+    EMPTY_MATCH = "The rule says allow_empty=False, but it matched no module."
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}.{self.name}>"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that stops the package from being written.
+
+    Attributes:
+        subject: the module path, resource, or rule it is about.
+        reason: what is wrong.
+        context: the details, in one line; empty if the reason says it all.
+        place: ``file:line`` where it shows, if there is such a place.
+        chain: the shortest chain of importers that leads to it.
+    """
+
+    subject: str
+    reason: PackagingErrorReason
+    context: str = ""
+    place: str | None = None
+    chain: tuple[str, ...] = ()
+
+
+class NoteKind(str, Enum):
+    """What a note is about."""
+
+    DEAD_RULE = "dead-rule"
+    EXTERN_NEEDS_INTERNED = "extern-needs-interned"
+    DYNAMIC_IMPORT = "dynamic-import"
+    STAR_IMPORT_OF_MOCK = "star-import-of-mock"
+    ABSENT = "absent"
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether the user should hear of it without asking."""
+        return self is not NoteKind.ABSENT
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that does not stop the package, but that its user should know.
+
+    Attributes:
+        kind: what it is about.
+        subject: the module or rule it is about.
+        text: what to know and what to do, in one or two sentences.
+        place: ``file:line`` where it shows, if there is such a place.
+    """
+
+    kind: NoteKind
+    subject: str
+    text: str
+    place: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}" if self.place else self.text
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What happens to one module, and why.
+
+    Attributes:
+        module: its path.
+        action: what happens to it.
+        rule: the rule that matched.
+        location: where its code was found; None if it was not.
+        overridden_by: the hook that changed the rule's action, if one did.
+    """
+
+    module: str
+    action: Action
+    rule: Rule
+    location: Location | None = None
+    overridden_by: str | None = None
+
+    @property
+    def why(self) -> str:
+        """The rule, and the hook that overrode it, as a person reads them."""
+        if self.overridden_by is None:
+            return str(self.rule)
+        return f"{self.rule}, overridden by hook {self.overridden_by}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a package will hold, and everything that is wrong with it.
+
+    Attributes:
+        decisions: one decision for each module, by module path.
+        problems: all reasons why it cannot be written; empty if it can.
+        notes: hazards and remarks.
+        graph: who imports whom.
+    """
+
+    decisions: Mapping[str, Decision]
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Note, ...] = ()
+    graph: DependencyGraph = field(default_factory=DependencyGraph)
+
+    def modules(self, action: Action) -> list[str]:
+        """The modules with this decision, sorted."""
+        return sorted(m for m, d in self.decisions.items() if d.action is action)
+
+    def warnings(self) -> tuple[Note, ...]:
+        """The notes that a user should hear of without asking."""
+        return tuple(note for note in self.notes if note.kind.is_warning)
+
+    def why(self, module: str) -> tuple[str, ...]:
+        """The shortest chain of importers that leads to a module."""
+        return self.graph.shortest_path(module)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{action.past}: {len(modules)}" + (f" ({_first(modules)})" if modules else "")
+            for action in Action
+            if (modules := self.modules(action)) or action is not Action.DENY
+        ]
+        lines += [f"problem: {p.subject}: {p.reason.value}" for p in self.problems]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def _first(modules: list[str], most: int = 4) -> str:
+    return ", ".join(modules[:most]) + (", ..." if len(modules) > most else "")
+
+
+class PackagingError(ModpackError):
+    """The package cannot be written; tells every reason at once.
+
+    Args:
+        problems: all of them.
+        debug: whether to show the chain of importers that leads to each.
+    """
+
+    def __init__(self, problems: tuple[Problem, ...], debug: bool = False) -> None:
+        self.problems = problems
+        self.debug = debug
+        super().__init__(_packaging_text(problems, debug))
+
+
+class EmptyMatchError(PackagingError):
+    """A rule with ``allow_empty=False`` matched nothing, and nothing else is wrong."""
+
+
+def _packaging_text(problems: tuple[Problem, ...], debug: bool) -> str:
+    lines = [""]
+    for reason in PackagingErrorReason:
+        concerned = [problem for problem in problems if problem.reason is reason]
+        if concerned:
+            lines.append(f"* {reason.value}")
+        for problem in concerned:
+            lines.extend(f"    {line}" for line in _problem_lines(problem, debug))
+    if not debug:
+        lines += ["", "Set debug=True on the PackageExporter to see who imports each of them."]
+    return "\n".join(lines) + "\n"
+
+
+def _problem_lines(problem: Problem, debug: bool) -> list[str]:
+    lines = [problem.subject]
+    context = " ".join(filter(None, (problem.place and f"{problem.place}:", problem.context)))
+    if context:
+        lines.append(f"  Context: {context}")
+    if debug and problem.chain:
+        lines.append(f"  Reached through: {' -> '.join(problem.chain)}")
+    return lines
+
+

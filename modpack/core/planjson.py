@@ -1,0 +1,104 @@
+"""The plan as it is stored in a package, and back. The archive format page documents it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias, Union, cast
+
+from modpack.core.actions import Action
+from modpack.core.globs import GlobGroup
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.imports import ImportKind
+from modpack.core.location import CodeKind, Location
+from modpack.core.names import module_record
+from modpack.core.plan import Decision, Note, NoteKind, Plan
+from modpack.core.rules import Origin, Rule
+
+__all__ = ["GRAPH_VERSION", "Json", "plan_from_json", "plan_to_json"]
+
+Json: TypeAlias = Union[None, bool, int, float, str, list["Json"], dict[str, "Json"]]
+
+GRAPH_VERSION = 1
+"""Raise it when a reader of the old version would misunderstand what is written."""
+
+
+def plan_to_json(plan: Plan, places: Mapping[str, str]) -> dict[str, Json]:
+    """What a package records about how it came to be.
+
+    Args:
+        plan: the plan that was carried out.
+        places: where notes show, as module path and line instead of a path of this machine.
+    """
+    return {
+        "version": GRAPH_VERSION,
+        "modules": {m: _decision(d) for m, d in sorted(plan.decisions.items())},
+        "roots": list(plan.graph.roots()),
+        "edges": [_edge(edge) for edge in plan.graph.edges()],
+        "notes": [
+            {"kind": n.kind.value, "subject": n.subject, "text": n.text, "place": place}
+            for n in plan.notes
+            for place in [n.place and places.get(n.place, n.place)]
+        ],
+    }
+
+
+def plan_from_json(record: Mapping[str, Json]) -> Plan:
+    """Read back what :func:`plan_to_json` wrote.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not what this version writes.
+    """
+    graph = DependencyGraph()
+    for root in cast(list[str], record["roots"]):
+        graph.mark_root(root)
+    for importer, imported, kind, line, names in cast(list[list[object]], record["edges"]):
+        graph.add_edge(
+            Edge(
+                str(importer),
+                str(imported),
+                ImportKind(kind),
+                cast("int | None", line),
+                tuple(cast(list[str], names)),
+            )
+        )
+    modules = cast(dict[str, dict[str, str]], record["modules"])
+    notes = cast(list[dict[str, str]], record["notes"])
+    return Plan(
+        {module: _read_decision(module, entry) for module, entry in modules.items()},
+        notes=tuple(
+            Note(NoteKind(n["kind"]), n["subject"], n["text"], n.get("place")) for n in notes
+        ),
+        graph=graph,
+    )
+
+
+def _decision(decision: Decision) -> Json:
+    location = decision.location
+    entry: dict[str, Json] = {
+        "action": decision.action.value,
+        "rule": str(decision.rule),
+        "origin": decision.rule.origin.value,
+    }
+    if decision.overridden_by is not None:
+        entry["overridden_by"] = decision.overridden_by
+    if location is not None:
+        entry["code"] = location.kind.value
+        entry["package"] = location.is_package
+    return entry
+
+
+def _read_decision(module: str, entry: Mapping[str, str]) -> Decision:
+    action = Action(entry["action"])
+    rule = Rule(action, GlobGroup(module), origin=Origin(entry["origin"]), label=entry["rule"])
+    location = None
+    if "code" in entry:
+        kind, is_package = CodeKind(entry["code"]), bool(entry["package"])
+        interned = action is Action.INTERN and kind is CodeKind.SOURCE
+        file = module_record(module, is_package) if interned else None
+        location = Location(module, kind, file, is_package)
+    return Decision(module, action, rule, location, entry.get("overridden_by"))
+
+
+def _edge(edge: Edge) -> Json:
+    names: list[Json] = list(edge.names)
+    return [edge.importer, edge.imported, edge.kind.value, edge.line, names]

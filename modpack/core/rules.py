@@ -1,0 +1,133 @@
+"""Rules: which action a pattern stands for, and which rule decides a module.
+
+The first rule that matches wins. Before all rules, the standard library and torch are
+extern, unless a rule spells their name: ``intern("**")`` does not take the standard library
+along, while ``deny("subprocess")`` does deny it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from modpack.core.actions import Action, Owner
+from modpack.core.globs import GlobGroup, covers
+from modpack.core.names import root_of
+
+__all__ = ["DeadRule", "Origin", "Rule", "dead_rules", "deciding_rule", "inherited", "saved"]
+
+
+class Origin(str, Enum):
+    """Where a rule comes from."""
+
+    USER = "user"
+    PRESET = "preset"
+    IMPLICIT = "implicit"
+    SAVED = "saved"
+    PARENT = "parent"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of the rule book.
+
+    Attributes:
+        action: what happens to a module that it matches.
+        pattern: the module paths that it matches.
+        allow_empty: whether it may match nothing at all.
+        origin: who made it.
+        owner: if given, only modules of this owner match.
+        label: how it is shown; made from the other fields if empty.
+    """
+
+    action: Action
+    pattern: GlobGroup
+    allow_empty: bool = True
+    origin: Origin = Origin.USER
+    owner: Owner | None = None
+    label: str = ""
+
+    def matches(self, module: str, owner: Owner) -> bool:
+        """Whether the rule speaks about a module."""
+        if self.owner is not None and self.owner is not owner:
+            return False
+        return self.pattern.matches(module)
+
+    def spells(self, module: str) -> bool:
+        """Whether the rule names the module's root literally."""
+        return self.pattern.spells(root_of(module))
+
+    def __str__(self) -> str:
+        return self.label or f"{self.action.value}({self.pattern})"
+
+
+IMPLICIT = (
+    Rule(
+        Action.EXTERN,
+        GlobGroup("**"),
+        origin=Origin.IMPLICIT,
+        owner=Owner.STDLIB,
+        label="implicit: the standard library is extern",
+    ),
+    Rule(
+        Action.EXTERN,
+        GlobGroup("**"),
+        origin=Origin.IMPLICIT,
+        owner=Owner.RUNTIME,
+        label="implicit: torch and modpack are extern",
+    ),
+)
+"""What every package leaves to the place where it is loaded."""
+
+
+def saved(module: str) -> Rule:
+    """The rule of a module whose source the user saved by name."""
+    return Rule(
+        Action.INTERN, GlobGroup(module), origin=Origin.SAVED, label="saved explicitly by name"
+    )
+
+
+def inherited(action: Action, parent: str, child: str) -> Rule:
+    """The rule of a package that no rule names but that a decided module lies in."""
+    return Rule(
+        action, GlobGroup(parent), origin=Origin.PARENT, label=f"parent of {action.past} {child!r}"
+    )
+
+
+def deciding_rule(rules: Sequence[Rule], module: str, owner: Owner) -> Rule | None:
+    """The rule that decides a module: the first that matches, or None.
+
+    Args:
+        rules: the user's and presets' rules, in order.
+        module: the module path.
+        owner: who is responsible for it where it is exported.
+    """
+    implicit = next((rule for rule in IMPLICIT if rule.matches(module, owner)), None)
+    for rule in rules:
+        if rule.matches(module, owner) and (implicit is None or rule.spells(module)):
+            return rule
+    return implicit
+
+
+@dataclass(frozen=True)
+class DeadRule:
+    """A rule that can never match, and the earlier rules that cover it."""
+
+    rule: Rule
+    covered_by: tuple[Rule, ...]
+
+    def __str__(self) -> str:
+        by = " and ".join(str(rule) for rule in self.covered_by)
+        return f"{self.rule} can never match: everything that it names is already decided by {by}"
+
+
+def dead_rules(rules: Sequence[Rule]) -> Iterator[DeadRule]:
+    """Find the rules that no module can reach, because earlier ones match all they match."""
+    for position, rule in enumerate(rules):
+        earlier = [r for r in rules[:position] if r.owner in (None, rule.owner)]
+        single = next((r for r in earlier if covers([r.pattern], rule.pattern)), None)
+        if single is not None:
+            yield DeadRule(rule, (single,))
+        elif len(earlier) > 1 and covers([r.pattern for r in earlier], rule.pattern):
+            yield DeadRule(rule, tuple(earlier))

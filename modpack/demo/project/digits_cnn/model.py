@@ -1,0 +1,61 @@
+"""The network and its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from . import plots
+from .hooks import FeatureMaps, Normalise, refuse_wrong_shapes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The sizes of a :class:`DigitsNet`."""
+
+    channels: int = 16
+    hidden: int = 64
+    dropout: float = 0.2
+    classes: int = 10
+
+
+class DigitsNet(nn.Module):
+    """A small convolutional network for images of 8 x 8 pixels.
+
+    Takes raw pixels, float32 of shape ``(n, 8, 8)``, and returns logits ``(n, classes)``.
+    Three hooks go with it; without them its answers would be wrong.
+    """
+
+    def __init__(self, settings: Settings, normalise: Normalise) -> None:
+        super().__init__()
+        self.settings = settings
+        width = settings.channels
+        self.features = nn.Sequential(
+            nn.Conv2d(1, width, kernel_size=3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, kernel_size=3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.head = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(2 * width * 4 * 4, settings.hidden),
+            nn.ReLU(),
+            nn.Dropout(settings.dropout),
+            nn.Linear(settings.hidden, settings.classes),
+        )
+        self.normalise = normalise
+        self.feature_maps = FeatureMaps()
+        self.register_forward_pre_hook(refuse_wrong_shapes)
+        self.register_forward_pre_hook(self.normalise)
+        self.features.register_forward_hook(self.feature_maps)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Score each image for each class."""
+        logits: Tensor = self.head(self.features(images.unsqueeze(1)))
+        return logits
+
+    def report(self, losses: list[float], accuracies: list[float]) -> str:
+        """Draw how the training went, for the terminal of the machine that trains."""
+        return str(plots.TrainingSheet(losses, accuracies))

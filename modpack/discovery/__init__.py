@@ -1,0 +1,1 @@
+"""Gathering evidence: what sources import, and where that leads. Executes nothing."""

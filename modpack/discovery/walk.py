@@ -1,0 +1,206 @@
+"""The walk: from what was saved to every module that it leads to.
+
+A worklist, not a recursion: a chain of ten thousand imports is as good as any. The walk
+finds and reads modules; what happens to each is for the caller to decide.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from modpack.core.actions import Action
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.imports import ImportKind, ImportStatement, ModuleScan, ScanFailure
+from modpack.core.location import CodeKind, Environment, Location
+from modpack.core.names import parents, root_of
+from modpack.discovery.source import scan_source
+
+__all__ = ["PROVIDED_ON_LOAD", "Walker"]
+
+PROVIDED_ON_LOAD = frozenset({"torch_package_importer", "_modpack_mock"})
+"""Names that packaged code may import although no module of theirs is ever found: the
+importer under the ancestor's name, and the runtime of stand-ins, which comes with them."""
+
+Decide = Callable[[str], Action | None]
+"""Decides a module that was reached; None leaves it undecided for now."""
+
+
+class Walker:
+    """Reaches modules, in breadth-first order, and keeps the evidence.
+
+    Args:
+        environments: where modules come from, first choice first.
+        decide: called once for each module that is reached, and again for one that it left
+            undecided when new evidence, or :meth:`retry`, brings it up.
+
+    Attributes:
+        graph: who imports whom.
+        scans: what each interned source says.
+        actions: what was decided.
+        undecided: what was reached and not decided, in order.
+    """
+
+    def __init__(self, environments: Sequence[Environment], decide: Decide) -> None:
+        self.graph = DependencyGraph()
+        self.scans: dict[str, ModuleScan] = {}
+        self.actions: dict[str, Action] = {}
+        self.undecided: dict[str, None] = {}
+        self._environments = tuple(environments)
+        self._decide = decide
+        self._provided: dict[str, tuple[bytes, bool]] = {}
+        self._home: dict[str, Environment] = {}
+        self._queue: deque[str] = deque()
+
+    def provide(self, module: str, source: bytes, is_package: bool, follow: bool) -> None:
+        """Give the source of a module that is interned whatever the rules say.
+
+        Args:
+            module: its path.
+            source: its source.
+            is_package: whether it can have submodules.
+            follow: whether to walk on to what it imports.
+        """
+        self._provided[module] = (source, is_package)
+        self.graph.mark_root(module)
+        self.undecided.pop(module, None)
+        self.actions[module] = Action.INTERN
+        self.scans.pop(module, None)
+        if follow:
+            self._reach_parents(module)
+            self._follow(module)
+        self._run()
+
+    def reach(self, edges: Sequence[Edge]) -> None:
+        """Follow evidence from outside the sources: pickles, or a user's word."""
+        for edge in edges:
+            self._reach(edge)
+        self._run()
+
+    def retry(self) -> None:
+        """Bring up everything undecided again, for the rules may have changed."""
+        self._queue.extend(self.undecided)
+        self._run()
+
+    def settle(self, module: str, action: Action) -> None:
+        """Decide a module from outside, and walk on from it."""
+        self._settle(module, action)
+        self._run()
+
+    def pin(self, module: str, environment: Environment) -> None:
+        """Say that a module, and all under its root, comes from one environment."""
+        self._home[root_of(module)] = environment
+
+    def home_of(self, module: str) -> Environment | None:
+        """The environment that a module's root was pinned to, if it was."""
+        return self._home.get(root_of(module))
+
+    def locate(self, module: str) -> Location | None:
+        """Where a module was found, in the first environment that has it."""
+        return self._find(module)[1]
+
+    def source(self, module: str) -> bytes:
+        """The source of a module that was located or provided.
+
+        Raises:
+            OSError: it cannot be read any more.
+        """
+        if module in self._provided:
+            return self._provided[module][0]
+        environment, location = self._find(module)
+        if environment is None or location is None or location.kind is not CodeKind.SOURCE:
+            raise FileNotFoundError(f"{module} has no source")
+        return environment.read_source(location)
+
+    def is_package(self, module: str) -> bool:
+        """Whether a module can have submodules."""
+        if module in self._provided:
+            return self._provided[module][1]
+        location = self.locate(module)
+        return location is not None and location.is_package
+
+    def scan(self, module: str) -> ModuleScan:
+        """What a module's source says about imports; empty if it has no source."""
+        if module not in self.scans:
+            self.scans[module] = self._scan(module)
+        return self.scans[module]
+
+    def _scan(self, module: str) -> ModuleScan:
+        location = self.locate(module)
+        if module not in self._provided and (
+            location is None or location.kind is not CodeKind.SOURCE
+        ):
+            return ModuleScan()
+        try:
+            source = self.source(module)
+        except OSError as failure:
+            return ModuleScan(failure=ScanFailure(f"it cannot be read: {failure}"))
+        return scan_source(source, module, self.is_package(module))
+
+    def _find(self, module: str) -> tuple[Environment | None, Location | None]:
+        pinned = self._home.get(root_of(module))
+        for environment in self._environments if pinned is None else (pinned,):
+            location = environment.locate(module)
+            if location is not None:
+                return environment, location
+        return None, None
+
+    def _run(self) -> None:
+        while self._queue:
+            module = self._queue.popleft()
+            if module in self.actions:
+                continue
+            action = self._decide(module)
+            if action is None:
+                self.undecided[module] = None
+            else:
+                self._settle(module, action)
+
+    def _settle(self, module: str, action: Action) -> None:
+        self.undecided.pop(module, None)
+        self.actions[module] = action
+        if action is not Action.DENY:
+            self._reach_parents(module)
+        if action is Action.INTERN:
+            self._follow(module)
+
+    def _reach(self, edge: Edge) -> None:
+        new = self.graph.add_edge(edge) and edge.kind.is_dependency
+        if new and edge.imported not in PROVIDED_ON_LOAD:
+            self._queue.append(edge.imported)
+
+    def _reach_parents(self, module: str) -> None:
+        child = module
+        for parent in parents(module):
+            self._reach(Edge(child, parent, ImportKind.PARENT))
+            child = parent
+
+    def _follow(self, module: str) -> None:
+        for statement in self.scan(module).imports:
+            self._reach(
+                Edge(module, statement.module, statement.kind, statement.line, statement.names)
+            )
+            if statement.kind.is_dependency:
+                for name in self._submodules(statement):
+                    submodule = f"{statement.module}.{name}"
+                    self._reach(Edge(module, submodule, statement.kind, statement.line))
+
+    def _submodules(self, statement: ImportStatement) -> list[str]:
+        """Those names of ``from package import names`` that are modules, not attributes."""
+        names = statement.names
+        if names == ("*",):
+            names = self.scan(statement.module).exported or ()
+        return [name for name in names if self._is_submodule(statement.module, name)]
+
+    def _is_submodule(self, package: str, name: str) -> bool:
+        submodule = f"{package}.{name}"
+        if submodule in self._provided:
+            return True
+        if package not in self._provided:
+            environment, _ = self._find(package)
+            live = environment.live_attribute(package, name) if environment else None
+            if live is not None:
+                return live == "submodule"
+        if self.locate(submodule) is None:
+            return False
+        return name not in self.scan(package).bound

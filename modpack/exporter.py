@@ -1,0 +1,426 @@
+"""The exporter: gather, plan, write.
+
+:class:`PackageExporter` has torch.package's names. It collects what the user saves, lets the
+planner decide every module that this leads to, and carries out the plan when it is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from modpack.archive.writer import ArchiveWriter
+from modpack.core.actions import Action
+from modpack.core.globs import GlobGroup, GlobPattern
+from modpack.core.names import require_module_name, resource_record
+from modpack.core.plan import (
+    EmptyMatchError,
+    PackagingError,
+    PackagingErrorReason,
+    Plan,
+    Problem,
+)
+from modpack.core.rules import Rule
+from modpack.errors import ModpackError, ModpackWarning
+from modpack.packing.contents import write_contents
+from modpack.packing.objects import ObjectSaver
+from modpack.packing.sources import ImporterEnvironments, files_of
+from modpack.planning.hooks import Match, MatchHook
+from modpack.planning.ownership import InstalledOwnership
+from modpack.planning.planner import Planner
+from modpack.planning.presets import preset_rules
+from modpack.resolution.importers import Importer, OrderedImporter, sys_importer
+
+__all__ = ["PackageExporter"]
+
+DEFAULT_PROTOCOL = 3
+
+
+class PackageExporter:
+    """Writes a package: code, objects with their tensors, and files, in one archive.
+
+    Every module that saved code or objects lead to is matched against the rules given with
+    :meth:`intern`, :meth:`extern`, :meth:`mock` and :meth:`deny`: the first that matches
+    decides. The standard library and torch are extern without a rule. Deciding reads source
+    texts and executes nothing. Nothing appears under the target's name before everything has
+    succeeded; if anything fails, the target stays exactly as it was.
+
+    Use it as a context manager; leaving it writes the package, unless by an exception.
+
+    Args:
+        f: where to write: a path, or a binary file object open for writing. None plans only:
+            nothing is ever written.
+        importer: where objects and modules come from: an importer, or several in order
+            (``[old_package, sys_importer]`` to save again what was loaded from a package).
+        debug: whether a :class:`PackagingError` shows how each module is reached.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        TargetError: the target cannot be written.
+
+    >>> import io
+    >>> buffer = io.BytesIO()
+    >>> with PackageExporter(buffer) as exporter:
+    ...     exporter.save_source_string("greet", "def hello(): return 'hello'")
+    ...     exporter.save_text("greet_data", "who.txt", "world")
+    >>> len(buffer.getvalue()) > 0
+    True
+    """
+
+    def __init__(
+        self,
+        f: str | os.PathLike[str] | BinaryIO | None,
+        importer: Importer | Sequence[Importer] = sys_importer,
+        debug: bool = False,
+    ) -> None:
+        self.importer = _as_importer(importer)
+        self.debug = debug
+        self._environments = ImporterEnvironments(self.importer)
+        self._ownership = InstalledOwnership()
+        self._planner = Planner(self._environments.in_order(), self._ownership, self)
+        self._writer = ArchiveWriter(f)
+        self._objects = ObjectSaver(self, self._writer, self._environments)
+        self._plans_only = f is None
+        self._unique_ids = 0
+        self._closed = False
+
+    # -- rules -------------------------------------------------------------------------------
+
+    def intern(
+        self, include: GlobPattern, *, exclude: GlobPattern = (), allow_empty: bool = True
+    ) -> None:
+        """Take the source of matching modules along.
+
+        Args:
+            include: module path patterns: ``*`` within one component, ``**`` across.
+            exclude: patterns for modules that do not match after all.
+            allow_empty: if False, closing raises when no module matched.
+
+        Raises:
+            TypeError, ValueError: a pattern is none.
+        """
+        self._add_rule(Action.INTERN, include, exclude, allow_empty)
+
+    def extern(
+        self, include: GlobPattern, *, exclude: GlobPattern = (), allow_empty: bool = True
+    ) -> None:
+        """Import matching modules from where the package is loaded; see :meth:`intern`."""
+        self._add_rule(Action.EXTERN, include, exclude, allow_empty)
+
+    def mock(
+        self, include: GlobPattern, *, exclude: GlobPattern = (), allow_empty: bool = True
+    ) -> None:
+        """Replace matching modules by stand-ins that fail when really used; see :meth:`intern`."""
+        self._add_rule(Action.MOCK, include, exclude, allow_empty)
+
+    def deny(
+        self, include: GlobPattern, *, exclude: GlobPattern = (), allow_empty: bool = True
+    ) -> None:
+        """Refuse to write a package that needs matching modules; see :meth:`intern`."""
+        self._add_rule(Action.DENY, include, exclude, allow_empty)
+
+    def use_policy(self, policy: str) -> None:
+        """Add a policy's rules behind all rules of one's own.
+
+        Args:
+            policy: ``"pinned"``: installed distributions are extern, all other code is
+                interned; ``"none"``: no rules.
+
+        Raises:
+            ValueError: there is no such policy.
+        """
+        self._check_open()
+        self._planner.presets = list(preset_rules(policy))
+
+    # -- hooks -------------------------------------------------------------------------------
+
+    def register_intern_hook(self, hook: MatchHook) -> Any:
+        """Call a hook for each module that matches an intern rule, when it is decided.
+
+        Args:
+            hook: ``hook(exporter, module_name)``. Returning None keeps the decision, returning
+                a :class:`modpack.Action` overrides it, raising refuses the module, which is
+                reported with all other problems.
+
+        Returns:
+            A :class:`torch.utils.hooks.RemovableHandle`.
+
+        Raises:
+            TypeError: the hook is not callable.
+        """
+        return self._register(Action.INTERN, hook)
+
+    def register_extern_hook(self, hook: MatchHook) -> Any:
+        """Like :meth:`register_intern_hook`, for extern rules, implicit ones included."""
+        return self._register(Action.EXTERN, hook)
+
+    def register_mock_hook(self, hook: MatchHook) -> Any:
+        """Like :meth:`register_intern_hook`, for mock rules."""
+        return self._register(Action.MOCK, hook)
+
+    def register_deny_hook(self, hook: MatchHook) -> Any:
+        """Like :meth:`register_intern_hook`, for deny rules."""
+        return self._register(Action.DENY, hook)
+
+    @property
+    def current_match(self) -> Match | None:
+        """From inside a hook: the module, the rule that matched, and who imports it."""
+        return self._planner.hooks.current
+
+    # -- saving ------------------------------------------------------------------------------
+
+    def save_module(self, module_name: str, dependencies: bool = True) -> None:
+        """Intern a module, whatever the rules say. It is found and read, not imported.
+
+        Args:
+            module_name: its path.
+            dependencies: whether to follow what it imports.
+
+        Raises:
+            TypeError, ValueError: it is no module path.
+        """
+        self._check_open()
+        require_module_name(module_name)
+        try:
+            source = self._planner.walker.source(module_name)
+        except OSError as failure:
+            reason = PackagingErrorReason.SOURCE_FILE_NOT_FOUND
+            self._planner.report(Problem(module_name, reason, str(failure)))
+            return
+        is_package = self._planner.walker.is_package(module_name)
+        self._planner.add_source(module_name, source, is_package, dependencies)
+
+    def save_source_file(
+        self, module_name: str, file_or_directory: str | os.PathLike[str], dependencies: bool = True
+    ) -> None:
+        """Intern a source file under a module path, or all ``.py`` files below a folder.
+
+        Args:
+            module_name: the module path of the file, or of the folder.
+            file_or_directory: the file or folder.
+            dependencies: whether to follow what they import.
+
+        Raises:
+            TypeError, ValueError: ``module_name`` is no module path.
+            FileNotFoundError: there is no such file.
+        """
+        self._check_open()
+        require_module_name(module_name)
+        for module, file, is_package in files_of(module_name, Path(file_or_directory)):
+            self._planner.add_source(module, file.read_bytes(), is_package, dependencies)
+
+    def save_source_string(
+        self, module_name: str, src: str, is_package: bool = False, dependencies: bool = True
+    ) -> None:
+        """Intern a module whose source is given.
+
+        Args:
+            module_name: its path.
+            src: its source.
+            is_package: whether it is a package's ``__init__``.
+            dependencies: whether to follow what it imports.
+
+        Raises:
+            TypeError, ValueError: an argument is of the wrong type, or no module path.
+        """
+        self._check_open()
+        require_module_name(module_name)
+        if not isinstance(src, str):
+            raise TypeError(f"src must be source text (str), not {type(src).__name__}")
+        self._planner.add_source(module_name, src.encode(), is_package, dependencies)
+
+    def save_pickle(
+        self,
+        package: str,
+        resource: str,
+        obj: object,
+        dependencies: bool = True,
+        pickle_protocol: int = DEFAULT_PROTOCOL,
+    ) -> None:
+        """Save an object. Its tensors are written at once, as they are now.
+
+        Args:
+            package: the package that the resource belongs to (``"model"``).
+            resource: its name (``"model.pkl"``).
+            obj: the object.
+            dependencies: whether to follow the classes and functions that it refers to.
+            pickle_protocol: 2 to 5; torch.package reads 3 by default, and 4.
+
+        Raises:
+            TypeError, ValueError: a name or the protocol is none.
+            PicklingError: something in the object cannot be saved; named by its attribute path.
+            ObjNotFoundError, ObjMismatchError: a class is not what its name leads to.
+        """
+        self._check_open()
+        record = resource_record(package, resource)
+        if not isinstance(pickle_protocol, int) or not 2 <= pickle_protocol <= 5:
+            raise ValueError(f"pickle_protocol must be 2, 3, 4 or 5, not {pickle_protocol!r}")
+        edges = self._objects.save(record, obj, pickle_protocol)
+        self._objects.note_resource(package, resource)
+        if dependencies:
+            self._objects.pin_homes(self._planner.walker)
+            self._planner.add_resource(f"<{record}>", edges)
+
+    def save_text(self, package: str, resource: str, text: str) -> None:
+        """Save text, in UTF-8, as a resource of a package.
+
+        Raises:
+            TypeError, ValueError: an argument is of the wrong type, or no name.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"text must be str, not {type(text).__name__}")
+        self.save_binary(package, resource, text.encode())
+
+    def save_binary(self, package: str, resource: str, binary: bytes) -> None:
+        """Save bytes as a resource of a package.
+
+        Raises:
+            TypeError, ValueError: an argument is of the wrong type, or no name.
+        """
+        self._check_open()
+        record = resource_record(package, resource)
+        if not isinstance(binary, (bytes, bytearray, memoryview)):
+            raise TypeError(f"binary must be bytes, not {type(binary).__name__}")
+        self._writer.write(record, bytes(binary))
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        """Every decision, and all problems and notes at once, for what was saved so far.
+
+        Writes nothing and raises nothing for problems.
+        """
+        plan = self._planner.plan()
+        clashes = self._objects.clashes(plan, self._planner.walker)
+        return Plan(plan.decisions, (*plan.problems, *clashes), plan.notes, plan.graph)
+
+    def interned_modules(self) -> list[str]:
+        """The modules that are interned by now, sorted."""
+        return self._decided(Action.INTERN)
+
+    def externed_modules(self) -> list[str]:
+        """The modules that are externed by now, sorted."""
+        return self._decided(Action.EXTERN)
+
+    def mocked_modules(self) -> list[str]:
+        """The modules that are mocked by now, sorted."""
+        return self._decided(Action.MOCK)
+
+    def denied_modules(self) -> list[str]:
+        """The modules that are denied by now, sorted."""
+        return self._decided(Action.DENY)
+
+    def get_rdeps(self, module_name: str) -> list[str]:
+        """Who depends on a module: modules, and resources as ``<package/resource>``."""
+        require_module_name(module_name)
+        return list(self._planner.walker.graph.predecessors(module_name))
+
+    def all_paths(self, src: str, dst: str) -> str:
+        """All chains of imports from one node to another, in the DOT language.
+
+        Linear in the size of the graph, cycles included.
+        """
+        return self._planner.walker.graph.between(src, dst).to_dot()
+
+    def dependency_graph_string(self) -> str:
+        """The whole dependency graph in the DOT language."""
+        return self._planner.walker.graph.to_dot()
+
+    def get_unique_id(self) -> str:
+        """A number that no other call on this exporter returned, as text."""
+        self._unique_ids += 1
+        return str(self._unique_ids - 1)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def close(self) -> Plan:
+        """Carry out the plan and put the package in its place.
+
+        Returns:
+            The plan that was carried out.
+
+        Raises:
+            PackagingError: there are problems; all are told at once. Nothing is written.
+            EmptyMatchError: the only problem is a rule with ``allow_empty=False``.
+            TargetError: the target cannot be written; it is as it was.
+        """
+        self._check_open()
+        self._closed = True
+        try:
+            plan = self.plan()
+            _refuse(plan, self.debug)
+            for note in plan.warnings():
+                warnings.warn(str(note), ModpackWarning, stacklevel=2)
+            if not self._plans_only:
+                write_contents(
+                    plan, self._planner.walker, self._writer, self._objects, self._ownership
+                )
+                self._writer.commit()
+            return plan
+        finally:
+            self._writer.discard()
+
+    def __enter__(self) -> PackageExporter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            if not self._closed:
+                self.close()
+            return
+        self._closed = True
+        self._writer.discard()
+
+    def _add_rule(
+        self, action: Action, include: GlobPattern, exclude: GlobPattern, allow_empty: bool
+    ) -> None:
+        self._check_open()
+        pattern = GlobGroup(include, exclude=exclude)
+        self._planner.rules.append(Rule(action, pattern, bool(allow_empty)))
+
+    def _register(self, action: Action, hook: MatchHook) -> Any:
+        from torch.utils.hooks import RemovableHandle
+
+        self._check_open()
+        if not callable(hook):
+            raise TypeError(f"hook must be callable, not {type(hook).__name__}")
+        hooks = self._planner.hooks.by_action[action]
+        handle = RemovableHandle(hooks)
+        hooks[handle.id] = hook
+        return handle
+
+    def _decided(self, action: Action) -> list[str]:
+        self._planner.settle()
+        decisions = self._planner.decisions
+        return sorted(module for module, d in decisions.items() if d.action is action)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ModpackError("this PackageExporter is closed; make a new one")
+
+
+def _as_importer(importer: object) -> Importer:
+    if isinstance(importer, Importer):
+        return importer
+    if isinstance(importer, Sequence) and not isinstance(importer, (str, bytes)):
+        return OrderedImporter(*importer)
+    raise TypeError(
+        "importer must be a modpack importer (PackageImporter, sys_importer, ...) or a sequence "
+        f"of them, not {type(importer).__name__}"
+    )
+
+
+def _refuse(plan: Plan, debug: bool) -> None:
+    if not plan.problems:
+        return
+    only_empty = all(p.reason is PackagingErrorReason.EMPTY_MATCH for p in plan.problems)
+    raise (EmptyMatchError if only_empty else PackagingError)(plan.problems, debug)

@@ -1,0 +1,133 @@
+"""Namespaces: under which names a package's modules live in ``sys.modules``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from modpack.errors import NamespaceConflictError
+from modpack.hermetic.finder import PackageFinder
+from modpack.hermetic.index import EntryKind, ModuleIndex
+from modpack.hermetic.redirect import Redirect
+
+__all__ = ["Namespace", "open_namespace"]
+
+_lock = threading.Lock()
+
+
+class Namespace:
+    """The modules of one loaded package.
+
+    Attributes:
+        name: a plain identifier, unique in this process.
+        prefix: what goes before module paths in ``sys.modules``: ``name + "."`` in a private
+            namespace, ``""`` in the process namespace.
+    """
+
+    def __init__(
+        self, name: str, prefix: str, source: str, index: ModuleIndex, tree: Path, importer: object
+    ) -> None:
+        self.name = name
+        self.prefix = prefix
+        self._importer = importer
+        self._redirect = Redirect(source, prefix, index, importer)
+        self.finder = PackageFinder(prefix, index, tree, self._mark)
+
+    def import_module(self, module: str) -> ModuleType:
+        """Import a module by the path that the packaged code knows, or by its full name."""
+        local = self.local_name(module)
+        found: ModuleType = self._redirect.import_module(module if local is None else local)
+        return found
+
+    def local_name(self, module: str) -> str | None:
+        """The path of a module of this package; None for the full name of any other."""
+        if self.prefix and module.startswith(self.prefix):
+            return module[len(self.prefix) :]
+        return None
+
+    def full_name(self, module: str) -> str:
+        """The name in ``sys.modules`` of a path that the packaged code knows."""
+        return self._redirect.translated(module)
+
+    def close(self) -> None:
+        """Take the package's modules out of ``sys.modules``; later imports of them fail."""
+        with _lock:
+            if self.finder in sys.meta_path:
+                sys.meta_path.remove(self.finder)
+            for name, module in list(sys.modules.items()):
+                if self._owns(name, module):
+                    del sys.modules[name]
+
+    def _owns(self, name: str, module: ModuleType | None) -> bool:
+        if self.prefix:
+            return name == self.name or name.startswith(self.prefix)
+        return getattr(module, "__dict__", {}).get("__modpack__") is self._importer
+
+    def _mark(self, module: ModuleType) -> None:
+        vars(module).update(
+            __builtins__=self._redirect.builtins,
+            __modpack__=self._importer,
+            __torch_package__=True,
+        )
+
+
+def open_namespace(
+    kind: str, digest: str, source: str, index: ModuleIndex, tree: Path, importer: object
+) -> Namespace:
+    """Make a package's modules importable.
+
+    Args:
+        kind: ``"private"`` or ``"process"``.
+        digest: the package's digest; names the private namespace.
+        source: the package file, for errors.
+        index: its modules.
+        tree: the folder with its files.
+        importer: put into the modules as ``__modpack__``.
+
+    Raises:
+        ValueError: ``kind`` is something else.
+        NamespaceConflictError: real names are asked for, but some are taken.
+    """
+    if kind not in ("private", "process"):
+        raise ValueError(f"namespace must be 'private' or 'process', not {kind!r}")
+    with _lock:
+        name = _unused_name(f"modpack_{digest[:12]}")
+        prefix = f"{name}." if kind == "private" else ""
+        if not prefix:
+            _refuse_conflicts(source, index)
+        namespace = Namespace(name, prefix, source, index, tree, importer)
+        sys.modules[name] = _parent_package(name, tree, importer)
+        sys.meta_path.insert(0, namespace.finder)
+    importlib.invalidate_caches()
+    return namespace
+
+
+def _unused_name(wanted: str) -> str:
+    name, number = wanted, 1
+    while name in sys.modules:
+        number += 1
+        name = f"{wanted}_{number}"
+    return name
+
+
+def _parent_package(name: str, tree: Path, importer: object) -> ModuleType:
+    package = ModuleType(name, "The private parent of a package's modules.")
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [str(tree)]
+    package.__spec__ = spec
+    package.__path__ = [str(tree)]
+    vars(package)["__modpack__"] = importer
+    return package
+
+
+def _refuse_conflicts(source: str, index: ModuleIndex) -> None:
+    ours = {m for m, e in index.entries.items() if e.kind is EntryKind.SOURCE}
+    others = [f for f in sys.meta_path if isinstance(f, PackageFinder) and not f.prefix]
+    claimed = {m for f in others for m, e in f.index.entries.items() if e.kind is EntryKind.SOURCE}
+    taken = sorted(module for module in ours if module in sys.modules or module in claimed)
+    if taken:
+        raise NamespaceConflictError(source, tuple(taken))

@@ -1,0 +1,308 @@
+"""The importer: open, check, import, unpickle.
+
+:class:`PackageImporter` has torch.package's names, and reads torch.package's archives as well
+as modpack's own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType, TracebackType
+from typing import Any, BinaryIO
+
+from modpack.archive import layout
+from modpack.archive.manifest import package_digest, read_manifest, verify_records
+from modpack.archive.reader import open_archive
+from modpack.core.directory import Directory
+from modpack.core.globs import GlobPattern
+from modpack.core.names import package_folder, require_module_name, resource_record, root_of
+from modpack.errors import ArchiveError, DisallowedModuleError
+from modpack.hermetic.environment import PackageEnvironment
+from modpack.hermetic.finder import FolderResources
+from modpack.hermetic.index import Entry, EntryKind, ModuleIndex
+from modpack.hermetic.namespace import open_namespace
+from modpack.hermetic.tree import unpack
+from modpack.resolution.importers import Importer, sys_importer
+from modpack.unpacking.entry import find_entry
+from modpack.unpacking.records import ZipReader
+
+__all__ = ["PackageImporter"]
+
+
+class PackageImporter(Importer):
+    """Loads code and objects from a package.
+
+    Loading a package runs the code in it: load only what you trust. Opening one does not: the
+    archive's structure is checked, the records that hold code and pickles are compared with
+    their digests, and the code is unpacked into the cache. Code runs when something is
+    imported or unpickled.
+
+    Packaged modules are real files that Python imports itself. In the private namespace
+    (default) they live under a package of their own, named by the package's digest, so that
+    packages never meet each other or what is installed. In the process namespace they have
+    their real names, for code that looks itself up by them. In neither is an interned module
+    ever taken from the host.
+
+    Args:
+        file_or_buffer: a package file, a binary file object, or the folder of an unzipped package.
+        module_allowed: asked for each extern module whether it may be used.
+        namespace: ``"private"`` or ``"process"``.
+
+    Raises:
+        TypeError, ValueError: an argument is none of these.
+        ArchiveError: it is no package, or a damaged one.
+        DisallowedModuleError: ``module_allowed`` refused a module.
+        NamespaceConflictError: real names are asked for, but some are taken.
+        CacheError: there is no place to unpack the code into.
+    """
+
+    def __init__(
+        self,
+        file_or_buffer: str | os.PathLike[str] | BinaryIO,
+        module_allowed: Callable[[str], bool] = lambda module_name: True,
+        *,
+        namespace: str = "private",
+    ) -> None:
+        if not callable(module_allowed):
+            raise TypeError(
+                f"module_allowed must be callable, not {type(module_allowed).__name__}"
+            )
+        self._archive = open_archive(file_or_buffer)
+        self.filename = self._archive.source
+        self.extern_modules = self._read_externs()
+        _refuse_disallowed(self.filename, self.extern_modules, module_allowed)
+        digest = self._verified_digest()
+        code = [name for name in self._archive.names() if not layout.is_internal(name)]
+        self._index = ModuleIndex.build(code, self._requirements())
+        self._tree = unpack(digest, code, self._archive.read)
+        self._namespace = open_namespace(
+            namespace, digest, self.filename, self._index, self._tree, self
+        )
+        self.zip_reader = ZipReader(self._archive)
+
+    # -- code --------------------------------------------------------------------------------
+
+    def import_module(self, name: str, package: str | None = None) -> ModuleType:
+        """Import a module of the package, or an extern one that it may use.
+
+        Args:
+            name: its path as the packaged code knows it, or the full name that a loaded object
+                carries in ``__module__``; relative if it starts with a dot.
+            package: what a relative name is relative to.
+
+        Raises:
+            ModuleNotFoundError: the package has no such module and may not take it from here.
+        """
+        if name.startswith(".") and package is not None:
+            name = importlib.util.resolve_name(name, package)
+        return self._namespace.import_module(require_module_name(name, "name"))
+
+    def get_source(self, module_name: str) -> str:
+        """The source text of a packaged module; nothing is imported.
+
+        Raises:
+            ModuleNotFoundError: the package holds no source of that name.
+        """
+        entry = self._entry(require_module_name(module_name))
+        if entry is None or entry.kind is not EntryKind.SOURCE:
+            raise ModuleNotFoundError(
+                f"{self.filename} holds no source of {module_name!r}", name=module_name
+            )
+        return importlib.util.decode_source(self._archive.read(entry.record))
+
+    @property
+    def modules(self) -> dict[str, ModuleType]:
+        """The modules of the package that are loaded by now, by the paths that its code knows."""
+        known = ((name, self.loaded_module(name)) for name in self._index.entries)
+        return {name: module for name, module in known if module is not None}
+
+    @property
+    def environment(self) -> PackageEnvironment:
+        """The package as a place that an exporter takes modules from."""
+        return PackageEnvironment(self.filename, self._index, self._archive.read)
+
+    # -- objects and files -------------------------------------------------------------------
+
+    def load_pickle(self, package: str, resource: str, map_location: Any = None) -> Any:
+        """Load an object that was saved with ``save_pickle``.
+
+        Tensors are mapped from the file where possible: they cost no copy and no memory until
+        they are used, and writing to them does not change the file. Each call gives objects
+        of its own. Safe to call from several threads.
+
+        Args:
+            package: the package that the resource belongs to.
+            resource: its name.
+            map_location: where tensors go; see :func:`torch.load`.
+
+        Raises:
+            RecordNotFoundError: there is no such resource.
+            UnpicklingError: the pickle is damaged, or names something that is not there.
+        """
+        from modpack.unpacking.objects import load_object
+
+        record = resource_record(package, resource)
+        return load_object(self, self._archive, record, map_location)
+
+    def load_binary(self, package: str, resource: str) -> bytes:
+        """The bytes of a resource.
+
+        Raises:
+            RecordNotFoundError: there is no such resource.
+        """
+        return self._archive.read(resource_record(package, resource))
+
+    def load_text(
+        self, package: str, resource: str, encoding: str = "utf-8", errors: str = "strict"
+    ) -> str:
+        """The text of a resource.
+
+        Args:
+            package: the package that the resource belongs to.
+            resource: its name.
+            encoding: how to decode it.
+            errors: what to do with bytes that cannot be decoded; see :meth:`bytes.decode`.
+
+        Raises:
+            RecordNotFoundError: there is no such resource.
+            UnicodeDecodeError: it is no text in that encoding.
+        """
+        return self.load_binary(package, resource).decode(encoding, errors)
+
+    def main_resource(self) -> tuple[str, str]:
+        """The saved object that :func:`modpack.load` loads: the main one, or the only one.
+
+        Raises:
+            ModpackError: there is none, or there are several; they are listed.
+        """
+        return find_entry(self._archive)
+
+    def file_structure(
+        self, *, include: GlobPattern = "**", exclude: GlobPattern = ()
+    ) -> Directory:
+        """The files of the package as a tree.
+
+        Args:
+            include: patterns over paths; ``*`` within a component, ``**`` across.
+            exclude: patterns for files to leave out.
+        """
+        return Directory.of(self.filename, self._archive.names(), include, exclude)
+
+    def get_resource_reader(self, fullname: str) -> FolderResources | None:
+        """The resources of a package, for :mod:`importlib.resources`; None for an unknown one."""
+        local = self._namespace.local_name(fullname) or fullname
+        folder = self._tree / package_folder(require_module_name(local, "fullname"))
+        return FolderResources(folder) if folder.is_dir() else None
+
+    # -- about -------------------------------------------------------------------------------
+
+    def id(self) -> str:
+        """The name of this package's namespace, unique in this process; an identifier."""
+        return self._namespace.name
+
+    def python_version(self) -> str | None:
+        """The Python that wrote the package, such as ``"3.11.7"``; None if not recorded."""
+        if not self._archive.has(".data/python_version"):
+            return None
+        return self._archive.read(".data/python_version").decode("utf-8", "replace").strip()
+
+    def close(self) -> None:
+        """Forget the package: its modules leave ``sys.modules``, its file is closed.
+
+        What was loaded keeps working as long as it imports nothing more.
+        """
+        self._namespace.close()
+        self._archive.close()
+
+    def __enter__(self) -> PackageImporter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"PackageImporter({self.filename!r})"
+
+    # -- names (Importer) --------------------------------------------------------------------
+
+    def get_name(self, obj: object, name: str | None = None) -> tuple[str, str]:
+        """How an object of this package, or of a module it takes from here, is found in it.
+
+        Raises:
+            ObjNotFoundError, ObjMismatchError: it is not the package's.
+        """
+        carried = str(getattr(obj, "__module__", None) or "")
+        if self._owns(carried) or not self._index.allows_host(carried):
+            return super().get_name(obj, name)
+        return sys_importer.get_name(obj, name)
+
+    def whichmodule(self, obj: object, name: str) -> str:
+        """The path of the module that an object says it lives in, as packaged code knows it."""
+        carried = super().whichmodule(obj, name)
+        local = self._namespace.local_name(carried)
+        return carried if local is None else local
+
+    def loaded_module(self, module_name: str) -> ModuleType | None:
+        """A module of the package if it is loaded already."""
+        entry = self._entry(module_name)
+        if entry is None or entry.kind is EntryKind.EXTERN:
+            return None
+        module = sys.modules.get(self._namespace.full_name(module_name))
+        own = getattr(module, "__dict__", {}).get("__modpack__", self) is self
+        return module if own else None
+
+    def _owns(self, carried: str) -> bool:
+        return (
+            self._namespace.local_name(carried) is not None or root_of(carried) in self._index.roots
+        )
+
+    def _entry(self, module: str) -> Entry | None:
+        local = self._namespace.local_name(module)
+        return self._index.find(module if local is None else local)
+
+    # -- opening -----------------------------------------------------------------------------
+
+    def _read_externs(self) -> list[str]:
+        if not self._archive.has(".data/extern_modules"):
+            return []
+        listed = self._archive.read(".data/extern_modules").decode("utf-8", "replace")
+        return [line for line in listed.split("\n") if line]
+
+    def _requirements(self) -> dict[str, str | None]:
+        """The extern modules, each with what provided it at export."""
+        pins: dict[str, str] = {}
+        if self._archive.has(".data/modpack/environment.json"):
+            try:
+                recorded = json.loads(self._archive.read(".data/modpack/environment.json"))
+                for root, found in recorded["externs"].items():
+                    pins[root] = f"{found['distribution']}=={found['version']}"
+            except (ValueError, KeyError, TypeError, AttributeError) as failure:
+                raise ArchiveError(
+                    self.filename, f"is not as it should be ({failure})", "environment.json"
+                ) from failure
+        return {module: pins.get(root_of(module)) for module in self.extern_modules}
+
+    def _verified_digest(self) -> str:
+        """Check everything but the storages, and return the package's digest."""
+        manifest = read_manifest(self._archive)
+        if manifest is not None:
+            names = [n for n in self._archive.names() if not layout.is_storage(n)]
+            verify_records(self._archive, manifest, names)
+        return package_digest(self._archive)
+
+
+def _refuse_disallowed(
+    source: str, externs: list[str], module_allowed: Callable[[str], bool]
+) -> None:
+    refused = tuple(module for module in externs if not module_allowed(module))
+    if refused:
+        raise DisallowedModuleError(source, refused)

@@ -1,0 +1,1 @@
+"""Carrying out a plan: objects, sources and records go into the archive."""

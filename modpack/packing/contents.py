@@ -1,0 +1,135 @@
+"""Everything that a finished plan adds to the archive: sources, stand-ins, and records."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Mapping
+
+from modpack._version import __version__
+from modpack.archive.writer import ArchiveWriter
+from modpack.core.actions import Action
+from modpack.core.location import CodeKind
+from modpack.core.names import is_within, module_record, root_of
+from modpack.core.plan import Plan
+from modpack.core.planjson import Json, plan_to_json
+from modpack.discovery.source import scan_source
+from modpack.discovery.walk import Walker
+from modpack.hermetic.mocks import RUNTIME_MODULE, mock_source, runtime_source
+from modpack.packing.objects import ObjectSaver
+from modpack.planning.ownership import InstalledOwnership
+from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
+
+__all__ = ["write_contents"]
+
+
+def write_contents(
+    plan: Plan,
+    walker: Walker,
+    writer: ArchiveWriter,
+    objects: ObjectSaver,
+    ownership: InstalledOwnership,
+) -> None:
+    """Write what the plan decided: the code first, then the records about it."""
+    _write_sources(plan, walker, writer)
+    _write_mocks(plan, walker, writer)
+    externs = sorted({*plan.modules(Action.EXTERN), *_runtime_externs(writer)})
+    writer.write(".data/extern_modules", ("\n".join(externs) + "\n").encode())
+    writer.write(".data/python_version", platform.python_version().encode())
+    writer.write(".data/version", b"6\n")
+    writer.write("byteorder", sys.byteorder.encode())
+    graph = plan_to_json(plan, _archive_places(plan, walker))
+    writer.write(".data/modpack/graph.json", _json(graph), compress=True)
+    writer.write(".data/modpack/environment.json", _json(_environment(plan, ownership)))
+    writer.write(".data/modpack/entry.json", _json(_entry(objects)))
+
+
+def _write_sources(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:
+    for module in plan.modules(Action.INTERN):
+        location = walker.locate(module)
+        if location is not None and location.kind is CodeKind.NAMESPACE:
+            if module not in walker.graph.roots():
+                continue
+        record = module_record(module, walker.is_package(module))
+        writer.write(record, walker.source(module), compress=True)
+
+
+def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:
+    mocked = plan.modules(Action.MOCK)
+    held = [*mocked, *plan.modules(Action.INTERN)]
+    for module in mocked:
+        decision = plan.decisions[module]
+        is_package = any(other != module and is_within(other, module) for other in held)
+        below = [other for other in held if other.rpartition(".")[0] == module]
+        submodules = [other.rpartition(".")[2] for other in below]
+        source = mock_source(module, decision.why, plan.why(module), submodules)
+        writer.write(module_record(module, is_package), source.encode(), compress=True)
+    if mocked or RUNTIME_MODULE in walker.graph:
+        writer.write(module_record(RUNTIME_MODULE, False), runtime_source().encode(), compress=True)
+
+
+def _runtime_externs(writer: ArchiveWriter) -> set[str]:
+    """What the runtime of stand-ins imports: torch.package wants it declared."""
+    if not writer.has(module_record(RUNTIME_MODULE, False)):
+        return set()
+    scan = scan_source(runtime_source(), RUNTIME_MODULE, False)
+    return {statement.module for statement in scan.imports}
+
+
+def _archive_places(plan: Plan, walker: Walker) -> Mapping[str, str]:
+    """For places in files of this machine, the same places in the archive's records."""
+    places: dict[str, str] = {}
+    files = {
+        location.file: module_record(module, location.is_package)
+        for module in walker.graph.nodes()
+        for location in [walker.locate(module) if not module.startswith("<") else None]
+        if location is not None and location.file
+    }
+    for note in plan.notes:
+        if note.place:
+            file, _, line = note.place.rpartition(":")
+            places[note.place] = f"{files.get(file, file.rpartition('/')[2])}:{line}"
+    return places
+
+
+def _environment(plan: Plan, ownership: InstalledOwnership) -> dict[str, Json]:
+    """What the package was made with, as far as it matters where it is loaded."""
+    distributions: dict[str, Json] = {}
+    for module in plan.modules(Action.EXTERN):
+        root = root_of(module)
+        if root in distributions or is_stdlib(root) or root in RUNTIME_ROOTS:
+            continue
+        found = ownership.distribution_of(module, plan.decisions[module].location)
+        if found is not None:
+            distributions[root] = {
+                "distribution": found.name,
+                "version": found.version,
+                "editable": found.editable,
+            }
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "platform": sys.platform,
+        "machine": platform.machine(),
+        "torch": _torch_version(),
+        "modpack": __version__,
+        "externs": distributions,
+    }
+
+
+def _torch_version() -> str | None:
+    """The version of the torch that is loaded; None if only sources were saved."""
+    torch = sys.modules.get("torch")
+    return str(torch.__version__) if torch is not None else None
+
+
+def _entry(objects: ObjectSaver) -> dict[str, Json]:
+    return {
+        "pickles": [[package, resource] for package, resource in objects.resources],
+        "main": list(objects.main) if objects.main else None,
+    }
+
+
+def _json(record: Mapping[str, Json]) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":")).encode()

@@ -1,0 +1,147 @@
+"""Saving objects: pickles and storages into the archive, references into the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from modpack.archive.writer import ArchiveWriter
+from modpack.core.actions import Action
+from modpack.core.graph import Edge
+from modpack.core.imports import ImportKind
+from modpack.core.location import CodeKind
+from modpack.core.names import module_record, root_of
+from modpack.core.plan import PackagingErrorReason, Plan, Problem
+from modpack.discovery.walk import Walker
+from modpack.errors import ObjMismatchError, ObjNotFoundError
+from modpack.packing.sources import ImporterEnvironments
+from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
+from modpack.resolution.importers import Importer
+
+if TYPE_CHECKING:
+    import torch
+
+    from modpack.pickling.saving import Reference
+    from modpack.pickling.storages import StorageSaver
+
+__all__ = ["ObjectSaver"]
+
+
+class ObjectSaver:
+    """Pickles objects for one exporter, and remembers where their classes live.
+
+    torch is imported when the first object is saved, not before.
+
+    Args:
+        exporter: what ``__reduce_package__`` is called with.
+        writer: where pickles and storages go.
+        environments: the exporter's importers.
+    """
+
+    def __init__(
+        self, exporter: object, writer: ArchiveWriter, environments: ImporterEnvironments
+    ) -> None:
+        self.exporter = exporter
+        self.resources: list[tuple[str, str]] = []
+        self.main: tuple[str, str] | None = None
+        self._writer = writer
+        self._environments = environments
+        self._homes: dict[str, tuple[Importer, str]] = {}
+        self._storages: StorageSaver | None = None
+        self._reduced = 0
+        self._attached = 0
+
+    def save(self, record: str, obj: object, protocol: int) -> list[Edge]:
+        """Write an object's pickle and storages; returns what it refers to."""
+        from modpack.pickling.saving import pickle_object
+        from modpack.pickling.storages import StorageSaver
+
+        if self._storages is None:
+            self._storages = StorageSaver(self._writer)
+        self._storages.next_object()
+        pickled = pickle_object(obj, context=self, resource=record, protocol=protocol)
+        self._writer.write(record, pickled.data)
+        names: dict[str, list[str]] = {}
+        for reference in pickled.references:
+            names.setdefault(reference.module, []).append(reference.name)
+        node = f"<{record}>"
+        return [
+            Edge(node, module, ImportKind.PICKLE, None, tuple(used))
+            for module, used in names.items()
+        ]
+
+    def note_resource(self, package: str, resource: str, main: bool = False) -> None:
+        """Remember a saved object, so that the package can list what can be loaded."""
+        self.resources.append((package, resource))
+        if main:
+            self.main = (package, resource)
+
+    def pin_homes(self, walker: Walker) -> None:
+        """Tell the walk from which environment the objects' own modules come."""
+        if len(self._environments.importers) > 1:
+            for root, (importer, _) in self._homes.items():
+                walker.pin(root, self._environments.of(importer))
+
+    def clashes(self, plan: Plan, walker: Walker) -> Iterator[Problem]:
+        """Sources whose record is taken by a saved resource."""
+        for module in plan.modules(Action.INTERN):
+            record = module_record(module, walker.is_package(module))
+            if self._writer.has(record):
+                context = f"the source of {module} and a saved resource are both {record}"
+                yield Problem(module, PackagingErrorReason.DUPLICATE_RECORD, context)
+
+    # -- what pickling asks for (modpack.pickling.saving.PickleContext) -----------------------
+
+    def resolve(self, obj: object, name: str) -> Reference:
+        """How a class or function is named, in the first importer that has the very object."""
+        from modpack.pickling.saving import Reference
+
+        importer, module, attribute = self._found(obj, name)
+        self._remember_home(importer, module, obj)
+        live = getattr(obj, "__module__", None)
+        return Reference(module, attribute, live if isinstance(live, str) else module)
+
+    def add_storage(self, storage: torch.UntypedStorage) -> str:
+        """Store a storage's bytes, once, and return its key."""
+        if self._storages is None:  # pragma: no cover - save() has made it
+            raise RuntimeError("no object is being saved")
+        return self._storages.add(storage)
+
+    def add_attachment(self, data: bytes) -> str:
+        """Store bytes that torch serialised itself, and return the record's name."""
+        record = f".data/modpack/torchscript/{self._attached}.pt"
+        self._attached += 1
+        self._writer.write(record, data)
+        return record
+
+    def next_reduce_id(self) -> int:
+        """A number for the next object that packages itself."""
+        self._reduced += 1
+        return self._reduced
+
+    def _found(self, obj: object, name: str) -> tuple[Importer, str, str]:
+        failures: list[ObjNotFoundError | ObjMismatchError] = []
+        for importer in self._environments.importers:
+            try:
+                return (importer, *importer.get_name(obj, name))
+            except (ObjNotFoundError, ObjMismatchError) as failure:
+                failures.append(failure)
+        mismatches = [f for f in failures if isinstance(f, ObjMismatchError)]
+        raise (mismatches or failures)[0]
+
+    def _remember_home(self, importer: Importer, module: str, obj: object) -> None:
+        root = root_of(module)
+        if is_stdlib(root) or root in RUNTIME_ROOTS:
+            return
+        home, first = self._homes.setdefault(root, (importer, repr(obj)))
+        if home is not importer:
+            raise ObjMismatchError(
+                f"{obj!r} comes from {importer!r}, but {first} comes from {home!r}: a package "
+                f"holds one version of {root!r}. Save them into two packages"
+            )
+
+
+def code_kind(walker: Walker, module: str) -> CodeKind:
+    """In which form an interned module is stored."""
+    location = walker.locate(module)
+    return location.kind if location is not None else CodeKind.SOURCE

@@ -1,0 +1,218 @@
+"""Saving: an object becomes a pickle, storages, and the names that it refers to."""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, Protocol
+
+import torch
+
+from modpack.errors import ModpackError, PicklingError
+from modpack.pickling.paths import path_to
+from modpack.pickling.rename import rename_modules
+from modpack.pickling.torchscript import load_script_module, script_bytes
+
+__all__ = ["PickleContext", "Pickled", "Reference", "pickle_object"]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A class, function or constant that a pickle names.
+
+    Attributes:
+        module: the module path that the pickle names.
+        name: the attribute path in that module.
+        live_module: the module path under which it lives in this process; differs from
+            ``module`` if it was loaded from a package.
+    """
+
+    module: str
+    name: str
+    live_module: str
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """The result: the pickle, and everything that it names, in order of first use."""
+
+    data: bytes
+    references: tuple[Reference, ...]
+
+
+class PickleContext(Protocol):
+    """What the saving side provides while an object is pickled."""
+
+    def resolve(self, obj: object, name: str) -> Reference:
+        """Tell how a class or function is named; raises if it cannot be found again."""
+
+    def add_storage(self, storage: torch.UntypedStorage) -> str:
+        """Store a storage's bytes, once, and return its key."""
+
+    def add_attachment(self, data: bytes) -> str:
+        """Store bytes that torch serialised itself, and return the record's name."""
+
+    def next_reduce_id(self) -> int:
+        """A number for the next object that packages itself."""
+
+    @property
+    def exporter(self) -> object:
+        """What ``__reduce_package__`` is called with."""
+
+
+def pickle_object(
+    obj: object, *, context: PickleContext, resource: str, protocol: int, root: str = "obj"
+) -> Pickled:
+    """Pickle an object; its storages go to the context.
+
+    Args:
+        obj: what to save.
+        context: where storages and names go.
+        resource: the resource's name, for errors.
+        protocol: the pickle protocol (PEP 3154, PEP 574).
+        root: what to call ``obj`` in attribute paths of errors.
+
+    Raises:
+        PicklingError: something in it cannot be pickled; names it by its attribute path.
+    """
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer, protocol, context)
+    try:
+        pickler.dump(obj)
+    except RecursionError as failure:
+        raise PicklingError(resource, "the object nests too deeply for pickle") from failure
+    except ModpackError as failure:
+        raise PicklingError(resource, str(failure), _path(obj, pickler, root)) from failure
+    except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError) as failure:
+        raise PicklingError(resource, _told(failure), _path(obj, pickler, root)) from failure
+    data = buffer.getvalue()
+    renames = {r.live_module: r.module for r in pickler.references if r.live_module != r.module}
+    return Pickled(rename_modules(data, renames) if renames else data, tuple(pickler.references))
+
+
+def _told(failure: Exception) -> str:
+    return str(failure) or type(failure).__name__
+
+
+def _path(obj: object, pickler: _Pickler, root: str) -> str | None:
+    return path_to(obj, pickler.current, root)
+
+
+_Handler = Callable[[Any], Any]
+_NAMELESS = frozenset(map(id, (type(None), type(NotImplemented), type(...))))
+"""Types that pickle writes in a way of its own; by identity, for a class may define __hash__."""
+
+
+class _Pickler(pickle.Pickler):
+    """The C pickler, with a look at each type the first time that it is met."""
+
+    def __init__(self, buffer: io.BytesIO, protocol: int, context: PickleContext) -> None:
+        super().__init__(buffer, protocol, fix_imports=False)
+        self._protocol = protocol
+        self._context = context
+        self._persistent: dict[type, _Handler | None] = {}
+        self._reducers: dict[type, _Handler | None] = {}
+        self._packaged: dict[int, tuple[object, object]] = {}
+        self._seen: dict[Reference, None] = {}
+        self.current: object = None
+
+    @property
+    def references(self) -> list[Reference]:
+        return list(self._seen)
+
+    def persistent_id(self, obj: Any) -> Any:
+        kind = type(obj)
+        try:
+            handler = self._persistent[kind]
+        except KeyError:
+            handler = self._persistent[kind] = self._persistent_handler(kind)
+        return None if handler is None else handler(obj)
+
+    def reducer_override(self, obj: Any) -> Any:
+        self.current = obj
+        kind = type(obj)
+        try:
+            handler = self._reducers[kind]
+        except KeyError:
+            handler = self._reducers[kind] = self._reducing_handler(kind)
+        return NotImplemented if handler is None else handler(obj)
+
+    def _persistent_handler(self, kind: type) -> _Handler | None:
+        if issubclass(kind, torch.storage.TypedStorage):
+            return self._typed_storage
+        if issubclass(kind, torch.UntypedStorage):
+            return self._untyped_storage
+        if issubclass(kind, torch.jit.ScriptModule):
+            return self._script_module
+        if callable(getattr(kind, "__reduce_package__", None)) and not issubclass(kind, type):
+            return self._reduce_package
+        return None
+
+    def _reducing_handler(self, kind: type) -> _Handler | None:
+        if issubclass(kind, (type, FunctionType)):
+            return self._global
+        if kind in copyreg.dispatch_table:
+            return self._registered_reduce
+        plain = (
+            kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+        )
+        return None if plain else self._own_reduce
+
+    def _global(self, obj: Any) -> Any:
+        if id(obj) not in _NAMELESS:
+            self._refer(obj, getattr(obj, "__qualname__", obj.__name__))
+        return NotImplemented
+
+    def _registered_reduce(self, obj: Any) -> Any:
+        return self._reduced(obj, copyreg.dispatch_table[type(obj)](obj))
+
+    def _own_reduce(self, obj: Any) -> Any:
+        return self._reduced(obj, obj.__reduce_ex__(self._protocol))
+
+    def _reduced(self, obj: Any, value: Any) -> Any:
+        if isinstance(value, str):  # a constant of its module, such as torch.float32
+            self._refer(obj, value)
+        return value
+
+    def _refer(self, obj: object, name: str) -> None:
+        reference = self._context.resolve(obj, name)
+        if (reference.live_module, name) in copyreg._extension_registry:  # type: ignore[attr-defined]
+            raise ModpackError(
+                f"{reference.live_module}.{name} has a copyreg extension code, which means "
+                "nothing in another process. Remedy: copyreg.remove_extension"
+            )
+        self._seen[reference] = None
+
+    def _typed_storage(self, obj: Any) -> tuple[object, ...]:
+        storage_type = getattr(torch, obj._pickle_storage_type())
+        return self._storage(obj._untyped_storage, storage_type, obj._size())
+
+    def _untyped_storage(self, obj: torch.UntypedStorage) -> tuple[object, ...]:
+        return self._storage(obj, torch.UntypedStorage, obj.nbytes())
+
+    def _storage(
+        self, storage: torch.UntypedStorage, storage_type: object, size: int
+    ) -> tuple[object, ...]:
+        key = self._context.add_storage(storage)
+        return ("storage", storage_type, key, torch.serialization.location_tag(storage), size)
+
+    def _script_module(self, obj: Any) -> object:
+        return self._once(
+            obj, lambda: (load_script_module, self._context.add_attachment(script_bytes(obj)))
+        )
+
+    def _reduce_package(self, obj: Any) -> object:
+        return self._once(obj, lambda: obj.__reduce_package__(self._context.exporter))
+
+    def _once(self, obj: object, reduce: Callable[[], tuple[object, ...]]) -> object:
+        if id(obj) not in self._packaged:
+            self.current = obj
+            number = self._context.next_reduce_id()
+            func, *args = reduce()
+            args = args[0] if len(args) == 1 and isinstance(args[0], tuple) else tuple(args)
+            self._packaged[id(obj)] = (obj, ("reduce_package", number, func, args))
+        return self._packaged[id(obj)][1]

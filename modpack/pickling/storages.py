@@ -1,0 +1,181 @@
+"""Storages: the bytes of tensors, written once and mapped back."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from modpack.errors import UnpicklingError
+
+__all__ = ["StorageLoader", "StorageSaver", "storage_bytes", "storage_record"]
+
+
+def storage_record(key: str) -> str:
+    """The record that holds a storage."""
+    return f".data/{key}.storage"
+
+
+def storage_bytes(storage: torch.UntypedStorage) -> memoryview:
+    """A storage's bytes; its own memory where that is the CPU's, else a copy."""
+    on_cpu = storage if storage.device.type == "cpu" else storage.cpu()
+    size = on_cpu.nbytes()
+    if size == 0:
+        return memoryview(b"")
+    memory = (ctypes.c_char * size).from_address(on_cpu.data_ptr())
+    memory._storage = on_cpu  # type: ignore[attr-defined]  # keeps the memory alive
+    return memoryview(memory).cast("B")
+
+
+class StorageSink(Protocol):
+    """What the archive's writer offers to storages."""
+
+    def write_storage(self, name: str, data: memoryview) -> None: ...
+
+    def digest_of(self, name: str) -> str | None: ...
+
+
+class StorageSaver:
+    """Writes each storage once, and again if it changed between two saved objects.
+
+    Args:
+        sink: where the bytes go.
+    """
+
+    def __init__(self, sink: StorageSink) -> None:
+        self._sink = sink
+        self._keys: dict[int, tuple[torch.UntypedStorage, str, int]] = {}
+        self._count = 0
+        self._generation = 0
+
+    def next_object(self) -> None:
+        """Start another saved object: storages seen before may have other contents by now."""
+        self._generation += 1
+
+    def add(self, storage: torch.UntypedStorage) -> str:
+        """Write a storage if it is new, and return its key."""
+        known = self._keys.get(storage._cdata)
+        if known is not None and (known[2] == self._generation or self._unchanged(known)):
+            self._keys[storage._cdata] = (storage, known[1], self._generation)
+            return known[1]
+        key = str(self._count)
+        self._count += 1
+        self._sink.write_storage(storage_record(key), storage_bytes(storage))
+        self._keys[storage._cdata] = (storage, key, self._generation)
+        return key
+
+    def _unchanged(self, known: tuple[torch.UntypedStorage, str, int]) -> bool:
+        storage, key, _ = known
+        digest = self._sink.digest_of(storage_record(key))
+        return digest is None or digest == hashlib.sha256(storage_bytes(storage)).hexdigest()
+
+
+class _Range(Protocol):
+    @property
+    def path(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+
+
+class StorageSource(Protocol):
+    """What an open archive offers to storages."""
+
+    def has(self, name: str) -> bool: ...
+
+    def read(self, name: str) -> bytes: ...
+
+    def data_range(self, name: str) -> _Range | None: ...
+
+
+class StorageLoader:
+    """Loads the storages of one pickle; each load gets memory of its own, copy-on-write.
+
+    Args:
+        source: the open archive.
+        map_location: where storages go, as :func:`torch.load` takes it.
+        resource: the pickle being loaded, for errors.
+    """
+
+    def __init__(self, source: StorageSource, map_location: object, resource: str) -> None:
+        self._source = source
+        self._resource = resource
+        self._restore: Callable[[torch.UntypedStorage, str], torch.UntypedStorage]
+        self._restore = torch.serialization._get_restore_location(map_location)  # type: ignore[no-untyped-call]
+        self._loaded: dict[str, torch.UntypedStorage] = {}
+        self._files: dict[str, torch.UntypedStorage] = {}
+        self._swap = _foreign_byteorder(source)
+
+    def load(self, storage_type: Any, key: str, location: str, size: int) -> Any:
+        """What a ``("storage", ...)`` persistent id stands for.
+
+        Args:
+            storage_type: the storage class that the pickle names.
+            key: the storage's key.
+            location: torch's location tag.
+            size: its length, in elements of the storage class.
+        """
+        dtype = _dtype_of(storage_type)
+        if key not in self._loaded:
+            bytes_needed = size * torch._utils._element_size(dtype)  # type: ignore[no-untyped-call]
+            storage = self._read(key, bytes_needed, dtype)
+            self._loaded[key] = self._restore(storage, location)
+        return torch.storage.TypedStorage(
+            wrap_storage=self._loaded[key], dtype=dtype, _internal=True
+        )
+
+    def _read(self, key: str, size: int, dtype: torch.dtype) -> torch.UntypedStorage:
+        record = storage_record(key)
+        if not self._source.has(record):
+            raise UnpicklingError(self._resource, f"its storage {record!r} is not in the package")
+        place = self._source.data_range(record)
+        storage = self._mapped(place) if place is not None else _copied(self._source.read(record))
+        if storage.nbytes() < size:
+            raise UnpicklingError(
+                self._resource,
+                f"its storage {record!r} holds {storage.nbytes()} bytes, but {size} are needed",
+            )
+        if self._swap and torch._utils._element_size(dtype) > 1:  # type: ignore[no-untyped-call]
+            storage = storage.clone()
+            storage.byteswap(dtype)
+        return storage
+
+    def _mapped(self, place: _Range) -> torch.UntypedStorage:
+        if place.length == 0:
+            return torch.UntypedStorage(0)
+        end = place.offset + place.length
+        file = self._files.get(place.path)
+        if file is None or file.nbytes() < end:
+            file = _map_file(place.path)
+            self._files[place.path] = file
+        return file[place.offset : end]  # type: ignore[return-value]
+
+
+def _dtype_of(storage_type: Any) -> torch.dtype:
+    """The element type of a storage class; its own ``dtype`` warns of deprecation."""
+    if storage_type is torch.UntypedStorage:
+        return torch.uint8
+    dtypes = torch.storage._get_dtype_from_pickle_storage_type  # type: ignore[attr-defined]
+    return dtypes(storage_type.__name__)  # type: ignore[no-any-return]
+
+
+def _map_file(path: str) -> torch.UntypedStorage:
+    from os import stat
+
+    return torch.UntypedStorage.from_file(path, shared=False, nbytes=stat(path).st_size)
+
+
+def _copied(data: bytes) -> torch.UntypedStorage:
+    if not data:
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).untyped_storage()
+
+
+def _foreign_byteorder(source: StorageSource) -> bool:
+    recorded = source.read("byteorder").decode("ascii", "replace") if source.has("byteorder") else ""
+    return recorded.strip() not in ("", sys.byteorder)

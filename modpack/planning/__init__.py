@@ -1,0 +1,1 @@
+"""From evidence to decisions: rules, match hooks, and every problem at once."""

@@ -1,0 +1,37 @@
+"""Presets: ready-made rules for those who would rather not write any."""
+
+from __future__ import annotations
+
+from modpack.core.actions import Action, Owner
+from modpack.core.globs import GlobGroup
+from modpack.core.rules import Origin, Rule
+
+__all__ = ["POLICIES", "preset_rules"]
+
+
+def _preset(action: Action, owner: Owner, label: str) -> Rule:
+    return Rule(action, GlobGroup("**"), origin=Origin.PRESET, owner=owner, label=label)
+
+
+POLICIES: dict[str, tuple[Rule, ...]] = {
+    "none": (),
+    "pinned": (
+        _preset(
+            Action.EXTERN, Owner.INSTALLED, "policy pinned: installed distributions are extern"
+        ),
+        _preset(Action.INTERN, Owner.LOCAL, "policy pinned: your own code is interned"),
+    ),
+}
+"""The rules of each policy, in order. One row each."""
+
+
+def preset_rules(policy: str) -> tuple[Rule, ...]:
+    """The rules that a policy stands for; they come after the user's.
+
+    Raises:
+        ValueError: there is no such policy.
+    """
+    if policy not in POLICIES:
+        known = ", ".join(map(repr, POLICIES))
+        raise ValueError(f"policy must be one of {known}, not {policy!r}")
+    return POLICIES[policy]

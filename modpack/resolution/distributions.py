@@ -1,0 +1,183 @@
+"""Which installed distribution a module belongs to (importlib.metadata's terms)."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from modpack.core.actions import Owner
+from modpack.core.location import Location
+from modpack.core.names import root_of
+
+if TYPE_CHECKING:
+    import importlib_metadata
+
+__all__ = ["RUNTIME_ROOTS", "Distribution", "DistributionIndex", "is_stdlib"]
+
+RUNTIME_ROOTS = frozenset({"torch", "torchgen", "functorch", "modpack"})
+"""What the torch distribution installs, and modpack: present wherever a package is loaded."""
+
+
+def is_stdlib(module: str) -> bool:
+    """Whether a module belongs to the standard library of this Python.
+
+    >>> is_stdlib("sys"), is_stdlib("concurrent.futures"), is_stdlib("torch")
+    (True, True, False)
+    """
+    root = root_of(module)
+    return root in sys.stdlib_module_names or root in sys.builtin_module_names
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """An installed distribution.
+
+    Attributes:
+        name: its name as it is installed under.
+        version: its version.
+        editable: whether it is an editable install: its code is the user's own folder.
+        requires: the normalised names of the distributions that it requires.
+    """
+
+    name: str
+    version: str
+    editable: bool = False
+    requires: frozenset[str] = frozenset()
+
+    @property
+    def pin(self) -> str:
+        """What to give to pip: ``numpy==2.1.0``."""
+        return f"{self.name}=={self.version}"
+
+
+def normalised(name: str) -> str:
+    """A distribution's name as PEP 503 compares it.
+
+    >>> normalised("Typing_Extensions")
+    'typing-extensions'
+    """
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+class DistributionIndex:
+    """The installed distributions, by the files that they list as theirs.
+
+    Asking each distribution's RECORD (PEP 376) for one file is much cheaper than
+    ``packages_distributions()``, which reads all of them line by line, and exact: a loose file
+    that has the name of an installed module belongs to nobody. Metadata is read on first use.
+    """
+
+    def owner(self, module: str, location: Location | None) -> Owner:
+        """Who is responsible for a module, where it was found."""
+        if is_stdlib(module):
+            return Owner.STDLIB
+        if root_of(module) in RUNTIME_ROOTS:
+            return Owner.RUNTIME
+        distribution = self.distribution_of(module, location)
+        installed = distribution is not None and not distribution.editable
+        return Owner.INSTALLED if installed else Owner.LOCAL
+
+    def distribution_of(self, module: str, location: Location | None) -> Distribution | None:
+        """The distribution that provides a module; None for loose code."""
+        if location is None:
+            return None
+        key = location.file or "\0".join(location.search)
+        if key not in self._owners:
+            self._owners[key] = self._search(module, location)
+        return self._owners[key]
+
+    def required_closure(self, distribution: Distribution) -> frozenset[str]:
+        """The normalised names of all that a distribution requires, directly or not."""
+        by_name = {normalised(entry.found.name): entry for entry in self._installed}
+        reached: set[str] = set()
+        todo = [distribution.requires]
+        while todo:
+            for name in todo.pop() - reached:
+                reached.add(name)
+                if name in by_name:
+                    todo.append(by_name[name].described.requires)
+        return frozenset(reached)
+
+    @cached_property
+    def _owners(self) -> dict[str, Distribution | None]:
+        return {}
+
+    @cached_property
+    def _installed(self) -> tuple[_Installed, ...]:
+        import importlib_metadata
+
+        return tuple(_Installed(found) for found in importlib_metadata.distributions())
+
+    def _search(self, module: str, location: Location) -> Distribution | None:
+        files = [location.file] if location.file else list(location.search)
+        for entry in self._installed:
+            if any(entry.lists(module, Path(file)) for file in files):
+                return entry.described
+        return None
+
+
+class _Installed:
+    """One installed distribution, its metadata read piece by piece as it is needed."""
+
+    def __init__(self, found: importlib_metadata.Distribution) -> None:
+        self.found = found
+
+    def lists(self, module: str, file: Path) -> bool:
+        """Whether the distribution claims a file."""
+        if self.source_folder is not None:
+            return file.is_relative_to(self.source_folder) and not _in_site_packages(file)
+        if not file.is_relative_to(self.folder):
+            return False
+        if not self.record:  # installed by a tool that keeps no record: all it has is a list
+            return root_of(module) in self.top_level
+        return f"\n{file.relative_to(self.folder).as_posix()}" in self.record
+
+    @cached_property
+    def described(self) -> Distribution:
+        editable = self.source_folder is not None
+        return Distribution(self.found.name, self.found.version, editable, self._requires())
+
+    @cached_property
+    def folder(self) -> Path:
+        return Path(str(self.found.locate_file("")))
+
+    @cached_property
+    def record(self) -> str:
+        listed = self.found.read_text("RECORD")
+        return "\n" + listed if listed else ""
+
+    @cached_property
+    def top_level(self) -> frozenset[str]:
+        return frozenset((self.found.read_text("top_level.txt") or "").split())
+
+    @cached_property
+    def source_folder(self) -> Path | None:
+        """The folder of an editable install (PEP 610); None for all others."""
+        direct_url = json.loads(self.found.read_text("direct_url.json") or "{}")
+        if not direct_url.get("dir_info", {}).get("editable", False):
+            return None
+        return Path(url2pathname(urlsplit(direct_url["url"]).path))
+
+    def _requires(self) -> frozenset[str]:
+        from packaging.requirements import InvalidRequirement, Requirement
+
+        requires: set[str] = set()
+        for line in self.found.requires or ():
+            try:
+                requirement = Requirement(line)
+            except InvalidRequirement:
+                continue  # metadata of an old tool: a requirement that pip ignores as well
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                requires.add(normalised(requirement.name))
+        return frozenset(requires)
+
+
+def _in_site_packages(file: Path) -> bool:
+    return any(part in ("site-packages", "dist-packages") for part in file.parts)

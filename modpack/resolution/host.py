@@ -1,0 +1,136 @@
+"""The interpreter that exports, as an environment that modules are taken from."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol, cast
+
+from modpack.core.location import CodeKind, Location
+
+__all__ = ["HostEnvironment"]
+
+
+class _GivesSource(Protocol):
+    def get_source(self, fullname: str) -> str | None: ...
+
+
+class HostEnvironment:
+    """Finds modules where this interpreter would find them, without importing them.
+
+    ``importlib.util.find_spec("a.b")`` imports ``a``; this asks the finders on
+    ``sys.meta_path`` directly, with the folders of the parent, so that nothing runs.
+    A module that is already loaded is looked up in ``sys.modules`` first, because it may
+    have extended its own ``__path__``.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, Location | None] = {}
+        self._loaders: dict[str, _GivesSource] = {}
+
+    def locate(self, module: str) -> Location | None:
+        """Find a module, or return None. Results are kept for the life of this object."""
+        if module not in self._found:
+            self._found[module] = self._search(module)
+        return self._found[module]
+
+    def read_source(self, location: Location) -> bytes:
+        """The source of a located module, byte for byte where it is a file.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        loader = self._loaders.get(location.module)
+        if loader is not None:
+            return (loader.get_source(location.module) or "").encode()
+        return Path(location.file or "").read_bytes()
+
+    def live_attribute(self, module: str, name: str) -> str | None:
+        """What a loaded module binds a name to, without triggering its ``__getattr__``."""
+        loaded = sys.modules.get(module)
+        bound = getattr(loaded, "__dict__", {})
+        if name not in bound:
+            return None
+        value = bound[name]
+        is_submodule = isinstance(value, ModuleType) and value.__name__ == f"{module}.{name}"
+        return "submodule" if is_submodule else "attribute"
+
+    def _search(self, module: str) -> Location | None:
+        spec = _loaded_spec(module) or self._find_spec(module)
+        return None if spec is None else self._described(module, spec)
+
+    def _find_spec(self, module: str) -> ModuleSpec | None:
+        parent = module.rpartition(".")[0]
+        path: list[str] | None = None
+        if parent:
+            package = self.locate(parent)
+            if package is None or not package.is_package:
+                return None
+            path = list(package.search)
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(module, path, None) if find is not None else None
+            if spec is not None:
+                return cast(ModuleSpec, spec)
+        return None
+
+    def _described(self, module: str, spec: ModuleSpec) -> Location:
+        search = _folders(spec.submodule_search_locations)
+        kind = self._kind(module, spec)
+        file = spec.origin if spec.has_location or kind is CodeKind.SOURCE else None
+        is_package = spec.submodule_search_locations is not None
+        return Location(module, kind, file, is_package, search)
+
+    def _kind(self, module: str, spec: ModuleSpec) -> CodeKind:
+        origin = spec.origin or ""
+        if origin in ("built-in", "frozen"):
+            return CodeKind.BUILTIN
+        if origin.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):
+            return CodeKind.EXTENSION
+        if origin.endswith(tuple(importlib.machinery.BYTECODE_SUFFIXES)):
+            return CodeKind.BYTECODE
+        if origin.endswith(tuple(importlib.machinery.SOURCE_SUFFIXES)) and Path(origin).is_file():
+            return CodeKind.SOURCE
+        if spec.submodule_search_locations is not None and not spec.has_location:
+            return CodeKind.NAMESPACE
+        return self._kind_by_loader(module, spec)
+
+    def _kind_by_loader(self, module: str, spec: ModuleSpec) -> CodeKind:
+        """Sources that are no files: zipped eggs, and whatever else a loader can read."""
+        loader = spec.loader
+        if loader is None or not hasattr(loader, "get_source"):
+            return CodeKind.UNKNOWN
+        reader = cast(_GivesSource, loader)
+        try:
+            found = reader.get_source(module) is not None
+        except (ImportError, OSError):
+            found = False
+        if not found:
+            return CodeKind.UNKNOWN
+        self._loaders[module] = reader
+        return CodeKind.SOURCE
+
+
+def _loaded_spec(module: str) -> ModuleSpec | None:
+    """The spec of a loaded module, with the folders that it has by now."""
+    loaded = sys.modules.get(module)
+    spec = getattr(loaded, "__dict__", {}).get("__spec__")
+    if not isinstance(spec, ModuleSpec) or spec.name != module:
+        return None
+    if spec.submodule_search_locations is None:
+        return spec
+    folders = _folders(getattr(loaded, "__path__", None)) or _folders(
+        spec.submodule_search_locations
+    )
+    current = ModuleSpec(module, spec.loader, origin=spec.origin, is_package=True)
+    current.submodule_search_locations = list(folders)
+    current.has_location = spec.has_location
+    return current
+
+
+def _folders(path: Iterable[str] | None) -> tuple[str, ...]:
+    return tuple(path) if path is not None else ()

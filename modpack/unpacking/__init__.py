@@ -1,0 +1,1 @@
+"""Taking objects out of an open package."""

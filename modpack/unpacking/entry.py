@@ -1,0 +1,48 @@
+"""Which of a package's saved objects is the one that the package is about."""
+
+from __future__ import annotations
+
+import json
+
+from modpack.archive.base import Archive
+from modpack.errors import ArchiveError, ModpackError
+
+__all__ = ["find_entry"]
+
+_ENTRY = ".data/modpack/entry.json"
+
+
+def find_entry(archive: Archive) -> tuple[str, str]:
+    """The main saved object of a package, or its only one, as package and resource.
+
+    Packages of torch.package do not list their objects: there, a single ``.pkl`` file counts.
+
+    Raises:
+        ModpackError: there is none, or there are several; they are listed.
+    """
+    main, saved = _recorded(archive) if archive.has(_ENTRY) else (None, _guessed(archive))
+    if main is not None:
+        return main
+    if len(saved) == 1:
+        return saved[0]
+    listed = "".join(f"\n    package={p!r}, resource={r!r}" for p, r in saved) or " none"
+    raise ModpackError(
+        f"{archive.source} does not say which of its saved objects to load; name one. "
+        f"It holds:{listed}"
+    )
+
+
+def _recorded(archive: Archive) -> tuple[tuple[str, str] | None, list[tuple[str, str]]]:
+    try:
+        record = json.loads(archive.read(_ENTRY))
+        main = record["main"]
+        saved = [(str(package), str(resource)) for package, resource in record["pickles"]]
+        return (str(main[0]), str(main[1])) if main else None, saved
+    except (ValueError, KeyError, TypeError, IndexError) as failure:
+        raise ArchiveError(archive.source, f"is not as it should be ({failure})", _ENTRY) from failure
+
+
+def _guessed(archive: Archive) -> list[tuple[str, str]]:
+    pickles = [n for n in archive.names() if n.endswith(".pkl") and not n.startswith(".data/")]
+    split = (name.rpartition("/") for name in pickles)
+    return [(folder.replace("/", "."), resource) for folder, _, resource in split]
