@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, BinaryIO
 
+from modpack.core.names import root_of
 from modpack.core.plan import Plan
 from modpack.errors import ModpackError
 from modpack.exporter import DEFAULT_PROTOCOL, PackageExporter
@@ -37,8 +38,11 @@ def save(
     Args:
         obj: the model.
         path: where to write; a path or a binary file object.
-        intern, extern, mock, deny: patterns of module paths. ``deny`` is asked first, then
-            ``mock``, ``extern`` and ``intern``; use :class:`PackageExporter` for another order.
+        intern: patterns of module paths whose sources come along; asked last. Use
+            :class:`PackageExporter` for another order.
+        extern: patterns of module paths that are imported where the package is loaded.
+        mock: patterns of module paths that are replaced by stand-ins.
+        deny: patterns of module paths that must not be needed; asked first.
         policy: what happens to modules that no pattern names. ``"pinned"``: installed
             distributions are extern, all other code is interned. ``"none"``: it is an error.
         importer: where the object comes from; see :class:`PackageExporter`.
@@ -49,18 +53,16 @@ def save(
         The plan that was carried out.
 
     Raises:
+        TypeError, ValueError: an argument is none of these.
         PackagingError: the package cannot be written; all reasons at once.
         PicklingError: something in the object cannot be saved.
     """
+    given = {"deny": deny, "mock": mock, "extern": extern, "intern": intern}
+    rules = {action: _patterns(patterns, action) for action, patterns in given.items()}
     with PackageExporter(path, importer, debug) as exporter:
-        for add_rule, patterns in (
-            (exporter.deny, deny),
-            (exporter.mock, mock),
-            (exporter.extern, extern),
-            (exporter.intern, intern),
-        ):
+        for action, patterns in rules.items():
             if patterns:
-                add_rule(patterns)
+                getattr(exporter, action)(patterns)
         exporter.use_policy(policy)
         exporter.save_pickle(MAIN_PACKAGE, MAIN_RESOURCE, obj, True, pickle_protocol)
         return exporter.close()
@@ -80,35 +82,47 @@ def load(
 
     Args:
         path: a package file, a binary file object, or the folder of an unzipped package.
-        package, resource: which saved object; both or neither. By default the one that
-            :func:`save` wrote, or the only one.
+        package: with ``resource``, which saved object. By default the one that :func:`save`
+            wrote, or the only one.
+        resource: see ``package``; both or neither.
         map_location: where tensors go; see :func:`torch.load`.
         namespace: ``"private"`` or ``"process"``; see :class:`PackageImporter`.
 
     Raises:
+        TypeError, ValueError: an argument is none of these.
         ModpackError: it cannot be loaded, or it is not clear which object is meant.
     """
     if (package is None) != (resource is None):
         raise TypeError("give both package and resource, or neither")
     importer = PackageImporter(path, namespace=namespace)
-    if package is None or resource is None:
-        package, resource = importer.main_resource()
-    return importer.load_pickle(package, resource, map_location)
+    try:
+        if package is None or resource is None:
+            package, resource = importer.main_resource()
+        return importer.load_pickle(package, resource, map_location)
+    except BaseException:
+        importer.close()
+        raise
 
 
 def is_from_package(obj: object) -> bool:
     """Whether a module, a class, a function or an object's class was loaded from a package."""
+    if isinstance(obj, ModuleType):
+        return importer_of(obj) is not None
     named = obj if isinstance(getattr(obj, "__module__", None), str) else type(obj)
-    name = getattr(obj, "__name__", "") if _is_module(obj) else getattr(named, "__module__", "")
-    module = sys.modules.get(str(name))
-    return module is not None and importer_of(module) is not None
+    name = str(getattr(named, "__module__", ""))
+    # A module may have put something else into its place; its namespace is still there.
+    places = (sys.modules.get(name), sys.modules.get(root_of(name)))
+    return any(importer_of(place) is not None for place in places if place is not None)
 
 
 def current_importer() -> PackageImporter:
     """The importer of the package that the calling code was loaded from.
 
+    Code that packaged code calls is taken for a part of it: the innermost packaged function in
+    the chain of calls decides.
+
     Raises:
-        ModpackError: the caller is not packaged code.
+        ModpackError: nothing in the chain of calls of this thread is packaged code.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -119,5 +133,14 @@ def current_importer() -> PackageImporter:
     raise ModpackError("current_importer() was called by code that no package holds")
 
 
-def _is_module(obj: object) -> bool:
-    return isinstance(obj, type(sys))
+def _patterns(given: object, argument: str) -> list[str]:
+    patterns = [given] if isinstance(given, str) else given
+    if isinstance(patterns, (bytes, bytearray)) or not isinstance(patterns, Iterable):
+        raise TypeError(
+            f"{argument} must be a pattern or several patterns, not {type(given).__name__}"
+        )
+    listed = list(patterns)
+    for pattern in listed:
+        if not isinstance(pattern, str):
+            raise TypeError(f"{argument} must hold patterns (str), not {type(pattern).__name__}")
+    return listed

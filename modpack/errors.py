@@ -151,7 +151,9 @@ class ExternNotFoundError(ModpackError, ModuleNotFoundError):
         self.source = source
         self.module = module
         self.requirement = requirement
-        remedy = f"pip install '{requirement}'" if requirement else f"install what provides {module}"
+        remedy = (
+            f"pip install '{requirement}'" if requirement else f"install what provides {module}"
+        )
         ModuleNotFoundError.__init__(
             self,
             f"{source} expects to find {module!r} where it is loaded (it was declared extern), "

@@ -11,29 +11,37 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.actions import Action
+from modpack.core.arguments import require_type
 from modpack.core.globs import GlobGroup, GlobPattern
+from modpack.core.graph import DependencyGraph
 from modpack.core.names import require_module_name, resource_record
 from modpack.core.plan import (
     EmptyMatchError,
     PackagingError,
     PackagingErrorReason,
     Plan,
-    Problem,
 )
 from modpack.core.rules import Rule
 from modpack.errors import ModpackError, ModpackWarning
 from modpack.packing.contents import write_contents
 from modpack.packing.objects import ObjectSaver
-from modpack.packing.sources import ImporterEnvironments, files_of
-from modpack.planning.hooks import Match, MatchHook
+from modpack.packing.records import clashes
+from modpack.packing.sources import ImporterEnvironments, encoded, files_of
+from modpack.planning.hooks import Match, MatchHook, require_hook
 from modpack.planning.ownership import InstalledOwnership
 from modpack.planning.planner import Planner
 from modpack.planning.presets import preset_rules
 from modpack.resolution.importers import Importer, OrderedImporter, sys_importer
+
+if TYPE_CHECKING:
+    from modpack.hooks.report import HookReport
+    from modpack.hooks.selection import HookChoice
+    from modpack.packing.hooked import HookOptions
 
 __all__ = ["PackageExporter"]
 
@@ -77,6 +85,8 @@ class PackageExporter:
         importer: Importer | Sequence[Importer] = sys_importer,
         debug: bool = False,
     ) -> None:
+        _require_target(f)
+        require_type(debug, bool, "debug", "a bool")
         self.importer = _as_importer(importer)
         self.debug = debug
         self._environments = ImporterEnvironments(self.importer)
@@ -134,7 +144,8 @@ class PackageExporter:
             ValueError: there is no such policy.
         """
         self._check_open()
-        self._planner.presets = list(preset_rules(policy))
+        require_type(policy, str, "policy", "a policy's name")
+        self._planner.use_presets(preset_rules(policy))
 
     # -- hooks -------------------------------------------------------------------------------
 
@@ -150,7 +161,7 @@ class PackageExporter:
             A :class:`torch.utils.hooks.RemovableHandle`.
 
         Raises:
-            TypeError: the hook is not callable.
+            TypeError: the hook cannot be called like that.
         """
         return self._register(Action.INTERN, hook)
 
@@ -185,14 +196,8 @@ class PackageExporter:
         """
         self._check_open()
         require_module_name(module_name)
-        try:
-            source = self._planner.walker.source(module_name)
-        except OSError as failure:
-            reason = PackagingErrorReason.SOURCE_FILE_NOT_FOUND
-            self._planner.report(Problem(module_name, reason, str(failure)))
-            return
-        is_package = self._planner.walker.is_package(module_name)
-        self._planner.add_source(module_name, source, is_package, dependencies)
+        require_type(dependencies, bool, "dependencies", "a bool")
+        self._planner.add_module(module_name, dependencies)
 
     def save_source_file(
         self, module_name: str, file_or_directory: str | os.PathLike[str], dependencies: bool = True
@@ -210,6 +215,8 @@ class PackageExporter:
         """
         self._check_open()
         require_module_name(module_name)
+        require_type(file_or_directory, (str, os.PathLike), "file_or_directory", "a path")
+        require_type(dependencies, bool, "dependencies", "a bool")
         for module, file, is_package in files_of(module_name, Path(file_or_directory)):
             self._planner.add_source(module, file.read_bytes(), is_package, dependencies)
 
@@ -220,7 +227,7 @@ class PackageExporter:
 
         Args:
             module_name: its path.
-            src: its source.
+            src: its source. A coding cookie in it (PEP 263) says how it is stored.
             is_package: whether it is a package's ``__init__``.
             dependencies: whether to follow what it imports.
 
@@ -229,9 +236,10 @@ class PackageExporter:
         """
         self._check_open()
         require_module_name(module_name)
-        if not isinstance(src, str):
-            raise TypeError(f"src must be source text (str), not {type(src).__name__}")
-        self._planner.add_source(module_name, src.encode(), is_package, dependencies)
+        require_type(src, str, "src", "source text (str)")
+        require_type(is_package, bool, "is_package", "a bool")
+        require_type(dependencies, bool, "dependencies", "a bool")
+        self._planner.add_source(module_name, encoded(src), is_package, dependencies)
 
     def save_pickle(
         self,
@@ -253,17 +261,53 @@ class PackageExporter:
         Raises:
             TypeError, ValueError: a name or the protocol is none.
             PicklingError: something in the object cannot be saved; named by its attribute path.
-            ObjNotFoundError, ObjMismatchError: a class is not what its name leads to.
+                It is an ObjNotFoundError or ObjMismatchError too where a class or function is
+                not what its name leads to.
+            ObjMismatchError: two versions of one library would have to go into the package.
         """
-        self._check_open()
-        record = resource_record(package, resource)
-        if not isinstance(pickle_protocol, int) or not 2 <= pickle_protocol <= 5:
-            raise ValueError(f"pickle_protocol must be 2, 3, 4 or 5, not {pickle_protocol!r}")
-        edges = self._objects.save(record, obj, pickle_protocol)
-        self._objects.note_resource(package, resource)
-        if dependencies:
-            self._objects.pin_homes(self._planner.walker)
-            self._planner.add_resource(f"<{record}>", edges)
+        self._save(package, resource, obj, dependencies, pickle_protocol, None)
+
+    def save_model(
+        self,
+        package: str,
+        resource: str,
+        model: object,
+        optimizer: object = None,
+        *,
+        hooks: HookChoice = True,
+        global_hooks: bool = False,
+        dependencies: bool = True,
+        pickle_protocol: int = DEFAULT_PROTOCOL,
+    ) -> None:
+        """Save a model with its hooks, and its optimizer if given.
+
+        Hooks that can be imported are stored by their names, others by their source. They are
+        pickled in one graph with the model: what they share stays shared.
+
+        Args:
+            package: the package that the resource belongs to.
+            resource: its name.
+            model: the model.
+            optimizer: its optimizer; ``load_model(..., optimizer=True)`` gives it back.
+            hooks: which hooks to capture: True, False, names, or a predicate over specs.
+            global_hooks: whether to capture the hooks of the whole process as well.
+            dependencies: whether to follow the classes and functions that it refers to.
+            pickle_protocol: 2 to 5.
+
+        Raises:
+            TypeError, ValueError: an argument is none of these, or no hook has a name.
+            PicklingError: something cannot be saved; named by its attribute path.
+        """
+        from modpack.packing.hooked import HookOptions
+
+        options = HookOptions(hooks, global_hooks, {"optimizer": optimizer})
+        self._save(package, resource, model, dependencies, pickle_protocol, options)
+
+    def hook_report(self) -> HookReport:
+        """What became of every hook that was met so far: captured, native, or left out."""
+        from modpack.hooks.report import HookReport
+
+        return HookReport(tuple(self._objects.hook_statuses))
 
     def save_text(self, package: str, resource: str, text: str) -> None:
         """Save text, in UTF-8, as a resource of a package.
@@ -271,8 +315,7 @@ class PackageExporter:
         Raises:
             TypeError, ValueError: an argument is of the wrong type, or no name.
         """
-        if not isinstance(text, str):
-            raise TypeError(f"text must be str, not {type(text).__name__}")
+        require_type(text, str, "text", "a str")
         self.save_binary(package, resource, text.encode())
 
     def save_binary(self, package: str, resource: str, binary: bytes) -> None:
@@ -282,9 +325,8 @@ class PackageExporter:
             TypeError, ValueError: an argument is of the wrong type, or no name.
         """
         self._check_open()
-        record = resource_record(package, resource)
-        if not isinstance(binary, (bytes, bytearray, memoryview)):
-            raise TypeError(f"binary must be bytes, not {type(binary).__name__}")
+        record = _record_of(package, resource)
+        require_type(binary, (bytes, bytearray, memoryview), "binary", "bytes")
         self._writer.write(record, bytes(binary))
 
     # -- answers -----------------------------------------------------------------------------
@@ -295,8 +337,8 @@ class PackageExporter:
         Writes nothing and raises nothing for problems.
         """
         plan = self._planner.plan()
-        clashes = self._objects.clashes(plan, self._planner.walker)
-        return Plan(plan.decisions, (*plan.problems, *clashes), plan.notes, plan.graph)
+        found = clashes(plan, self._planner.walker, self._writer.names())
+        return Plan(plan.decisions, (*plan.problems, *found), plan.notes, plan.graph)
 
     def interned_modules(self) -> list[str]:
         """The modules that are interned by now, sorted."""
@@ -316,19 +358,25 @@ class PackageExporter:
 
     def get_rdeps(self, module_name: str) -> list[str]:
         """Who depends on a module: modules, and resources as ``<package/resource>``."""
-        require_module_name(module_name)
-        return list(self._planner.walker.graph.predecessors(module_name))
+        require_type(module_name, str, "module_name", "a module path")
+        return list(self._settled_graph().predecessors(module_name))
 
     def all_paths(self, src: str, dst: str) -> str:
         """All chains of imports from one node to another, in the DOT language.
 
         Linear in the size of the graph, cycles included.
+
+        Args:
+            src: where they start: a module path, or a resource as ``<package/resource>``.
+            dst: where they end.
         """
-        return self._planner.walker.graph.between(src, dst).to_dot()
+        require_type(src, str, "src", "a module path")
+        require_type(dst, str, "dst", "a module path")
+        return self._settled_graph().between(src, dst).to_dot()
 
     def dependency_graph_string(self) -> str:
         """The whole dependency graph in the DOT language."""
-        return self._planner.walker.graph.to_dot()
+        return self._settled_graph().to_dot()
 
     def get_unique_id(self) -> str:
         """A number that no other call on this exporter returned, as text."""
@@ -365,6 +413,7 @@ class PackageExporter:
             self._writer.discard()
 
     def __enter__(self) -> PackageExporter:
+        self._check_open()
         return self
 
     def __exit__(
@@ -380,28 +429,51 @@ class PackageExporter:
         self._closed = True
         self._writer.discard()
 
+    def _save(
+        self,
+        package: str,
+        resource: str,
+        obj: object,
+        dependencies: bool,
+        pickle_protocol: int,
+        hooks: HookOptions | None,
+    ) -> None:
+        self._check_open()
+        record = _record_of(package, resource)
+        require_type(dependencies, bool, "dependencies", "a bool")
+        require_type(pickle_protocol, int, "pickle_protocol", "a number from 2 to 5")
+        if not 2 <= pickle_protocol <= 5:
+            raise ValueError(f"pickle_protocol must be 2, 3, 4 or 5, not {pickle_protocol!r}")
+        edges = self._objects.save(record, obj, pickle_protocol, hooks)
+        self._objects.note_resource(package, resource)
+        self._objects.pin_homes(self._planner.walker)
+        self._planner.add_resource(f"<{record}>", edges, dependencies)
+
     def _add_rule(
         self, action: Action, include: GlobPattern, exclude: GlobPattern, allow_empty: bool
     ) -> None:
         self._check_open()
+        require_type(allow_empty, bool, "allow_empty", "a bool")
         pattern = GlobGroup(include, exclude=exclude)
-        self._planner.rules.append(Rule(action, pattern, bool(allow_empty)))
+        self._planner.add_rule(Rule(action, pattern, allow_empty))
 
     def _register(self, action: Action, hook: MatchHook) -> Any:
         from torch.utils.hooks import RemovableHandle
 
         self._check_open()
-        if not callable(hook):
-            raise TypeError(f"hook must be callable, not {type(hook).__name__}")
+        require_hook(hook)
         hooks = self._planner.hooks.by_action[action]
         handle = RemovableHandle(hooks)
         hooks[handle.id] = hook
         return handle
 
     def _decided(self, action: Action) -> list[str]:
-        self._planner.settle()
-        decisions = self._planner.decisions
+        decisions = self._planner.decisions()
         return sorted(module for module, d in decisions.items() if d.action is action)
+
+    def _settled_graph(self) -> DependencyGraph:
+        self._planner.decisions()
+        return self._planner.walker.graph
 
     def _check_open(self) -> None:
         if self._closed:
@@ -411,12 +483,30 @@ class PackageExporter:
 def _as_importer(importer: object) -> Importer:
     if isinstance(importer, Importer):
         return importer
-    if isinstance(importer, Sequence) and not isinstance(importer, (str, bytes)):
-        return OrderedImporter(*importer)
-    raise TypeError(
-        "importer must be a modpack importer (PackageImporter, sys_importer, ...) or a sequence "
-        f"of them, not {type(importer).__name__}"
-    )
+    is_text = isinstance(importer, (str, bytes))
+    listed = list(importer) if isinstance(importer, Sequence) and not is_text else [importer]
+    importers = [each for each in listed if isinstance(each, Importer)]
+    if importers != listed:
+        stranger = next(each for each in listed if not isinstance(each, Importer))
+        raise TypeError(
+            "importer must be a modpack importer (PackageImporter, sys_importer, ...) or a "
+            f"sequence of them, not {type(stranger).__name__}"
+        )
+    if not importers:
+        raise ValueError("importer must not be empty: without an importer nothing has a name")
+    return OrderedImporter(*importers)
+
+
+def _require_target(f: object) -> None:
+    if f is not None and not isinstance(f, (str, os.PathLike)) and not hasattr(f, "write"):
+        raise TypeError(f"f must be a path, a binary file object, or None, not {type(f).__name__}")
+
+
+def _record_of(package: object, resource: object) -> str:
+    record = resource_record(package, resource)
+    if layout.is_internal(record):
+        raise ValueError(f"resource {record!r} is a name that the archive format needs itself")
+    return record
 
 
 def _refuse(plan: Plan, debug: bool) -> None:

@@ -12,9 +12,10 @@ import os
 import sys
 from collections.abc import Callable
 from types import ModuleType, TracebackType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.archive import layout
+from modpack.archive.layout import is_internal
 from modpack.archive.manifest import package_digest, read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.core.directory import Directory
@@ -24,11 +25,17 @@ from modpack.errors import ArchiveError, DisallowedModuleError
 from modpack.hermetic.environment import PackageEnvironment
 from modpack.hermetic.finder import FolderResources
 from modpack.hermetic.index import Entry, EntryKind, ModuleIndex
-from modpack.hermetic.namespace import open_namespace
+from modpack.hermetic.namespace import NAMESPACES, open_namespace
 from modpack.hermetic.tree import unpack
 from modpack.resolution.importers import Importer, sys_importer
 from modpack.unpacking.entry import find_entry
 from modpack.unpacking.records import ZipReader
+from modpack.unpacking.specs import read_specs
+
+if TYPE_CHECKING:
+    from modpack.core.hookspec import HookSpec
+    from modpack.hooks.selection import HookChoice
+    from modpack.unpacking.objects import Loaded
 
 __all__ = ["PackageImporter"]
 
@@ -52,6 +59,10 @@ class PackageImporter(Importer):
         module_allowed: asked for each extern module whether it may be used.
         namespace: ``"private"`` or ``"process"``.
 
+    Attributes:
+        hook_handles: torch's handles of the hooks that the latest loads registered, by name.
+        hooks: those hooks themselves: their closures and attributes hold their state.
+
     Raises:
         TypeError, ValueError: an argument is none of these.
         ArchiveError: it is no package, or a damaged one.
@@ -67,22 +78,13 @@ class PackageImporter(Importer):
         *,
         namespace: str = "private",
     ) -> None:
-        if not callable(module_allowed):
-            raise TypeError(
-                f"module_allowed must be callable, not {type(module_allowed).__name__}"
-            )
+        _require_arguments(file_or_buffer, module_allowed, namespace)
         self._archive = open_archive(file_or_buffer)
-        self.filename = self._archive.source
-        self.extern_modules = self._read_externs()
-        _refuse_disallowed(self.filename, self.extern_modules, module_allowed)
-        digest = self._verified_digest()
-        code = [name for name in self._archive.names() if not layout.is_internal(name)]
-        self._index = ModuleIndex.build(code, self._requirements())
-        self._tree = unpack(digest, code, self._archive.read)
-        self._namespace = open_namespace(
-            namespace, digest, self.filename, self._index, self._tree, self
-        )
-        self.zip_reader = ZipReader(self._archive)
+        try:
+            self._open(module_allowed, namespace)
+        except BaseException:
+            self._archive.close()
+            raise
 
     # -- code --------------------------------------------------------------------------------
 
@@ -97,8 +99,8 @@ class PackageImporter(Importer):
         Raises:
             ModuleNotFoundError: the package has no such module and may not take it from here.
         """
-        if name.startswith(".") and package is not None:
-            name = importlib.util.resolve_name(name, package)
+        if str(name).startswith(".") and package is not None:
+            name = importlib.util.resolve_name(name, require_module_name(package, "package"))
         return self._namespace.import_module(require_module_name(name, "name"))
 
     def get_source(self, module_name: str) -> str:
@@ -140,13 +142,67 @@ class PackageImporter(Importer):
             map_location: where tensors go; see :func:`torch.load`.
 
         Raises:
+            TypeError, ValueError: an argument is none of these.
             RecordNotFoundError: there is no such resource.
+            ExternNotFoundError: the object needs a module that is not installed here.
             UnpicklingError: the pickle is damaged, or names something that is not there.
         """
+        return self._load(package, resource, map_location, True, False).obj
+
+    def load_model(
+        self,
+        package: str,
+        resource: str,
+        map_location: Any = None,
+        *,
+        hooks: HookChoice = True,
+        optimizer: bool = False,
+        restore_global: bool = False,
+    ) -> Any:
+        """Load a model with its hooks registered again.
+
+        Args:
+            package: the package that the resource belongs to.
+            resource: its name.
+            map_location: where tensors go; see :func:`torch.load`.
+            hooks: which hooks to register: True, False, names, or a predicate over specs.
+            optimizer: whether to return the optimizer that was saved with it as well.
+            restore_global: whether to register process-wide hooks that were captured.
+
+        Returns:
+            The model; with ``optimizer=True`` the model and its optimizer, or None.
+
+        Raises:
+            RecordNotFoundError: there is no such resource.
+            UnpicklingError: a pickle is damaged, or names something that is not there.
+            ValueError: no hook has a name that ``hooks`` gives.
+        """
+        loaded = self._load(package, resource, map_location, hooks, restore_global)
+        return (loaded.obj, loaded.extras.get("optimizer")) if optimizer else loaded.obj
+
+    def hook_specs(self, package: str, resource: str) -> tuple[HookSpec, ...]:
+        """The hooks of a saved object, as they were captured; nothing is executed.
+
+        Raises:
+            ModpackError: the specs are damaged or of an unknown version.
+        """
+        return read_specs(self._archive, resource_record(package, resource))
+
+    def _load(
+        self,
+        package: str,
+        resource: str,
+        map_location: Any,
+        hooks: HookChoice,
+        restore_global: bool,
+    ) -> Loaded:
         from modpack.unpacking.objects import load_object
 
         record = resource_record(package, resource)
-        return load_object(self, self._archive, record, map_location)
+        loaded = load_object(self, self._archive, record, map_location, hooks, restore_global)
+        self.hook_handles.update(loaded.handles)
+        self.hooks.update(loaded.hooks)
+        return loaded
 
     def load_binary(self, package: str, resource: str) -> bytes:
         """The bytes of a resource.
@@ -171,6 +227,9 @@ class PackageImporter(Importer):
             RecordNotFoundError: there is no such resource.
             UnicodeDecodeError: it is no text in that encoding.
         """
+        for argument, value in (("encoding", encoding), ("errors", errors)):
+            if not isinstance(value, str):
+                raise TypeError(f"{argument} must be str, not {type(value).__name__}")
         return self.load_binary(package, resource).decode(encoding, errors)
 
     def main_resource(self) -> tuple[str, str]:
@@ -194,8 +253,8 @@ class PackageImporter(Importer):
 
     def get_resource_reader(self, fullname: str) -> FolderResources | None:
         """The resources of a package, for :mod:`importlib.resources`; None for an unknown one."""
-        local = self._namespace.local_name(fullname) or fullname
-        folder = self._tree / package_folder(require_module_name(local, "fullname"))
+        name = require_module_name(fullname, "fullname")
+        folder = self._tree / package_folder(self._namespace.local_name(name) or name)
         return FolderResources(folder) if folder.is_dir() else None
 
     # -- about -------------------------------------------------------------------------------
@@ -206,9 +265,9 @@ class PackageImporter(Importer):
 
     def python_version(self) -> str | None:
         """The Python that wrote the package, such as ``"3.11.7"``; None if not recorded."""
-        if not self._archive.has(".data/python_version"):
+        if not self._archive.has(layout.PYTHON_VERSION):
             return None
-        return self._archive.read(".data/python_version").decode("utf-8", "replace").strip()
+        return self._archive.read(layout.PYTHON_VERSION).decode("utf-8", "replace").strip()
 
     def close(self) -> None:
         """Forget the package: its modules leave ``sys.modules``, its file is closed.
@@ -271,23 +330,38 @@ class PackageImporter(Importer):
 
     # -- opening -----------------------------------------------------------------------------
 
+    def _open(self, module_allowed: Callable[[str], bool], namespace: str) -> None:
+        self.filename = self._archive.source
+        self.extern_modules = self._read_externs()
+        _refuse_disallowed(self.filename, self.extern_modules, module_allowed)
+        digest = self._verified_digest()
+        sizes = {n: self._archive.size(n) for n in self._archive.names() if not is_internal(n)}
+        self._index = ModuleIndex.build(sizes, self._requirements())
+        self._tree = unpack(digest, sizes, self._archive.read)
+        self._namespace = open_namespace(
+            namespace, digest, self.filename, self._index, self._tree, self
+        )
+        self.zip_reader = ZipReader(self._archive)
+        self.hook_handles: dict[str, Any] = {}
+        self.hooks: dict[str, Any] = {}
+
     def _read_externs(self) -> list[str]:
-        if not self._archive.has(".data/extern_modules"):
+        if not self._archive.has(layout.EXTERN_MODULES):
             return []
-        listed = self._archive.read(".data/extern_modules").decode("utf-8", "replace")
+        listed = self._archive.read(layout.EXTERN_MODULES).decode("utf-8", "replace")
         return [line for line in listed.split("\n") if line]
 
     def _requirements(self) -> dict[str, str | None]:
         """The extern modules, each with what provided it at export."""
         pins: dict[str, str] = {}
-        if self._archive.has(".data/modpack/environment.json"):
+        if self._archive.has(layout.ENVIRONMENT):
             try:
-                recorded = json.loads(self._archive.read(".data/modpack/environment.json"))
+                recorded = json.loads(self._archive.read(layout.ENVIRONMENT))
                 for root, found in recorded["externs"].items():
                     pins[root] = f"{found['distribution']}=={found['version']}"
             except (ValueError, KeyError, TypeError, AttributeError) as failure:
                 raise ArchiveError(
-                    self.filename, f"is not as it should be ({failure})", "environment.json"
+                    self.filename, f"it is not as it should be ({failure!r})", layout.ENVIRONMENT
                 ) from failure
         return {module: pins.get(root_of(module)) for module in self.extern_modules}
 
@@ -298,6 +372,20 @@ class PackageImporter(Importer):
             names = [n for n in self._archive.names() if not layout.is_storage(n)]
             verify_records(self._archive, manifest, names)
         return package_digest(self._archive)
+
+
+def _require_arguments(file_or_buffer: object, module_allowed: object, namespace: object) -> None:
+    if not isinstance(file_or_buffer, (str, os.PathLike)) and not hasattr(file_or_buffer, "read"):
+        raise TypeError(
+            "file_or_buffer must be a path or a binary file object, "
+            f"not {type(file_or_buffer).__name__}"
+        )
+    if not callable(module_allowed):
+        raise TypeError(f"module_allowed must be callable, not {type(module_allowed).__name__}")
+    if not isinstance(namespace, str):
+        raise TypeError(f"namespace must be str, not {type(namespace).__name__}")
+    if namespace not in NAMESPACES:
+        raise ValueError(f"namespace must be 'private' or 'process', not {namespace!r}")
 
 
 def _refuse_disallowed(

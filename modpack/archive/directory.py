@@ -25,6 +25,7 @@ __all__ = ["Directory", "Entry", "parse_directory"]
 _DOS_FOLDER: Final = 0x10
 _NAME_LENGTH: Final = 6
 _EXTRA_LENGTH: Final = 7
+_COMMENT_AND_DISK: Final = 8
 _Row: TypeAlias = "tuple[int | bytes, ...]"
 """The fixed part of a directory header, as :data:`zipformat.CENTRAL_CHECKED` unpacks it."""
 
@@ -195,9 +196,10 @@ def _split(label: str, directory: bytes) -> tuple[list[_Row], list[bytes], dict[
         row = unpack(directory, position)
         name_start = position + fixed
         name_end = name_start + row[_NAME_LENGTH]
-        position = name_end + row[_EXTRA_LENGTH]
-        if row[_EXTRA_LENGTH]:
-            extras[len(rows)] = directory[name_end:position]
+        extra_end = name_end + row[_EXTRA_LENGTH]
+        position = extra_end + (row[_COMMENT_AND_DISK] & MAX16)
+        if extra_end != name_end:
+            extras[len(rows)] = directory[name_end:extra_end]
         rows.append(row)
         raw_names.append(directory[name_start:name_end])
     if position != len(directory):

@@ -52,8 +52,9 @@ class FolderArchive(Archive):
         return name in self._paths
 
     def size(self, name: str) -> int:
+        path = self._path(name)
         try:
-            return os.stat(self._path(name)).st_size
+            return os.stat(path).st_size
         except OSError as error:
             raise self._unreadable(name, error) from error
 

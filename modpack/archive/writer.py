@@ -95,6 +95,7 @@ class ArchiveWriter:
             ArchiveError: the name is unsafe or taken, or the writer was closed.
             TargetError: the target cannot be written; the writer is then closed.
         """
+        self._refuse_reserved(name)
         self._add(name, data, compress=compress, align=False)
 
     def write_storage(self, name: str, data: memoryview) -> None:
@@ -109,6 +110,7 @@ class ArchiveWriter:
             ArchiveError: the name is unsafe or taken, or the writer was closed.
             TargetError: the target cannot be written; the writer is then closed.
         """
+        self._refuse_reserved(name)
         self._add(name, data, compress=False, align=True)
 
     def commit(self) -> str:
@@ -128,8 +130,8 @@ class ArchiveWriter:
             return _PLANNED.sha256
         manifest = encode_manifest(self._records)
         digest = digest_of(manifest).sha256
-        self.write(layout.MANIFEST, manifest, compress=True)
-        self.write(layout.MANIFEST_DIGEST, digest.encode("ascii"))
+        self._add(layout.MANIFEST, manifest, compress=True, align=False)
+        self._add(layout.MANIFEST_DIGEST, digest.encode("ascii"), compress=False, align=False)
         with self._closing_on_failure():
             self._finish(self._sink)
         self._close("it was committed")
@@ -223,6 +225,10 @@ class ArchiveWriter:
         sink.write(self._directory)
         sink.write(zipformat.end_records(count, size, self._position))
         sink.publish()
+
+    def _refuse_reserved(self, name: str) -> None:
+        if name in (layout.MANIFEST, layout.MANIFEST_DIGEST):
+            raise ArchiveError(self.source, "commit() writes it, and nobody else", name)
 
     def _admit(self, name: str) -> None:
         self._require_open()

@@ -22,13 +22,13 @@ class GlobGroup:
     """A set of patterns: matches what an include pattern matches and no exclude pattern does.
 
     Args:
-        include: one pattern or several.
+        include: one pattern or several; of an empty list, nothing matches.
         exclude: one pattern or several; none by default.
         separator: what parts components: ``"."`` for module paths, ``"/"`` for files.
 
     Raises:
         TypeError: a pattern is no string.
-        ValueError: there is no include pattern, or a pattern is empty, has an empty component, or uses ``**`` as a part of one.
+        ValueError: a pattern has an empty component, or ``**`` is only a part of one.
 
     >>> group = GlobGroup("mylib.**", exclude="mylib.tests.**")
     >>> group.matches("mylib"), group.matches("mylib.net.conv"), group.matches("mylib.tests.t1")
@@ -53,13 +53,23 @@ class GlobGroup:
             return False
         return not (self._excluded and self._excluded.fullmatch(text))
 
-    def spells(self, root: str) -> bool:
-        """Whether an include pattern names ``root`` literally as its first component.
+    def literally(self, root: str) -> GlobGroup:
+        """The group with only those include patterns that have ``root`` as first component.
 
-        >>> GlobGroup("torch.**").spells("torch"), GlobGroup("**").spells("torch")
+        >>> GlobGroup(["torch.**", "**"]).literally("torch")
+        GlobGroup('torch.**')
+        """
+        literal = [p for p in self.include if p.partition(self.separator)[0] == root]
+        return GlobGroup(literal, exclude=self.exclude, separator=self.separator)
+
+    def spells(self, candidate: str) -> bool:
+        """Whether it matches by a pattern that has the first component literally.
+
+        >>> GlobGroup("torch.**").spells("torch.nn"), GlobGroup("**").spells("torch.nn")
         (True, False)
         """
-        return any(pattern.split(self.separator, 1)[0] == root for pattern in self.include)
+        root = candidate.partition(self.separator)[0]
+        return self.matches(candidate) and self.literally(root).matches(candidate)
 
     def __str__(self) -> str:
         shown = _shown(self.include)
@@ -86,8 +96,6 @@ def _shown(patterns: tuple[str, ...]) -> str:
 
 def _patterns(given: GlobPattern, argument: str, separator: str) -> tuple[str, ...]:
     patterns: list[object] = [given] if isinstance(given, str) else _listed(given, argument)
-    if argument == "include" and not patterns:
-        raise ValueError("include must hold at least one pattern")
     return tuple(_checked(pattern, argument, separator) for pattern in patterns)
 
 
@@ -209,9 +217,8 @@ class _Machine:
                     reached.add((p, i, 1))
                 elif not is_separator and phase != 0:
                     reached.add((p, i, 2))
-            elif token == "*":
-                if not is_separator:
-                    reached.add((p, i, 0))
+            elif token == "*" and not is_separator:
+                reached.add((p, i, 0))
             elif token == letter:
                 reached.add((p, i + 1, 0))
         return self._closure(patterns, reached)

@@ -75,6 +75,13 @@ class DependencyGraph:
         self._in[edge.imported].setdefault(edge.importer, edges)
         return True
 
+    def drop_edges_from(self, importer: str) -> None:
+        """Forget what a node imports; the nodes stay."""
+        for imported in self._out.get(importer, ()):
+            del self._in[imported][importer]
+        if importer in self._out:
+            self._out[importer] = {}
+
     def successors(self, node: str) -> tuple[str, ...]:
         """What a node imports."""
         return tuple(self._out.get(node, ()))
@@ -99,6 +106,17 @@ class DependencyGraph:
     def roots(self) -> tuple[str, ...]:
         """The nodes where chains start: what the user saved."""
         return tuple(self._roots)
+
+    def reached(self) -> frozenset[str]:
+        """The nodes that chains of dependencies lead to from the roots, roots included."""
+        reached, todo = set(self._roots), list(self._roots)
+        while todo:
+            importer = todo.pop()
+            for imported in self._out[importer]:
+                if imported not in reached and self._runs(importer, imported):
+                    reached.add(imported)
+                    todo.append(imported)
+        return frozenset(reached)
 
     def shortest_path(self, target: str, sources: Iterable[str] | None = None) -> tuple[str, ...]:
         """The shortest chain of importers that leads to a node.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -30,11 +30,15 @@ class PackagingErrorReason(Enum):
     IS_EXTENSION_MODULE = "It is compiled code, which cannot be interned. Extern it, or mock it."
     NO_DUNDER_FILE = "It has no source file that could be interned. Extern it, or mock it."
     SOURCE_FILE_NOT_FOUND = "It was not found where it is exported. Install it, or mock it."
-    SOURCE_NOT_PARSABLE = "Its source is no Python that this interpreter can read. Extern or mock it."
+    SOURCE_NOT_PARSABLE = (
+        "Its source is no Python that this interpreter can read. Extern or mock it."
+    )
     DEPENDENCY_RESOLUTION_FAILED = "Its dependencies could not be resolved."
     NO_ACTION = "No rule decides it. Intern it, extern it, or mock it."
     DENIED = "It is needed, but a rule denies it."
-    MOCKED_BUT_STILL_USED = "It is mocked, but a saved object needs the real one. Intern or extern it."
+    MOCKED_BUT_STILL_USED = (
+        "It is mocked, but a saved object needs the real one. Intern or extern it."
+    )
     VETOED = "A hook refused it."
     DUPLICATE_RECORD = "Two things would be stored under the same name."
     EMPTY_MATCH = "The rule says allow_empty=False, but it matched no module."
@@ -190,20 +194,21 @@ def _packaging_text(problems: tuple[Problem, ...], debug: bool) -> str:
         concerned = [problem for problem in problems if problem.reason is reason]
         if concerned:
             lines.append(f"* {reason.value}")
-        for problem in concerned:
-            lines.extend(f"    {line}" for line in _problem_lines(problem, debug))
+        for subject in dict.fromkeys(problem.subject for problem in concerned):
+            its_own = [problem for problem in concerned if problem.subject == subject]
+            lines.extend(f"    {line}" for line in _problem_lines(its_own, debug))
     if not debug:
         lines += ["", "Set debug=True on the PackageExporter to see who imports each of them."]
     return "\n".join(lines) + "\n"
 
 
-def _problem_lines(problem: Problem, debug: bool) -> list[str]:
-    lines = [problem.subject]
-    context = " ".join(filter(None, (problem.place and f"{problem.place}:", problem.context)))
-    if context:
-        lines.append(f"  Context: {context}")
-    if debug and problem.chain:
-        lines.append(f"  Reached through: {' -> '.join(problem.chain)}")
-    return lines
-
-
+def _problem_lines(problems: Sequence[Problem], debug: bool) -> Iterator[str]:
+    """The lines of all problems of one kind with one module."""
+    yield problems[0].subject
+    for problem in problems:
+        place = f"{problem.place}:" if problem.place else ""
+        context = " ".join(filter(None, (place, problem.context)))
+        if context:
+            yield f"  Context: {context}"
+    if debug and problems[0].chain:
+        yield f"  Reached through: {' -> '.join(problems[0].chain)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias, Union, cast
+from typing import TypeAlias, cast
 
 from modpack.core.actions import Action
 from modpack.core.globs import GlobGroup
@@ -16,7 +16,7 @@ from modpack.core.rules import Origin, Rule
 
 __all__ = ["GRAPH_VERSION", "Json", "plan_from_json", "plan_to_json"]
 
-Json: TypeAlias = Union[None, bool, int, float, str, list["Json"], dict[str, "Json"]]
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 GRAPH_VERSION = 1
 """Raise it when a reader of the old version would misunderstand what is written."""

@@ -7,7 +7,7 @@ along, while ``deny("subprocess")`` does deny it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -55,8 +55,8 @@ class Rule:
         return self.pattern.matches(module)
 
     def spells(self, module: str) -> bool:
-        """Whether the rule names the module's root literally."""
-        return self.pattern.spells(root_of(module))
+        """Whether the rule matches a module by a pattern that has its root literally."""
+        return self.pattern.spells(module)
 
     def __str__(self) -> str:
         return self.label or f"{self.action.value}({self.pattern})"
@@ -122,12 +122,29 @@ class DeadRule:
         return f"{self.rule} can never match: everything that it names is already decided by {by}"
 
 
-def dead_rules(rules: Sequence[Rule]) -> Iterator[DeadRule]:
-    """Find the rules that no module can reach, because earlier ones match all they match."""
+def dead_rules(rules: Sequence[Rule], is_implicit: Callable[[str], bool]) -> Iterator[DeadRule]:
+    """Find the rules that no module can reach, because earlier ones match all they match.
+
+    Args:
+        rules: the rules, in order.
+        is_implicit: whether the modules of a root are extern unless a rule spells them: no
+            pattern but such a one covers them.
+    """
     for position, rule in enumerate(rules):
         earlier = [r for r in rules[:position] if r.owner in (None, rule.owner)]
-        single = next((r for r in earlier if covers([r.pattern], rule.pattern)), None)
+        single = next((r for r in earlier if _covered([r], rule, is_implicit)), None)
         if single is not None:
             yield DeadRule(rule, (single,))
-        elif len(earlier) > 1 and covers([r.pattern for r in earlier], rule.pattern):
+        elif len(earlier) > 1 and _covered(earlier, rule, is_implicit):
             yield DeadRule(rule, tuple(earlier))
+
+
+def _covered(earlier: Sequence[Rule], later: Rule, is_implicit: Callable[[str], bool]) -> bool:
+    patterns = later.pattern.include
+    roots = {root for p in patterns if is_implicit(root := root_of(p))}
+    others = [p for p in patterns if root_of(p) not in roots]
+    parts = [(later.pattern.literally(r), [e.pattern.literally(r) for e in earlier]) for r in roots]
+    if others:
+        group = GlobGroup(others, exclude=later.pattern.exclude)
+        parts.append((group, [e.pattern for e in earlier]))
+    return bool(parts) and all(covers(groups, part) for part, groups in parts)

@@ -44,7 +44,7 @@ def scan_source(source: str | bytes, module: str, is_package: bool) -> ModuleSca
     >>> scan = scan_source("from . import tools", "pkg.core", is_package=False)
     >>> scan.imports[0].module, scan.imports[0].names
     ('pkg', ('tools',))
-    >>> scan_source("import", "pkg.core", is_package=False).failure.line
+    >>> scan_source("x = = 1", "pkg.core", is_package=False).failure.line
     1
     """
     parsed = parse_source(source)

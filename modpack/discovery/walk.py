@@ -48,12 +48,15 @@ class Walker:
         self.undecided: dict[str, None] = {}
         self._environments = tuple(environments)
         self._decide = decide
-        self._provided: dict[str, tuple[bytes, bool]] = {}
+        self._provided: dict[str, tuple[bytes, Location]] = {}
         self._home: dict[str, Environment] = {}
         self._queue: deque[str] = deque()
+        self._running = False
 
     def provide(self, module: str, source: bytes, is_package: bool, follow: bool) -> None:
-        """Give the source of a module that is interned whatever the rules say.
+        """Give the source of a module, and intern it whatever the rules say.
+
+        Another source for the same module replaces the first.
 
         Args:
             module: its path.
@@ -61,7 +64,12 @@ class Walker:
             is_package: whether it can have submodules.
             follow: whether to walk on to what it imports.
         """
-        self._provided[module] = (source, is_package)
+        self._provided[module] = (source, Location(module, CodeKind.SOURCE, None, is_package))
+        self.include(module, follow)
+
+    def include(self, module: str, follow: bool) -> None:
+        """Intern a module that was located, whatever the rules say; see :meth:`provide`."""
+        self.graph.drop_edges_from(module)
         self.graph.mark_root(module)
         self.undecided.pop(module, None)
         self.actions[module] = Action.INTERN
@@ -76,6 +84,22 @@ class Walker:
         for edge in edges:
             self._reach(edge)
         self._run()
+
+    def note(self, edges: Sequence[Edge]) -> None:
+        """Keep evidence without following it."""
+        for edge in edges:
+            self.graph.add_edge(edge)
+
+    def reopen(self, module: str) -> None:
+        """Take a decision back: the module is undecided, and what it led to is forgotten."""
+        self.actions.pop(module, None)
+        self.undecided[module] = None
+        self.graph.drop_edges_from(module)
+
+    def open_questions(self) -> list[str]:
+        """The undecided modules that something still leads to."""
+        reached = self.graph.reached()
+        return [module for module in self.undecided if module in reached]
 
     def retry(self) -> None:
         """Bring up everything undecided again, for the rules may have changed."""
@@ -96,8 +120,17 @@ class Walker:
         return self._home.get(root_of(module))
 
     def locate(self, module: str) -> Location | None:
-        """Where a module was found, in the first environment that has it."""
-        return self._find(module)[1]
+        """Where a module was found, in the first environment that has it.
+
+        A module whose source was given is found in no file.
+        """
+        given = self._provided.get(module)
+        return given[1] if given is not None else self._find(module)[1]
+
+    def has_source(self, module: str) -> bool:
+        """Whether a module has a source that can be taken along."""
+        location = self.locate(module)
+        return location is not None and location.kind is CodeKind.SOURCE
 
     def source(self, module: str) -> bytes:
         """The source of a module that was located or provided.
@@ -108,14 +141,12 @@ class Walker:
         if module in self._provided:
             return self._provided[module][0]
         environment, location = self._find(module)
-        if environment is None or location is None or location.kind is not CodeKind.SOURCE:
-            raise FileNotFoundError(f"{module} has no source")
+        if environment is None or location is None:
+            raise FileNotFoundError(f"there is no module {module!r}")
         return environment.read_source(location)
 
     def is_package(self, module: str) -> bool:
         """Whether a module can have submodules."""
-        if module in self._provided:
-            return self._provided[module][1]
         location = self.locate(module)
         return location is not None and location.is_package
 
@@ -126,10 +157,7 @@ class Walker:
         return self.scans[module]
 
     def _scan(self, module: str) -> ModuleScan:
-        location = self.locate(module)
-        if module not in self._provided and (
-            location is None or location.kind is not CodeKind.SOURCE
-        ):
+        if not self.has_source(module):
             return ModuleScan()
         try:
             source = self.source(module)
@@ -146,15 +174,23 @@ class Walker:
         return None, None
 
     def _run(self) -> None:
-        while self._queue:
-            module = self._queue.popleft()
-            if module in self.actions:
-                continue
-            action = self._decide(module)
-            if action is None:
-                self.undecided[module] = None
-            else:
-                self._settle(module, action)
+        if self._running:  # deciding a module brought up others: they wait for their turn
+            return
+        self._running = True
+        try:
+            while self._queue:
+                self._visit(self._queue.popleft())
+        finally:
+            self._running = False
+
+    def _visit(self, module: str) -> None:
+        action = None if module in self.actions else self._decide(module)
+        if module in self.actions:
+            return
+        if action is None:
+            self.undecided[module] = None
+        else:
+            self._settle(module, action)
 
     def _settle(self, module: str, action: Action) -> None:
         self.undecided.pop(module, None)

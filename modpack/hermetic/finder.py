@@ -6,13 +6,21 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.resources.abc import TraversableResources
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
 
+from modpack.core.names import is_within, parents, root_of
+from modpack.errors import ExternNotFoundError
 from modpack.hermetic.index import Entry, EntryKind, ModuleIndex
+from modpack.hermetic.localimports import compile_module
+
+if TYPE_CHECKING or sys.version_info < (3, 11):
+    from importlib.abc import TraversableResources
+else:
+    from importlib.resources.abc import TraversableResources
 
 __all__ = ["FolderResources", "PackageFinder"]
 
@@ -24,15 +32,19 @@ class PackageFinder(MetaPathFinder):
     """Finds the modules of one package, under its prefix.
 
     Args:
+        source: the package file, for errors.
         prefix: what goes before the package's module paths (``"modpack_ab12."``), or ``""``.
         index: the package's modules.
         tree: the folder with its files.
         mark: puts the namespace's globals into a module before its code runs.
     """
 
-    def __init__(self, prefix: str, index: ModuleIndex, tree: Path, mark: Marker) -> None:
+    def __init__(
+        self, source: str, prefix: str, index: ModuleIndex, tree: Path, mark: Marker
+    ) -> None:
         self.prefix = prefix
         self.index = index
+        self._source = source
         self._tree = tree
         self._mark = mark
 
@@ -42,38 +54,109 @@ class PackageFinder(MetaPathFinder):
         """Where a module's file is (:meth:`importlib.abc.MetaPathFinder.find_spec`)."""
         if not fullname.startswith(self.prefix):
             return None
-        entry = self.index.find(fullname[len(self.prefix) :])
-        return None if entry is None else self._spec(fullname, entry)
+        module = fullname[len(self.prefix) :]
+        entry = self.index.find(module)
+        if entry is not None:
+            return self._spec(fullname, entry)
+        if path is not None and root_of(module) in self.index.roots:
+            return self._on_changed_path(fullname, path)
+        return None
 
     def _spec(self, fullname: str, entry: Entry) -> ModuleSpec | None:
         if entry.kind is EntryKind.EXTERN:
-            if not self.prefix and not self.index.has_code_below(entry.module):
-                return None  # under real names, the host's finders know it
-            shared = self.index.has_code_below(entry.module)
-            return ModuleSpec(fullname, _ExternLoader(entry.module, shared), is_package=shared)
+            return self._extern_spec(fullname, entry.module)
         if entry.kind is EntryKind.FOLDER:
             folder = self._tree / entry.record
             spec = ModuleSpec(fullname, _FolderLoader(folder, self._mark), is_package=True)
             spec.submodule_search_locations = [str(folder)]
             return spec
-        file = self._tree / entry.record
-        locations = [str(file.parent)] if entry.is_package else None
-        loader = _PackagedLoader(fullname, str(file), self._mark)
+        return self._file_spec(fullname, self._tree / entry.record, entry.is_package)
+
+    def _file_spec(self, fullname: str, file: Path, is_package: bool) -> ModuleSpec | None:
+        loader = _PackagedLoader(fullname, str(file), self)
+        locations = [str(file.parent)] if is_package else None
         return spec_from_file_location(
             fullname, file, loader=loader, submodule_search_locations=locations
         )
+
+    def _extern_spec(self, fullname: str, module: str) -> ModuleSpec | None:
+        if not self.prefix:
+            return _host_spec(module)
+        shared = self.index.has_code_below(module)
+        loader = _ExternLoader(self._source, module, self.index.requirement(module), shared)
+        return ModuleSpec(fullname, loader, is_package=shared)
+
+    def _on_changed_path(self, fullname: str, path: Sequence[str]) -> ModuleSpec | None:
+        """A module in a folder that its package added to its ``__path__``.
+
+        Folders outside the tree (:func:`pkgutil.extend_path` adds the host's) are taken off
+        the path again: the finders of the host come next, and would look there.
+        """
+        inside = [place for place in path if Path(place).is_relative_to(self._tree)]
+        if isinstance(path, list):
+            path[:] = inside
+        spec = PathFinder.find_spec(fullname, inside)
+        if spec is None or not isinstance(spec.loader, SourceFileLoader):
+            return spec
+        is_package = spec.submodule_search_locations is not None
+        return self._file_spec(fullname, Path(str(spec.origin)), is_package)
+
+    def mark(self, module: ModuleType) -> None:
+        """Put the namespace's globals into a module before its code runs."""
+        self._mark(module)
+
+
+def _host_spec(module: str) -> ModuleSpec | None:
+    """Where the host has a module; its parents are looked for there too, and not imported."""
+    path: Sequence[str] | None = None
+    for name in (*reversed(list(parents(module))), module):
+        spec = _found_by_others(name, path)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+    return spec
+
+
+def _found_by_others(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        if not isinstance(finder, PackageFinder):
+            spec = finder.find_spec(name, path)
+            if spec is not None:
+                return spec
+    return None
 
 
 class _PackagedLoader(SourceFileLoader):
     """Python's own loader of source files, for modules that must know their package."""
 
-    def __init__(self, fullname: str, path: str, mark: Marker) -> None:
+    def __init__(self, fullname: str, path: str, finder: PackageFinder) -> None:
         super().__init__(fullname, path)
-        self._mark_module = mark
+        self._finder = finder
 
     def exec_module(self, module: ModuleType) -> None:
-        self._mark_module(module)
+        self._finder.mark(module)
         super().exec_module(module)
+
+    def source_to_code(  # type: ignore[override]  # InspectLoader has it as a static method
+        self, data: Any, path: Any, *, _optimize: int = -1
+    ) -> CodeType:
+        if not self._finder.prefix:
+            return super().source_to_code(data, path, _optimize=_optimize)
+        is_package = self.is_package(self.name)
+        package = self.name if is_package else self.name.rpartition(".")[0]
+        return compile_module(data, path, package, self._finder.index.keeps, _optimize)
+
+    def get_data(self, path: str) -> bytes:
+        return super().get_data(self._variant(path))
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        super().set_data(self._variant(path), data, _mode=_mode)
+
+    def _variant(self, path: str) -> str:
+        """Bytecode for a private namespace is not that for real names: another file."""
+        stem, dot, suffix = path.rpartition(".")
+        is_private = self._finder.prefix and suffix == "pyc"
+        return f"{stem}.private{dot}{suffix}" if is_private else path
 
 
 class FolderResources(TraversableResources):
@@ -82,9 +165,16 @@ class FolderResources(TraversableResources):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def files(self) -> Path:  # type: ignore[override]  # a Path is a Traversable
+    def files(self) -> Path:  # a Path is a Traversable
         """The folder."""
         return self._folder
+
+    def resource_path(self, resource: Any) -> str:
+        """The path of a resource: a real file, which must not be written to."""
+        path = self._folder / resource
+        if not path.is_file():
+            raise FileNotFoundError(str(path))
+        return str(path)
 
 
 class _FolderLoader(Loader):
@@ -112,18 +202,28 @@ class _ExternLoader(Loader):
     package, those must not become attributes of the host's: a facade goes between.
     """
 
-    def __init__(self, module: str, shared: bool) -> None:
+    def __init__(self, source: str, module: str, requirement: str | None, shared: bool) -> None:
+        self._source = source
         self._module = module
+        self._requirement = requirement
         self._shared = shared
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        host = importlib.import_module(self._module)
+        host = self._host_module()
         if not self._shared:
             sys.modules[module.__name__] = host
             return
         module.__doc__ = host.__doc__
         module.__dict__["__getattr__"] = lambda name: getattr(host, name)
         module.__dict__["__dir__"] = lambda: dir(host)
+
+    def _host_module(self) -> ModuleType:
+        try:
+            return importlib.import_module(self._module)
+        except ModuleNotFoundError as failure:
+            if failure.name is None or not is_within(self._module, failure.name):
+                raise
+            raise ExternNotFoundError(self._source, self._module, self._requirement) from failure

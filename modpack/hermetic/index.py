@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from modpack.core.names import is_within, parents, root_of
+from modpack.core.names import parents, root_of
 
-__all__ = ["Entry", "EntryKind", "ModuleIndex"]
+__all__ = ["ANCESTOR_NAME", "Entry", "EntryKind", "ModuleIndex"]
+
+ANCESTOR_NAME = "torch_package_importer"
+"""What code written for torch.package imports to reach its importer."""
 
 _ALWAYS_EXTERN = frozenset({"torch", "torchgen", "functorch", "modpack"})
 
@@ -49,12 +52,15 @@ class ModuleIndex:
             (``numpy==2.1.0``) that provided it at export, where that is known.
         roots: the first components that belong to the package. An import of one of them
             never reaches the host, except for modules that are extern by name.
+        extern_roots: the first components of the extern modules.
+        shared: the packages that hold sources of this package at any depth.
     """
 
     entries: Mapping[str, Entry]
     externs: Mapping[str, str | None] = field(default_factory=dict)
     roots: frozenset[str] = frozenset()
     extern_roots: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
 
     @staticmethod
     def build(records: Iterable[str], externs: Mapping[str, str | None]) -> ModuleIndex:
@@ -63,15 +69,23 @@ class ModuleIndex:
         Args:
             records: the records, internal ones left out.
             externs: the extern modules and what provided them.
+
+        >>> index = ModuleIndex.build(["mylib/net.py", "data/words.txt"], {"numpy": "numpy==2.1"})
+        >>> index.find("mylib.net").kind, index.find("numpy"), sorted(index.roots)
+        (<EntryKind.SOURCE: 'source'>, None, ['data', 'mylib'])
         """
         entries = _entries(records)
         extern_roots = frozenset(map(root_of, externs))
-        with_code = {root_of(m) for m, e in entries.items() if e.kind is EntryKind.SOURCE}
-        roots = with_code | ({root_of(module) for module in entries} - extern_roots)
+        code = [module for module, e in entries.items() if e.kind is EntryKind.SOURCE]
+        with_code = {root_of(module) for module in code}
+        # A folder that holds nothing but resources must not hide a module of its name.
+        folders = {root_of(m) for m in entries if not _reaches_host(root_of(m), extern_roots)}
+        roots = frozenset(with_code | folders)
         for module in externs:
             if root_of(module) in roots:
                 entries[module] = Entry(module, EntryKind.EXTERN)
-        return ModuleIndex(entries, externs, frozenset(roots), extern_roots)
+        shared = frozenset(parent for module in code for parent in parents(module))
+        return ModuleIndex(entries, externs, roots, extern_roots, shared)
 
     def find(self, module: str) -> Entry | None:
         """Where a module path of the package leads; None if the package does not know it."""
@@ -81,23 +95,31 @@ class ModuleIndex:
         for parent in parents(module):
             above = self.entries.get(parent)
             if above is not None:
-                is_extern = above.kind is EntryKind.EXTERN and not self.has_code_below(parent)
+                is_extern = above.kind is EntryKind.EXTERN
                 return Entry(module, EntryKind.EXTERN) if is_extern else None
         return None
 
     def has_code_below(self, package: str) -> bool:
         """Whether the package holds modules inside a package that is itself extern."""
-        return any(
-            module != package and is_within(module, package) and entry.kind is EntryKind.SOURCE
-            for module, entry in self.entries.items()
-        )
+        return package in self.shared
+
+    def requirement(self, module: str) -> str | None:
+        """What provided an extern module at export (``numpy==2.1.0``), if that is known."""
+        return self.externs.get(module) or self.externs.get(root_of(module))
+
+    def keeps(self, module: str) -> bool:
+        """Whether an absolute import by packaged code must not reach the host."""
+        if module == ANCESTOR_NAME:
+            return False
+        return root_of(module) in self.roots or not self.allows_host(module)
 
     def allows_host(self, module: str) -> bool:
         """Whether packaged code may import a module from where it is loaded."""
-        root = root_of(module)
-        return (
-            root in self.extern_roots or root in _ALWAYS_EXTERN or root in sys.stdlib_module_names
-        )
+        return _reaches_host(root_of(module), self.extern_roots)
+
+
+def _reaches_host(root: str, extern_roots: frozenset[str]) -> bool:
+    return root in extern_roots or root in _ALWAYS_EXTERN or root in sys.stdlib_module_names
 
 
 def _entries(records: Iterable[str]) -> dict[str, Entry]:

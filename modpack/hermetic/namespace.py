@@ -14,7 +14,10 @@ from modpack.hermetic.finder import PackageFinder
 from modpack.hermetic.index import EntryKind, ModuleIndex
 from modpack.hermetic.redirect import Redirect
 
-__all__ = ["Namespace", "open_namespace"]
+__all__ = ["NAMESPACES", "Namespace", "open_namespace"]
+
+NAMESPACES = ("private", "process")
+"""The kinds of namespaces."""
 
 _lock = threading.Lock()
 
@@ -35,12 +38,12 @@ class Namespace:
         self.prefix = prefix
         self._importer = importer
         self._redirect = Redirect(source, prefix, index, importer)
-        self.finder = PackageFinder(prefix, index, tree, self._mark)
+        self.finder = PackageFinder(source, prefix, index, tree, self._mark)
 
     def import_module(self, module: str) -> ModuleType:
         """Import a module by the path that the packaged code knows, or by its full name."""
         local = self.local_name(module)
-        found: ModuleType = self._redirect.import_module(module if local is None else local)
+        found: ModuleType = self._redirect.load(module if local is None else local)
         return found
 
     def local_name(self, module: str) -> str | None:
@@ -63,8 +66,11 @@ class Namespace:
                     del sys.modules[name]
 
     def _owns(self, name: str, module: ModuleType | None) -> bool:
-        if self.prefix:
-            return name == self.name or name.startswith(self.prefix)
+        if name == self.name or (self.prefix and name.startswith(self.prefix)):
+            return True
+        entry = self.finder.index.entries.get(name)
+        if not self.prefix and entry is not None and entry.kind is EntryKind.SOURCE:
+            return True  # whatever the module put into its own place
         return getattr(module, "__dict__", {}).get("__modpack__") is self._importer
 
     def _mark(self, module: ModuleType) -> None:
@@ -92,7 +98,7 @@ def open_namespace(
         ValueError: ``kind`` is something else.
         NamespaceConflictError: real names are asked for, but some are taken.
     """
-    if kind not in ("private", "process"):
+    if kind not in NAMESPACES:
         raise ValueError(f"namespace must be 'private' or 'process', not {kind!r}")
     with _lock:
         name = _unused_name(f"modpack_{digest[:12]}")
@@ -125,9 +131,24 @@ def _parent_package(name: str, tree: Path, importer: object) -> ModuleType:
 
 
 def _refuse_conflicts(source: str, index: ModuleIndex) -> None:
-    ours = {m for m, e in index.entries.items() if e.kind is EntryKind.SOURCE}
     others = [f for f in sys.meta_path if isinstance(f, PackageFinder) and not f.prefix]
-    claimed = {m for f in others for m, e in f.index.entries.items() if e.kind is EntryKind.SOURCE}
-    taken = sorted(module for module in ours if module in sys.modules or module in claimed)
+    claimed = {module for finder in others for module in _sources(finder.index)}
+    ours = _sources(index)
+    taken = {module for module in ours if module in sys.modules or module in claimed}
+    taken |= {module for module in _folders_with_code(index) if _has_file(sys.modules.get(module))}
     if taken:
-        raise NamespaceConflictError(source, tuple(taken))
+        raise NamespaceConflictError(source, tuple(sorted(taken)))
+
+
+def _sources(index: ModuleIndex) -> set[str]:
+    return {m for m, entry in index.entries.items() if entry.kind is EntryKind.SOURCE}
+
+
+def _folders_with_code(index: ModuleIndex) -> set[str]:
+    folders = {m for m, entry in index.entries.items() if entry.kind is EntryKind.FOLDER}
+    return folders & index.shared
+
+
+def _has_file(module: ModuleType | None) -> bool:
+    """Whether a loaded module is a package with an ``__init__``: ours would mix with it."""
+    return getattr(module, "__dict__", {}).get("__file__") is not None

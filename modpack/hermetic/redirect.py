@@ -13,14 +13,15 @@ import builtins
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from modpack.core.names import is_within, root_of
 from modpack.errors import ExternNotFoundError
-from modpack.hermetic.index import ModuleIndex
+from modpack.hermetic.index import ANCESTOR_NAME, EntryKind, ModuleIndex
 
 __all__ = ["Redirect"]
 
@@ -34,7 +35,6 @@ _RESOURCE_FUNCTIONS = (
     "read_binary",
     "read_text",
 )
-_ANCESTOR_NAME = "torch_package_importer"
 
 
 class Redirect:
@@ -52,7 +52,7 @@ class Redirect:
         self._prefix = prefix
         self._index = index
         self._importer = importer
-        self._views: dict[str, _View] = {}
+        self._views: dict[str | None, _View] = {}
         self.builtins: dict[str, Any] = {**vars(builtins), "__import__": self.import_statement}
 
     def import_statement(
@@ -65,45 +65,57 @@ class Redirect:
     ) -> Any:
         """What an import statement calls (the contract of :func:`__import__`)."""
         if level:
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        if name == _ANCESTOR_NAME:
+            with self._explaining():
+                return builtins.__import__(name, globals, locals, fromlist or (), level)
+        if name == ANCESTOR_NAME:
             return self._importer
         if self._is_packaged(name):
             return self._import_packaged(name, globals, locals, fromlist)
         self._import_host(name)
         found = builtins.__import__(name, globals, locals, fromlist or (), 0)
-        return self._view(found.__name__, found)
+        return self._view(found)
 
     def import_module(self, name: str, package: str | None = None) -> Any:
         """The redirected :func:`importlib.import_module`."""
         if name.startswith("."):
-            return importlib.import_module(name, package and self.translated(package))
-        if name == _ANCESTOR_NAME:
-            return self._importer
-        if self._is_packaged(name):
-            return self._load(name)
-        self._import_host(name)
-        return self._view(name, sys.modules[name])
+            with self._explaining():
+                return importlib.import_module(name, package and self.translated(package))
+        return self._view(self.load(name))
 
     def find_spec(self, name: str, package: str | None = None) -> ModuleSpec | None:
         """The redirected :func:`importlib.util.find_spec`: knows what the package knows."""
         if name.startswith("."):
             return importlib.util.find_spec(name, package and self.translated(package))
         if self._is_packaged(name):
-            return importlib.util.find_spec(self._prefix + name)
+            with self._explaining():
+                return importlib.util.find_spec(self._prefix + name)
         return importlib.util.find_spec(name) if self._reaches_host(name) else None
+
+    def load(self, name: str) -> Any:
+        """Import a module by the absolute path that packaged code writes."""
+        if name == ANCESTOR_NAME:
+            return self._importer
+        return self._load_packaged(name) if self._is_packaged(name) else self._import_host(name)
 
     def translated(self, name: str) -> str:
         """The name in ``sys.modules`` of a module path that packaged code writes."""
         return self._prefix + name if self._is_packaged(name) else name
 
+    def untranslated(self, name: str) -> str:
+        """The module path that packaged code writes for a name in ``sys.modules``."""
+        return name[len(self._prefix) :] if name.startswith(self._prefix) else name
+
     def _is_packaged(self, name: str) -> bool:
         return bool(self._prefix) and root_of(name) in self._index.roots
 
+    def _is_own(self, name: str) -> bool:
+        """Whether a full name is one of this namespace."""
+        if self._prefix:
+            return is_within(name, self._prefix[:-1])
+        return root_of(name) in self._index.roots
+
     def _reaches_host(self, name: str) -> bool:
-        own = self._prefix and is_within(name, self._prefix[:-1])
-        real = not self._prefix and root_of(name) in self._index.roots
-        return bool(own or real or self._index.allows_host(name))
+        return self._is_own(name) or self._index.allows_host(name)
 
     def _import_packaged(
         self,
@@ -112,51 +124,65 @@ class Redirect:
         locals: Mapping[str, object] | None,
         fromlist: Sequence[str] | None,
     ) -> Any:
-        self._load(name)
+        self._load_packaged(name)
         if fromlist:
-            return builtins.__import__(self._prefix + name, globals, locals, fromlist, 0)
+            with self._explaining():
+                return builtins.__import__(self._prefix + name, globals, locals, fromlist, 0)
         return sys.modules[self._prefix + root_of(name)]
 
-    def _load(self, name: str) -> ModuleType:
-        try:
+    def _load_packaged(self, name: str) -> ModuleType:
+        with self._explaining():
             return importlib.import_module(self._prefix + name)
+
+    def _import_host(self, name: str) -> ModuleType:
+        if not self._reaches_host(name):
+            raise self._absent(name)
+        try:
+            with self._explaining():
+                return importlib.import_module(name)
+        except ModuleNotFoundError as failure:
+            is_extern = root_of(name) in self._index.extern_roots and not self._is_own(name)
+            if is_extern and failure.name is not None and is_within(name, failure.name):
+                raise self._extern_absent(name) from failure
+            raise
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Tell what is missing from the package by the path that its code wrote."""
+        try:
+            yield
         except ModuleNotFoundError as failure:
             missing = failure.name or ""
-            if not missing.startswith(self._prefix) or isinstance(failure, ExternNotFoundError):
+            told = self._source in str(failure)
+            if told or not self._is_own(missing) or missing == self._prefix[:-1]:
                 raise
-            local = missing[len(self._prefix) :]
-            raise ModuleNotFoundError(
-                f"No module named {local!r} in {self._source}, although it holds other modules "
-                f"of {root_of(local)!r}. Remedy: intern or extern {local!r} when exporting",
-                name=local,
-            ) from failure
+            raise self._absent(self.untranslated(missing)) from failure
 
-    def _import_host(self, name: str) -> None:
-        if not self._reaches_host(name):
-            raise ModuleNotFoundError(
-                f"No module named {name!r} for code of {self._source}: it was neither interned, "
-                "externed nor mocked when the package was made, so it is not taken from here "
-                f"either. Remedy: intern or extern {name!r} when exporting",
+    def _absent(self, name: str) -> ModuleNotFoundError:
+        entry = self._index.find(name)
+        if entry is not None and entry.kind is EntryKind.EXTERN:
+            return self._extern_absent(name)
+        if root_of(name) in self._index.roots:
+            return ModuleNotFoundError(
+                f"No module named {name!r} in {self._source}, although it holds other modules "
+                f"of {root_of(name)!r}. Remedy: intern or extern {name!r} when exporting",
                 name=name,
             )
-        if name in sys.modules:
-            return
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as failure:
-            if failure.name is None or not is_within(name, failure.name):
-                raise
-            if self._prefix and is_within(name, self._prefix[:-1]):
-                raise
-            requirement = self._index.externs.get(name) or self._index.externs.get(root_of(name))
-            raise ExternNotFoundError(self._source, name, requirement) from failure
+        return ModuleNotFoundError(
+            f"No module named {name!r} for code of {self._source}: it was neither interned, "
+            "externed nor mocked when the package was made, so it is not taken from here "
+            f"either. Remedy: intern or extern {name!r} when exporting",
+            name=name,
+        )
 
-    def _view(self, name: str, module: Any) -> Any:
+    def _extern_absent(self, name: str) -> ExternNotFoundError:
+        return ExternNotFoundError(self._source, name, self._index.requirement(name))
+
+    def _view(self, module: Any) -> Any:
         """The view of a standard library module that takes module paths as strings."""
-        if not self._prefix:
-            return module
-        make = _VIEWED.get(name)
-        if make is None:
+        name = getattr(module, "__name__", None)
+        make = _VIEWED.get(name) if isinstance(name, str) else None
+        if make is None or not isinstance(module, ModuleType):
             return module
         if name not in self._views:
             self._views[name] = _View(module, make(self, module), self._view)
@@ -170,16 +196,15 @@ class _View(ModuleType):
         self,
         real: ModuleType,
         replaced: Mapping[str, object],
-        view: Callable[[str, object], object],
+        view: Callable[[object], object],
     ) -> None:
         super().__init__(real.__name__, real.__doc__)
+        for name in ("__spec__", "__loader__", "__package__"):
+            vars(self)[name] = getattr(real, name, None)
         vars(self).update(replaced, __modpack_real__=real, __modpack_view__=view)
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(vars(self)["__modpack_real__"], name)
-        if isinstance(value, ModuleType):
-            return vars(self)["__modpack_view__"](value.__name__, value)
-        return value
+        return vars(self)["__modpack_view__"](getattr(vars(self)["__modpack_real__"], name))
 
     def __setattr__(self, name: str, value: object) -> None:
         setattr(vars(self)["__modpack_real__"], name, value)
@@ -220,11 +245,26 @@ def _importlib_resources(redirect: Redirect, module: ModuleType) -> dict[str, ob
 
 
 def _pkgutil(redirect: Redirect, module: ModuleType) -> dict[str, object]:
-    return {
+    translating: dict[str, object] = {
         name: _translating(redirect, getattr(module, name))
         for name in ("find_loader", "get_data", "get_loader", "resolve_name")
         if hasattr(module, name)
     }
+    return {**translating, "walk_packages": _walking(redirect, module)}
+
+
+def _walking(redirect: Redirect, module: Any) -> Callable[..., Iterator[Any]]:
+    """:func:`pkgutil.walk_packages`, which imports what it finds under the prefix it is given."""
+
+    def walk_packages(
+        path: Iterable[str] | None = None, prefix: str = "", onerror: Any = None
+    ) -> Iterator[Any]:
+        place = redirect.translated(prefix)
+        for found in module.walk_packages(path, place, onerror):
+            name = found.name if place == prefix else redirect.untranslated(found.name)
+            yield found._replace(name=name)
+
+    return walk_packages
 
 
 _VIEWED: dict[str, Callable[[Redirect, ModuleType], dict[str, object]]] = {

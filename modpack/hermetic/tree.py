@@ -2,7 +2,8 @@
 
 A tree is named by its package's digest, so it never changes once it is there. It is made
 beside its final place and renamed into it; of two processes that make the same one, one
-wins and the other uses the winner's.
+wins and the other uses the winner's. A tree that belongs to another user, or that others may
+write to, is not used: its code would run here.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import contextlib
 import logging
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from modpack.errors import CacheError
@@ -29,7 +31,11 @@ _temporary: dict[str, Path] = {}
 
 
 def cache_folder() -> Path:
-    """Where trees are kept: ``MODPACK_CACHE``, or the platform's cache folder for this user."""
+    """Where trees are kept: ``MODPACK_CACHE``, or the platform's cache folder for this user.
+
+    Raises:
+        RuntimeError: neither is known, because this user has no home folder.
+    """
     chosen = os.environ.get("MODPACK_CACHE")
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -42,12 +48,13 @@ def cache_folder() -> Path:
     return Path(base) / "modpack"
 
 
-def unpack(digest: str, records: Iterable[str], read: Callable[[str], bytes]) -> Path:
+def unpack(digest: str, records: Mapping[str, int], read: Callable[[str], bytes]) -> Path:
     """Make sure that a package's tree exists, and return its folder.
 
     Args:
         digest: the package's digest: names the tree.
-        records: the records that belong into it; names are relative and checked.
+        records: the records that belong into it, with their sizes in bytes; names are
+            relative and checked.
         read: returns a record's verified contents.
 
     Raises:
@@ -55,55 +62,107 @@ def unpack(digest: str, records: Iterable[str], read: Callable[[str], bytes]) ->
     """
     try:
         return _in_cache(cache_folder() / "trees" / _TREE_LAYOUT, digest, records, read)
-    except OSError as failure:
+    except (OSError, RuntimeError) as failure:
         _log.warning(
-            "the cache %s cannot be used (%s); unpacking into a temporary folder for this "
+            "the cache cannot be used (%s); unpacking into a temporary folder for this "
             "process. Set MODPACK_CACHE to a writable folder to avoid that",
-            cache_folder(),
             failure,
         )
         return _for_this_process(digest, records, read, failure)
 
 
 def _in_cache(
-    folder: Path, digest: str, records: Iterable[str], read: Callable[[str], bytes]
+    folder: Path, digest: str, records: Mapping[str, int], read: Callable[[str], bytes]
 ) -> Path:
     tree = folder / digest
-    if tree.is_dir():
+    if _is_complete(tree, records):
         return tree
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_private(folder)
     making = Path(tempfile.mkdtemp(prefix=f"{digest[:12]}.", suffix=".tmp", dir=folder))
     try:
         _write(making, records, read)
-        with contextlib.suppress(OSError):  # another process was first: use its tree
-            making.rename(tree)
-        if not tree.is_dir():
-            raise CacheError(f"{tree} could not be made although its folder is writable")
+        _put(making, tree, records)
         return tree
     finally:
         shutil.rmtree(making, ignore_errors=True)
 
 
+def _is_complete(tree: Path, records: Mapping[str, int]) -> bool:
+    """Whether a tree can be used as it is; cleaners of caches may have taken files from it.
+
+    Raises:
+        OSError: it is not safe to use.
+    """
+    try:
+        _refuse_strangers(tree)
+        return all((tree / name).stat().st_size == size for name, size in records.items())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _refuse_strangers(tree: Path) -> None:
+    status = tree.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise OSError(f"{tree} is no folder")
+    if hasattr(os, "getuid"):
+        if status.st_uid not in (os.getuid(), 0):
+            raise OSError(f"{tree} belongs to another user")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OSError(f"others may write to {tree}")
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and its parents, for this user only where they are new."""
+    missing = [folder]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
+def _put(making: Path, tree: Path, records: Mapping[str, int]) -> None:
+    """Rename a finished tree into its place, unless another process was first."""
+    try:
+        making.rename(tree)
+    except OSError:
+        if _is_complete(tree, records):
+            return
+        with tempfile.TemporaryDirectory(suffix=".tmp", dir=tree.parent) as aside:
+            with contextlib.suppress(FileNotFoundError):
+                tree.rename(Path(aside) / "damaged")
+            making.rename(tree)
+
+
 def _for_this_process(
-    digest: str, records: Iterable[str], read: Callable[[str], bytes], why: OSError
+    digest: str, records: Mapping[str, int], read: Callable[[str], bytes], why: Exception
 ) -> Path:
     with _lock:
-        if digest not in _temporary:
+        known = _temporary.get(digest)
+        if known is None or not _is_complete(known, records):
             try:
-                tree = Path(tempfile.mkdtemp(prefix="modpack-"))
-                atexit.register(shutil.rmtree, tree, ignore_errors=True)
-                _write(tree, records, read)
+                _temporary[digest] = _temporary_tree(records, read)
             except OSError as failure:
                 raise CacheError(
-                    f"the package's code can be unpacked neither into {cache_folder()} ({why}) "
-                    f"nor into {tempfile.gettempdir()} ({failure}). Set MODPACK_CACHE to a "
+                    f"the package's code can be unpacked neither into the cache ({why}) "
+                    f"nor into a temporary folder ({failure}). Set MODPACK_CACHE to a "
                     "writable folder with enough space"
                 ) from failure
-            _temporary[digest] = tree
         return _temporary[digest]
 
 
-def _write(folder: Path, records: Iterable[str], read: Callable[[str], bytes]) -> None:
+def _temporary_tree(records: Mapping[str, int], read: Callable[[str], bytes]) -> Path:
+    tree = Path(tempfile.mkdtemp(prefix="modpack-"))
+    atexit.register(_remove, tree, os.getpid())
+    _write(tree, records, read)
+    return tree
+
+
+def _remove(tree: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child must leave its parent's files alone
+        shutil.rmtree(tree, ignore_errors=True)
+
+
+def _write(folder: Path, records: Mapping[str, int], read: Callable[[str], bytes]) -> None:
     made = {folder}
     for record in records:
         file = folder / record

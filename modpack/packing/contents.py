@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from modpack._version import __version__
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.actions import Action
-from modpack.core.location import CodeKind
-from modpack.core.names import is_within, module_record, root_of
+from modpack.core.names import module_record, root_of
 from modpack.core.plan import Plan
 from modpack.core.planjson import Json, plan_to_json
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
 from modpack.hermetic.mocks import RUNTIME_MODULE, mock_source, runtime_source
 from modpack.packing.objects import ObjectSaver
+from modpack.packing.records import interned_records, mocked_records
 from modpack.planning.ownership import InstalledOwnership
 from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
 
@@ -46,26 +46,20 @@ def write_contents(
 
 
 def _write_sources(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:
-    for module in plan.modules(Action.INTERN):
-        location = walker.locate(module)
-        if location is not None and location.kind is CodeKind.NAMESPACE:
-            if module not in walker.graph.roots():
-                continue
-        record = module_record(module, walker.is_package(module))
+    for module, record in interned_records(plan, walker).items():
         writer.write(record, walker.source(module), compress=True)
 
 
 def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:
-    mocked = plan.modules(Action.MOCK)
-    held = [*mocked, *plan.modules(Action.INTERN)]
-    for module in mocked:
-        decision = plan.decisions[module]
-        is_package = any(other != module and is_within(other, module) for other in held)
+    records = mocked_records(plan)
+    held = [*records, *plan.modules(Action.INTERN)]
+    for module, record in records.items():
         below = [other for other in held if other.rpartition(".")[0] == module]
         submodules = [other.rpartition(".")[2] for other in below]
-        source = mock_source(module, decision.why, plan.why(module), submodules)
-        writer.write(module_record(module, is_package), source.encode(), compress=True)
-    if mocked or RUNTIME_MODULE in walker.graph:
+        why = plan.decisions[module].why
+        source = mock_source(module, why, plan.why(module), submodules)
+        writer.write(record, source.encode(), compress=True)
+    if records or RUNTIME_MODULE in walker.graph:
         writer.write(module_record(RUNTIME_MODULE, False), runtime_source().encode(), compress=True)
 
 

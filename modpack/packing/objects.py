@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 from modpack.archive.writer import ArchiveWriter
-from modpack.core.actions import Action
 from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
-from modpack.core.location import CodeKind
-from modpack.core.names import module_record, root_of
-from modpack.core.plan import PackagingErrorReason, Plan, Problem
+from modpack.core.names import root_of
 from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 from modpack.packing.sources import ImporterEnvironments
 from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
-from modpack.resolution.importers import Importer
+from modpack.resolution.importers import Importer, importer_of, sys_importer
 
 if TYPE_CHECKING:
     import torch
 
+    from modpack.hooks.report import HookStatus
+    from modpack.packing.hooked import HookOptions
     from modpack.pickling.saving import Reference
     from modpack.pickling.storages import StorageSaver
 
@@ -44,6 +44,7 @@ class ObjectSaver:
         self.exporter = exporter
         self.resources: list[tuple[str, str]] = []
         self.main: tuple[str, str] | None = None
+        self.hook_statuses: list[HookStatus] = []
         self._writer = writer
         self._environments = environments
         self._homes: dict[str, tuple[Importer, str]] = {}
@@ -51,19 +52,33 @@ class ObjectSaver:
         self._reduced = 0
         self._attached = 0
 
-    def save(self, record: str, obj: object, protocol: int) -> list[Edge]:
-        """Write an object's pickle and storages; returns what it refers to."""
+    def save(
+        self, record: str, obj: object, protocol: int, hooks: HookOptions | None = None
+    ) -> list[Edge]:
+        """Write an object's pickle, storages and hooks; returns what they refer to.
+
+        Args:
+            record: where the pickle goes.
+            obj: the object.
+            protocol: the pickle protocol.
+            hooks: what to do about hooks; by default all of the object's own are captured.
+        """
+        from modpack.packing.hooked import HookSaver
         from modpack.pickling.saving import pickle_object
         from modpack.pickling.storages import StorageSaver
 
         if self._storages is None:
             self._storages = StorageSaver(self._writer)
         self._storages.next_object()
-        pickled = pickle_object(obj, context=self, resource=record, protocol=protocol)
+        hooked = HookSaver(self, obj, hooks)
+        pickled = pickle_object(
+            obj, context=self, resource=record, protocol=protocol, observer=hooked.observer
+        )
         self._writer.write(record, pickled.data)
+        self.hook_statuses.extend(hooked.write(self._writer, record, pickled.appended))
         names: dict[str, list[str]] = {}
         for reference in pickled.references:
-            names.setdefault(reference.module, []).append(reference.name)
+            names.setdefault(reference.module, []).extend(filter(None, [reference.name]))
         node = f"<{record}>"
         return [
             Edge(node, module, ImportKind.PICKLE, None, tuple(used))
@@ -82,14 +97,6 @@ class ObjectSaver:
             for root, (importer, _) in self._homes.items():
                 walker.pin(root, self._environments.of(importer))
 
-    def clashes(self, plan: Plan, walker: Walker) -> Iterator[Problem]:
-        """Sources whose record is taken by a saved resource."""
-        for module in plan.modules(Action.INTERN):
-            record = module_record(module, walker.is_package(module))
-            if self._writer.has(record):
-                context = f"the source of {module} and a saved resource are both {record}"
-                yield Problem(module, PackagingErrorReason.DUPLICATE_RECORD, context)
-
     # -- what pickling asks for (modpack.pickling.saving.PickleContext) -----------------------
 
     def resolve(self, obj: object, name: str) -> Reference:
@@ -100,6 +107,29 @@ class ObjectSaver:
         self._remember_home(importer, module, obj)
         live = getattr(obj, "__module__", None)
         return Reference(module, attribute, live if isinstance(live, str) else module)
+
+    def module_name(self, module: ModuleType) -> str:
+        """The module path by which a live module is imported after loading."""
+        owner = importer_of(module) or sys_importer
+        name = module.__name__
+        local = owner.whichmodule(_Named(name), "") if owner is not sys_importer else name
+        self._remember_home(owner, local, module)
+        return local
+
+    def home_of(self, function: FunctionType) -> ModuleType | None:
+        """The importable module whose globals a function uses; None for ``__main__``."""
+        module = sys.modules.get(function.__module__ or "")
+        if module is None or module.__name__ == "__main__":
+            return None
+        return module if vars(module) is function.__globals__ else None
+
+    def is_importable(self, function: FunctionType) -> bool:
+        """Whether a function can be named, so that its source need not travel."""
+        try:
+            self._found(function, function.__qualname__)
+        except (ObjNotFoundError, ObjMismatchError):
+            return False
+        return function.__module__ != "__main__"
 
     def add_storage(self, storage: torch.UntypedStorage) -> str:
         """Store a storage's bytes, once, and return its key."""
@@ -141,7 +171,8 @@ class ObjectSaver:
             )
 
 
-def code_kind(walker: Walker, module: str) -> CodeKind:
-    """In which form an interned module is stored."""
-    location = walker.locate(module)
-    return location.kind if location is not None else CodeKind.SOURCE
+class _Named:
+    """Something that says which module it lives in."""
+
+    def __init__(self, module: str) -> None:
+        self.__module__ = module

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from modpack.resolution.host import HostEnvironment
 from modpack.resolution.imported import ImportedEnvironment
 from modpack.resolution.importers import Importer, OrderedImporter, sys_importer
 
-__all__ = ["ImporterEnvironments", "files_of"]
+__all__ = ["ImporterEnvironments", "encoded", "files_of"]
 
 
 class ImporterEnvironments:
@@ -59,12 +61,30 @@ def _environment(importer: Importer) -> Environment:
     return own if own is not None else ImportedEnvironment(importer)
 
 
+def encoded(source: str) -> bytes:
+    r"""Source text as the bytes of a file, in the encoding that its coding cookie names.
+
+    Raises:
+        UnicodeEncodeError: that encoding does not have all of its characters.
+
+    >>> encoded("# coding: latin-1\nx = '\xe9'")[-2:]
+    b"\xe9'"
+    """
+    plain = source.encode()
+    try:
+        encoding = tokenize.detect_encoding(io.BytesIO(plain).readline)[0]
+    except SyntaxError:  # an unknown encoding: reading the source will say so
+        return plain
+    return plain if encoding.startswith("utf-8") else source.encode(encoding)
+
+
 def files_of(module: str, place: Path) -> Iterator[tuple[str, Path, bool]]:
     """The sources at a place, as module path, file, and whether it is a package.
 
     Args:
         module: the module path of the place itself.
-        place: a source file, or a folder with sources at any depth.
+        place: a source file, or a folder with sources at any depth. What no import statement
+            can name is left out: files in ``.ipynb_checkpoints`` and the like.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -73,7 +93,8 @@ def files_of(module: str, place: Path) -> Iterator[tuple[str, Path, bool]]:
         for file in sorted(place.rglob("*.py")):
             *folders, name = file.relative_to(place).parts
             own = [] if name == "__init__.py" else [name[: -len(".py")]]
-            yield ".".join([module, *folders, *own]), file, name == "__init__.py"
+            if not any("." in part for part in (*folders, *own)):
+                yield ".".join([module, *folders, *own]), file, name == "__init__.py"
     elif place.is_file():
         yield module, place, place.name == "__init__.py"
     else:

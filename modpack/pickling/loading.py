@@ -9,7 +9,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from modpack.errors import UnpicklingError
+from modpack.core.names import require_module_name
+from modpack.errors import ModpackError, UnpicklingError
 from modpack.pickling.storages import StorageLoader
 
 __all__ = ["unpickle_object"]
@@ -22,6 +23,8 @@ def unpickle_object(
     import_module: Callable[[str], ModuleType],
     storages: StorageLoader,
     package: object,
+    appended: bytes = b"",
+    on_payload: Callable[[Any], None] | None = None,
 ) -> Any:
     """Load a pickle, with the C unpickler.
 
@@ -31,69 +34,118 @@ def unpickle_object(
         import_module: imports a module that it names, from the package or from around it.
         storages: loads what its persistent ids name.
         package: what functions that rebuild packaged objects are called with.
+        appended: pickles that continue it and refer to its objects.
+        on_payload: called with the object in each of those.
 
     Raises:
         UnpicklingError: it is damaged, or names something that is not there.
+        ExternNotFoundError: it needs a module that is not installed here.
+        Exception: whatever packaged code raises while the object is made.
     """
-    unpickler = _Unpickler(data, resource, import_module, storages, package)
+    stream = io.BytesIO(data + appended)
+    unpickler = _Unpickler(stream, resource, import_module, storages, package)
     try:
-        return unpickler.load()
+        loaded = unpickler.load()
+        while on_payload is not None and stream.tell() < len(data) + len(appended):
+            on_payload(unpickler.load())
+        return loaded
     except (pickle.UnpicklingError, EOFError) as failure:
         raise UnpicklingError(resource, f"the pickle is damaged ({failure})") from failure
+    except ModpackError:
+        raise
+    except Exception as failure:
+        if _is_the_unpicklers(failure):
+            told = f"{type(failure).__name__}: {failure}"
+            raise UnpicklingError(
+                resource, f"the pickle cannot be carried out ({told})"
+            ) from failure
+        if hasattr(failure, "add_note"):  # Python 3.11
+            failure.add_note(f"This happened while {resource} was being loaded from a package.")
+        raise
+
+
+def _is_the_unpicklers(failure: Exception) -> bool:
+    """Whether an exception comes from the C code itself and not from Python code that it ran."""
+    trace = failure.__traceback__
+    return trace is not None and trace.tb_next is None
 
 
 class _Unpickler(pickle.Unpickler):
     def __init__(
         self,
-        data: bytes,
+        stream: io.BytesIO,
         resource: str,
         import_module: Callable[[str], ModuleType],
         storages: StorageLoader,
         package: object,
     ) -> None:
-        super().__init__(io.BytesIO(data))
+        super().__init__(stream)
         self._resource = resource
         self._import_module = import_module
         self._storages = storages
         self._package = package
         self._rebuilt: dict[object, object] = {}
-        self._old_names = data[:1] == pickle.PROTO and data[1] < 3
+        start = stream.getvalue()[:2]
+        self._old_names = start[:1] == pickle.PROTO and start[1] < 3
 
     def find_class(self, module: str, name: str) -> Any:
         if self._old_names:
             module, name = _python3_name(module, name)
+        found = self._imported(module, name)
         try:
-            found: Any = self._import_module(module)
             for part in name.split("."):
                 found = getattr(found, part)
-        except ModuleNotFoundError as failure:
-            raise UnpicklingError(
-                self._resource, f"it needs {module}.{name}: {failure}"
-            ) from failure
         except AttributeError as failure:
             raise UnpicklingError(
                 self._resource, f"it needs {name!r} from {module}, which has no such name"
             ) from failure
         return found
 
+    def _imported(self, module: str, name: str) -> Any:
+        try:
+            require_module_name(module)
+        except ValueError as failure:
+            raise UnpicklingError(
+                self._resource, f"it needs {name!r} from {module!r}, which is no module path"
+            ) from failure
+        try:
+            return self._import_module(module)
+        except ModpackError:  # such as an extern that is not installed
+            raise
+        except ModuleNotFoundError as failure:
+            raise UnpicklingError(
+                self._resource, f"it needs {module}.{name}: {failure}"
+            ) from failure
+
     def persistent_load(self, pid: Any) -> Any:
         kind, data = _parts(pid)
         if kind == "storage" and len(data) == 4:
             storage_type, key, location, size = data
             return self._storages.load(storage_type, _text(key), _text(location), size)
-        if kind == "reduce_package" and len(data) == 2:
-            function, arguments = data  # old archives do not number the objects
-            return function(self._package, *arguments)
-        if kind == "reduce_package" and len(data) == 3:
-            number, function, arguments = data
-            if number not in self._rebuilt:
-                self._rebuilt[number] = function(self._package, *arguments)
-            return self._rebuilt[number]
+        if kind == "reduce_package" and len(data) in (2, 3):
+            *number, function, arguments = data  # old archives do not number the objects
+            if callable(function) and isinstance(arguments, tuple) and _are_plain(number):
+                return self._rebuild(tuple(number), function, arguments)
+        if kind == "module" and len(data) == 1:
+            return self._imported(str(_text(data[0])), "a module")
         raise UnpicklingError(
             self._resource,
             f"unknown persistent id {pid!r:.200}; known are 'storage' and 'reduce_package'. "
             "Was the package written by a newer modpack?",
         )
+
+    def _rebuild(
+        self, number: tuple[object, ...], function: Callable[..., object], arguments: Any
+    ) -> object:
+        if not number:
+            return function(self._package, *arguments)
+        if number not in self._rebuilt:
+            self._rebuilt[number] = function(self._package, *arguments)
+        return self._rebuilt[number]
+
+
+def _are_plain(numbers: list[object]) -> bool:
+    return all(isinstance(number, (int, str)) for number in numbers)
 
 
 def _parts(pid: object) -> tuple[object, tuple[Any, ...]]:
@@ -111,5 +163,3 @@ def _python3_name(module: str, name: str) -> tuple[str, str]:
     if (module, name) in _compat_pickle.NAME_MAPPING:
         return _compat_pickle.NAME_MAPPING[module, name]
     return _compat_pickle.IMPORT_MAPPING.get(module, module), name
-
-

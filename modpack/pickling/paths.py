@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-__all__ = ["path_to"]
+__all__ = ["objects_in", "path_to"]
 
 _MOST_OBJECTS = 1_000_000
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
@@ -39,6 +39,19 @@ def path_to(root: object, target: object, name: str = "obj") -> str | None:
                 seen.add(id(child))
                 queue.append((child, path + step))
     return None
+
+
+def objects_in(root: object) -> Iterator[object]:
+    """Every object that :func:`path_to` can reach, once, the root first."""
+    seen = {id(root)}
+    queue = deque([root])
+    while queue and len(seen) < _MOST_OBJECTS:
+        obj = queue.popleft()
+        yield obj
+        for _, child in _children(obj):
+            if id(child) not in seen and not isinstance(child, (str, bytes, int, float)):
+                seen.add(id(child))
+                queue.append(child)
 
 
 def _children(obj: object) -> Iterator[tuple[str, object]]:

@@ -16,7 +16,7 @@ _TEXT = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 
 
 def rename_modules(data: bytes, renames: Mapping[str, str]) -> bytes:
-    """Give modules in a pickle other names.
+    r"""Give modules in a pickle other names.
 
     Replaces them where a global is named, and, since protocol 4 shares strings between
     names and values, every string that equals one. Frames, which are optional (PEP 3154),
@@ -29,13 +29,13 @@ def rename_modules(data: bytes, renames: Mapping[str, str]) -> bytes:
     >>> import pickle, collections
     >>> old = pickle.dumps(collections.OrderedDict, protocol=4)
     >>> pickletools.dis(rename_modules(old, {"collections": "elsewhere"}))
-        0: \\x80 PROTO      4
-        2: \\x8c SHORT_BINUNICODE 'elsewhere'
-       13: \\x94 MEMOIZE    (as 0)
-       14: \\x8c SHORT_BINUNICODE 'OrderedDict'
-       27: \\x94 MEMOIZE    (as 1)
-       28: \\x93 STACK_GLOBAL
-       29: \\x94 MEMOIZE    (as 2)
+        0: \x80 PROTO      4
+        2: \x8c SHORT_BINUNICODE 'elsewhere'
+       13: \x94 MEMOIZE    (as 0)
+       14: \x8c SHORT_BINUNICODE 'OrderedDict'
+       27: \x94 MEMOIZE    (as 1)
+       28: \x93 STACK_GLOBAL
+       29: \x94 MEMOIZE    (as 2)
        30: .    STOP
     highest protocol among opcodes = 4
     """
@@ -43,7 +43,7 @@ def rename_modules(data: bytes, renames: Mapping[str, str]) -> bytes:
 
 
 def _pieces(data: bytes, renames: Mapping[str, str]) -> Iterator[bytes]:
-    operations = [(op.name, arg, at or 0) for op, arg, at in pickletools.genops(data)]
+    operations = [(op.name, str(arg), at or 0) for op, arg, at in pickletools.genops(data)]
     ends = [at for _, _, at in operations[1:]] + [len(data)]
     for (name, argument, start), end in zip(operations, ends, strict=True):
         if name == "FRAME":

@@ -7,17 +7,19 @@ import io
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
 import torch
 
-from modpack.errors import ModpackError, PicklingError
+from modpack.errors import ModpackError, ObjNotFoundError, PicklingError
+from modpack.pickling.functions import GlobalNames, parts_of
+from modpack.pickling.functiontext import NoSourceError
 from modpack.pickling.paths import path_to
 from modpack.pickling.rename import rename_modules
 from modpack.pickling.torchscript import load_script_module, script_bytes
 
-__all__ = ["PickleContext", "Pickled", "Reference", "pickle_object"]
+__all__ = ["Observer", "PickleContext", "Pickled", "Reference", "pickle_object"]
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,18 @@ class Reference:
 
 @dataclass(frozen=True)
 class Pickled:
-    """The result: the pickle, and everything that it names, in order of first use."""
+    """The result of pickling an object.
+
+    Attributes:
+        data: the pickle.
+        references: everything that it names, in order of first use.
+        appended: pickles that continue it, of what the observer asked for: loaded by the same
+            unpickler, one after the other, they refer to the objects of the first.
+    """
 
     data: bytes
     references: tuple[Reference, ...]
+    appended: bytes = b""
 
 
 class PickleContext(Protocol):
@@ -59,13 +69,41 @@ class PickleContext(Protocol):
     def next_reduce_id(self) -> int:
         """A number for the next object that packages itself."""
 
+    def module_name(self, module: ModuleType) -> str:
+        """The module path by which a live module is imported after loading."""
+
+    def home_of(self, function: FunctionType) -> ModuleType | None:
+        """The importable module whose globals a function uses; None for ``__main__``."""
+
     @property
     def exporter(self) -> object:
         """What ``__reduce_package__`` is called with."""
 
 
+class Observer(Protocol):
+    """Sees what the pickler meets, and may change what is written of it."""
+
+    def reducer(self, kind: type) -> Callable[[Any, Any], Any] | None:
+        """For a type: what turns (object, its own reduction) into the one to write, or None.
+
+        The second argument makes the object's own reduction when it is called.
+        """
+
+    def packaged(self, obj: object) -> None:
+        """See an object that packages itself (``__reduce_package__``)."""
+
+    def next_payload(self) -> object | None:
+        """What else to pickle after the object itself; None when there is nothing more."""
+
+
 def pickle_object(
-    obj: object, *, context: PickleContext, resource: str, protocol: int, root: str = "obj"
+    obj: object,
+    *,
+    context: PickleContext,
+    resource: str,
+    protocol: int,
+    root: str = "obj",
+    observer: Observer | None = None,
 ) -> Pickled:
     """Pickle an object; its storages go to the context.
 
@@ -75,23 +113,25 @@ def pickle_object(
         resource: the resource's name, for errors.
         protocol: the pickle protocol (PEP 3154, PEP 574).
         root: what to call ``obj`` in attribute paths of errors.
+        observer: sees every object of certain types on its way.
 
     Raises:
         PicklingError: something in it cannot be pickled; names it by its attribute path.
     """
-    buffer = io.BytesIO()
-    pickler = _Pickler(buffer, protocol, context)
+    pickler = _Pickler(io.BytesIO(), protocol, context, observer)
     try:
-        pickler.dump(obj)
+        data, appended = pickler.dump_all(obj)
     except RecursionError as failure:
         raise PicklingError(resource, "the object nests too deeply for pickle") from failure
     except ModpackError as failure:
         raise PicklingError(resource, str(failure), _path(obj, pickler, root)) from failure
     except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError) as failure:
         raise PicklingError(resource, _told(failure), _path(obj, pickler, root)) from failure
-    data = buffer.getvalue()
     renames = {r.live_module: r.module for r in pickler.references if r.live_module != r.module}
-    return Pickled(rename_modules(data, renames) if renames else data, tuple(pickler.references))
+    if renames:
+        data = rename_modules(data, renames)
+        appended = [rename_modules(piece, renames) for piece in appended]
+    return Pickled(data, tuple(pickler.references), b"".join(appended))
 
 
 def _told(failure: Exception) -> str:
@@ -110,15 +150,39 @@ _NAMELESS = frozenset(map(id, (type(None), type(NotImplemented), type(...))))
 class _Pickler(pickle.Pickler):
     """The C pickler, with a look at each type the first time that it is met."""
 
-    def __init__(self, buffer: io.BytesIO, protocol: int, context: PickleContext) -> None:
+    def __init__(
+        self,
+        buffer: io.BytesIO,
+        protocol: int,
+        context: PickleContext,
+        observer: Observer | None,
+    ) -> None:
         super().__init__(buffer, protocol, fix_imports=False)
+        self._buffer = buffer
         self._protocol = protocol
         self._context = context
+        self._observer = observer
+        self._namespaces: dict[int, GlobalNames] = {}
         self._persistent: dict[type, _Handler | None] = {}
         self._reducers: dict[type, _Handler | None] = {}
         self._packaged: dict[int, tuple[object, object]] = {}
         self._seen: dict[Reference, None] = {}
         self.current: object = None
+
+    def dump_all(self, obj: object) -> tuple[bytes, list[bytes]]:
+        """Pickle an object, and what the observer appends, with one memo for all."""
+        pieces = [self._dump_piece(obj)]
+        while self._observer is not None:
+            payload = self._observer.next_payload()
+            if payload is None:
+                break
+            pieces.append(self._dump_piece(payload))
+        return pieces[0], pieces[1:]
+
+    def _dump_piece(self, obj: object) -> bytes:
+        start = self._buffer.tell()
+        self.dump(obj)
+        return self._buffer.getvalue()[start:]
 
     @property
     def references(self) -> list[Reference]:
@@ -150,22 +214,58 @@ class _Pickler(pickle.Pickler):
             return self._script_module
         if callable(getattr(kind, "__reduce_package__", None)) and not issubclass(kind, type):
             return self._reduce_package
+        if issubclass(kind, ModuleType):
+            return self._module
         return None
 
     def _reducing_handler(self, kind: type) -> _Handler | None:
-        if issubclass(kind, (type, FunctionType)):
+        if issubclass(kind, FunctionType):
+            return self._function
+        if issubclass(kind, type):
             return self._global
+        observed = self._observer.reducer(kind) if self._observer is not None else None
+        if observed is not None:
+            return lambda obj: observed(obj, lambda: self._plain_reduction(obj))
         if kind in copyreg.dispatch_table:
             return self._registered_reduce
-        plain = (
-            kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
-        )
+        plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
         return None if plain else self._own_reduce
 
     def _global(self, obj: Any) -> Any:
         if id(obj) not in _NAMELESS:
             self._refer(obj, getattr(obj, "__qualname__", obj.__name__))
         return NotImplemented
+
+    def _function(self, obj: FunctionType) -> Any:
+        """By reference if it can be imported, else by its source."""
+        if obj.__module__ == "__main__":
+            return self._by_source(obj, f"{obj!r} is defined in the script that runs")
+        try:
+            return self._global(obj)
+        except ObjNotFoundError as not_found:
+            return self._by_source(obj, str(not_found))
+
+    def _by_source(self, obj: FunctionType, why: str) -> Any:
+        home = self._context.home_of(obj)
+        shared = None
+        if home is None:
+            shared = self._namespaces.setdefault(id(obj.__globals__), GlobalNames())
+        try:
+            return parts_of(obj, home, shared)
+        except NoSourceError as no_source:
+            raise ObjNotFoundError(
+                f"{why}; and it cannot be saved by its source: {no_source}. Remedy: define it "
+                "with def at the top level of a module"
+            ) from no_source
+
+    def _plain_reduction(self, obj: Any) -> Any:
+        registered = copyreg.dispatch_table.get(type(obj))
+        return obj.__reduce_ex__(self._protocol) if registered is None else registered(obj)
+
+    def _module(self, obj: ModuleType) -> tuple[str, str]:
+        name = self._context.module_name(obj)
+        self._seen[Reference(name, "", obj.__name__)] = None
+        return ("module", name)
 
     def _registered_reduce(self, obj: Any) -> Any:
         return self._reduced(obj, copyreg.dispatch_table[type(obj)](obj))
@@ -202,17 +302,18 @@ class _Pickler(pickle.Pickler):
 
     def _script_module(self, obj: Any) -> object:
         return self._once(
-            obj, lambda: (load_script_module, self._context.add_attachment(script_bytes(obj)))
+            obj, lambda: (load_script_module, (self._context.add_attachment(script_bytes(obj)),))
         )
 
     def _reduce_package(self, obj: Any) -> object:
+        if self._observer is not None:
+            self._observer.packaged(obj)
         return self._once(obj, lambda: obj.__reduce_package__(self._context.exporter))
 
     def _once(self, obj: object, reduce: Callable[[], tuple[object, ...]]) -> object:
         if id(obj) not in self._packaged:
             self.current = obj
             number = self._context.next_reduce_id()
-            func, *args = reduce()
-            args = args[0] if len(args) == 1 and isinstance(args[0], tuple) else tuple(args)
-            self._packaged[id(obj)] = (obj, ("reduce_package", number, func, args))
+            function, arguments = reduce()
+            self._packaged[id(obj)] = (obj, ("reduce_package", number, function, arguments))
         return self._packaged[id(obj)][1]

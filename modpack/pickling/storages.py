@@ -6,7 +6,8 @@ import ctypes
 import hashlib
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -22,7 +23,7 @@ def storage_record(key: str) -> str:
 
 def storage_bytes(storage: torch.UntypedStorage) -> memoryview:
     """A storage's bytes; its own memory where that is the CPU's, else a copy."""
-    on_cpu = storage if storage.device.type == "cpu" else storage.cpu()
+    on_cpu = storage if storage.device.type == "cpu" else storage.cpu()  # type: ignore[no-untyped-call]
     size = on_cpu.nbytes()
     if size == 0:
         return memoryview(b"")
@@ -92,6 +93,8 @@ class StorageSource(Protocol):
 
     def data_range(self, name: str) -> _Range | None: ...
 
+    def has_changed(self) -> bool: ...
+
 
 class StorageLoader:
     """Loads the storages of one pickle; each load gets memory of its own, copy-on-write.
@@ -100,18 +103,20 @@ class StorageLoader:
         source: the open archive.
         map_location: where storages go, as :func:`torch.load` takes it.
         resource: the pickle being loaded, for errors.
+
+    Raises:
+        TypeError, ValueError: ``map_location`` is nothing that torch takes.
     """
 
     def __init__(self, source: StorageSource, map_location: object, resource: str) -> None:
         self._source = source
         self._resource = resource
-        self._restore: Callable[[torch.UntypedStorage, str], torch.UntypedStorage]
-        self._restore = torch.serialization._get_restore_location(map_location)  # type: ignore[no-untyped-call]
+        self._restore = _restoring(map_location)
         self._loaded: dict[str, torch.UntypedStorage] = {}
         self._files: dict[str, torch.UntypedStorage] = {}
         self._swap = _foreign_byteorder(source)
 
-    def load(self, storage_type: Any, key: str, location: str, size: int) -> Any:
+    def load(self, storage_type: Any, key: Any, location: Any, size: Any) -> Any:
         """What a ``("storage", ...)`` persistent id stands for.
 
         Args:
@@ -119,63 +124,106 @@ class StorageLoader:
             key: the storage's key.
             location: torch's location tag.
             size: its length, in elements of the storage class.
+
+        Raises:
+            UnpicklingError: they are not what they should be, or the storage is not there.
         """
         dtype = _dtype_of(storage_type)
+        if dtype is None or not isinstance(size, int) or size < 0 or not isinstance(location, str):
+            raise self._failure(f"the storage {key!r} has an unknown type, place or size")
         if key not in self._loaded:
             bytes_needed = size * torch._utils._element_size(dtype)  # type: ignore[no-untyped-call]
-            storage = self._read(key, bytes_needed, dtype)
+            storage = self._read(storage_record(str(key)), bytes_needed, dtype)
             self._loaded[key] = self._restore(storage, location)
-        return torch.storage.TypedStorage(
+        return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
             wrap_storage=self._loaded[key], dtype=dtype, _internal=True
         )
 
-    def _read(self, key: str, size: int, dtype: torch.dtype) -> torch.UntypedStorage:
-        record = storage_record(key)
+    def _read(self, record: str, size: int, dtype: torch.dtype) -> torch.UntypedStorage:
         if not self._source.has(record):
-            raise UnpicklingError(self._resource, f"its storage {record!r} is not in the package")
+            raise self._failure(f"its storage {record!r} is not in the package")
         place = self._source.data_range(record)
-        storage = self._mapped(place) if place is not None else _copied(self._source.read(record))
+        if place is None or place.offset % _ALIGNMENT or self._source.has_changed():
+            storage = _copied(self._source.read(record))
+        else:
+            storage = self._mapped(place, record)
         if storage.nbytes() < size:
-            raise UnpicklingError(
-                self._resource,
-                f"its storage {record!r} holds {storage.nbytes()} bytes, but {size} are needed",
+            raise self._failure(
+                f"its storage {record!r} holds {storage.nbytes()} bytes, but {size} are needed"
             )
         if self._swap and torch._utils._element_size(dtype) > 1:  # type: ignore[no-untyped-call]
-            storage = storage.clone()
+            storage = storage.clone()  # type: ignore[no-untyped-call]
             storage.byteswap(dtype)
         return storage
 
-    def _mapped(self, place: _Range) -> torch.UntypedStorage:
+    def _mapped(self, place: _Range, record: str) -> torch.UntypedStorage:
+        """A record's bytes, mapped by the path of its file if that still leads there."""
         if place.length == 0:
-            return torch.UntypedStorage(0)
+            return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
         end = place.offset + place.length
         file = self._files.get(place.path)
-        if file is None or file.nbytes() < end:
-            file = _map_file(place.path)
+        if file is None:
+            try:
+                file = _map_file(place.path)
+            except (OSError, RuntimeError) as failure:  # torch's own for what the system refuses
+                if self._source.has_changed():
+                    return _copied(self._source.read(record))
+                raise self._failure(f"{place.path} cannot be mapped: {failure}") from failure
+            if self._source.has_changed() or file.nbytes() < end:
+                return _copied(self._source.read(record))
             self._files[place.path] = file
-        return file[place.offset : end]  # type: ignore[return-value]
+        return cast(torch.UntypedStorage, file[place.offset : end])
+
+    def _failure(self, reason: str) -> UnpicklingError:
+        return UnpicklingError(self._resource, reason)
 
 
-def _dtype_of(storage_type: Any) -> torch.dtype:
+_ALIGNMENT = 16
+"""Bytes: the widest element, and what compilers assume of vectors. Others are copied."""
+
+
+def _restoring(map_location: object) -> Callable[[torch.UntypedStorage, str], torch.UntypedStorage]:
+    """What torch.load does with its ``map_location``, once that is known to make sense."""
+    known = (str, torch.device, dict)
+    if not (map_location is None or isinstance(map_location, known) or callable(map_location)):
+        raise TypeError(
+            "map_location must be None, a device, a dict of devices or a function, "
+            f"not {type(map_location).__name__}"
+        )
+    if isinstance(map_location, str):
+        try:
+            torch.device(map_location)
+        except RuntimeError as failure:
+            raise ValueError(f"map_location {map_location!r} is no device: {failure}") from failure
+    restore = torch.serialization._get_restore_location(map_location)  # type: ignore[no-untyped-call]
+    return restore  # type: ignore[no-any-return]
+
+
+def _dtype_of(storage_type: Any) -> torch.dtype | None:
     """The element type of a storage class; its own ``dtype`` warns of deprecation."""
     if storage_type is torch.UntypedStorage:
         return torch.uint8
-    dtypes = torch.storage._get_dtype_from_pickle_storage_type  # type: ignore[attr-defined]
-    return dtypes(storage_type.__name__)  # type: ignore[no-any-return]
+    dtypes = torch.storage._get_dtype_from_pickle_storage_type
+    try:
+        return dtypes(storage_type.__name__)  # type: ignore[no-any-return]
+    except (AttributeError, KeyError):
+        return None
 
 
 def _map_file(path: str) -> torch.UntypedStorage:
-    from os import stat
-
-    return torch.UntypedStorage.from_file(path, shared=False, nbytes=stat(path).st_size)
+    size = Path(path).stat().st_size
+    file = torch.UntypedStorage.from_file(path, shared=False, nbytes=size)
+    return cast(torch.UntypedStorage, file)
 
 
 def _copied(data: bytes) -> torch.UntypedStorage:
     if not data:
-        return torch.UntypedStorage(0)
+        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).untyped_storage()
 
 
 def _foreign_byteorder(source: StorageSource) -> bool:
-    recorded = source.read("byteorder").decode("ascii", "replace") if source.has("byteorder") else ""
+    recorded = (
+        source.read("byteorder").decode("ascii", "replace") if source.has("byteorder") else ""
+    )
     return recorded.strip() not in ("", sys.byteorder)

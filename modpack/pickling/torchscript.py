@@ -17,7 +17,7 @@ __all__ = ["load_script_module", "script_bytes"]
 def script_bytes(module: torch.jit.ScriptModule) -> bytes:
     """What torch.jit.save writes for a module."""
     buffer = io.BytesIO()
-    torch.jit.save(module, buffer)  # type: ignore[no-untyped-call]
+    torch.jit.save(module, buffer)
     return buffer.getvalue()
 
 

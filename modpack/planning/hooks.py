@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from modpack.core.actions import Action
 from modpack.core.graph import Edge
 from modpack.core.rules import Rule
 
-__all__ = ["Match", "MatchHook", "MatchHooks", "Outcome"]
+__all__ = ["Match", "MatchHook", "MatchHooks", "Outcome", "require_hook"]
 
 MatchHook = Callable[[Any, str], "Action | None"]
 """``hook(exporter, module_name)``: None keeps the decision, an action overrides it."""
@@ -90,6 +91,27 @@ class MatchHooks:
             reason = f"{hook_name(hook)} returned {answer!r}; a hook returns None or an Action"
             return Outcome(before.action, before.overridden_by, before.veto or reason)
         return Outcome(answer, hook_name(hook), before.veto)
+
+
+def require_hook(hook: object) -> None:
+    """Check that something can be called as ``hook(exporter, module_name)``.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    if not callable(hook):
+        raise TypeError(f"hook must be callable, not {type(hook).__name__}")
+    try:
+        signature = inspect.signature(hook)
+    except (TypeError, ValueError):  # some builtins have none: the call will tell
+        return
+    try:
+        signature.bind(None, "module_name")
+    except TypeError as failure:
+        raise TypeError(
+            f"hook must accept (exporter, module_name), but {hook_name(hook)}{signature} does "
+            f"not: {failure}"
+        ) from None
 
 
 def hook_name(hook: object) -> str:

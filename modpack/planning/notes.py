@@ -25,7 +25,7 @@ def find_notes(
     plan: Plan, walker: Walker, rules: Sequence[Rule], ownership: _Ownership
 ) -> Iterator[Note]:
     """Everything a user should know about a plan that can be carried out."""
-    for dead in dead_rules(rules):
+    for dead in dead_rules(rules, lambda root: ownership.owner(root, None) is not Owner.LOCAL):
         yield Note(NoteKind.DEAD_RULE, str(dead.rule), str(dead))
     yield from _dynamic_imports(plan, walker)
     yield from _star_imports_of_mocks(plan, walker)
@@ -59,7 +59,7 @@ def _star_imports_of_mocks(plan: Plan, walker: Walker) -> Iterator[Note]:
 
 
 def _absent_modules(walker: Walker) -> Iterator[Note]:
-    for module in walker.undecided:
+    for module in walker.open_questions():
         edges = [e for e in walker.graph.edges_to(module) if e.kind.is_dependency]
         if walker.locate(module) is None and all(e.kind.may_be_absent for e in edges) and edges:
             yield Note(

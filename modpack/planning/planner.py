@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from modpack.core.actions import Action, Owner
@@ -10,21 +11,24 @@ from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
 from modpack.core.location import Environment, Location
 from modpack.core.plan import Decision, PackagingErrorReason, Plan, Problem
-from modpack.core.rules import IMPLICIT, Rule, deciding_rule, inherited, saved
+from modpack.core.rules import IMPLICIT, Origin, Rule, deciding_rule, inherited, saved
 from modpack.discovery.walk import Walker
-from modpack.planning.hooks import Match, MatchHooks
+from modpack.planning.hooks import Match, MatchHooks, Outcome
 from modpack.planning.notes import find_notes
-from modpack.planning.problems import find_problems
+from modpack.planning.problems import find_problems, why_not_interned
 
 __all__ = ["Ownership", "Planner"]
 
 _STRENGTH = (Action.INTERN, Action.EXTERN, Action.MOCK)
+_PROVISIONAL = (Origin.IMPLICIT, Origin.PARENT, Origin.PRESET)
+"""Rules that decide for want of a rule of the user's, and give way to one that comes later."""
 
 
 class Ownership(Protocol):
     """Who is responsible for modules where they are exported."""
 
-    def owner(self, module: str, location: Location | None) -> Owner: ...
+    def owner(self, module: str, location: Location | None) -> Owner:
+        """Who is responsible for a module."""
 
     def requires(self, module: str, location: Location, other: Location) -> bool:
         """Whether a module's distribution requires the distribution of another."""
@@ -43,44 +47,103 @@ class Planner:
         self, environments: Sequence[Environment], ownership: Ownership, exporter: object
     ) -> None:
         self.hooks = MatchHooks()
-        self.rules: list[Rule] = []
-        self.presets: list[Rule] = []
-        self.decisions: dict[str, Decision] = {}
         self.walker = Walker(environments, self._decide)
+        self._rules: list[Rule] = []
+        self._presets: list[Rule] = []
+        self._decisions: dict[str, Decision] = {}
         self._ownership = ownership
         self._exporter = exporter
-        self._matched: set[int] = set()
-        self._problems: list[Problem] = []
+        self._matched: dict[str, Rule] = {}
+        self._vetoes: dict[str, str] = {}
+        self._reported: dict[Problem, None] = {}
+
+    # -- what the user says ------------------------------------------------------------------
+
+    def add_rule(self, rule: Rule) -> None:
+        """Add a rule behind the user's other rules."""
+        self._rules.append(rule)
+        self._reconsider()
+
+    def use_presets(self, presets: Sequence[Rule]) -> None:
+        """Ask these rules where no rule of the user's matches."""
+        self._presets = list(presets)
+        self._reconsider()
 
     def add_source(self, module: str, source: bytes, is_package: bool, follow: bool) -> None:
-        """Intern a module whose source the user gave."""
-        rule = saved(module)
-        self.decisions[module] = Decision(module, Action.INTERN, rule, None)
-        self.walker.provide(module, source, is_package, follow)
+        """Intern a module whose source the user gave; only a hook can say otherwise."""
+        if self._is_saved(module):
+            self.walker.provide(module, source, is_package, follow)
 
-    def add_resource(self, node: str, edges: Iterable[Edge]) -> None:
-        """Follow what a saved resource refers to."""
-        self.walker.graph.mark_root(node)
-        self.walker.reach(list(edges))
+    def add_module(self, module: str, follow: bool) -> None:
+        """Intern a module that is here; only a hook can say otherwise."""
+        problem = why_not_interned(self.walker, module)
+        if problem is not None:
+            self._reported[problem] = None
+        elif self._is_saved(module):
+            self.walker.include(module, follow)
 
-    def report(self, problem: Problem) -> None:
-        """Keep a problem that was found elsewhere for the plan."""
-        self._problems.append(problem)
+    def _is_saved(self, module: str) -> bool:
+        """Decide a module that the user saves by name."""
+        self._decisions[module] = decision = self._saved(module)
+        if decision.action is not Action.INTERN:
+            self.walker.graph.mark_root(module)
+            self.walker.settle(module, decision.action)
+        return decision.action is Action.INTERN
+
+    def _saved(self, module: str) -> Decision:
+        rule = self._rule_of(module)
+        as_saved = Decision(module, Action.INTERN, saved(module))
+        if rule is None or rule.action is not Action.INTERN:
+            return as_saved
+        if self._matched.get(module) is rule:  # its hooks have spoken
+            before = self._decisions[module]
+            return before if before.overridden_by else as_saved
+        outcome = self._ask_hooks(module, rule)
+        if outcome.overridden_by is None:
+            return as_saved
+        return Decision(module, outcome.action, rule, None, outcome.overridden_by)
+
+    def add_resource(self, node: str, edges: Iterable[Edge], follow: bool) -> None:
+        """Note what a saved resource refers to, and follow it.
+
+        Args:
+            node: the resource's name in the graph.
+            edges: its references.
+            follow: whether to walk on to the modules that they lead to.
+        """
+        if follow:
+            self.walker.graph.mark_root(node)
+            self.walker.reach(list(edges))
+        else:
+            self.walker.note(list(edges))
+
+    # -- what follows from it ----------------------------------------------------------------
 
     def plan(self) -> Plan:
         """All decisions, and everything that is wrong or noteworthy by now."""
-        self.settle()
-        found = find_problems(self.walker, self.decisions, self._unmatched())
-        plan = Plan(dict(self.decisions), (*self._problems, *found), (), self.walker.graph)
-        notes = find_notes(plan, self.walker, self.rules, self._ownership)
+        decisions = self.decisions()
+        problems = [*self._reported, *self._veto_problems(decisions)]
+        problems += find_problems(self.walker, decisions, self._unmatched())
+        plan = Plan(decisions, tuple(problems), (), self.walker.graph)
+        notes = find_notes(plan, self.walker, self._rules, self._ownership)
         return Plan(plan.decisions, plan.problems, tuple(notes), plan.graph)
 
-    def all_rules(self) -> list[Rule]:
-        """The rules in the order in which they are asked: the user's, then presets'."""
-        return [*self.rules, *self.presets]
+    def decisions(self) -> dict[str, Decision]:
+        """One decision for each module that something leads to, as far as it can be made."""
+        self._settle()
+        reached = self.walker.graph.reached()
+        return {m: self._located(d) for m, d in self._decisions.items() if m in reached}
 
-    def settle(self) -> None:
+    def _located(self, decision: Decision) -> Decision:
+        """A decision with the place of its module, where that matters."""
+        if decision.rule in IMPLICIT and decision.action is Action.EXTERN:
+            return decision
+        return replace(decision, location=self.walker.locate(decision.module))
+
+    def _settle(self) -> None:
         """Decide what can be decided: new rules first, then parents after their children."""
+        if self.hooks.current is not None:
+            return  # a hook asks, in the middle of the walk
         self.walker.retry()
         progress = True
         while progress:
@@ -88,10 +151,9 @@ class Planner:
             for module in list(self.walker.undecided):
                 child = self._decided_child(module)
                 if child is not None:
-                    action = self.decisions[child].action
+                    action = self._decisions[child].action
                     rule = inherited(action, module, child)
-                    location = self.walker.locate(module)
-                    self.decisions[module] = Decision(module, action, rule, location)
+                    self._decisions[module] = Decision(module, action, rule)
                     self.walker.settle(module, action)
                     progress = True
 
@@ -101,42 +163,89 @@ class Planner:
         children = [e.importer for e in edges if e.kind is ImportKind.PARENT]
         for action in _STRENGTH:
             for child in children:
-                decision = self.decisions.get(child)
+                decision = self._decisions.get(child)
                 if decision is not None and decision.action is action:
                     return child
         return None
 
+    def _reconsider(self) -> None:
+        """Take back what was decided for want of a rule, where there is one by now."""
+        for module, decision in list(self._decisions.items()):
+            if decision.rule.origin in _PROVISIONAL:
+                rule = self._rule_of(module)
+                if rule is not None and rule != decision.rule:
+                    self._forget(module)
+
+    def _forget(self, module: str) -> None:
+        del self._decisions[module]
+        self._matched.pop(module, None)
+        self._vetoes.pop(module, None)
+        self.walker.reopen(module)
+
     def _unmatched(self) -> list[Rule]:
-        rules = self.all_rules()
-        return [r for r in rules if not r.allow_empty and id(r) not in self._matched]
+        matched = set(map(id, self._matched.values()))
+        rules = self._all_rules()
+        return [rule for rule in rules if not rule.allow_empty and id(rule) not in matched]
+
+    def _veto_problems(self, decisions: Mapping[str, Decision]) -> Iterator[Problem]:
+        for module, reason in self._vetoes.items():
+            if module in decisions:
+                chain = self.walker.graph.shortest_path(module)
+                yield Problem(module, PackagingErrorReason.VETOED, reason, None, chain)
+
+    # -- one module --------------------------------------------------------------------------
 
     def _decide(self, module: str) -> Action | None:
         rule = self._rule_of(module)
-        if rule is None:
+        if rule is None or self._is_better_absent(module, rule) or self._is_made_up(module):
             return None
-        implicit = rule in IMPLICIT
-        location = None if implicit else self.walker.locate(module)
-        if location is None and not implicit and not rule.spells(module) and self._absent(module):
-            return None
-        self._matched.add(id(rule))
-        match = Match(module, rule, rule.action, self.walker.graph.edges_to(module))
-        outcome = self.hooks.run(self._exporter, match)
-        if outcome.veto is not None:
-            problem = Problem(module, PackagingErrorReason.VETOED, outcome.veto)
-            self._problems.append(problem)
-        self.decisions[module] = Decision(
-            module, outcome.action, rule, location, outcome.overridden_by
+        outcome = self._ask_hooks(module, rule)
+        if module in self._decisions:  # a hook saved it by name
+            return self._decisions[module].action
+        self._decisions[module] = Decision(
+            module, outcome.action, rule, None, outcome.overridden_by
         )
         return outcome.action
 
+    def _ask_hooks(self, module: str, rule: Rule) -> Outcome:
+        self._matched[module] = rule
+        match = Match(module, rule, rule.action, self.walker.graph.edges_to(module))
+        outcome = self.hooks.run(self._exporter, match)
+        if outcome.veto is not None:
+            self._vetoes[module] = outcome.veto
+        return outcome
+
+    def _is_better_absent(self, module: str, rule: Rule) -> bool:
+        """Whether a module is not here, and all code that imports it copes with that.
+
+        Only a rule that spells the name, and does not need the source, decides it even so.
+        """
+        edges = self.walker.graph.edges_to(module)
+        if rule in IMPLICIT or not all(edge.kind.may_be_absent for edge in edges):
+            return False
+        if rule.action is not Action.INTERN and rule.spells(module):
+            return False
+        return self.walker.locate(module) is None
+
+    def _is_made_up(self, module: str) -> bool:
+        """Whether a package exists only as the folder of a module whose source was given."""
+        edges = self.walker.graph.edges_to(module)
+        is_folder = all(
+            edge.kind is ImportKind.PARENT
+            and self.walker.actions.get(edge.importer) is Action.INTERN
+            for edge in edges
+        )
+        return is_folder and bool(edges) and self.walker.locate(module) is None
+
     def _rule_of(self, module: str) -> Rule | None:
-        rules = self.all_rules()
+        rules = self._all_rules()
+        if module == "__main__":  # whatever runs elsewhere, it is another one
+            rules = [rule for rule in rules if rule.spells(module)]
         owner = self._ownership.owner(module, None)
         if owner is Owner.LOCAL and any(rule.owner is not None for rule in rules):
             owner = self._ownership.owner(module, self.walker.locate(module))
         return deciding_rule(rules, module, owner)
 
-    def _absent(self, module: str) -> bool:
-        """Whether all code that imports a module copes with its absence."""
-        edges = self.walker.graph.edges_to(module)
-        return all(edge.kind.may_be_absent for edge in edges)
+    def _all_rules(self) -> list[Rule]:
+        """The rules in the order in which they are asked: the user's, then presets'."""
+        return [*self._rules, *self._presets]

@@ -8,11 +8,14 @@ from modpack.core.actions import Action
 from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
 from modpack.core.location import CodeKind
+from modpack.core.names import is_within
 from modpack.core.plan import Decision, PackagingErrorReason, Problem
 from modpack.core.rules import Rule
 from modpack.discovery.walk import Walker
 
-__all__ = ["find_problems", "place_of"]
+__all__ = ["find_problems", "place_of", "why_not_interned"]
+
+_SAVED = "it was to be saved by name"
 
 _NO_SOURCE = {
     CodeKind.EXTENSION: PackagingErrorReason.IS_EXTENSION_MODULE,
@@ -30,10 +33,10 @@ def find_problems(
         if decision.action is Action.DENY:
             yield _problem(walker, module, PackagingErrorReason.DENIED, f"by {decision.why}")
         elif decision.action is Action.INTERN:
-            yield from _interning_problems(walker, decision)
+            yield from _interning_problems(walker, decision, decisions)
         elif decision.action is Action.MOCK:
             yield from _mocking_problems(walker, decision)
-    for module in walker.undecided:
+    for module in walker.open_questions():
         yield from _undecided_problems(walker, module)
     for rule in unmatched:
         yield Problem(str(rule), PackagingErrorReason.EMPTY_MATCH)
@@ -48,24 +51,48 @@ def place_of(walker: Walker, edge: Edge) -> str | None:
     return f"{file or edge.importer}:{edge.line}"
 
 
-def _interning_problems(walker: Walker, decision: Decision) -> Iterator[Problem]:
-    module = decision.module
+def why_not_interned(walker: Walker, module: str) -> Problem | None:
+    """Why a module that the user saves by name cannot be interned; None if it can."""
+    location = walker.locate(module)
+    if location is None:
+        return _problem(walker, module, PackagingErrorReason.SOURCE_FILE_NOT_FOUND, _SAVED)
+    if location.kind is CodeKind.NAMESPACE:
+        context = f"{_SAVED}, but it is a folder without __init__.py: save the modules in it"
+        return _problem(walker, module, PackagingErrorReason.NO_DUNDER_FILE, context)
+    if location.kind in _NO_SOURCE:
+        context = f"{_SAVED}, but it is {location.file or location.kind.value}"
+        return _problem(walker, module, _NO_SOURCE[location.kind], context)
+    return None
+
+
+def _interning_problems(
+    walker: Walker, decision: Decision, decisions: Mapping[str, Decision]
+) -> Iterator[Problem]:
+    module, location = decision.module, decision.location
     failure = walker.scan(module).failure
-    if failure is not None:
-        location = walker.locate(module)
-        file = location.file if location and location.file else module
-        place = f"{file}:{failure.line}" if failure.line else file
-        reason = PackagingErrorReason.SOURCE_NOT_PARSABLE
-        yield _problem(walker, module, reason, failure.reason, place)
     if module == "__main__":
         yield _problem(walker, module, PackagingErrorReason.NO_DUNDER_FILE, _main_hint(walker))
-    elif module in walker.graph.roots() and decision.location is None:
-        return  # its source was given
-    elif decision.location is None:
-        yield _problem(walker, module, PackagingErrorReason.SOURCE_FILE_NOT_FOUND)
-    elif decision.location.kind in _NO_SOURCE:
-        file = decision.location.file or decision.location.kind.value
-        yield _problem(walker, module, _NO_SOURCE[decision.location.kind], f"it is {file}")
+    elif failure is not None:
+        file = location.file if location is not None and location.file else module
+        where = f"{file}:{failure.line}" if failure.line else file
+        reason = PackagingErrorReason.SOURCE_NOT_PARSABLE
+        yield _problem(walker, module, reason, failure.reason, where)
+    elif location is None and not _holds_interned(module, decisions):
+        reason = PackagingErrorReason.SOURCE_FILE_NOT_FOUND
+        edges = [e for e in walker.graph.edges_to(module) if e.kind.is_dependency]
+        context, place = (_by(edges[0]), place_of(walker, edges[0])) if edges else ("", None)
+        yield _problem(walker, module, reason, context, place)
+    elif location is not None and location.kind in _NO_SOURCE:
+        file = location.file or location.kind.value
+        yield _problem(walker, module, _NO_SOURCE[location.kind], f"it is {file}")
+
+
+def _holds_interned(package: str, decisions: Mapping[str, Decision]) -> bool:
+    """Whether a package will exist as the folder of a module whose source was given."""
+    return any(
+        other != package and is_within(other, package) and decision.action is Action.INTERN
+        for other, decision in decisions.items()
+    )
 
 
 def _mocking_problems(walker: Walker, decision: Decision) -> Iterator[Problem]:
@@ -98,8 +125,10 @@ def _undecided_problems(walker: Walker, module: str) -> Iterator[Problem]:
 
 
 def _by(edge: Edge) -> str:
-    return f"imported by {edge.importer}" if edge.kind is not ImportKind.PICKLE else (
-        f"{edge.importer} holds {', '.join(edge.names)}"
+    return (
+        f"imported by {edge.importer}"
+        if edge.kind is not ImportKind.PICKLE
+        else (f"{edge.importer} holds {', '.join(edge.names)}")
     )
 
 

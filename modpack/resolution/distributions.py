@@ -95,7 +95,12 @@ class DistributionIndex:
 
     def required_closure(self, distribution: Distribution) -> frozenset[str]:
         """The normalised names of all that a distribution requires, directly or not."""
-        by_name = {normalised(entry.found.name): entry for entry in self._installed}
+        if distribution.name not in self._closures:
+            self._closures[distribution.name] = self._close(distribution)
+        return self._closures[distribution.name]
+
+    def _close(self, distribution: Distribution) -> frozenset[str]:
+        by_name = {normalised(entry.described.name): entry for entry in self._installed}
         reached: set[str] = set()
         todo = [distribution.requires]
         while todo:
@@ -110,10 +115,14 @@ class DistributionIndex:
         return {}
 
     @cached_property
+    def _closures(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    @cached_property
     def _installed(self) -> tuple[_Installed, ...]:
         import importlib_metadata
 
-        return tuple(_Installed(found) for found in importlib_metadata.distributions())
+        return tuple(map(_Installed, importlib_metadata.Distribution.discover()))
 
     def _search(self, module: str, location: Location) -> Distribution | None:
         files = [location.file] if location.file else list(location.search)

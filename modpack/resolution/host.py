@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.machinery
+import pkgutil
 import sys
-from collections.abc import Iterable
-from importlib.machinery import ModuleSpec
+from collections.abc import Iterable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol, cast
 
 from modpack.core.location import CodeKind, Location
+from modpack.resolution.live import contents_of, is_blocked
 
 __all__ = ["HostEnvironment"]
 
@@ -51,16 +53,21 @@ class HostEnvironment:
 
     def live_attribute(self, module: str, name: str) -> str | None:
         """What a loaded module binds a name to, without triggering its ``__getattr__``."""
-        loaded = sys.modules.get(module)
-        bound = getattr(loaded, "__dict__", {})
+        bound = contents_of(sys.modules.get(module))
         if name not in bound:
             return None
         value = bound[name]
-        is_submodule = isinstance(value, ModuleType) and value.__name__ == f"{module}.{name}"
+        its_name = contents_of(value).get("__name__")
+        is_submodule = issubclass(type(value), ModuleType) and its_name == f"{module}.{name}"
         return "submodule" if is_submodule else "attribute"
 
     def _search(self, module: str) -> Location | None:
-        spec = _loaded_spec(module) or self._find_spec(module)
+        if is_blocked(module):
+            return None
+        try:
+            spec = _loaded_spec(module) or self._find_spec(module)
+        except ImportError:  # a finder's way to say that nobody may import it
+            return None
         return None if spec is None else self._described(module, spec)
 
     def _find_spec(self, module: str) -> ModuleSpec | None:
@@ -72,10 +79,9 @@ class HostEnvironment:
                 return None
             path = list(package.search)
         for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(module, path, None) if find is not None else None
+            spec = _ask(finder, module, path)
             if spec is not None:
-                return cast(ModuleSpec, spec)
+                return spec
         return None
 
     def _described(self, module: str, spec: ModuleSpec) -> Location:
@@ -115,19 +121,42 @@ class HostEnvironment:
         return CodeKind.SOURCE
 
 
+def _ask(finder: object, module: str, path: list[str] | None) -> ModuleSpec | None:
+    if finder is PathFinder:
+        return _search_folders(module, sys.path if path is None else path)
+    find = getattr(finder, "find_spec", None)
+    return cast("ModuleSpec | None", find(module, path, None)) if find is not None else None
+
+
+def _search_folders(module: str, folders: Sequence[str]) -> ModuleSpec | None:
+    """What PathFinder finds; it cannot say that of a PEP 420 folder in an unloaded package."""
+    portions: list[str] = []
+    for folder in folders:
+        finder = pkgutil.get_importer(folder or str(Path.cwd()))
+        spec = finder.find_spec(module) if finder is not None else None
+        if spec is not None and spec.loader is not None:
+            return spec
+        portions.extend(_folders(spec.submodule_search_locations) if spec is not None else ())
+    if not portions:
+        return None
+    spec = ModuleSpec(module, None, is_package=True)
+    spec.submodule_search_locations = portions
+    return spec
+
+
 def _loaded_spec(module: str) -> ModuleSpec | None:
     """The spec of a loaded module, with the folders that it has by now."""
-    loaded = sys.modules.get(module)
-    spec = getattr(loaded, "__dict__", {}).get("__spec__")
+    contents = contents_of(sys.modules.get(module))
+    spec = contents.get("__spec__")
     if not isinstance(spec, ModuleSpec) or spec.name != module:
         return None
     if spec.submodule_search_locations is None:
         return spec
-    folders = _folders(getattr(loaded, "__path__", None)) or _folders(
-        spec.submodule_search_locations
-    )
+    path = cast("Iterable[str] | None", contents.get("__path__"))
     current = ModuleSpec(module, spec.loader, origin=spec.origin, is_package=True)
-    current.submodule_search_locations = list(folders)
+    current.submodule_search_locations = list(
+        _folders(path) or _folders(spec.submodule_search_locations)
+    )
     current.has_location = spec.has_location
     return current
 

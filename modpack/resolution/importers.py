@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 import sys
 from abc import ABC, abstractmethod
-from pickle import whichmodule as _pickle_whichmodule
 from types import ModuleType
 
 from modpack.errors import ObjMismatchError, ObjNotFoundError
+from modpack.resolution.live import contents_of
 
 __all__ = ["Importer", "OrderedImporter", "importer_of", "sys_importer"]
 
@@ -77,7 +77,8 @@ class Importer(ABC):
         if found is None:
             return _MISSING
         for part in attribute.split("."):
-            found = getattr(found, part, _MISSING)
+            bound = contents_of(found) if issubclass(type(found), ModuleType) else {}
+            found = bound[part] if part in bound else getattr(found, part, _MISSING)
             if found is _MISSING:
                 break
         return found
@@ -91,7 +92,7 @@ class _SysImporter(Importer):
 
     def whichmodule(self, obj: object, name: str) -> str:
         module = getattr(obj, "__module__", None)
-        return str(module) if module else _pickle_whichmodule(obj, name)
+        return str(module) if module else _module_holding(obj, name)
 
     def loaded_module(self, module_name: str) -> ModuleType | None:
         module = sys.modules.get(module_name)
@@ -164,9 +165,18 @@ class OrderedImporter(Importer):
         return f"OrderedImporter({', '.join(map(repr, self.importers))})"
 
 
+def _module_holding(obj: object, name: str) -> str:
+    """The loaded module that binds a name to an object which does not say where it lives."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name not in ("__main__", "__mp_main__"):
+            if contents_of(module).get(name) is obj:
+                return module_name
+    return "__main__"
+
+
 def importer_of(module: ModuleType) -> Importer | None:
     """The package importer that a loaded module came from; None for ordinary modules."""
-    owner = getattr(module, "__dict__", {}).get("__modpack__")
+    owner = contents_of(module).get("__modpack__")
     return owner if isinstance(owner, Importer) else None
 
 

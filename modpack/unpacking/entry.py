@@ -39,7 +39,9 @@ def _recorded(archive: Archive) -> tuple[tuple[str, str] | None, list[tuple[str,
         saved = [(str(package), str(resource)) for package, resource in record["pickles"]]
         return (str(main[0]), str(main[1])) if main else None, saved
     except (ValueError, KeyError, TypeError, IndexError) as failure:
-        raise ArchiveError(archive.source, f"is not as it should be ({failure})", _ENTRY) from failure
+        raise ArchiveError(
+            archive.source, f"is not as it should be ({failure})", _ENTRY
+        ) from failure
 
 
 def _guessed(archive: Archive) -> list[tuple[str, str]]:

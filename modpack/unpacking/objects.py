@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -10,32 +11,89 @@ import torch
 
 from modpack.archive.base import Archive
 from modpack.archive.writer import ArchiveWriter
+from modpack.core.hookspec import hook_records
+from modpack.errors import ModpackError
+from modpack.hooks.kinds import KINDS
+from modpack.hooks.restoring import register_payload, remove_hooks
+from modpack.hooks.selection import HookChoice, check_names, selector
 from modpack.pickling.loading import unpickle_object
 from modpack.pickling.storages import StorageLoader
 from modpack.unpacking.records import ZipReader
+from modpack.unpacking.specs import read_specs
 
-__all__ = ["load_object"]
+__all__ = ["Loaded", "load_object"]
 
 
-def load_object(importer: Any, archive: Archive, record: str, map_location: Any) -> Any:
-    """Load one pickle of an open package.
+@dataclass
+class Loaded:
+    """What was loaded.
+
+    Attributes:
+        obj: the object.
+        extras: what was saved along with it, by name.
+        handles: torch's handles of the hooks that were registered, by hook name.
+        hooks: the hooks themselves, by name.
+    """
+
+    obj: Any = None
+    extras: dict[str, Any] = field(default_factory=dict)
+    handles: dict[str, Any] = field(default_factory=dict)
+    hooks: dict[str, Any] = field(default_factory=dict)
+
+
+def load_object(
+    importer: Any,
+    archive: Archive,
+    record: str,
+    map_location: Any,
+    hooks: HookChoice = True,
+    restore_global: bool = False,
+) -> Loaded:
+    """Load one pickle of an open package, and register its hooks.
 
     Args:
         importer: the package's importer.
         archive: its records.
         record: the pickle's record.
         map_location: where tensors go; see :func:`torch.load`.
+        hooks: which hooks to register.
+        restore_global: whether process-wide hooks are among them.
     """
     data = archive.read(record)
-    loaded = unpickle_object(
+    result = Loaded()
+    _, appended_record = hook_records(record)
+    appended = archive.read(appended_record) if archive.has(appended_record) else b""
+    wanted = _wanted_names(archive, record, hooks) if appended else frozenset()
+
+    def take(payload: dict[str, Any]) -> None:
+        result.extras.update(payload.get("extras", {}))
+        if "hooks" in payload:
+            names = wanted.__contains__
+            result.handles.update(register_payload(payload, names, restore_global))
+            result.hooks.update({name: hook for name, *_, hook in payload["hooks"]})
+
+    result.obj = unpickle_object(
         data,
         resource=record,
         import_module=importer.import_module,
         storages=StorageLoader(archive, map_location, record),
         package=_Rebuilding(importer, archive, map_location),
+        appended=appended,
+        on_payload=take,
     )
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
-    return loaded
+    if hooks is False:
+        remove_hooks(result.obj)
+    return result
+
+
+def _wanted_names(archive: Archive, record: str, hooks: HookChoice) -> frozenset[str]:
+    specs = read_specs(archive, record)
+    unknown = sorted({spec.kind for spec in specs} - set(KINDS))
+    if unknown:
+        raise ModpackError(f"hooks of unknown kinds {', '.join(unknown)}; is modpack too old?")
+    check_names(hooks, specs)
+    return frozenset(spec.name for spec in specs if selector(hooks)(spec))
 
 
 class _Rebuilding:
@@ -60,7 +118,7 @@ class _Rebuilding:
 
     @cached_property
     def zip_reader(self) -> Any:
-        """torch's own reader where there are ScriptModules of torch.package, else ours."""
+        """Torch's own reader where there are ScriptModules of torch.package, else ours."""
         if not any(name.startswith(".data/ts_code/") for name in self._archive.names()):
             return ZipReader(self._archive)
         return torch._C.PyTorchFileReader(_rewritten(self._archive))

@@ -390,6 +390,7 @@ def test_the_strongest_block_around_an_import_wins() -> None:
         ("importlib.import_module('a' + '.' + 'b')", "a.b"),
         ("NAME = 'a.b'\nimportlib.import_module(NAME)", "a.b"),
         ("NAME: str = 'a.b'\ndef f(): return importlib.import_module(NAME)", "a.b"),
+        ("N = 'a.b'\nclass C:\n N = 1\n def f(self): importlib.import_module(N)", "a.b"),
         ("HOME = __name__ + '.'\nimportlib.import_module(HOME + 'x')", "pkg.sub.mod.x"),
         ("x = [y for y in (importlib.import_module('a.b').z,) if y]", "a.b"),
         ("@importlib.import_module('a.b').mark\ndef f(): pass", "a.b"),
@@ -439,11 +440,12 @@ def test_a_dynamic_import_takes_the_kind_of_a_guard_but_not_of_a_function() -> N
         d = importlib.import_module("d") if importlib.util.find_spec("d") else None
         e = importlib.import_module("e") if TYPE_CHECKING else importlib.import_module("f")
         g = importlib.util.find_spec("g") and importlib.import_module("g")
+        h = None if not importlib.util.find_spec("h") else importlib.import_module("h")
     """
     found = kinds(source)
-    assert {name: found[name] for name in "abcdefg"} == {
+    assert {name: found[name] for name in "abcdefgh"} == {
         **{"a": DYNAMIC, "b": GUARDED, "c": NEVER, "d": GUARDED},
-        **{"e": NEVER, "f": DYNAMIC, "g": GUARDED},
+        **{"e": NEVER, "f": DYNAMIC, "g": GUARDED, "h": GUARDED},
     }
 
 
@@ -743,7 +745,7 @@ def test_the_callers_depth_does_not_matter() -> None:
 @pytest.mark.parametrize(
     ("source", "line", "reason"),
     [
-        ("x = 1\nimport\n", 2, "invalid syntax"),
+        ("x = 1\ny = = 2\n", 2, "invalid syntax"),
         ("def f(:\n", 1, "invalid syntax"),
         ("x = 1\nprint 'hello'\n", 2, "Missing parentheses"),
         ("x = '\n", 1, "unterminated string"),

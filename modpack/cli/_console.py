@@ -1,0 +1,61 @@
+"""What commands write, and where."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+__all__ = ["make_console", "show", "warn", "write"]
+
+_PLAIN_WIDTH = 120
+"""Columns where no terminal says how many there are."""
+
+
+def make_console(stderr: bool = False) -> Console:
+    """A console on stdout or stderr: colours at a terminal only, wide enough in a pipe."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    is_sized = stream.isatty() or "COLUMNS" in os.environ
+    return Console(
+        file=stream, width=None if is_sized else _PLAIN_WIDTH, highlight=False, soft_wrap=False
+    )
+
+
+def show(content: RenderableType) -> None:
+    """Render something onto stdout."""
+    console = make_console()
+    with console.capture() as captured:
+        console.print(content)
+    lines = (line.rstrip() for line in captured.get().splitlines())
+    write("".join(f"{line}\n" for line in lines))
+
+
+def write(content: str | bytes) -> None:
+    """Write text, or bytes as they are, to stdout.
+
+    Whoever reads from a pipe may close it when they have seen enough (``| head``): the rest is
+    then not written, and the command's outcome stays what it is.
+    """
+    try:
+        click.echo(content, nl=False, color=True)
+    except BrokenPipeError:
+        _forget_stdout()
+
+
+def warn(text: str) -> None:
+    """Tell a warning on stderr."""
+    click.secho(f"warning: {text}", err=True, fg="yellow")
+
+
+def _forget_stdout() -> None:
+    """Send what is still buffered nowhere: Python would complain about it at its end."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)

@@ -1,0 +1,66 @@
+"""How commands fail: one clear message, a documented exit status, no traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+from click.exceptions import Exit
+
+from modpack.cli._console import write
+from modpack.errors import ModpackError
+
+__all__ = ["ERROR", "FINDINGS", "INTERRUPTED", "failing_clearly"]
+
+FINDINGS = 1
+"""The command did its work and found something wrong."""
+ERROR = 2
+"""The command could not do its work."""
+INTERRUPTED = 130
+"""Somebody pressed Ctrl-C, as shells count it."""
+
+
+@contextmanager
+def failing_clearly(as_json: bool) -> Iterator[None]:
+    """Turn a user's mistake into a message and :data:`ERROR`.
+
+    What is left to propagate with a traceback is a mistake of modpack's own.
+
+    Args:
+        as_json: whether to tell it as JSON on stdout instead of as text on stderr.
+    """
+    try:
+        yield
+    except (ModpackError, OSError, click.UsageError) as failure:
+        if isinstance(failure, click.UsageError) and not as_json:
+            raise
+        _tell(failure, as_json)
+        raise Exit(ERROR) from failure
+    except KeyboardInterrupt as failure:
+        click.echo("interrupted", err=True)
+        raise Exit(INTERRUPTED) from failure
+
+
+def _tell(failure: Exception, as_json: bool) -> None:
+    message = _message(failure)
+    trace = str(getattr(failure, "trace", ""))
+    if as_json:
+        from modpack.report.as_json import dumps, error_document
+
+        more = {"traceback": trace} if trace else {}
+        write(dumps(error_document(type(failure).__name__, message, **more)))
+        return
+    if trace:
+        click.echo(trace, err=True, nl=False)
+    click.secho("Error: ", err=True, fg="red", nl=False)
+    click.echo(message, err=True)
+
+
+def _message(failure: Exception) -> str:
+    if isinstance(failure, click.UsageError):
+        return failure.format_message()
+    if isinstance(failure, OSError) and not isinstance(failure, ModpackError):
+        reason = failure.strerror or str(failure) or type(failure).__name__
+        return f"{failure.filename}: {reason}" if failure.filename else reason
+    return str(failure)

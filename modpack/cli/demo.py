@@ -1,0 +1,45 @@
+"""``modpack demo``: the whole journey of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from modpack.cli._console import make_console
+from modpack.cli._failures import failing_clearly
+
+__all__ = ["demo_command"]
+
+
+_HELP = """\
+Train a small model, package it, reload it where its code cannot be imported.
+
+\b
+Examples:
+  modpack demo
+  modpack demo --keep somewhere
+"""
+
+
+@click.command(
+    "demo", help=_HELP, epilog="Exit status: 0 if every promise was kept, 1 if not, 2 on an error."
+)
+@click.option(
+    "--keep",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Leave the project and the package in this folder.",
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    help="How often the training goes through its images.  [default: enough for some seconds]",
+)
+def demo_command(keep: Path | None, epochs: int | None) -> None:
+    """Train a small model, package it, reload it where its code cannot be imported."""
+    with failing_clearly(as_json=False):
+        from modpack.demo import EPOCHS, run
+
+        status = run(make_console(), keep, EPOCHS if epochs is None else epochs)
+    click.get_current_context().exit(status)

@@ -1,0 +1,133 @@
+"""``modpack inspect``: what a package holds, read without running anything in it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from modpack.cli._console import show, write
+from modpack.cli._failures import failing_clearly
+
+if TYPE_CHECKING:
+    from modpack.archive.base import Archive
+    from modpack.core.planjson import Json
+
+__all__ = ["inspect_command"]
+
+
+_HELP = """\
+Show what a package holds, and why.
+
+FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
+in it is run or unpickled, so that a package of unknown origin can be looked at.
+
+\b
+Examples:
+  modpack inspect model.modpack
+  modpack inspect model.modpack --source mylib.net
+  modpack inspect model.modpack --json | jq '.modules[] | select(.action == "intern")'
+"""
+
+
+@click.command(
+    "inspect", help=_HELP, epilog="Exit status: 0 if the package could be read, 2 if not."
+)
+@click.argument("file", metavar="FILE")
+@click.option("--tree", "tree", is_flag=True, help="Show the package's files as a tree instead.")
+@click.option(
+    "--source", metavar="MODULE", help="Print the source of a packaged module instead, as it is."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inspect_command(file: str, tree: bool, source: str | None, as_json: bool) -> None:
+    """Show what a package holds, and why."""
+    with failing_clearly(as_json):
+        if tree and source is not None:
+            raise click.UsageError("--tree and --source exclude each other: give one of them")
+        if tree:
+            _show_tree(file, as_json)
+        elif source is not None:
+            _show_source(file, source, as_json)
+        else:
+            _show_facts(file, as_json)
+
+
+def _show_facts(file: str, as_json: bool) -> None:
+    from modpack.report.archived import package_facts
+
+    facts = package_facts(file)
+    if as_json:
+        from modpack.report.as_json import dumps, package_document
+
+        write(dumps(package_document(facts)))
+    else:
+        from modpack.report.text import package_report
+
+        show(package_report(facts))
+
+
+def _show_tree(file: str, as_json: bool) -> None:
+    from modpack.archive.reader import open_archive
+    from modpack.core.directory import Directory
+    from modpack.report.as_json import SCHEMA, dumps
+    from modpack.report.wording import printable
+
+    with open_archive(file) as archive:
+        if as_json:
+            records: list[Json] = [
+                {"record": name, "size_bytes": archive.size(name)} for name in archive.names()
+            ]
+            write(dumps({"schema": SCHEMA, "records": records}))
+        else:
+            tree = str(Directory.of(file, archive.names()))
+            write(printable(tree, keep="\n") + "\n")
+
+
+def _show_source(file: str, module: str, as_json: bool) -> None:
+    from modpack.archive.manifest import read_manifest
+    from modpack.archive.reader import open_archive
+    from modpack.report.as_json import SCHEMA, dumps
+    from modpack.report.wording import printable
+
+    with open_archive(file) as archive:
+        record = _record_of(archive, module)
+        content = archive.read(record, verify=read_manifest(archive))
+    if as_json:
+        text = _decoded(file, record, content)
+        write(dumps({"schema": SCHEMA, "module": module, "record": record, "source": text}))
+    elif sys.stdout.isatty():
+        write(printable(_decoded(file, record, content), keep="\n\t"))
+    else:
+        write(content)
+
+
+def _record_of(archive: Archive, module: str) -> str:
+    from modpack.archive.layout import EXTERN_MODULES
+    from modpack.core.names import module_record, require_module_name
+    from modpack.errors import ModpackError
+
+    try:
+        require_module_name(module, "--source")
+    except ValueError as failure:
+        raise click.UsageError(str(failure)) from failure
+    package, plain = module_record(module, True), module_record(module, False)
+    if archive.has(package) or archive.has(plain):
+        return package if archive.has(package) else plain
+    if archive.has(EXTERN_MODULES) and module.encode() in archive.read(EXTERN_MODULES).split(b"\n"):
+        raise ModpackError(
+            f"{archive.source} holds no source of {module!r}: it is extern, "
+            "so that it comes from where the package is loaded"
+        )
+    return plain
+
+
+def _decoded(file: str, record: str, content: bytes) -> str:
+    from importlib.util import decode_source
+
+    from modpack.errors import ArchiveError
+
+    try:
+        return decode_source(content)
+    except (SyntaxError, UnicodeDecodeError) as failure:
+        raise ArchiveError(file, f"it is no source text: {failure}", record) from failure

@@ -1,0 +1,112 @@
+"""Import statements inside functions, made relative when packaged code is compiled.
+
+``import mylib.ops`` in a packaged function means the packaged ``mylib``. When Python runs the
+statement, the module's own ``__import__`` sees to that. A tracer such as torch.compile does not
+run it: it reads the bytecode and imports by itself, under the real name, from the host. A
+relative import cannot be taken for anything else, so that is what such a statement is compiled
+into. The source file, its line numbers and everything at module level stay as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from types import CodeType
+
+__all__ = ["compile_module"]
+
+_MAY_BE_LOCAL = re.compile(rb"^[ \t]+(?:import|from)\b|[:;][ \t]*(?:import|from)\b", re.MULTILINE)
+_UNUSED = "_modpack_imported"
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+
+
+def compile_module(
+    source: bytes, file: str, package: str, is_ours: Callable[[str], bool], optimize: int = -1
+) -> CodeType:
+    """Compile a packaged module's source.
+
+    Args:
+        source: the source, in any encoding that it declares (PEP 263).
+        file: the path that tracebacks show.
+        package: the module's ``__package__``; its first component is the namespace.
+        is_ours: whether an absolute module path must not reach the host.
+        optimize: as :func:`compile` takes it.
+
+    Raises:
+        SyntaxError, ValueError: the source is no Python.
+    """
+    if _MAY_BE_LOCAL.search(source):
+        try:
+            tree = ast.parse(source, file)
+            if _make_relative(tree, package.count(".") + 1, is_ours):
+                code: CodeType = compile(tree, file, "exec", dont_inherit=True, optimize=optimize)
+                return code
+        except RecursionError:  # nested too deeply for a tree; compiling text goes deeper
+            pass
+    compiled: CodeType = compile(source, file, "exec", dont_inherit=True, optimize=optimize)
+    return compiled
+
+
+def _make_relative(tree: ast.Module, level: int, is_ours: Callable[[str], bool]) -> bool:
+    """Replace the import statements of functions in place; tells whether there were any."""
+    changed = False
+    for block in _function_blocks(tree):
+        relative = [new for old in block for new in _replacement(old, level, is_ours)]
+        if list(map(id, relative)) != list(map(id, block)):
+            block[:] = relative
+            changed = True
+    return changed
+
+
+def _function_blocks(tree: ast.Module) -> Iterator[list[ast.stmt]]:
+    """All lists of statements that run in a function's scope; class bodies are none."""
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while waiting:
+        node, in_function = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            in_function = True
+        elif isinstance(node, ast.ClassDef):
+            in_function = False
+        for name in _BLOCKS:
+            block = getattr(node, name, None)
+            if not isinstance(block, list):
+                continue
+            waiting.extend((child, in_function) for child in block)
+            if in_function and block and isinstance(block[0], ast.stmt):
+                yield block
+
+
+def _replacement(
+    statement: ast.stmt, level: int, is_ours: Callable[[str], bool]
+) -> Iterator[ast.stmt]:
+    if isinstance(statement, ast.ImportFrom) and not statement.level:
+        ours = is_ours(statement.module or "")
+        yield _from(statement, level, statement.module, *statement.names) if ours else statement
+    elif isinstance(statement, ast.Import) and any(is_ours(a.name) for a in statement.names):
+        for alias in statement.names:
+            yield from _imports(statement, alias, level, is_ours(alias.name))
+    else:
+        yield statement
+
+
+def _imports(place: ast.stmt, alias: ast.alias, level: int, ours: bool) -> Iterator[ast.stmt]:
+    """``import a.b.c``, or ``import a.b.c as d``."""
+    if not ours:
+        yield ast.copy_location(ast.Import([alias]), place)
+        return
+    # Every module has a __doc__: this imports a.b.c, whatever a.b says that its c is.
+    yield _from(place, level, alias.name, _alias("__doc__", _UNUSED, place))
+    parent, _, last = alias.name.rpartition(".")
+    if alias.asname:
+        yield _from(place, level, parent or None, _alias(last, alias.asname, place))
+    else:
+        yield _from(place, level, None, _alias(alias.name.partition(".")[0], None, place))
+
+
+def _from(place: ast.stmt, level: int, module: str | None, *names: ast.alias) -> ast.stmt:
+    return ast.copy_location(ast.ImportFrom(module, list(names), level), place)
+
+
+def _alias(name: str, asname: str | None, place: ast.stmt) -> ast.alias:
+    return ast.copy_location(ast.alias(name, asname), place)

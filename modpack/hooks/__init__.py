@@ -1,0 +1,1 @@
+"""Model hooks: found on a live model, described as specs, registered again after loading."""

@@ -1,0 +1,44 @@
+"""Parametrized modules, which refuse to be pickled, taken apart and put together again.
+
+``torch.nn.utils.parametrize`` gives each parametrized module a class of its own, made on the
+spot, with a property for each parametrized tensor. What has to travel is the original class
+and the module's state; the class is made again by the functions that torch makes it with.
+
+Pickles in packages name :func:`make_parametrized`; its module path and signature are part of
+the archive format.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.utils import parametrize
+
+__all__ = ["fill_parametrized", "is_parametrized", "make_parametrized", "reduce_parametrized"]
+
+
+def is_parametrized(module: torch.nn.Module) -> bool:
+    """Whether a module has the class that torch made for its parametrizations."""
+    made_here = type(module).__module__ == parametrize.__name__
+    return made_here and parametrize.is_parametrized(module)
+
+
+def reduce_parametrized(module: torch.nn.Module, state: dict[str, Any]) -> tuple[Any, ...]:
+    """What pickle needs to make a parametrized module again."""
+    original = type(module).__bases__[0]
+    return make_parametrized, (original,), state, None, None, fill_parametrized
+
+
+def make_parametrized(original: type[torch.nn.Module]) -> torch.nn.Module:
+    """An empty module of the original class."""
+    module: torch.nn.Module = original.__new__(original)
+    return module
+
+
+def fill_parametrized(module: torch.nn.Module, state: dict[str, Any]) -> None:
+    """Give a module its state, its class and its parametrized tensors."""
+    torch.nn.Module.__setstate__(module, state)
+    parametrize._inject_new_class(module)
+    for name in module.parametrizations:  # type: ignore[union-attr]
+        parametrize._inject_property(module, name)

@@ -1,0 +1,84 @@
+"""Registering hooks again, on objects that were loaded."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from modpack.errors import ModpackError
+from modpack.hooks.kinds import KINDS, kinds_of
+from modpack.hooks.native import travels_natively
+from modpack.pickling.paths import objects_in
+
+__all__ = ["register_payload", "remove_hooks"]
+
+
+def register_payload(
+    payload: dict[str, Any], wanted: Callable[[str], bool], restore_global: bool
+) -> dict[str, Any]:
+    """Register the hooks of a payload through torch's public API, in their order.
+
+    Ids are fresh, so that a hook that is registered later overwrites none of them.
+
+    Args:
+        payload: what :meth:`HookCollector.take` made, loaded again.
+        wanted: tells by name whether a hook is wanted.
+        restore_global: whether to register process-wide hooks.
+
+    Returns:
+        torch's handles, by hook name.
+
+    Raises:
+        ModpackError: a kind of hook is unknown.
+    """
+    # hooks that stayed in a module's state keep their ids: new ones must not take them
+    RemovableHandle.next_id = max(RemovableHandle.next_id, int(payload["next_id"]))
+    for kind, target in payload["dropped"]:
+        _row(kind).clear(target, travels_natively)
+    handles: dict[str, Any] = {}
+    fresh: dict[tuple[int, int], int] = {}
+    for name, kind, target, flags, identity, hook in payload["hooks"]:
+        row = _row(kind)
+        if wanted(name) and (restore_global or row.scope != "global"):
+            handles[name] = row.register(target, hook, flags)
+            fresh[id(target), identity] = getattr(handles[name], "id", identity)
+    for handle, owner, table, identity, extras in payload["handles"]:
+        _link(handle, owner, table, fresh.get((id(owner), identity), identity), extras)
+    return handles
+
+
+def remove_hooks(obj: Any) -> None:
+    """Take off every hook that travelled in the state of modules; torch's own stay."""
+    for part in _modules_in(obj):
+        for kind in kinds_of("module"):
+            kind.clear(part, travels_natively)
+        if not part._backward_hooks:
+            part._is_full_backward_hook = None
+
+
+def _modules_in(obj: Any) -> Iterator[torch.nn.Module]:
+    if isinstance(obj, torch.nn.Module):
+        yield from obj.modules()
+    else:
+        yield from (part for part in objects_in(obj) if isinstance(part, torch.nn.Module))
+
+
+def _row(kind: str) -> Any:
+    if kind not in KINDS:
+        raise ModpackError(f"hooks of kind {kind!r} are not known; is modpack too old?")
+    return KINDS[kind]
+
+
+def _link(
+    handle: RemovableHandle, owner: Any, table: str, identity: int, extras: list[str]
+) -> None:
+    """Connect a handle that the loaded objects hold with the hook that it can remove."""
+    holder = getattr(owner, table, None)
+    if holder is not None:
+        handle.id = identity
+        handle.hooks_dict_ref = weakref.ref(holder)
+        handle.extra_dict_ref = tuple(weakref.ref(getattr(owner, name)) for name in extras)

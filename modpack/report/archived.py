@@ -1,0 +1,228 @@
+"""Facts about a package file: read, never run.
+
+Packages of ``torch.package`` give what they record: which sources they hold, which of them are
+stand-ins, which modules are extern. Why, and who imports what, they do not say.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from modpack.archive import layout
+from modpack.archive.base import Archive
+from modpack.archive.manifest import Manifest, package_digest, read_manifest, verify_records
+from modpack.archive.reader import open_archive
+from modpack.core.actions import Action, Owner
+from modpack.core.names import module_record, resource_record, root_of
+from modpack.core.plan import Decision, Plan
+from modpack.errors import ArchiveError
+from modpack.report.facts import (
+    ModuleFacts,
+    PackageFacts,
+    ResourceFacts,
+    ResourceKind,
+    StorageFacts,
+)
+from modpack.report.planned import importers_of, provider_of
+from modpack.report.recorded import (
+    Objects,
+    Provider,
+    read_environment,
+    read_objects,
+    read_plan,
+)
+
+__all__ = ["package_facts"]
+
+_STAND_INS: Final = "_modpack_mock"
+"""The module that modpack's stand-ins import; it is in every package that has some."""
+_STAND_INS_RULE: Final = "implicit: stand-ins of mocked modules are made of it"
+_STAND_INS_NEED: Final = "implicit: stand-ins of mocked modules need it"
+_ANCESTORS_STAND_INS: Final = "_mock.py"
+"""The record that torch.package's stand-ins import."""
+_ANCESTORS_IMPORT: Final = b"from _mock import MockedObject"
+_COMPILED: Final = (".data/ts_code/", layout.MODPACK_PREFIX + "torchscript/")
+
+
+def package_facts(source: str | os.PathLike[str]) -> PackageFacts:
+    """The facts about a package.
+
+    The archive's structure is checked, and so are the digests of the records that are read.
+
+    Args:
+        source: a package file, or the folder of an unzipped package; modpack's or torch.package's.
+
+    Raises:
+        TypeError: it is no path.
+        ArchiveError: it is no package, or a damaged one.
+    """
+    with open_archive(source) as archive:
+        manifest = read_manifest(archive)
+        if manifest is None:
+            return _of_torch_package(archive)
+        verify_records(archive, manifest, ())
+        return _of_modpack(archive, manifest)
+
+
+def _of_modpack(archive: Archive, manifest: Manifest) -> PackageFacts:
+    plan = read_plan(archive, manifest)
+    environment = read_environment(archive, manifest)
+    objects = read_objects(archive, manifest)
+    planned = [_planned(archive, plan, d, environment.providers) for d in plan.decisions.values()]
+    modules = _sorted([*planned, *_unplanned(archive, plan)])
+    return PackageFacts(
+        file=archive.source,
+        size_bytes=_size(archive),
+        format=f"modpack {manifest.format}",
+        digest=archive.read(layout.MANIFEST_DIGEST).decode("ascii"),
+        modules=modules,
+        resources=_resources(archive, modules, _pickle_records(archive, objects)),
+        storages=_storages(archive),
+        writer=manifest.writer,
+        python=environment.python,
+        torch=environment.torch,
+        platform=environment.platform,
+        entry=objects.entry,
+        notes=plan.notes,
+    )
+
+
+def _of_torch_package(archive: Archive) -> PackageFacts:
+    interned = [_recorded(archive, name) for name in archive.names() if _is_code(name)]
+    externs = [_extern(module, None) for module in _extern_modules(archive)]
+    modules = _sorted([*interned, *externs])
+    pickles = frozenset(name for name in archive.names() if name.endswith(".pkl"))
+    resources = _resources(archive, modules, pickles)
+    return PackageFacts(
+        file=archive.source,
+        size_bytes=_size(archive),
+        format="torch.package",
+        digest=package_digest(archive),
+        modules=modules,
+        resources=resources,
+        storages=_storages(archive),
+        python=_text(archive, layout.PYTHON_VERSION).strip() or None,
+        entry=_only_pickle(resources),
+    )
+
+
+def _planned(
+    archive: Archive, plan: Plan, decision: Decision, providers: Mapping[str, Provider]
+) -> ModuleFacts:
+    module, is_extern = decision.module, decision.action is Action.EXTERN
+    provider = providers.get(root_of(module)) if is_extern else None
+    is_installed = provider is not None and not provider.editable
+    record = None if is_extern else _record_of(archive, module)
+    return ModuleFacts(
+        module,
+        decision.action,
+        str(decision.rule),
+        decision.overridden_by,
+        importers_of(plan, module),
+        provider_of(module, is_installed) if is_extern else None,
+        provider.distribution if provider is not None else None,
+        provider.version if provider is not None else None,
+        record,
+        archive.size(record) if record is not None else None,
+    )
+
+
+def _unplanned(archive: Archive, plan: Plan) -> Iterator[ModuleFacts]:
+    """What stand-ins bring along: no plan mentions it."""
+    record = module_record(_STAND_INS, False)
+    if _STAND_INS not in plan.decisions and archive.has(record):
+        size = archive.size(record)
+        yield ModuleFacts(
+            _STAND_INS, Action.INTERN, _STAND_INS_RULE, record=record, size_bytes=size
+        )
+    for module in _extern_modules(archive):
+        if module not in plan.decisions:
+            yield _extern(module, _STAND_INS_NEED)
+
+
+def _recorded(archive: Archive, record: str) -> ModuleFacts:
+    """A module of a package of torch.package, known by its record alone."""
+    action = Action.MOCK if _is_ancestors_stand_in(archive, record) else Action.INTERN
+    path = record[: -len(".py")].removesuffix("/__init__")
+    module, size = path.replace("/", "."), archive.size(record)
+    return ModuleFacts(module, action, record=record, size_bytes=size)
+
+
+def _extern(module: str, rule: str | None) -> ModuleFacts:
+    owner = provider_of(module, is_installed=False)
+    # Without a record of distributions nobody can tell loose code from installed code.
+    provided_by = None if owner is Owner.LOCAL and rule is None else owner
+    return ModuleFacts(module, Action.EXTERN, rule, provided_by=provided_by)
+
+
+def _is_code(record: str) -> bool:
+    return record.endswith(".py") and not layout.is_internal(record)
+
+
+def _is_ancestors_stand_in(archive: Archive, record: str) -> bool:
+    if record == _ANCESTORS_STAND_INS or not archive.has(_ANCESTORS_STAND_INS):
+        return False
+    return archive.read(record).startswith(_ANCESTORS_IMPORT)
+
+
+def _record_of(archive: Archive, module: str) -> str | None:
+    """The record of a module's source; folders without code have none."""
+    records = (module_record(module, is_package) for is_package in (True, False))
+    return next((record for record in records if archive.has(record)), None)
+
+
+def _extern_modules(archive: Archive) -> list[str]:
+    return [line for line in _text(archive, layout.EXTERN_MODULES).split("\n") if line]
+
+
+def _text(archive: Archive, record: str) -> str:
+    """The text of a record; empty if there is none."""
+    return archive.read(record).decode("utf-8", "replace") if archive.has(record) else ""
+
+
+def _pickle_records(archive: Archive, objects: Objects) -> frozenset[str]:
+    try:
+        return frozenset(resource_record(package, name) for package, name in objects.pickles)
+    except ValueError as failure:
+        raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure
+
+
+def _resources(
+    archive: Archive, modules: tuple[ModuleFacts, ...], pickles: frozenset[str]
+) -> tuple[ResourceFacts, ...]:
+    """Every record that is neither code, nor a storage, nor the format's own."""
+    code = {facts.record for facts in modules}
+    found = []
+    for name in sorted(archive.names()):
+        is_compiled = name.startswith(_COMPILED)
+        if name in code or (layout.is_internal(name) and not is_compiled):
+            continue
+        kind = ResourceKind.PICKLE if name in pickles else ResourceKind.FILE
+        kind = ResourceKind.TORCHSCRIPT if is_compiled else kind
+        found.append(ResourceFacts(name, kind, archive.size(name)))
+    return tuple(found)
+
+
+def _only_pickle(resources: tuple[ResourceFacts, ...]) -> tuple[str, str] | None:
+    pickles = [each.record for each in resources if each.kind is ResourceKind.PICKLE]
+    if len(pickles) != 1:
+        return None
+    folder, _, name = pickles[0].rpartition("/")
+    return folder.replace("/", "."), name
+
+
+def _storages(archive: Archive) -> StorageFacts:
+    names = [name for name in archive.names() if layout.is_storage(name)]
+    return StorageFacts(len(names), sum(map(archive.size, names)))
+
+
+def _size(archive: Archive) -> int:
+    path = Path(archive.source)
+    return path.stat().st_size if path.is_file() else sum(map(archive.size, archive.names()))
+
+
+def _sorted(modules: list[ModuleFacts]) -> tuple[ModuleFacts, ...]:
+    return tuple(sorted(modules, key=lambda facts: facts.module))

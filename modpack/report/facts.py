@@ -1,0 +1,173 @@
+"""The facts about a package or a plan, as values; nothing here reads files or prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from modpack.core.actions import Action, Owner
+from modpack.core.imports import ImportKind
+from modpack.core.plan import Note, Problem
+
+__all__ = [
+    "ImporterFacts",
+    "ModuleFacts",
+    "PackageFacts",
+    "PlanFacts",
+    "ResourceFacts",
+    "ResourceKind",
+    "StorageFacts",
+]
+
+
+@dataclass(frozen=True)
+class ImporterFacts:
+    """One piece of evidence that a module is needed.
+
+    Attributes:
+        importer: the module path of what imports it, or a saved object (``<model/model.pkl>``).
+        file: where the importer's code is: the record in a package, the file for a plan; None
+            if it is not known.
+        line: 1-based line of the import; None where there is no such line.
+        kind: how strong the dependency is.
+    """
+
+    importer: str
+    file: str | None
+    line: int | None
+    kind: ImportKind
+
+    @property
+    def place(self) -> str:
+        """``file:line``, or what of it is known."""
+        where = self.file or self.importer.strip("<>")
+        return where if self.line is None else f"{where}:{self.line}"
+
+
+@dataclass(frozen=True)
+class ModuleFacts:
+    """What happened to one module, and why.
+
+    Attributes:
+        module: its path.
+        action: what happened to it.
+        rule: the rule that matched; None if the package does not record it.
+        overridden_by: the hook that changed the rule's action, if one did.
+        importers: who needs it; empty if the package does not record it.
+        provided_by: who provides an extern module where the package is loaded; None for others.
+        distribution: the distribution that provided an extern module at export, if known.
+        version: that distribution's version at export.
+        record: the record that holds its source or its stand-in, if there is one.
+        size_bytes: bytes of that source.
+    """
+
+    module: str
+    action: Action
+    rule: str | None = None
+    overridden_by: str | None = None
+    importers: tuple[ImporterFacts, ...] = ()
+    provided_by: Owner | None = None
+    distribution: str | None = None
+    version: str | None = None
+    record: str | None = None
+    size_bytes: int | None = None
+
+    @property
+    def why(self) -> str:
+        """The rule, and the hook that overrode it, as a person reads them."""
+        rule = self.rule or "not recorded"
+        return f"{rule}, overridden by hook {self.overridden_by}" if self.overridden_by else rule
+
+    @property
+    def requirement(self) -> str | None:
+        """What to give to pip for an extern module (``numpy==2.1.0``), if known."""
+        return f"{self.distribution}=={self.version}" if self.distribution else None
+
+
+class ResourceKind(str, Enum):
+    """What a record that is no code and no tensor storage holds."""
+
+    PICKLE = "pickle"
+    """A saved object."""
+    TORCHSCRIPT = "torchscript"
+    """A part of a compiled module, as torch serialised it."""
+    FILE = "file"
+    """Text or bytes that the user saved."""
+
+
+@dataclass(frozen=True)
+class ResourceFacts:
+    """One record that is no code and no tensor storage.
+
+    Attributes:
+        record: its name.
+        kind: what it holds.
+        size_bytes: its size, uncompressed.
+    """
+
+    record: str
+    kind: ResourceKind
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class StorageFacts:
+    """The tensor storages of a package.
+
+    Attributes:
+        count: how many there are.
+        size_bytes: their bytes together.
+    """
+
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """What a package will hold.
+
+    Attributes:
+        modules: every module that was decided, sorted by path.
+        problems: everything that stops the package from being written.
+        notes: hazards and remarks.
+    """
+
+    modules: tuple[ModuleFacts, ...]
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True)
+class PackageFacts:
+    """What a package holds.
+
+    Attributes:
+        file: the package, as the user named it.
+        size_bytes: bytes of the file; for an unzipped package, of all its records.
+        format: in which format it is written (``modpack 1``, ``torch.package``).
+        digest: the hex digest that names its content, whatever the file is called.
+        writer: the program that wrote it, if recorded.
+        python: the version of the Python that wrote it, if recorded.
+        torch: the version of the torch that wrote it, if recorded.
+        platform: operating system and machine where it was written, if recorded.
+        entry: package and resource of the object that :func:`modpack.load` loads, if any.
+        modules: every module that it holds or needs, sorted by path.
+        resources: every record that is no code and no tensor storage.
+        storages: its tensor storages.
+        notes: hazards and remarks that were recorded when it was written.
+    """
+
+    file: str
+    size_bytes: int
+    format: str
+    digest: str
+    modules: tuple[ModuleFacts, ...]
+    resources: tuple[ResourceFacts, ...]
+    storages: StorageFacts
+    writer: str | None = None
+    python: str | None = None
+    torch: str | None = None
+    platform: str | None = None
+    entry: tuple[str, str] | None = None
+    notes: tuple[Note, ...] = ()

@@ -1,0 +1,177 @@
+"""The records that a package keeps about itself, decoded and checked field by field.
+
+A package may come from anywhere: whatever is in these records, the outcome is a value of the
+stated type or an :class:`~modpack.errors.ArchiveError`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from modpack.archive import layout
+from modpack.archive.base import Archive, RecordVerifier
+from modpack.core.plan import Plan
+from modpack.core.planjson import GRAPH_VERSION, Json, plan_from_json
+from modpack.errors import ArchiveError, UnsupportedVersionError
+
+__all__ = ["Environment", "Objects", "Provider", "read_environment", "read_objects", "read_plan"]
+
+
+@dataclass(frozen=True)
+class Provider:
+    """The distribution that provided an extern module at export."""
+
+    distribution: str
+    version: str
+    editable: bool
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a package was made.
+
+    Attributes:
+        python: the Python's version, if recorded; likewise the others.
+        torch: the torch's version.
+        platform: operating system and machine.
+        providers: what provided extern modules, by the first component of their paths.
+    """
+
+    python: str | None
+    torch: str | None
+    platform: str | None
+    providers: Mapping[str, Provider]
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The saved objects of a package.
+
+    Attributes:
+        pickles: package and resource of each.
+        entry: the one that the package is about: the main one, or the only one.
+    """
+
+    pickles: tuple[tuple[str, str], ...]
+    entry: tuple[str, str] | None
+
+
+def read_plan(archive: Archive, verify: RecordVerifier) -> Plan:
+    """The plan that a package was written by.
+
+    Raises:
+        UnsupportedVersionError: a newer modpack wrote it.
+        ArchiveError: the record is missing or damaged.
+    """
+    with _checking(archive, layout.GRAPH):
+        document = _document(archive, layout.GRAPH, verify)
+        version = document["version"]
+        if isinstance(version, int) and version > GRAPH_VERSION:
+            raise UnsupportedVersionError(
+                archive.source,
+                f"its version is {version}, and this modpack knows versions up to "
+                f"{GRAPH_VERSION}. Remedy: install a newer modpack",
+                layout.GRAPH,
+            )
+        plan = plan_from_json(document)
+        _check_types(plan)
+        return plan
+
+
+def read_environment(archive: Archive, verify: RecordVerifier) -> Environment:
+    """Where a package was made.
+
+    Raises:
+        ArchiveError: the record is missing or damaged.
+    """
+    with _checking(archive, layout.ENVIRONMENT):
+        document = _document(archive, layout.ENVIRONMENT, verify)
+        place = (_optional_text(document.get(key), key) for key in ("platform", "machine"))
+        externs = _mapping(document["externs"], "externs")
+        return Environment(
+            _optional_text(document.get("python"), "python"),
+            _optional_text(document.get("torch"), "torch"),
+            " ".join(part for part in place if part) or None,
+            {root: _provider(_mapping(found, root)) for root, found in externs.items()},
+        )
+
+
+def read_objects(archive: Archive, verify: RecordVerifier) -> Objects:
+    """The saved objects of a package.
+
+    Raises:
+        ArchiveError: the record is missing or damaged.
+    """
+    with _checking(archive, layout.ENTRY):
+        document = _document(archive, layout.ENTRY, verify)
+        pickles = tuple(_pair(each) for each in _list(document["pickles"], "pickles"))
+        main = _pair(document["main"]) if document["main"] is not None else None
+        return Objects(pickles, main or (pickles[0] if len(pickles) == 1 else None))
+
+
+@contextmanager
+def _checking(archive: Archive, record: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as failure:
+        detail = f"{failure} is missing" if isinstance(failure, KeyError) else str(failure)
+        reason = f"it is not as modpack writes it: {detail}"
+        raise ArchiveError(archive.source, reason, record) from failure
+
+
+def _document(archive: Archive, record: str, verify: RecordVerifier) -> dict[str, Json]:
+    return _mapping(json.loads(archive.read(record, verify=verify)), "the record")
+
+
+def _check_types(plan: Plan) -> None:
+    """What :func:`plan_from_json` takes on trust."""
+    for node in plan.graph.nodes():
+        _text(node, "a node")
+    for edge in plan.graph.edges():
+        if edge.line is not None and type(edge.line) is not int:
+            raise TypeError(f"the line {edge.line!r} is no number")
+    for decision in plan.decisions.values():
+        _text(decision.rule.label, "a rule")
+        _optional_text(decision.overridden_by, "overridden_by")
+    for note in plan.notes:
+        _text(note.subject, "a note's subject")
+        _text(note.text, "a note's text")
+        _optional_text(note.place, "a note's place")
+
+
+def _provider(found: dict[str, Json]) -> Provider:
+    return Provider(
+        _text(found["distribution"], "distribution"),
+        _text(found["version"], "version"),
+        bool(found.get("editable", False)),
+    )
+
+
+def _pair(value: Json) -> tuple[str, str]:
+    package, resource = _list(value, "an object's name")
+    return _text(package, "a package"), _text(resource, "a resource")
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is no text")
+    return value
+
+
+def _optional_text(value: object, what: str) -> str | None:
+    return None if value is None else _text(value, what)
+
+
+def _list(value: Json, what: str) -> list[Json]:
+    if not isinstance(value, list):
+        raise TypeError(f"{what} is no list")
+    return value
+
+
+def _mapping(value: Json, what: str) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{what} is no object")
+    return value

@@ -1,0 +1,237 @@
+"""Facts for people: things that rich can print, readable without colours too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from modpack.core.actions import Action, Owner
+from modpack.core.imports import ImportKind
+from modpack.core.names import root_of
+from modpack.core.plan import Note, PackagingErrorReason, Problem
+from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, PlanFacts
+from modpack.report.wording import counted, human_size, printable
+
+__all__ = ["package_report", "plan_report", "problems_report"]
+
+STYLES = {Action.INTERN: "green", Action.EXTERN: "cyan", Action.MOCK: "yellow", Action.DENY: "red"}
+_SHOWN_PLACES = 2
+_SHOWN_ROOTS = 8
+_IN_ONE_LINE = {Owner.STDLIB: "the standard library", Owner.RUNTIME: "torch and modpack"}
+"""Providers whose modules nobody wants to see one by one."""
+
+
+def package_report(facts: PackageFacts) -> RenderableType:
+    """Everything about a package, in the order in which one wants to know it."""
+    return Group(
+        _head(facts),
+        *_notes(facts.notes, None),
+        *_modules(facts.modules, None),
+        *_resources(facts),
+        "",
+        _totals(facts),
+    )
+
+
+def plan_report(facts: PlanFacts, folder: Path | None = None) -> RenderableType:
+    """Everything about a plan: problems first.
+
+    Args:
+        facts: the plan.
+        folder: files below it are shown relative to it.
+    """
+    problems = [problems_report(facts.problems, True, folder)] if facts.problems else []
+    return Group(*problems, *_notes(facts.notes, folder), *_modules(facts.modules, folder))
+
+
+def problems_report(
+    problems: Sequence[Problem], show_chains: bool, folder: Path | None = None
+) -> RenderableType:
+    """Problems, grouped by reason.
+
+    Args:
+        problems: all of them.
+        show_chains: whether to show how each subject is reached.
+        folder: files below it are shown relative to it.
+    """
+    parts: list[RenderableType] = [_title(counted(len(problems), "problem"), "red")]
+    for reason in PackagingErrorReason:
+        concerned = [problem for problem in problems if problem.reason is reason]
+        if concerned:
+            parts.append(_indented(Text(reason.value, "bold"), 2))
+        for problem in concerned:
+            parts.append(_indented(Text(printable(problem.subject)), 4))
+            parts += [
+                _indented(Text(printable(line), "dim"), 6)
+                for line in _problem_details(problem, show_chains, folder)
+            ]
+    return Group(*parts)
+
+
+def _problem_details(problem: Problem, show_chains: bool, folder: Path | None) -> Iterator[str]:
+    place = _relative(problem.place, folder) if problem.place else None
+    if place or problem.context:
+        yield ": ".join(filter(None, (place, problem.context)))
+    if show_chains and len(problem.chain) > 1:
+        yield f"reached through {' -> '.join(problem.chain)}"
+
+
+def _head(facts: PackageFacts) -> RenderableType:
+    title = Text.assemble((printable(facts.file), "bold"), f"  {human_size(facts.size_bytes)}")
+    origin = [
+        f"Python {facts.python}" if facts.python else None,
+        f"torch {facts.torch}" if facts.torch else None,
+        facts.platform,
+    ]
+    rows = [
+        ("format", facts.format + (f", written by {facts.writer}" if facts.writer else "")),
+        ("made with", ", ".join(filter(None, origin)) or "not recorded"),
+        ("digest", facts.digest),
+        ("loads", "/".join(facts.entry) if facts.entry else "nothing by itself: name a resource"),
+    ]
+    table = _table(("dim", "left"), ("", "left"))
+    for label, value in rows:
+        table.add_row(label, Text(printable(value)))
+    return Group(title, _indented(table, 2))
+
+
+def _notes(notes: Sequence[Note], folder: Path | None) -> list[RenderableType]:
+    if not notes:
+        return []
+    parts: list[RenderableType] = ["", _title(counted(len(notes), "note"), "yellow")]
+    for note in notes:
+        style = "yellow" if note.kind.is_warning else "dim"
+        place = f"{_relative(note.place, folder)}: " if note.place else ""
+        parts.append(_indented(Text(printable(place + note.text), style), 2))
+    return parts
+
+
+def _modules(modules: Sequence[ModuleFacts], folder: Path | None) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for action in (Action.INTERN, Action.EXTERN, Action.MOCK, Action.DENY):
+        chosen = [facts for facts in modules if facts.action is action]
+        if chosen:
+            parts += ["", _title(_sum(action, chosen), STYLES[action])]
+            parts += _of_action(chosen, folder)
+    return parts
+
+
+def _sum(action: Action, modules: Sequence[ModuleFacts]) -> str:
+    size = sum(facts.size_bytes or 0 for facts in modules)
+    text = f"{action.past}: {counted(len(modules), 'module')}"
+    return f"{text}, {human_size(size)}" if action is Action.INTERN and size else text
+
+
+def _of_action(modules: Sequence[ModuleFacts], folder: Path | None) -> Iterator[RenderableType]:
+    """Modules by the reason that decided them; those that come with Python or torch in a line."""
+    width = max(len(printable(facts.module)) for facts in modules)
+    each = [facts for facts in modules if facts.provided_by not in _IN_ONE_LINE]
+    each.sort(key=_by_reason)
+    for why, group in groupby(each, key=lambda facts: facts.why):
+        members = list(group)
+        if members[0].rule is not None:
+            yield _indented(Text.assemble(("why: ", "dim"), printable(why)), 2)
+        yield _indented(_rows(members, width, folder), 4)
+    for owner, name in _IN_ONE_LINE.items():
+        chosen = [facts for facts in modules if facts.provided_by is owner]
+        if chosen:
+            yield _indented(_line(name, chosen), 2)
+
+
+def _by_reason(facts: ModuleFacts) -> tuple[bool, str, str]:
+    """Sorts what rules of one's own decided before what goes without saying."""
+    return facts.why.startswith("implicit"), facts.why, facts.module
+
+
+def _line(name: str, modules: Sequence[ModuleFacts]) -> Text:
+    roots = list(dict.fromkeys(printable(root_of(facts.module)) for facts in modules))
+    shown = ", ".join(roots[:_SHOWN_ROOTS]) + (", ..." if len(roots) > _SHOWN_ROOTS else "")
+    return Text.assemble(f"{name}: {counted(len(modules), 'module')} ", (f"({shown})", "dim"))
+
+
+def _rows(modules: Sequence[ModuleFacts], width: int, folder: Path | None) -> Table:
+    table = _table(("", "left"), ("", "right"), ("dim", "left"))
+    table.columns[0].min_width = min(width, 40)
+    for facts in modules:
+        size = human_size(facts.size_bytes) if facts.size_bytes is not None else ""
+        what = facts.requirement or ("" if facts.action is Action.MOCK else size)
+        table.add_row(
+            Text(printable(facts.module)), Text(printable(what)), _needed_by(facts, folder)
+        )
+    return table
+
+
+def _needed_by(facts: ModuleFacts, folder: Path | None) -> Text:
+    """The strongest evidence that a module is needed."""
+    importers = sorted((i for i in facts.importers if i.kind.is_dependency), key=_weakness)
+    places = list(dict.fromkeys(_relative(i.place, folder) for i in importers if not _is_child(i)))
+    verb, names = "needed by", places
+    if not places:
+        verb, names = "holds", list(dict.fromkeys(i.importer for i in importers))
+    if not names:
+        return Text("")
+    more = len(names) - _SHOWN_PLACES
+    text = ", ".join(names[:_SHOWN_PLACES]) + (f" and {more} more" if more > 0 else "")
+    return Text(printable(f"{verb} {text}"))
+
+
+def _is_child(importer: ImporterFacts) -> bool:
+    return importer.kind is ImportKind.PARENT
+
+
+def _weakness(importer: ImporterFacts) -> tuple[bool, bool]:
+    is_object = importer.kind is ImportKind.PICKLE
+    return importer.line is None and not is_object, importer.kind is not ImportKind.REQUIRED
+
+
+def _resources(facts: PackageFacts) -> list[RenderableType]:
+    if not facts.resources:
+        return []
+    table = _table(("", "left"), ("", "right"), ("dim", "left"))
+    for each in facts.resources:
+        size = human_size(each.size_bytes)
+        table.add_row(Text(printable(each.record)), size, each.kind.value)
+    title = _title(counted(len(facts.resources), "resource"), "blue")
+    return ["", title, _indented(table, 4)]
+
+
+def _totals(facts: PackageFacts) -> RenderableType:
+    code = sum(module.size_bytes or 0 for module in facts.modules)
+    other = sum(resource.size_bytes for resource in facts.resources)
+    storages = facts.storages
+    return Text(
+        f"{human_size(storages.size_bytes)} in {counted(storages.count, 'tensor storage')}, "
+        f"{human_size(code)} of code, {human_size(other)} in "
+        f"{counted(len(facts.resources), 'resource')}; "
+        f"{human_size(facts.size_bytes)} in all"
+    )
+
+
+def _relative(place: str, folder: Path | None) -> str:
+    if folder is None or not Path(place).is_relative_to(folder):
+        return place
+    return Path(place).relative_to(folder).as_posix()
+
+
+def _title(text: str, colour: str) -> Text:
+    return Text(text, f"bold {colour}")
+
+
+def _indented(content: RenderableType, columns: int) -> RenderableType:
+    return Padding(content, (0, 0, 0, columns), expand=False)
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    """A table without lines; each column by its style and alignment."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
+    for style, justify in columns:
+        table.add_column(style=style, justify="right" if justify == "right" else "left")
+    for column in table.columns:
+        column.overflow = "fold"
+    return table

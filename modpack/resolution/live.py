@@ -1,0 +1,29 @@
+"""Looking at what is loaded, without waking anything up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import cast
+
+__all__ = ["contents_of", "is_blocked"]
+
+
+def contents_of(module: object) -> Mapping[str, object]:
+    """What a module binds; empty for an object in ``sys.modules`` that keeps nothing.
+
+    Asks the object itself and not its class: a lazily loaded module
+    (:class:`importlib.util.LazyLoader`) would load on any other question.
+
+    >>> contents_of(sys)["__name__"], contents_of(None)
+    ('sys', {})
+    """
+    try:
+        return cast(Mapping[str, object], object.__getattribute__(module, "__dict__"))
+    except AttributeError:
+        return {}
+
+
+def is_blocked(module: str) -> bool:
+    """Whether ``sys.modules`` says that a module must not be imported (None in its place)."""
+    return module in sys.modules and sys.modules[module] is None

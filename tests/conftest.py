@@ -1,0 +1,178 @@
+"""What tests share: a project written to disk, and an interpreter that has never seen it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from modpack import PackageExporter, PackageImporter
+
+Project = Callable[[Mapping[str, str]], Path]
+
+
+class Packaged(Protocol):
+    """The signature of the fixture :func:`packaged`."""
+
+    def __call__(
+        self,
+        files: Mapping[str, str],
+        *,
+        extern: Sequence[str] = (),
+        mock: Sequence[str] = (),
+        objects: Mapping[str, object] | None = None,
+        dependencies: bool = True,
+        namespace: str = "private",
+    ) -> PackageImporter: ...
+
+
+class CleanPython(Protocol):
+    """The signature of the fixture :func:`clean_python`."""
+
+    def __call__(
+        self, code: str, *, check: bool = True, **values: object
+    ) -> subprocess.CompletedProcess[str]: ...
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Packages are unpacked into a folder of this test run, in subprocesses too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MODPACK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def packaged(tmp_path: Path) -> Iterator[Packaged]:
+    """Package sources that are nowhere on disk, and open the package.
+
+    ``packaged({"shop/__init__.py": "", "shop/till.py": "total = 3"})`` is the importer of a
+    package that interns both. Files that are no ``.py`` become resources, ``objects`` pickles
+    (``{"model/model.pkl": obj}``). Without ``dependencies`` nobody checks that the sources' imports
+    lead anywhere. The file is ``importer.filename``; it is closed afterwards.
+    """
+    opened: list[PackageImporter] = []
+
+    def package(
+        files: Mapping[str, str],
+        *,
+        extern: Sequence[str] = (),
+        mock: Sequence[str] = (),
+        objects: Mapping[str, object] | None = None,
+        dependencies: bool = True,
+        namespace: str = "private",
+    ) -> PackageImporter:
+        path = tmp_path / f"package{len(opened)}.pt"
+        with PackageExporter(path) as exporter:
+            for add_rule, patterns in ((exporter.extern, extern), (exporter.mock, mock)):
+                if patterns:
+                    add_rule(patterns)
+            for name, text in files.items():
+                _add_file(exporter, name, textwrap.dedent(text), dependencies)
+            for name, obj in (objects or {}).items():
+                folder, _, resource = name.rpartition("/")
+                exporter.save_pickle(folder.replace("/", "."), resource, obj)
+        opened.append(PackageImporter(path, namespace=namespace))
+        return opened[-1]
+
+    yield package
+    for importer in opened:
+        importer.close()
+
+
+def _add_file(exporter: PackageExporter, name: str, text: str, dependencies: bool) -> None:
+    if name.endswith(".py"):
+        is_package = name.endswith("/__init__.py")
+        module = name.removesuffix("/__init__.py" if is_package else ".py").replace("/", ".")
+        exporter.save_source_string(module, text, is_package, dependencies)
+    else:
+        folder, _, resource = name.rpartition("/")
+        exporter.save_text(folder.replace("/", "."), resource, text)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what tests unpack out of the user's cache, in their subprocesses too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MODPACK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """Write a project from a dict of files, make it importable, forget its modules afterwards.
+
+    ``project({"shop/__init__.py": "", "shop/till.py": "total = 3"})`` writes them below a fresh
+    folder of its own, puts that folder first on ``sys.path`` and returns it. Sources are
+    dedented. A test may call it several times: each call adds a folder, the last one first.
+    Every module that the test loads from any of the folders is forgotten when it ends.
+    """
+    roots: list[Path] = []
+
+    def write(files: Mapping[str, str]) -> Path:
+        root = tmp_path / f"project{len(roots)}"
+        root.mkdir()
+        for name, text in files.items():
+            file = root / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(textwrap.dedent(text), encoding="utf-8")
+        roots.append(root)
+        monkeypatch.syspath_prepend(root)
+        return root
+
+    yield write
+    for name in [n for n, module in sys.modules.items() if _lives_below(module, roots)]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def _lives_below(module: object, roots: list[Path]) -> bool:
+    """Whether a module was loaded from one of some folders. Runs no code of the module's own."""
+    try:
+        contents = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return False
+    file = contents.get("__file__")
+    places = [file] if isinstance(file, str) else list(contents.get("__path__") or ())
+    return any(Path(place).is_relative_to(root) for place in places for root in roots)
+
+
+@pytest.fixture
+def clean_python(tmp_path_factory: pytest.TempPathFactory) -> CleanPython:
+    """Run code in a fresh interpreter that can import modpack but none of a test's projects.
+
+    ``clean_python("print(path.name)", path=tmp_path / "x.pt").stdout`` is ``"x.pt\\n"``: each
+    keyword is a variable of the code (anything whose repr is an expression, and paths). The
+    process is isolated (``-I``) and runs in an empty folder. If it fails, so does the test,
+    with its stderr, unless ``check=False``.
+    """
+
+    def run(code: str, *, check: bool = True, **values: object) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path_factory.mktemp("elsewhere")
+        known = "".join(f"{name} = {_expression(value)}\n" for name, value in values.items())
+        script = folder / "script.py"
+        script.write_text("from pathlib import Path\n" + known + textwrap.dedent(code))
+        done = subprocess.run(
+            [sys.executable, "-I", str(script)],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        if check and done.returncode != 0:
+            pytest.fail(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    return run
+
+
+def _expression(value: object) -> str:
+    return f"Path({str(value)!r})" if isinstance(value, Path) else repr(value)

@@ -1,0 +1,640 @@
+"""The command line, driven as a user drives it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import modpack
+from modpack.archive.reader import open_archive
+from modpack.cli import cli
+
+NET = """\
+import torch
+from torch import nn
+
+import clispy
+from clilib.parts import scale
+
+
+class Net(nn.Module):
+    def __init__(self, width=3):
+        super().__init__()
+        self.layer = nn.Linear(width, 2)
+
+    def forward(self, x):
+        return scale(self.layer(x))
+
+    def __call__(self, *args, **kwargs):
+        if not args:
+            raise TypeError("a module instance is no factory")
+        return super().__call__(*args, **kwargs)
+
+
+def make():
+    print("noise on stdout")
+    return Net()
+
+
+def wants(width):
+    return Net(width)
+
+
+def broken():
+    return Net("three")
+
+
+def nothing():
+    pass
+
+
+def leaves():
+    raise SystemExit(3)
+
+
+class Shelf:
+    ready = Net()
+    class Inner:
+        make = staticmethod(make)
+
+
+class Sulky:
+    def __reduce__(self):
+        raise ValueError("I will not be pickled")
+
+
+sulky = Sulky()
+"""
+FILES = {
+    "clilib/__init__.py": "",
+    "clilib/net.py": NET,
+    "clilib/parts.py": "def scale(x):\n    return x * 2\n",
+    "clispy.py": "def watch():\n    pass\n",
+    "clifails.py": "x = 1\nraise RuntimeError('no such luck')\n",
+    "climissing.py": "import clinowhere\n",
+    "clisyntax.py": "x = (\n",
+    "clidynamic.py": (
+        "import importlib\nclass Plugin:\n    pass\n"
+        "def plugin(name):\n    return importlib.import_module(name)\n"
+    ),
+}
+
+
+@pytest.fixture
+def work(project, monkeypatch) -> Path:
+    """A project folder; commands run in it, and it is on nobody's import path but theirs."""
+    folder = project(FILES)
+    sys.path.remove(str(folder))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def facts(*arguments: str | Path) -> dict:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def actions(document: dict) -> dict[str, str]:
+    return {module["module"]: module["action"] for module in document["modules"]}
+
+
+def process(*arguments: str | Path, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "modpack", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("env", {})}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, **options)
+
+
+# -- export: the target ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "clilib.net:make",
+        "clilib.net:Net",
+        "clilib.net:Shelf.ready",
+        "clilib.net:Shelf.Inner.make",
+        "clilib/net.py:make",
+        "./clilib/net.py:Net",
+    ],
+)
+def test_a_target_is_exported_and_loads_where_its_code_is_unknown(work, clean_python, target):
+    result = run("export", target, "-o", "net.modpack")
+    assert result.exit_code == 0, result.output
+    code = """
+    import modpack, torch
+    model = modpack.load(path)
+    print(type(model).__name__, tuple(model(torch.ones(1, 3)).shape))
+    """
+    assert clean_python(code, path=work / "net.modpack").stdout == "Net (1, 2)\n"
+
+
+def test_a_file_in_packages_is_imported_under_its_dotted_name(work, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    document = facts("export", work / "clilib" / "net.py:make", "--dry-run")
+    assert actions(document)["clilib.net"] == "intern"
+    assert "net" not in actions(document)
+
+
+def test_the_import_path_is_as_it_was_afterwards(work):
+    before = list(sys.path)
+    run("export", "clilib.net:make", "--dry-run")
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("clilib.net", "MODULE:ATTR"),
+        ("clilib.net:", "MODULE:ATTR"),
+        ("clilib.net:a b", "MODULE:ATTR"),
+        ("no module:x", "no module path"),
+        ("nowhere.py:x", "there is no file"),
+        ("clilib/:x", "is a folder"),
+        ("clinowhere:x", "there is no module 'clinowhere'"),
+        ("clilib.nowhere:x", "there is no module 'clilib.nowhere'"),
+        ("clilib.net:mak", "Did you mean 'make'?"),
+        ("clilib.net:Shelf.Inner.x", "clilib.net.Shelf.Inner has no attribute 'x'"),
+        ("clilib.net:wants", "(width)"),
+        ("clilib.net:nothing", "nothing to package"),
+    ],
+)
+def test_a_target_that_leads_nowhere_is_told_clearly(work, target, told):
+    result = run("export", target, "-o", "net.modpack")
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert "Traceback" not in result.output
+    assert not (work / "net.modpack").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "told", "place"),
+    [
+        ("clifails:x", "RuntimeError: no such luck", "clifails.py:2"),
+        ("climissing:x", "No module named 'clinowhere'", "climissing.py:1"),
+        ("clisyntax.py:x", "SyntaxError", "clisyntax.py:1"),
+        ("clilib.net:broken", "TypeError", "clilib/net.py:11"),
+        ("clilib.net:leaves", "SystemExit: 3", "clilib/net.py:40"),
+        ("clilib.net:sulky", "ValueError: I will not be pickled", "clilib/net.py:51"),
+    ],
+)
+def test_what_the_users_code_raises_is_told_with_its_place(work, target, told, place):
+    result = run("export", target, "-o", "net.modpack")
+    assert result.exit_code == 2
+    assert told in result.stderr and place in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_debug_shows_the_traceback_from_the_users_code_on(work):
+    result = run("export", "clilib.net:broken", "-o", "net.modpack", "--debug")
+    assert result.exit_code == 2
+    assert "Traceback (most recent call last)" in result.stderr
+    assert "modpack/cli" not in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("Error: building clilib.net:broken failed")
+
+
+@pytest.mark.parametrize("name", ["random.py", "torch.py"])
+def test_a_file_named_like_what_is_always_extern_is_refused(work, name):
+    (work / name).write_text("x = 1\n")
+    result = run("export", f"{name}:x", "-o", "x.modpack")
+    assert result.exit_code == 2
+    assert "Rename it" in result.stderr
+
+
+def test_a_file_whose_name_is_taken_by_another_module_is_refused(work, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "clispy.py").write_text("x = 1\n")
+    assert run("export", "clispy.py:watch", "--dry-run").exit_code == 2  # it returns None
+    result = run("export", tmp_path / "elsewhere" / "clispy.py:x", "--dry-run")
+    assert result.exit_code == 2
+    assert "is taken by" in result.stderr
+
+
+def test_what_the_users_code_prints_does_not_mix_with_the_report(work):
+    result = run("export", "clilib.net:make", "--dry-run", "--json")
+    json.loads(result.stdout)
+    assert "noise on stdout" in result.stderr
+
+
+# -- export: rules and problems --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "action"),
+    [
+        (["--mock", "clispy", "--extern", "cli*"], "mock"),
+        (["--extern", "cli*", "--mock", "clispy"], "extern"),
+        (["--intern", "clispy", "--mock", "cli*", "--extern", "clispy"], "intern"),
+        (["--mock=nobody", "--extern=clispy", "--mock=clispy"], "extern"),
+    ],
+)
+def test_rules_of_different_kinds_keep_the_order_of_the_command_line(work, rules, action):
+    rules = ["--intern", "clilib.**", *rules]
+    assert actions(facts("export", "clilib.net:make", "--dry-run", *rules))["clispy"] == action
+
+
+def test_a_bad_pattern_is_a_usage_error(work):
+    result = run("export", "clilib.net:make", "--dry-run", "--mock", "a..b")
+    assert result.exit_code == 2
+    assert "--mock" in result.stderr and "empty component" in result.stderr
+
+
+def test_problems_end_with_1_and_write_nothing(work):
+    result = run("export", "clilib.net:make", "-o", "net.modpack", "--deny", "clispy")
+    assert result.exit_code == 1
+    assert "1 problem" in result.stdout and "clispy" in result.stdout
+    assert "reached through" not in result.stdout and "--debug" in result.stderr
+    assert not (work / "net.modpack").exists()
+
+
+def test_debug_shows_the_chain_of_imports(work):
+    result = run("export", "clilib.net:make", "--dry-run", "--deny", "clispy", "--debug")
+    assert "clilib.net -> clispy" in result.stdout
+
+
+def test_problems_as_json(work):
+    result = run("export", "clilib.net:make", "-o", "x.modpack", "--deny", "clispy", "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["schema"] == 1 and document["package"] is None
+    (problem,) = document["problems"]
+    assert (problem["subject"], problem["reason"]) == ("clispy", "denied")
+
+
+def test_policy_none_leaves_modules_undecided(work):
+    result = run("export", "clilib.net:make", "--dry-run", "--policy", "none", "--json")
+    assert result.exit_code == 1
+    subjects = {problem["subject"] for problem in json.loads(result.stdout)["problems"]}
+    assert "clilib.net" in subjects
+
+
+def test_a_dry_run_writes_nothing(work):
+    before = sorted(work.iterdir())
+    result = run("export", "clilib.net:make", "--dry-run", "-o", "net.modpack")
+    assert result.exit_code == 0
+    assert "interned: " in result.stdout and "Nothing was written" in result.stderr
+    assert [path for path in sorted(work.iterdir()) if path.suffix == ".modpack"] == []
+    assert set(before) <= set(work.iterdir())
+
+
+def test_a_failed_export_leaves_the_package_that_was_there(work):
+    (work / "net.modpack").write_bytes(b"precious")
+    assert run("export", "clilib.net:broken", "-o", "net.modpack").exit_code == 2
+    assert run("export", "clilib.net:make", "-o", "net.modpack", "--deny", "clispy").exit_code == 1
+    assert (work / "net.modpack").read_bytes() == b"precious"
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_model_is_built(work):
+    result = run("export", "clilib.net:make", "-o", "nowhere/net.modpack")
+    assert result.exit_code == 2
+    assert "nowhere" in result.stderr
+    assert "noise on stdout" not in result.stderr
+
+
+def test_package_and_resource_say_where_the_object_is_saved(work):
+    run("export", "clilib.net:make", "-o", "x.modpack", "--package", "a.b", "--resource", "c.pkl")
+    with open_archive("x.modpack") as archive:
+        assert archive.has("a/b/c.pkl")
+    assert run("export", "clilib.net:make", "--dry-run", "--resource", "../x").exit_code == 2
+
+
+def test_notes_are_shown_once_and_not_as_python_warnings(work, recwarn):
+    result = run("export", "clidynamic:Plugin", "--dry-run")
+    assert result.output.count("known at run time") == 1
+    assert not [w for w in recwarn if issubclass(w.category, modpack.ModpackWarning)]
+
+
+def test_quiet_prints_warnings_only(work):
+    result = run("export", "clidynamic:Plugin", "-o", "x.modpack", "--quiet")
+    assert result.stdout == ""
+    assert result.stderr.count("known at run time") == 1
+    assert run("export", "clilib.net:Net", "-o", "y.modpack", "-q").output == ""
+
+
+# -- export: pyproject.toml ------------------------------------------------------------------
+
+SETTINGS = """\
+[tool.modpack]
+target = "clilib/net.py:make"
+output = "out/net.modpack"
+rules = [
+    { mock = ["clispy", "clispy.**"] },
+    { extern = "clilib.**", exclude = ["clilib.net", "clilib"] },
+]
+"""
+
+
+def test_the_nearest_pyproject_gives_the_defaults(work, monkeypatch):
+    (work / "pyproject.toml").write_text(SETTINGS)
+    (work / "deep").mkdir()
+    (work / "out").mkdir()
+    (work / "deep" / "pyproject.toml").write_text("[tool.other]\n")
+    monkeypatch.chdir(work / "deep")
+    decided = actions(facts("export"))
+    assert decided["clispy"] == "mock"
+    assert decided["clilib.parts"] == "extern"
+    assert decided["clilib.net"] == "intern"
+    assert (work / "out" / "net.modpack").is_file()
+
+
+def test_rules_of_the_command_line_come_first(work):
+    (work / "pyproject.toml").write_text(SETTINGS)
+    document = facts("export", "--dry-run", "--intern", "clispy")
+    assert actions(document)["clispy"] == "intern"
+
+
+def test_the_command_line_replaces_target_output_and_policy(work):
+    (work / "pyproject.toml").write_text(SETTINGS + 'policy = "none"\n')
+    document = facts("export", "clidynamic:Plugin", "-o", "x.modpack", "--policy", "pinned")
+    assert actions(document)["clidynamic"] == "intern"
+    assert (work / "x.modpack").is_file()
+
+
+def test_another_file_can_be_named(work):
+    (work / "pyproject.toml").write_text("[tool.modpack]\nbroken = 1\n")
+    (work / "other.toml").write_text(SETTINGS)
+    decided = actions(facts("export", "--config", "other.toml", "--dry-run"))
+    assert decided["clispy"] == "mock"
+    (work / "empty.toml").write_text("")
+    result = run("export", "--config", "empty.toml", "--dry-run")
+    assert result.exit_code == 2 and "[tool.modpack]" in result.stderr
+
+
+def test_everything_that_is_wrong_in_the_table_is_told_at_once(work):
+    (work / "pyproject.toml").write_text(
+        """\
+[tool.modpack]
+outptu = "x"
+policy = "lax"
+target = 3
+rules = [
+    { intern = "a", mock = "b" },
+    { exclude = "a" },
+    "intern",
+    { deny = 7 },
+    { deny = "a..b" },
+    { deny = [] },
+    { deny = "a", exclde = "b" },
+    { deny = "a", allow_empty = "no" },
+]
+"""
+    )
+    result = run("export", "--dry-run")
+    assert result.exit_code == 2
+    for told in (
+        "tool.modpack.outptu: there is no such key. Did you mean 'output'?",
+        "tool.modpack.policy: must be one of 'none', 'pinned', not 'lax'",
+        "tool.modpack.target: must be a string, not an integer",
+        "tool.modpack.rules[0]: must have one of intern, extern, mock, deny; it has intern and",
+        "tool.modpack.rules[1]: must have one of intern, extern, mock, deny; it has none",
+        "tool.modpack.rules[2]: must be a table",
+        "tool.modpack.rules[3].deny: must be a pattern or an array of patterns, not an integer",
+        "tool.modpack.rules[4].deny: the pattern 'a..b' has an empty component",
+        "tool.modpack.rules[5].deny: must hold at least one pattern",
+        "tool.modpack.rules[6].exclde: there is no such key. Did you mean 'exclude'?",
+        "tool.modpack.rules[7].allow_empty: must be true or false, not a string",
+    ):
+        assert told in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"[tool.modpack\n", "no valid TOML"),
+        (b"# modpack \xff\n", "no UTF-8"),
+        (b"[tool]\nmodpack = 3\n", "tool.modpack: must be a table, not an integer"),
+        (b"[tool.modpack]\nrules = 3\n", "tool.modpack.rules: must be an array of tables"),
+    ],
+)
+def test_a_broken_pyproject_is_one_clear_message(work, content, told):
+    (work / "pyproject.toml").write_bytes(content)
+    result = run("export", "clilib.net:make", "--dry-run")
+    assert result.exit_code == 2
+    assert "pyproject.toml" in result.stderr and told in result.stderr
+
+
+def test_a_rule_that_must_match_and_does_not_is_a_problem(work):
+    rule = 'rules = [{ mock = "clinobody", allow_empty = false }]\n'
+    (work / "pyproject.toml").write_text(f"[tool.modpack]\n{rule}")
+    result = run("export", "clilib.net:make", "--dry-run")
+    assert result.exit_code == 1
+    assert "clinobody" in result.stdout
+
+
+def test_a_missing_target_or_output_is_a_usage_error(work):
+    assert "there is no TARGET" in run("export", "-o", "x").stderr
+    assert "there is no --output" in run("export", "clilib.net:make").stderr
+    assert run("export").exit_code == run("export", "clilib.net:make").exit_code == 2
+
+
+# -- inspect ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory) -> Path:
+    """A package that `modpack export` wrote."""
+    folder = tmp_path_factory.mktemp("inspected")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    done = process("export", "clilib.net:make", "-o", "net.modpack", "--mock", "clispy", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "net.modpack"
+
+
+def test_inspect_tells_what_is_in_it_and_why(package):
+    result = run("inspect", package)
+    assert result.exit_code == 0
+    for told in ("interned: ", "mock('clispy')", "clilib/net.py:4", "__model__/model.pkl"):
+        assert told in result.stdout
+
+
+def test_inspect_and_export_tell_the_same(work):
+    exported = facts("export", "clilib.net:make", "-o", "net.modpack")
+    assert facts("inspect", "net.modpack") == exported
+
+
+def test_tree_shows_the_files(package):
+    result = run("inspect", package, "--tree")
+    assert "├── clilib" in result.stdout and "parts.py" in result.stdout
+    records = {each["record"] for each in facts("inspect", package, "--tree")["records"]}
+    assert "clilib/parts.py" in records
+
+
+def test_source_prints_a_packaged_source_as_it_is(package):
+    assert run("inspect", package, "--source", "clilib.net").stdout_bytes == NET.encode()
+    assert facts("inspect", package, "--source", "clilib.net")["source"] == NET
+    assert "mock('clispy')" in run("inspect", package, "--source", "clispy").stdout
+
+
+def at_a_terminal(*arguments: str | Path) -> str:
+    """What a command writes where stdout is a terminal."""
+    main, terminal = os.openpty()
+    command = [sys.executable, "-m", "modpack", *map(str, arguments)]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    written = bytearray()
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, env=environment) as running:
+        os.close(terminal)
+        with contextlib.suppress(OSError):  # how Linux says that the other end was closed
+            while chunk := os.read(main, 65536):
+                written += chunk
+    os.close(main)
+    assert running.returncode == 0
+    return written.decode().replace("\r\n", "\n")
+
+
+def test_source_at_a_terminal_cannot_steer_it(tmp_path):
+    file, source = tmp_path / "evil.modpack", "x = '\x1b[2J größe'\ny = 1\n"
+    with modpack.PackageExporter(file) as exporter:
+        exporter.save_source_string("clievil", source)
+    steered = source.replace("\x1b", "\\x1b")
+    assert at_a_terminal("inspect", file, "--source", "clievil") == steered
+    assert run("inspect", file, "--source", "clievil").stdout == source
+
+
+def test_there_are_colours_at_a_terminal(package):
+    assert "\x1b[" in at_a_terminal("inspect", package)
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("clilib.nets", "Did you mean 'clilib/net.py'"),
+        ("torch", "it is extern"),
+        ("../etc", "must be a module path"),
+    ],
+)
+def test_a_source_that_is_not_there_is_told_clearly(package, module, told):
+    result = run("inspect", package, "--source", module)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_tree_and_source_exclude_each_other(package):
+    assert run("inspect", package, "--tree", "--source", "x").exit_code == 2
+
+
+def test_inspect_never_imports_torch(package):
+    code = (
+        "import sys\n"
+        "from modpack.cli import cli\n"
+        "from click.testing import CliRunner\n"
+        "for arguments in ([], ['--json'], ['--tree'], ['--source', 'clilib.net']):\n"
+        f"    result = CliRunner().invoke(cli, ['inspect', {str(package)!r}, *arguments])\n"
+        "    assert result.exit_code == 0, result.output\n"
+        "print({'torch', 'numpy', 'importlib_metadata', 'packaging'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no zip at all", b"PK\x05\x06" + bytes(18)])
+def test_what_is_no_package_ends_with_2_and_a_message(tmp_path, content):
+    file = tmp_path / "x.modpack"
+    if content is not None:
+        file.write_bytes(content)
+    result = run("inspect", file)
+    assert result.exit_code == 2
+    assert str(file) in result.stderr and "Traceback" not in result.output
+    as_json = run("inspect", file, "--json")
+    assert as_json.exit_code == 2
+    error = json.loads(as_json.stdout)["error"]
+    assert error["type"] == "NotAPackageError" and str(file) in error["message"]
+
+
+def test_a_damaged_package_ends_with_2(package, tmp_path):
+    damaged = tmp_path / "damaged.modpack"
+    content = bytearray(package.read_bytes())
+    content[content.index(b'{"externs"') + 3] ^= 1
+    damaged.write_bytes(content)
+    result = run("inspect", damaged)
+    assert result.exit_code == 2
+    assert "environment.json" in result.stderr
+
+
+# -- around ----------------------------------------------------------------------------------
+
+
+def test_there_are_no_control_sequences_in_a_pipe(package):
+    done = process("inspect", package)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) > 80  # as wide as its content, not as a card
+
+
+def test_a_reader_that_leaves_early_is_no_failure(package):
+    program = [sys.executable, "-m", "modpack", "inspect", str(package)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(program, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_output_that_cannot_show_a_character_still_gets_the_rest(package):
+    done = process("inspect", package, "--tree", env={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0
+    assert "parts.py" in done.stdout
+
+
+def test_python_m_modpack_is_modpack():
+    done = process("--version")
+    assert done.stdout == f"modpack {modpack.__version__}\n"
+
+
+@pytest.mark.parametrize("command", [(), ("export",), ("inspect",), ("demo",)])
+def test_help_has_examples_and_says_how_it_ends(command):
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    assert "Examples:" in result.stdout
+    assert "status" in result.stdout or "ends with" in result.stdout
+
+
+def test_bad_usage_ends_with_2():
+    for arguments in (
+        ["nonsense"],
+        ["export", "--nonsense"],
+        ["inspect"],
+        ["demo", "--epochs", "0"],
+    ):
+        assert run(*arguments).exit_code == 2
+
+
+def test_demo_hands_its_options_on_and_its_outcome_back(monkeypatch, tmp_path):
+    calls = []
+
+    def tell(console, keep, epochs):
+        calls.append((keep, epochs))
+        return 1
+
+    monkeypatch.setattr("modpack.demo.run", tell)
+    assert run("demo", "--keep", tmp_path, "--epochs", "2").exit_code == 1
+    assert run("demo").exit_code == 1
+    from modpack.demo import EPOCHS
+
+    assert calls == [(tmp_path, 2), (None, EPOCHS)]
+
+
+def test_an_interrupt_is_no_finding(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("modpack.demo.run", interrupted)
+    result = run("demo")
+    assert result.exit_code == 130
+    assert "interrupted" in result.stderr

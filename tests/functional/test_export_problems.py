@@ -1,0 +1,280 @@
+"""Everything that is wrong with a package is told at once, in one shape."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Callable
+
+import pytest
+
+import modpack
+from modpack import (
+    EmptyMatchError,
+    PackageExporter,
+    PackagingError,
+    PackagingErrorReason,
+    analyze,
+)
+
+
+def failure_of(fill: Callable[[PackageExporter], object], **options: bool) -> PackagingError:
+    with pytest.raises(PackagingError) as failure, PackageExporter(io.BytesIO(), **options) as e:
+        fill(e)
+    return failure.value
+
+
+def reasons(failure: PackagingError) -> dict[str, str]:
+    return {problem.subject: problem.reason.name for problem in failure.problems}
+
+
+@pytest.fixture
+def workshop(project) -> None:
+    project(
+        {
+            "workshop/__init__.py": "",
+            "workshop/bench.py": "from workshop import saw, hammer\nimport not_installed\n",
+            "workshop/saw.py": "import forbidden_tool\nx = = 1\n",
+            "workshop/hammer.py": "import forbidden_tool, undecided_tool, mypy_extensions\n",
+            "forbidden_tool.py": "",
+            "undecided_tool.py": "",
+        }
+    )
+
+
+def fill_workshop(exporter: PackageExporter) -> None:
+    exporter.deny("forbidden_tool")
+    exporter.extern("never_there", allow_empty=False)
+    exporter.intern(["workshop.**", "math"])
+    exporter.save_module("workshop.bench")
+    exporter.save_module("workshop.typo")
+    exporter.save_source_string("driver", "import workshop.bench, math")
+
+
+def test_all_problems_are_told_at_once(workshop):
+    assert reasons(failure_of(fill_workshop)) == {
+        "workshop.typo": "SOURCE_FILE_NOT_FOUND",
+        "forbidden_tool": "DENIED",
+        "workshop.saw": "SOURCE_NOT_PARSABLE",
+        "math": "IS_EXTENSION_MODULE",
+        "not_installed": "SOURCE_FILE_NOT_FOUND",
+        "undecided_tool": "NO_ACTION",
+        "mypy_extensions": "NO_ACTION",
+        "extern('never_there')": "EMPTY_MATCH",
+    }
+
+
+def test_a_failed_plan_says_the_same_as_the_error_and_raises_nothing(workshop):
+    exporter = PackageExporter(None)
+    fill_workshop(exporter)
+    plan = exporter.plan()
+    with pytest.raises(PackagingError) as failure:
+        exporter.close()
+    assert plan.problems == failure.value.problems
+
+
+def test_the_text_groups_by_reason_with_names_indented_and_context(project):
+    root = project({"house.py": "import nowhere_a\n\nimport nowhere_b", "banned.py": ""})
+    failure = failure_of(
+        lambda e: (
+            e.deny("banned"),
+            e.intern("house"),
+            e.save_source_string("street", "import house, banned"),
+        )
+    )
+    expected = f"""
+        * It was not found where it is exported. Install it, or mock it.
+            nowhere_a
+              Context: {root}/house.py:1: imported by house
+            nowhere_b
+              Context: {root}/house.py:3: imported by house
+        * It is needed, but a rule denies it.
+            banned
+              Context: by deny('banned')
+
+        Set debug=True on the PackageExporter to see who imports each of them.
+    """
+    assert str(failure) == textwrap.dedent(expected)
+
+
+def test_a_problem_without_details_has_no_context_line(project):
+    project({"house.py": ""})
+    failure = failure_of(lambda e: e.mock("gone", allow_empty=False))
+    assert str(failure) == textwrap.dedent(
+        """
+        * The rule says allow_empty=False, but it matched no module.
+            mock('gone')
+
+        Set debug=True on the PackageExporter to see who imports each of them.
+        """
+    )
+
+
+def test_a_module_with_two_problems_of_one_kind_is_named_once():
+    def fill(exporter: PackageExporter) -> None:
+        exporter.mock("decimal")
+        from decimal import Decimal
+
+        exporter.save_pickle("a", "one.pkl", Decimal(1))
+        exporter.save_pickle("a", "two.pkl", [Decimal(2)])
+
+    text = str(failure_of(fill))
+    assert text.count("    decimal\n") == 1
+    assert text.count("      Context: <a/one.pkl> holds Decimal") == 1
+    assert text.count("      Context: <a/two.pkl> holds Decimal") == 1
+
+
+def test_with_debug_the_shortest_chain_is_shown_and_the_advice_is_gone(project):
+    project(
+        {
+            "long_way.py": "import half_way\nimport deeper_way",
+            "half_way.py": "import banned_house",
+            "deeper_way.py": "import half_way",
+            "banned_house.py": "",
+        }
+    )
+
+    def fill(exporter: PackageExporter) -> None:
+        exporter.deny("banned_house")
+        exporter.intern("**")
+        exporter.save_source_string("start_here", "import long_way")
+
+    failure = failure_of(fill, debug=True)
+    assert "      Reached through: start_here -> long_way -> half_way -> banned_house\n" in str(
+        failure
+    )
+    assert "debug=True" not in str(failure)
+    assert failure.problems[0].chain == ("start_here", "long_way", "half_way", "banned_house")
+    assert analyze.find_first_use_of_broken_modules(failure) == {
+        "banned_house": ["start_here", "long_way", "half_way", "banned_house"]
+    }
+
+
+def test_a_chain_through_a_pickle_starts_at_the_pickle(project):
+    project({"toyhouse/__init__.py": "import toyroof", "toyroof.py": "class R: pass"})
+    from toyroof import R
+
+    failure = failure_of(lambda e: (e.deny("toyroof"), e.save_pickle("m", "r.pkl", R())))
+    assert failure.problems[0].chain == ("<m/r.pkl>", "toyroof")
+
+
+def test_only_empty_matches_raise_the_more_special_error():
+    with pytest.raises(EmptyMatchError) as failure, PackageExporter(io.BytesIO()) as exporter:
+        exporter.intern("no_such_a.**", allow_empty=False)
+        exporter.extern(["no_such_b", "no_such_c"], allow_empty=False)
+        exporter.mock("no_such_d", exclude="no_such_d", allow_empty=False)
+        exporter.deny("no_such_e", allow_empty=False)
+        exporter.intern("no_such_f")
+        exporter.extern([])
+        exporter.save_text("a", "b.txt", "c")
+    assert [problem.subject for problem in failure.value.problems] == [
+        "intern('no_such_a.**')",
+        "extern(['no_such_b', 'no_such_c'])",
+        "mock('no_such_d', exclude='no_such_d')",
+        "deny('no_such_e')",
+    ]
+
+
+def test_empty_matches_are_told_together_with_everything_else():
+    def fill(exporter: PackageExporter) -> None:
+        exporter.intern("no_such_a.**", allow_empty=False)
+        exporter.save_source_string("start_here", "import nowhere_at_all")
+
+    failure = failure_of(fill)
+    assert not isinstance(failure, EmptyMatchError)
+    assert reasons(failure) == {
+        "intern('no_such_a.**')": "EMPTY_MATCH",
+        "nowhere_at_all": "SOURCE_FILE_NOT_FOUND",
+    }
+
+
+def test_a_rule_that_matches_a_module_saved_by_name_is_not_empty(project):
+    project({"single_file.py": ""})
+    with PackageExporter(io.BytesIO()) as exporter:
+        exporter.intern("single_file", allow_empty=False)
+        exporter.save_module("single_file")
+
+
+@pytest.mark.parametrize("name", ["nowhere_to_be_found", "nowhere.below", "json.nothing"])
+def test_saving_a_module_that_is_not_there_is_a_problem_with_its_name(name):
+    failure = failure_of(lambda e: e.save_module(name))
+    assert reasons(failure) == {name: "SOURCE_FILE_NOT_FOUND"}
+
+
+def test_saving_a_module_without_source_says_what_it_is(project):
+    project({"plain_folder/inside.py": ""})
+    failure = failure_of(
+        lambda e: (e.save_module("math"), e.save_module("torch._C"), e.save_module("plain_folder"))
+    )
+    assert reasons(failure) == {
+        "math": "IS_EXTENSION_MODULE",
+        "torch._C": "IS_EXTENSION_MODULE",
+        "plain_folder": "NO_DUNDER_FILE",
+    }
+    assert "save the modules in it" in str(failure)
+
+
+def test_an_unresolved_guarded_import_is_a_note_even_below_an_interned_package(project):
+    root = project(
+        {
+            "speedy/__init__.py": """
+                try:
+                    from . import _fast_path
+                    import speedy._other_path
+                except ImportError:
+                    pass
+            """
+        }
+    )
+    with PackageExporter(io.BytesIO()) as exporter:
+        exporter.intern("speedy.**")
+        exporter.save_module("speedy")
+    (note,) = exporter.plan().notes
+    assert note.subject == "speedy._other_path"
+    assert note.place == f"{root}/speedy/__init__.py:4"
+
+
+def test_a_mocked_class_in_a_pickle_is_a_problem_even_if_dependencies_are_not_followed(project):
+    project({"mockable.py": "class M: pass"})
+    from mockable import M
+
+    def fill(exporter: PackageExporter) -> None:
+        exporter.mock("mockable")
+        exporter.save_source_string("needs_it", "import mockable")
+        exporter.save_pickle("m", "m.pkl", {"inner": M()}, dependencies=False)
+
+    failure = failure_of(fill)
+    assert reasons(failure) == {"mockable": "MOCKED_BUT_STILL_USED"}
+    assert "<m/m.pkl> holds M" in str(failure)
+
+
+def test_two_things_under_one_name_are_a_problem(project):
+    project(
+        {
+            "pkg_twice/__init__.py": "import pkg_twice.data, pkg_twice.Case, pkg_twice.case",
+            "pkg_twice/data.py": "",
+            "pkg_twice/Case.py": "",
+            "pkg_twice/case.py": "",
+            "pkg_mocked/__init__.py": "",
+            "pkg_mocked/m.py": "",
+        }
+    )
+
+    def fill(exporter: PackageExporter) -> None:
+        exporter.intern("pkg_twice.**")
+        exporter.mock("pkg_mocked.**")
+        exporter.save_text("pkg_twice", "data.py", "not the module")
+        exporter.save_text("pkg_mocked", "m.py", "not the stand-in")
+        exporter.save_source_string("starts", "import pkg_twice, pkg_mocked.m")
+
+    assert reasons(failure_of(fill)) == {
+        "pkg_twice.data": "DUPLICATE_RECORD",
+        "pkg_twice.case": "DUPLICATE_RECORD",
+        "pkg_mocked.m": "DUPLICATE_RECORD",
+    }
+
+
+def test_every_error_is_a_modpack_error():
+    assert issubclass(PackagingError, modpack.ModpackError)
+    assert issubclass(EmptyMatchError, PackagingError)
+    assert all(isinstance(reason.value, str) for reason in PackagingErrorReason)

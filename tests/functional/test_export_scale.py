@@ -1,0 +1,114 @@
+"""Long chains, deep expressions, whole libraries, and sources that are no Python."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from modpack import PackageExporter, PackagingError, PackagingErrorReason
+
+CHAIN = 10_000
+
+
+def test_a_chain_of_ten_thousand_files_is_walked_to_its_end(tmp_path, monkeypatch):
+    package = tmp_path / "longchain"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for number in range(CHAIN):
+        following = f"from . import m{number + 1}" if number + 1 < CHAIN else "END = True"
+        (package / f"m{number}.py").write_text(following)
+    monkeypatch.syspath_prepend(tmp_path)
+    with PackageExporter(None) as exporter:
+        exporter.intern("longchain.**")
+        exporter.save_module("longchain.m0")
+    assert len(exporter.interned_modules()) == CHAIN + 1
+    assert len(exporter.plan().why(f"longchain.m{CHAIN - 1}")) == CHAIN
+
+
+def test_a_chain_of_function_level_imports_given_as_text_is_walked_to_its_end():
+    with PackageExporter(io.BytesIO()) as exporter:
+        for number in reversed(range(CHAIN)):
+            body = f"def go():\n    import text_chain_{number + 1}" if number + 1 < CHAIN else ""
+            exporter.save_source_string(f"text_chain_{number}", body)
+    assert len(exporter.interned_modules()) == CHAIN
+    dot = exporter.all_paths("text_chain_0", f"text_chain_{CHAIN - 1}")
+    assert dot.count("->") == CHAIN - 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = " + "(" * 90 + "1" + ")" * 90,
+        "x = " + " + ".join(["1"] * 2_500),
+        "x = f" + ".f" * 2_500,
+        "x = " + "-" * 2_500 + "1",
+        "".join("if x:\n" + " " * (depth + 1) for depth in range(90)) + "import deep_target",
+    ],
+    ids=["parentheses", "sum", "attributes", "signs", "blocks"],
+)
+def test_deeply_nested_sources_are_walked(project, source):
+    project({"deep_target.py": ""})
+    with PackageExporter(io.BytesIO()) as exporter:
+        exporter.intern("deep_target")
+        exporter.save_source_string("nested_code", source + "\nimport deep_target\n")
+    assert exporter.interned_modules() == ["deep_target", "nested_code"]
+
+
+def test_sympy_is_interned_as_a_whole(clean_python, tmp_path):
+    target = tmp_path / "algebra.pt"
+    with PackageExporter(target) as exporter:
+        exporter.intern(["sympy.**", "mpmath.**"])
+        exporter.extern("**")
+        exporter.save_module("sympy")
+        exporter.save_source_string(
+            "algebra",
+            "from sympy import symbols, expand\n"
+            "def squared(): x = symbols('x'); return str(expand((x + 1) ** 2))\n",
+        )
+    assert "sympy.polys.numberfields.resolvent_lookup" in exporter.interned_modules()
+    assert len(exporter.interned_modules()) > 500
+    clean_python(
+        """
+        import sys, modpack
+        sys.modules["sympy"] = sys.modules["mpmath"] = None  # the host's is out of reach
+        importer = modpack.PackageImporter(target)
+        assert importer.import_module("algebra").squared() == "x**2 + 2*x + 1"
+        """,
+        target=target,
+    )
+
+
+BROKEN = {
+    "py2_print": ("x = 1\nprint 'hello'\n", 2),
+    "open_bracket": ("\n\nx = (1,\n", 3),
+    "bad_bytes": (b"x = 1\ny = '\xff'\n", None),
+    "null_byte": (b"x = 1\n\0\n", None),
+}
+
+
+def test_sources_that_do_not_parse_are_all_reported_with_file_and_line(tmp_path, monkeypatch):
+    for name, (source, _) in BROKEN.items():
+        data = source if isinstance(source, bytes) else source.encode()
+        (tmp_path / f"{name}.py").write_bytes(data)
+    (tmp_path / "good_code.py").write_text("import beyond_it\n")
+    (tmp_path / "beyond_it.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PackagingError) as failure, PackageExporter(io.BytesIO()) as exporter:
+        exporter.intern("**")
+        exporter.save_source_string("entry_code", f"import {', '.join(BROKEN)}, good_code")
+    problems = {problem.subject: problem for problem in failure.value.problems}
+    assert set(problems) == set(BROKEN)
+    assert {p.reason for p in problems.values()} == {PackagingErrorReason.SOURCE_NOT_PARSABLE}
+    for name, (_, line) in BROKEN.items():
+        place = str(problems[name].place)
+        assert place.startswith(str(tmp_path / f"{name}.py"))
+        assert line is None or place.endswith(f":{line}")
+    assert "beyond_it" in exporter.interned_modules()
+
+
+def test_a_given_source_that_does_not_parse_is_named_by_its_module():
+    with pytest.raises(PackagingError, match=r"given_badly:2:") as failure:
+        with PackageExporter(io.BytesIO()) as exporter:
+            exporter.save_source_string("given_badly", "x = 1\ndef")
+    assert [p.subject for p in failure.value.problems] == ["given_badly"]

@@ -1,0 +1,332 @@
+"""Every way to import, in packaged code, leads into the package."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+TREE = {
+    "a/__init__.py": "level = 'a'",
+    "a/b/__init__.py": "level = 'a.b'\nfrom . import c",
+    "a/b/c.py": "level = 'a.b.c'",
+    "a/b/d.py": "level = 'a.b.d'",
+}
+
+
+def results_of(packaged, source, extra=None, **options):
+    """The names that a module ``user`` binds, whose source is given."""
+    files = {**TREE, **(extra or {}), "user.py": source}
+    return vars(packaged(files, **options).import_module("user"))
+
+
+@pytest.mark.parametrize(
+    ("statement", "expression", "value"),
+    [
+        ("import a", "a.level", "a"),
+        ("import a.b", "a.b.level", "a.b"),
+        ("import a.b.c", "a.b.c.level", "a.b.c"),
+        ("import a.b.d as d", "d.level", "a.b.d"),
+        ("import a.b.d, a.b.c as c", "(a.b.d.level, c.level)", ("a.b.d", "a.b.c")),
+        ("from a import b", "b.level", "a.b"),
+        ("from a import b as x, level", "(x.level, level)", ("a.b", "a")),
+        ("from a.b import d", "d.level", "a.b.d"),
+        ("from a.b.d import level", "level", "a.b.d"),
+        ("import a.b.d, json", "(a.b.d.level, json.dumps(1))", ("a.b.d", "1")),
+        ("import os.path, a", "(os.path.sep, a.level)", ("/", "a")),
+    ],
+)
+def test_an_import_statement_binds_what_python_binds(packaged, statement, expression, value):
+    source = (
+        f"{statement}\nhere = {expression}\n"
+        f"def local():\n    {statement}\n    return {expression}\n"
+        f"def local_generator():\n    {statement}\n    yield {expression}\n"
+        f"class Body:\n    {statement}\n    here = {expression}\n"
+    )
+    user = results_of(packaged, source)
+    assert user["here"] == value
+    assert user["local"]() == value
+    assert next(user["local_generator"]()) == value
+    assert user["Body"].here == value
+
+
+@pytest.mark.parametrize(
+    ("call", "level"),
+    [
+        ("__import__('a.b.d')", "a"),
+        ("__import__('a.b.d', fromlist=['level'])", "a.b.d"),
+        ("__import__('a.b', globals(), locals(), ['d'], 0).d", "a.b.d"),
+        ("importlib.__import__('a.b')", "a"),
+        ("importlib.import_module('a.b.d')", "a.b.d"),
+        ("importlib.import_module('.d', 'a.b')", "a.b.d"),
+        ("importlib.import_module('..b.d', package='a.b')", "a.b.d"),
+        ("import_module('a.b.d')", "a.b.d"),
+        ("sys.modules[importlib.import_module('a.b').__name__]", "a.b"),
+        ("importlib.util.module_from_spec(importlib.util.find_spec('a'))", None),
+    ],
+)
+def test_an_import_function_finds_packaged_modules(packaged, call, level):
+    source = f"""
+    import importlib, importlib.util, sys
+    from importlib import import_module
+    def local():
+        return {call}
+    found = {call}
+    """
+    user = results_of(packaged, source)
+    assert getattr(user["found"], "level", None) == level
+    assert getattr(user["local"](), "level", None) == level
+    assert user["found"].__name__.split(".", 1)[1] in ("a", "a.b", "a.b.d")
+
+
+def test_relative_imports_work_by_statement_and_by_function(packaged):
+    importer = packaged(
+        {
+            **TREE,
+            "a/b/relative.py": """
+            import importlib
+            from . import c
+            from .d import level as d
+            from .. import level as a
+            from ..b import level as b
+            by_package = importlib.import_module(".d", __package__).level
+            by_name = importlib.import_module("..d", __name__).level
+            by_statement_call = __import__("d", globals(), locals(), ["level"], 1).level
+            """,
+        }
+    )
+    module = importer.import_module("a.b.relative")
+    assert (module.c.level, module.d, module.a, module.b) == ("a.b.c", "a.b.d", "a", "a.b")
+    assert {module.by_package, module.by_name, module.by_statement_call} == {"a.b.d"}
+
+
+def test_full_private_names_made_from_dunder_name_can_be_imported(packaged):
+    importer = packaged(
+        {
+            "a/__init__.py": """
+            import importlib, importlib.util, sys
+            by_function = importlib.import_module(__name__ + ".b").level
+            spec = importlib.util.find_spec(__name__ + ".b")
+            absent = importlib.util.find_spec(__name__ + ".absent")
+            __import__(__name__ + ".c")
+            by_call = sys.modules[__name__ + ".c"].level
+            """,
+            "a/b.py": "level = 'a.b'",
+            "a/c.py": "level = 'a.c'",
+        }
+    )
+    a = importer.import_module("a")
+    assert (a.by_function, a.by_call) == ("a.b", "a.c")
+    assert a.spec.origin.endswith("b.py")
+    assert a.absent is None
+
+
+def test_modules_that_import_each_other_load(packaged):
+    importer = packaged(
+        {
+            "ring/__init__.py": "from .one import One",
+            "ring/one.py": "import ring.two as two\nclass One: other = staticmethod(lambda: two.Two)",
+            "ring/two.py": "from ring import one\nimport ring\nclass Two:\n    home = one",
+        }
+    )
+    ring = importer.import_module("ring")
+    assert ring.One.other().home is importer.import_module("ring.one")
+
+
+def test_from_takes_an_attribute_before_a_submodule(packaged):
+    importer = packaged(
+        {
+            "pkg/__init__.py": "from ._impl import x",
+            "pkg/_impl.py": "x = 'attribute'",
+            "pkg/x.py": "raise RuntimeError('the submodule was imported')",
+            "user.py": "from pkg import x\ndef local():\n    from pkg import x\n    return x",
+        }
+    )
+    user = importer.import_module("user")
+    assert user.x == "attribute"
+    assert user.local() == "attribute"
+
+
+def test_import_as_imports_the_submodule_though_an_attribute_has_its_name(packaged):
+    importer = packaged(
+        {
+            "pkg/__init__.py": "x = 'attribute'",
+            "pkg/x.py": "value = 'submodule'",
+            "user.py": "def local():\n    import pkg.x as x\n    return x.value",
+        }
+    )
+    assert importer.import_module("user").local() == "submodule"
+
+
+def test_a_star_import_takes_all_submodules_that_all_names(packaged):
+    user = results_of(
+        packaged,
+        "from pkg import *",
+        {
+            "pkg/__init__.py": "__all__ = ['sub', 'value']\nvalue = 1\nhidden = 2",
+            "pkg/sub.py": "inner = 3",
+        },
+    )
+    assert (user["value"], user["sub"].inner) == (1, 3)
+    assert "hidden" not in user
+
+
+def test_find_spec_tells_packaged_from_absent_and_extern(packaged):
+    user = results_of(
+        packaged,
+        """
+        import importlib.util
+        from importlib.util import find_spec
+        packaged = find_spec("a.b.c").name
+        absent = find_spec("a.b.absent")
+        unknown = find_spec("no_such_module_anywhere")
+        undeclared = importlib.util.find_spec("pytest")
+        stdlib = find_spec("json").name
+        torch = find_spec("torch") is not None
+        """,
+    )
+    assert user["packaged"].endswith(".a.b.c")
+    assert user["stdlib"] == "json"
+    assert user["torch"]
+    assert user["absent"] is user["unknown"] is user["undeclared"] is None
+
+
+def test_find_spec_below_an_absent_packaged_parent_fails_as_in_python(packaged):
+    source = "from importlib.util import find_spec\ndef local():\n    find_spec('a.absent.child')"
+    with pytest.raises(ModuleNotFoundError, match="absent"):
+        results_of(packaged, source)["local"]()
+
+
+def test_the_guarded_import_of_an_absent_module_takes_the_fallback(packaged):
+    user = results_of(
+        packaged,
+        """
+        try:
+            import no_such_accelerator
+        except ImportError:
+            no_such_accelerator = None
+
+        try:
+            from a.b import fast
+        except ImportError:
+            fast = "slow"
+
+        try:
+            import a.b.fast as module
+        except ModuleNotFoundError:
+            module = "no module"
+
+        def local():
+            try:
+                import a.turbo
+            except ModuleNotFoundError as failure:
+                return failure.name
+        """,
+    )
+    assert user["no_such_accelerator"] is None
+    assert (user["fast"], user["module"]) == ("slow", "no module")
+    assert user["local"]() == "a.turbo"
+
+
+def test_a_submodule_that_the_package_lacks_is_an_error_that_names_the_remedy(packaged):
+    importer = packaged(
+        {
+            **TREE,
+            "user.py": """
+            def absolute():
+                import a.missing
+            def from_import():
+                from a.missing import x
+            def dynamic():
+                import importlib
+                importlib.import_module("a.missing")
+            """,
+            "a/inside.py": "def relative():\n    from .missing import x\n",
+        },
+        dependencies=False,
+    )
+    user = importer.import_module("user")
+    inside = importer.import_module("a.inside")
+    for call in (user.absolute, user.from_import, user.dynamic, inside.relative):
+        with pytest.raises(ModuleNotFoundError, match=r"'a\.missing'.*intern or extern") as caught:
+            call()
+        assert caught.value.name == "a.missing"
+
+
+def test_a_name_that_a_module_lacks_is_an_import_error(packaged):
+    importer = packaged({**TREE, "user.py": "def local():\n    from a.b.c import nothing\n"})
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        importer.import_module("user").local()
+
+
+def test_namespace_packages_hold_packaged_modules(packaged):
+    importer = packaged(
+        {
+            "space/one/mod.py": "value = 1",
+            "space/two.py": "value = 2",
+            "user.py": """
+            import space.one.mod, space.two
+            from space import two
+            total = space.one.mod.value + two.value
+            path = list(space.__path__)
+            """,
+        },
+        dependencies=False,
+    )
+    user = importer.import_module("user")
+    assert user.total == 3
+    assert len(user.path) == 1
+
+
+def test_extending_a_path_does_not_reach_the_host(packaged, project):
+    files = {"legacy/__init__.py": "import pkgutil\n__path__ = pkgutil.extend_path(__path__, __name__)"}
+    project({**files, "legacy/host_only.py": "value = 'host'"})
+    for namespace in ("private", "process"):
+        importer = packaged({**files, "legacy/own.py": "value = 1"}, namespace=namespace)
+        assert importer.import_module("legacy.own").value == 1
+        with pytest.raises(ModuleNotFoundError):
+            importer.import_module("legacy.host_only")
+        importer.close()
+
+
+def test_a_folder_added_to_a_path_inside_the_package_works(packaged):
+    importer = packaged(
+        {
+            "old/__init__.py": """
+            import os
+            __path__.append(os.path.join(os.path.dirname(__file__), "impl"))
+            """,
+            "old/impl/__init__.py": "",
+            "old/impl/tool.py": "import old.impl\nvalue = old.impl.__name__.rpartition('.')[2]",
+        },
+        dependencies=False,
+    )
+    assert importer.import_module("old.tool").value == "impl"
+
+
+def test_reloading_a_packaged_module_runs_it_again(packaged):
+    importer = packaged(
+        {"user.py": "import importlib, counter\ncounter.n = 5\nimportlib.reload(counter)", "counter.py": "n = 0"}
+    )
+    assert importer.import_module("user").counter.n == 0
+
+
+def test_packaged_imports_leave_the_real_importlib_alone(packaged):
+    before = (importlib.import_module, importlib.util.find_spec, __import__)
+    packaged({"user.py": "import importlib.util, importlib.resources"}).import_module("user")
+    assert before == (importlib.import_module, importlib.util.find_spec, __import__)
+    assert not hasattr(sys.modules["importlib"], "__modpack_real__")
+
+
+def test_a_module_that_fails_to_import_can_be_imported_again(packaged):
+    importer = packaged(
+        {
+            "flaky.py": "import switch\nif not switch.on:\n    raise ValueError('not yet')\nvalue = 1",
+            "switch.py": "on = False",
+        }
+    )
+    with pytest.raises(ValueError, match="not yet"):
+        importer.import_module("flaky")
+    importer.import_module("switch").on = True
+    assert importer.import_module("flaky").value == 1

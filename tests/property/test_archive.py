@@ -1,0 +1,117 @@
+"""Whatever is written is read back; whatever is damaged is noticed."""
+
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modpack.archive.manifest import read_manifest, verify_records
+from modpack.archive.reader import open_archive
+from modpack.archive.recordnames import NameRegistry, why_unsafe
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import ArchiveError, ModpackError
+
+names = st.text(st.characters(codec="utf-8"), max_size=12) | st.from_regex(
+    r"([a-c]|\.|é|/){1,6}", fullmatch=True
+)
+contents = st.binary(max_size=300) | st.integers(0, 4000).map(lambda size: b"again " * size)
+
+
+def write(records):
+    buffer = io.BytesIO()
+    with ArchiveWriter(buffer) as writer:
+        writer.write(".data/version", b"6\n")
+        for name, content, how in records:
+            if how == "storage":
+                writer.write_storage(name, memoryview(content))
+            else:
+                writer.write(name, content, compress=how == "compress")
+        writer.commit()
+    return buffer.getvalue()
+
+
+def read_all(content):
+    """All records, the manifest verified."""
+    archive = open_archive(io.BytesIO(content))
+    manifest = read_manifest(archive)
+    if manifest is None:
+        raise ArchiveError(archive.source, "it has no manifest")
+    verify_records(archive, manifest, archive.names())
+    return {name: archive.read(name) for name in archive.names()}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(names, contents, st.sampled_from(["plain", "compress", "storage"])), max_size=8
+    )
+)
+def test_names_and_contents_come_back_as_they_went_in(records):
+    registry = NameRegistry()
+    registry.add(".data/version")
+    accepted = [
+        (name, content, how)
+        for name, content, how in records
+        if why_unsafe(name) is None and registry.add(name) is None
+    ]
+    found = read_all(write(accepted))
+    assert {name: found[name] for name, _, _ in accepted} == {
+        name: content for name, content, _ in accepted
+    }
+    assert len(found) == len(accepted) + 3
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(names, max_size=5))
+def test_a_name_is_written_unless_it_is_unsafe_or_collides(listed):
+    registry, writer = NameRegistry(), ArchiveWriter(io.BytesIO())
+    for name in listed:
+        if why_unsafe(name) is None and registry.add(name) is None:
+            writer.write(name, b"")
+            assert writer.has(name)
+        else:
+            with pytest.raises(ArchiveError):
+                writer.write(name, b"")
+
+
+INTACT = write(
+    [
+        ("pkg/__init__.py", b"", "plain"),
+        ("pkg/ünï.txt", b"hello", "plain"),
+        ("pkg/text", b"again and again " * 20, "compress"),
+        (".data/0.storage", bytes(range(100)), "storage"),
+    ]
+)
+CONTENTS = read_all(INTACT)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.integers(0, len(INTACT) - 1), st.integers(1, 255))
+def test_a_flipped_byte_anywhere_is_noticed_or_harmless(position, mask):
+    damaged = bytearray(INTACT)
+    damaged[position] ^= mask
+    try:
+        found = read_all(bytes(damaged))
+    except ModpackError:
+        return
+    assert found == CONTENTS
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, len(INTACT)), st.integers(0, 40), st.binary(max_size=40))
+def test_any_splice_is_noticed_or_harmless(position, removed, inserted):
+    damaged = INTACT[:position] + inserted + INTACT[position + removed :]
+    try:
+        found = read_all(damaged)
+    except ModpackError:
+        return
+    assert found == CONTENTS
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200), st.binary(max_size=60))
+def test_noise_is_never_anything_but_a_modpack_error(noise, tail):
+    for content in (noise, b"PK\3\4" + noise, noise + b"PK\5\6" + tail):
+        with pytest.raises(ModpackError):
+            open_archive(io.BytesIO(content))

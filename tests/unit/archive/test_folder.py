@@ -1,0 +1,76 @@
+import os
+
+import pytest
+
+from modpack.archive.reader import open_archive
+from modpack.errors import ArchiveError, NotAPackageError
+
+
+@pytest.fixture
+def package(tmp_path):
+    """An unzipped package:
+
+    out/model/.data/version
+    out/model/pkg/a.py
+    """
+    root = tmp_path / "out" / "model"
+    (root / ".data").mkdir(parents=True)
+    (root / ".data" / "version").write_bytes(b"6\n")
+    (root / "pkg").mkdir()
+    (root / "pkg" / "a.py").write_bytes(b"x = 1\n")
+    return root
+
+
+def test_names_are_relative_and_sorted(package):
+    assert open_archive(package).names() == (".data/version", "pkg/a.py")
+
+
+def test_the_folder_around_a_package_will_do_if_nothing_else_is_in_doubt(package):
+    assert open_archive(package.parent).names() == (".data/version", "pkg/a.py")
+    (package.parent / "another").mkdir()
+    with pytest.raises(NotAPackageError, match="no unzipped package"):
+        open_archive(package.parent)
+
+
+def test_bytecode_that_python_left_there_is_no_record(package):
+    (package / "pkg" / "__pycache__").mkdir()
+    (package / "pkg" / "__pycache__" / "a.cpython-311.pyc").write_bytes(b"")
+    assert open_archive(package).names() == (".data/version", "pkg/a.py")
+
+
+def test_an_ordinary_folder_is_no_package(tmp_path):
+    with pytest.raises(NotAPackageError, match="no unzipped package"):
+        open_archive(tmp_path)
+
+
+def test_links_within_the_package_are_followed(package):
+    (package / "pkg" / "b.py").symlink_to("a.py")
+    archive = open_archive(package)
+    assert archive.read("pkg/b.py") == b"x = 1\n"
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "folder inside", "dangling", "fifo"])
+def test_links_that_leave_the_package_and_strange_files_are_refused(package, tmp_path, kind):
+    (tmp_path / "secret").write_bytes(b"secret")
+    strange = package / "pkg" / "strange"
+    if kind == "fifo":
+        os.mkfifo(strange)
+    else:
+        goals = {"file": tmp_path / "secret", "folder": tmp_path, "folder inside": package}
+        strange.symlink_to(goals.get(kind, "nowhere"))
+    with pytest.raises(ArchiveError, match="pkg/strange"):
+        open_archive(package)
+
+
+def test_names_that_a_package_cannot_have_are_refused(package):
+    (package / "pkg" / "A.py").write_bytes(b"")
+    with pytest.raises(ArchiveError, match="differs only in form"):
+        open_archive(package)
+
+
+def test_a_file_that_vanishes_is_an_archive_error(package):
+    archive = open_archive(package)
+    (package / "pkg" / "a.py").unlink()
+    for ask in (archive.read, archive.size, archive.crc32):
+        with pytest.raises(ArchiveError, match="No such file"):
+            ask("pkg/a.py")

@@ -1,0 +1,196 @@
+import hashlib
+import io
+import json
+import zipfile
+
+import pytest
+
+from modpack.archive import layout
+from modpack.archive.manifest import (
+    Manifest,
+    RecordDigest,
+    canonical_json,
+    package_digest,
+    read_manifest,
+    verify_records,
+)
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import ArchiveError, UnsupportedVersionError
+
+RECORDS = {"pkg/a.py": b"x = 1\n", "pkg/é.txt": b"", ".data/0.storage": bytes(2 << 20)}
+
+
+def zip_with(records):
+    """A package as others would write it, rewound."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in {layout.VERSION: b"6\n", **records}.items():
+            archive.writestr(f"p/{name}", content)
+    buffer.seek(0)
+    return open_archive(buffer)
+
+
+def with_manifest(content, digest=None):
+    digest = hashlib.sha256(content).hexdigest().encode() if digest is None else digest
+    return zip_with({layout.MANIFEST: content, layout.MANIFEST_DIGEST: digest})
+
+
+def a_manifest(**changes):
+    return {"format": 1, "writer": "modpack x", "digest": "sha256", "records": {}, **changes}
+
+
+def test_the_manifest_lists_every_other_record_with_size_and_digest(write_package):
+    with open_archive(write_package(RECORDS)) as archive:
+        manifest = read_manifest(archive)
+        assert manifest.format == 1
+        assert manifest.writer.startswith("modpack ")
+        assert manifest.records == {
+            name: RecordDigest(len(content), hashlib.sha256(content).hexdigest())
+            for name, content in {layout.VERSION: b"6\n", **RECORDS}.items()
+        }
+
+
+def test_the_manifest_is_canonical_json(write_package):
+    with open_archive(write_package(RECORDS)) as archive:
+        content = archive.read(layout.MANIFEST)
+    assert canonical_json(json.loads(content)) == content
+    assert content.startswith(
+        b'{"digest":"sha256","format":1,"records":{".data/0.storage":{"sha256":'
+    )
+
+
+def test_the_package_digest_is_the_manifests_and_what_commit_returned(tmp_path):
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
+        writer.write(layout.VERSION, b"6\n")
+        returned = writer.commit()
+    with open_archive(tmp_path / "m.pt") as archive:
+        content = archive.read(layout.MANIFEST)
+        assert returned == hashlib.sha256(content).hexdigest() == package_digest(archive)
+        assert archive.read(layout.MANIFEST_DIGEST) == returned.encode()
+
+
+def test_the_package_digest_does_not_depend_on_the_files_name(write_package):
+    first = open_archive(write_package(RECORDS, "one.pt"))
+    second = open_archive(write_package(RECORDS, "two.pt", compress=True))
+    other = open_archive(write_package({**RECORDS, "pkg/a.py": b"x = 2\n"}, "three.pt"))
+    assert package_digest(first) == package_digest(second) != package_digest(other)
+
+
+def test_a_package_without_manifest_is_named_by_its_contents(tmp_path):
+    archive = zip_with(RECORDS)
+    assert read_manifest(archive) is None
+    names = dict(reversed(RECORDS.items()))
+    assert package_digest(zip_with(names)) == package_digest(archive)
+    for changed in ({"pkg/a.py": b"x = 2\n"}, {".data/0.storage": b"\1" * (2 << 20)}, {"new": b""}):
+        assert package_digest(zip_with({**RECORDS, **changed})) != package_digest(archive)
+
+
+def test_a_package_without_manifest_has_the_same_digest_unzipped(tmp_path):
+    with zipfile.ZipFile(tmp_path / "m.pt", "w") as zipped:
+        for name, content in {layout.VERSION: b"6\n", **RECORDS}.items():
+            zipped.writestr(f"p/{name}", content)
+        zipped.extractall(tmp_path / "out")
+    assert package_digest(open_archive(tmp_path / "m.pt")) == package_digest(
+        open_archive(tmp_path / "out")
+    )
+
+
+def test_a_newer_format_is_refused_and_says_so():
+    with pytest.raises(UnsupportedVersionError, match=r"format 2, .* up to 1"):
+        read_manifest(with_manifest(canonical_json(a_manifest(format=2, records="unheard of"))))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [],
+        a_manifest(format=0),
+        a_manifest(format="1"),
+        a_manifest(format=True),
+        a_manifest(writer=None),
+        a_manifest(digest="md5"),
+        a_manifest(records=[]),
+        a_manifest(records={"a": {"size": 1}}),
+        a_manifest(records={"a": {"size": "1", "sha256": "0" * 64}}),
+        a_manifest(records={"a": {"size": 1, "sha256": "x" * 64}}),
+        a_manifest(records={"a": 1}),
+    ],
+)
+def test_a_manifest_of_another_shape_is_an_archive_error(document):
+    with pytest.raises(ArchiveError, match=r"manifest\.json"):
+        read_manifest(with_manifest(canonical_json(document)))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff", b"[" * 100_000, b'{"a":1,"a":2}', b"9" * 5000]
+)
+def test_a_manifest_that_is_no_json_is_an_archive_error(content):
+    with pytest.raises(ArchiveError, match=r"manifest\.json"):
+        read_manifest(with_manifest(content))
+
+
+def test_a_manifest_that_has_not_its_digest_is_an_archive_error():
+    with pytest.raises(ArchiveError, match="does not have the digest"):
+        read_manifest(with_manifest(canonical_json(a_manifest()), digest=b"0" * 64))
+
+
+def test_a_package_of_modpacks_without_its_manifest_is_an_archive_error():
+    with pytest.raises(ArchiveError, match=r"no '\.data/modpack/manifest\.json'"):
+        read_manifest(zip_with({layout.GRAPH: b"{}"}))
+
+
+def test_an_intact_package_verifies_zipped_and_unzipped(write_package, tmp_path):
+    path = write_package(RECORDS, compress=True)
+    with zipfile.ZipFile(path) as zipped:
+        zipped.extractall(tmp_path / "out")
+    for source in (path, tmp_path / "out"):
+        archive = open_archive(source)
+        verify_records(archive, read_manifest(archive), archive.names())
+
+
+def test_all_differences_are_told_at_once():
+    def said(content):
+        return RecordDigest(len(content), hashlib.sha256(content).hexdigest())
+
+    declared = {layout.VERSION: said(b"6\n"), "missing": said(b""), "long": said(b"12")}
+    declared |= {"changed": said(b"one"), "unasked": said(b"one"), "fine": said(b"1")}
+    archive = zip_with(
+        {"long": b"123", "changed": b"two", "unasked": b"two", "undeclared": b"", "fine": b"1"}
+    )
+    with pytest.raises(ArchiveError) as caught:
+        verify_records(archive, Manifest(1, "modpack x", declared), ["changed", "fine", "nowhere"])
+    for part in (
+        "5 records",
+        "'missing': it is missing",
+        "'long': it has 3 bytes instead of 2",
+        "'changed': its sha256",
+        "'undeclared': the manifest does not declare it",
+        "'nowhere': there is no such record",
+    ):
+        assert part in str(caught.value)
+    assert "unasked" not in str(caught.value)
+    assert "fine" not in str(caught.value)
+
+
+def test_damage_found_while_verifying_is_listed_with_the_rest(write_package):
+    path = write_package({"a": b"hello", "b": b"world"})
+    path.write_bytes(path.read_bytes().replace(b"hello", b"hallo").replace(b"world", b"wurld"))
+    archive = open_archive(path)
+    with pytest.raises(ArchiveError, match=r"2 records.*'a': .*crc32.*'b': .*crc32"):
+        verify_records(archive, read_manifest(archive), archive.names())
+
+
+def test_reading_can_be_checked_against_the_manifest(write_package, tmp_path):
+    with zipfile.ZipFile(write_package(RECORDS)) as zipped:
+        zipped.extractall(tmp_path / "out")
+    (tmp_path / "out/model/pkg/a.py").write_bytes(b"x = 2\n")
+    (tmp_path / "out/model/pkg/new.py").write_bytes(b"")
+    archive = open_archive(tmp_path / "out")
+    manifest = read_manifest(archive)
+    assert archive.read("pkg/a.py") == b"x = 2\n"
+    assert archive.read("pkg/é.txt", verify=manifest) == b""
+    with pytest.raises(ArchiveError, match="sha256"):
+        archive.read("pkg/a.py", verify=manifest)
+    with pytest.raises(ArchiveError, match="not declare"):
+        archive.read("pkg/new.py", verify=manifest)

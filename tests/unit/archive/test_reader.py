@@ -1,0 +1,222 @@
+import io
+import os
+import tempfile
+import threading
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from modpack.archive.limits import Limits
+from modpack.archive.reader import DataRange, open_archive
+from modpack.errors import ArchiveError, NotAPackageError, RecordNotFoundError
+
+BIG = bytes(range(256)) * (6 << 12)  # 6 MiB: read in more than one piece
+RECORDS = {
+    "pkg/__init__.py": b"",
+    "pkg/a.py": b"x = 1\n" * 100,
+    "pkg/ünï.txt": "grüß dich".encode(),
+    "pkg/big.txt": b"again and again " * 70_000,
+    ".data/0.storage": BIG,
+    ".data/1.storage": b"",
+}
+
+
+@pytest.fixture(params=["plain", "compressed"])
+def path(request, write_package):
+    return write_package(RECORDS, compress=request.param == "compressed")
+
+
+@pytest.fixture(params=["file", "buffer", "folder", "folder around"])
+def archive(request, path, tmp_path):
+    """The same package in each of its forms."""
+    if request.param == "file":
+        source = path
+    elif request.param == "buffer":
+        source = io.BytesIO(path.read_bytes())
+    else:
+        with zipfile.ZipFile(path) as zipped:
+            zipped.extractall(tmp_path / "out")
+        source = tmp_path / "out" / ("model" if request.param == "folder" else "")
+    with open_archive(source) as opened:
+        yield opened
+
+
+def test_every_form_of_a_package_has_the_same_contents(archive):
+    own = {".data/version", ".data/modpack/manifest.json", ".data/modpack/manifest.sha256"}
+    assert set(archive.names()) == RECORDS.keys() | own
+    for name, content in RECORDS.items():
+        assert archive.has(name)
+        assert archive.size(name) == len(content)
+        assert archive.read(name) == content
+        assert archive.read_view(name) == content
+        assert b"".join(archive.chunks(name)) == content
+
+
+def test_a_missing_record_is_told_with_names_like_it(archive):
+    assert not archive.has("pkg/A.py")
+    for ask in (archive.read, archive.size, archive.crc32, archive.data_range, archive.chunks):
+        with pytest.raises(RecordNotFoundError) as caught:
+            ask("pkg/A.py")
+        assert caught.value.similar[0] == "pkg/a.py"
+        assert "Did you mean 'pkg/a.py'" in str(caught.value)
+
+
+def test_what_can_be_mapped_lies_where_it_is_said_to(archive):
+    place = archive.data_range(".data/0.storage")
+    if archive.source == "<buffer>":
+        assert place is None
+        return
+    assert os.path.isabs(place.path)
+    with open(place.path, "rb") as file:
+        file.seek(place.offset)
+        assert file.read(place.length) == BIG
+    archive.check_unchanged()
+
+
+def test_a_closed_archive_says_so(archive):
+    archive.close()
+    archive.close()
+    with pytest.raises(ArchiveError, match="closed"):
+        archive.read("pkg/a.py")
+
+
+def test_names_of_a_zip_come_in_file_order(write_package):
+    with open_archive(write_package({"b": b"", "a": b""})) as archive:
+        assert archive.names()[:3] == (".data/version", "b", "a")
+
+
+def test_compressed_records_cannot_be_mapped(write_package):
+    with open_archive(write_package(RECORDS, compress=True)) as archive:
+        assert archive.data_range("pkg/a.py") is None
+        assert isinstance(archive.data_range(".data/0.storage"), DataRange)
+
+
+def test_a_view_into_a_buffer_is_read_only_and_no_copy(write_package):
+    content = write_package(RECORDS).read_bytes()
+    with open_archive(io.BytesIO(content)) as archive:
+        view = archive.read_view(".data/0.storage")
+        assert view.readonly
+        assert view.obj is archive.read_view("pkg/a.py").obj
+
+
+def test_a_buffer_is_read_from_where_it_stands(write_package):
+    content = write_package(RECORDS).read_bytes()
+    buffer = io.BytesIO(b"something else" + content)
+    buffer.seek(14)
+    with open_archive(buffer) as archive:
+        buffer.close()
+        assert archive.read("pkg/a.py") == RECORDS["pkg/a.py"]
+
+
+def test_a_buffer_left_at_its_end_is_told_to_be_rewound(write_package):
+    buffer = io.BytesIO(write_package(RECORDS).read_bytes())
+    buffer.seek(0, io.SEEK_END)
+    with pytest.raises(NotAPackageError, match=r"seek\(0\)"):
+        open_archive(buffer)
+
+
+def test_many_threads_read_one_archive_and_get_right_answers(archive):
+    barrier = threading.Barrier(8)
+
+    def read_everything(turn):
+        barrier.wait()
+        names = [*RECORDS][turn % 3 :] + [*RECORDS][: turn % 3]
+        return all(archive.read(name) == RECORDS[name] for name in names * 3)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(read_everything, range(8)))
+
+
+def test_a_file_that_is_replaced_while_open_is_noticed_and_read_as_it_was(write_package, tmp_path):
+    path = write_package({"a": b"old"})
+    with open_archive(path) as archive:
+        write_package({"a": b"new"})
+        assert archive.read("a") == b"old"
+        with pytest.raises(ArchiveError, match="replaced"):
+            archive.check_unchanged()
+
+
+def test_a_file_that_is_truncated_while_open_is_an_archive_error(write_package):
+    path = write_package({"a": b"x" * 100})
+    with open_archive(path) as archive:
+        os.truncate(path, 40)
+        with pytest.raises(ArchiveError, match="truncated"):
+            archive.read("a")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"not a zip at all" * 100, b"\x80\x02}q\x00."])
+def test_what_is_no_zip_is_no_package(tmp_path, content):
+    path = tmp_path / "m.pt"
+    path.write_bytes(content)
+    with pytest.raises(NotAPackageError, match=r"m\.pt: it is not a zip archive"):
+        open_archive(path)
+
+
+def test_another_zip_is_no_package(tmp_path):
+    for name in ("empty.zip", "other.zip"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            if name == "other.zip":
+                archive.writestr("docs/", b"")
+                archive.writestr("docs/version.txt", b"1")
+                archive.writestr("loose.txt", b"1")
+        with pytest.raises(ArchiveError):
+            open_archive(tmp_path / name)
+    with zipfile.ZipFile(tmp_path / "third.zip", "w") as archive:
+        archive.writestr("a/b.txt", b"")
+    with pytest.raises(NotAPackageError, match="no package"):
+        open_archive(tmp_path / "third.zip")
+
+
+def test_what_is_not_there_is_told_as_the_user_named_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("missing.pt", "missing/m.pt", "a\0b"):
+        with pytest.raises(NotAPackageError) as caught:
+            open_archive(name)
+        assert caught.value.source == name
+
+
+@pytest.mark.parametrize("bad", [7, None, b"m.pt", io.StringIO("text"), object()])
+def test_a_wrong_type_is_a_type_error_naming_the_argument(bad):
+    with pytest.raises(TypeError, match="source must be"):
+        open_archive(bad)
+
+
+def test_a_file_that_python_wrote_with_or_without_seeking_is_read(tmp_path):
+    class Pipe(io.RawIOBase):
+        def __init__(self):
+            self.content = b""
+
+        def writable(self):
+            return True
+
+        def write(self, data):
+            self.content += bytes(data)
+            return len(data)
+
+    for sink in (io.BytesIO(), Pipe()):
+        with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("p/.data/version", b"6\n")
+            archive.writestr("p/a.txt", b"hello" * 100)
+        content = sink.content if isinstance(sink, Pipe) else sink.getvalue()
+        assert open_archive(io.BytesIO(content)).read("a.txt") == b"hello" * 100
+
+
+def test_temporary_files_are_buffers_too(write_package):
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(write_package(RECORDS).read_bytes())
+        file.seek(0)
+        assert open_archive(file).read("pkg/a.py") == RECORDS["pkg/a.py"]
+
+
+def test_claims_are_held_against_the_given_limits(write_package):
+    path = write_package({"a": b"again " * 1000, "b": b""}, compress=True)
+    for limits in (
+        Limits(max_records=3),
+        Limits(max_directory_bytes=100),
+        Limits(max_name_bytes=5),
+        Limits(max_code_record_bytes=5999),
+    ):
+        with pytest.raises(ArchiveError):
+            open_archive(path, limits)
+    assert open_archive(path, Limits(max_records=5, max_code_record_bytes=6000)).has("a")

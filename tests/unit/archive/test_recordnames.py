@@ -1,0 +1,61 @@
+import pytest
+
+from modpack.archive.recordnames import NameRegistry, find_collision, find_unsafe, why_unsafe
+
+UNSAFE = [
+    "",
+    "/a",
+    "a/",
+    "a//b",
+    ".",
+    "./a",
+    "a/.",
+    "..",
+    "a/../b",
+    "a\\b",
+    "a\0b",
+    "a\nb",
+    "\x1b[2J",
+]
+UNSAFE += ["C:/a", "c:a", "pkg/d:x", "a\ud800b"]
+SAFE = ["a", "a.py", ".data/version", "...", "a/..b", "a b", "ünï/模型.txt", "time/12:30"]
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_an_unsafe_name_is_told_alone_and_among_others(name):
+    assert why_unsafe(name)
+    found = find_unsafe(["fine.py", name, "fine/too.py"])
+    assert found is not None
+    assert found[0] == name
+
+
+def test_ordinary_names_are_safe_alone_and_together():
+    assert [why_unsafe(name) for name in SAFE] == [None] * len(SAFE)
+    assert find_unsafe(SAFE) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("a.py", "a.py"),
+        ("pkg/A.py", "pkg/a.py"),
+        ("é.txt", "e\u0301.txt"),
+        ("straße", "STRASSE"),
+        ("pkg/a", "pkg/a/b"),
+        ("pkg/a/b/c", "PKG/A"),
+    ],
+)
+def test_two_names_that_become_one_file_collide(first, second):
+    registry = NameRegistry()
+    assert registry.add(first) is None
+    assert registry.add(second)
+    collision = find_collision(["other", first, second])
+    assert collision is not None
+    assert collision[0] == second
+
+
+def test_names_in_common_folders_do_not_collide():
+    names = ["a/b.py", "a/c.py", "a/d/e.py", "ab", "é/x"]
+    registry = NameRegistry()
+    assert [registry.add(name) for name in names] == [None] * len(names)
+    assert find_collision(names) is None

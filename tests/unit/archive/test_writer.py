@@ -1,0 +1,166 @@
+import io
+import zipfile
+
+import pytest
+
+from modpack.archive import layout, zipformat
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import ArchiveError
+
+BIG = bytes(range(256)) * (3 << 12)  # 3 MiB: over the threshold for digests on other threads
+
+
+def test_an_independent_reader_finds_what_was_written(write_package):
+    records = {
+        "pkg/a.py": b"x = 1\n",
+        "pkg/ünï.txt": b"",
+        "pkg/big.bin": BIG,
+        ".data/0.storage": BIG,
+    }
+    with zipfile.ZipFile(write_package(records)) as archive:
+        assert archive.testzip() is None
+        for name, content in records.items():
+            assert archive.read(f"model/{name}") == content
+
+
+def test_the_same_calls_give_the_same_bytes(write_package):
+    records = {"a.py": b"1", ".data/0.storage": BIG, "b.txt": b"x" * 5000}
+    first = write_package(records, compress=True).read_bytes()
+    assert write_package(records, compress=True).read_bytes() == first
+
+
+def test_storages_are_aligned_whatever_stands_before_them(write_package):
+    records = {}
+    for i in range(130):
+        records[f"pkg/{'n' * i}.txt"] = b"?"
+        records[f".data/{i}.storage"] = bytes([i]) * i
+    path = write_package(records)
+    content = path.read_bytes()
+    with open_archive(path) as archive:
+        for name in filter(layout.is_storage, archive.names()):
+            place = archive.data_range(name)
+            assert place.offset % 64 == 0
+            assert content[place.offset : place.offset + place.length] == records[name]
+
+
+def test_compression_is_used_where_it_helps_and_only_there(write_package):
+    incompressible = bytes(i * i * 7 % 251 for i in range(40))
+    path = write_package({"text.txt": b"again " * 500, "noise": incompressible}, compress=True)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.getinfo("model/text.txt").compress_type == zipfile.ZIP_DEFLATED
+        assert archive.getinfo("model/text.txt").compress_size < 100
+        assert archive.getinfo("model/noise").compress_type == zipfile.ZIP_STORED
+
+
+def test_what_would_look_like_a_bomb_is_stored_so_that_it_can_be_read(write_package):
+    zeros = bytes(5 << 20)
+    with open_archive(write_package({"zeros": zeros}, compress=True)) as archive:
+        assert archive.read("zeros") == zeros
+
+
+def test_memory_in_any_shape_is_written_as_its_bytes(tmp_path):
+    numbers = memoryview(bytearray(range(48))).cast("d", (2, 3))
+    empty = memoryview(b"").cast("d")
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
+        writer.write(".data/version", b"6\n")
+        writer.write_storage(".data/0.storage", numbers)
+        writer.write_storage(".data/1.storage", empty)
+        writer.commit()
+    with open_archive(tmp_path / "m.pt") as archive:
+        assert archive.read(".data/0.storage") == bytes(range(48))
+        assert archive.read(".data/1.storage") == b""
+
+
+@pytest.mark.parametrize("bad", ["text", 7, None, [1, 2], memoryview(bytes(10))[::2]])
+def test_data_that_is_no_contiguous_bytes_is_a_type_error_naming_it(bad):
+    writer = ArchiveWriter(io.BytesIO())
+    with pytest.raises(TypeError, match="data must be"):
+        writer.write("a", bad)
+    with pytest.raises(TypeError, match="data must be"):
+        writer.write_storage(".data/0.storage", bad)
+
+
+def test_a_name_that_is_no_str_is_a_type_error_naming_it():
+    with pytest.raises(TypeError, match="name must be a str, not bytes"):
+        ArchiveWriter(io.BytesIO()).write(b"a", b"")
+
+
+@pytest.mark.parametrize(
+    "name", ["a.py", "A.py", "a.py/b", "../x", "", "x" * 5000, layout.MANIFEST]
+)
+def test_a_bad_or_taken_name_is_refused_and_the_writer_goes_on(tmp_path, name):
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
+        writer.write(".data/version", b"6\n")
+        writer.write("a.py", b"1")
+        with pytest.raises(ArchiveError) as caught:
+            writer.write(name, b"2")
+        assert caught.value.record == name
+        writer.write("b.py", b"3")
+        writer.commit()
+    with open_archive(tmp_path / "m.pt") as archive:
+        assert archive.read("a.py") == b"1"
+        assert archive.read("b.py") == b"3"
+
+
+@pytest.mark.parametrize("root", ["a/b", "..", "", "a\\b"])
+def test_a_root_that_is_no_folder_name_is_refused(root):
+    with pytest.raises(ArchiveError, match="root"):
+        ArchiveWriter(io.BytesIO(), root=root)
+
+
+def test_the_writer_tells_what_it_has_written(tmp_path):
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
+        writer.write("b", b"hello")
+        writer.write_storage(".data/0.storage", memoryview(BIG))
+        assert writer.names() == ("b", ".data/0.storage")
+        assert writer.has("b")
+        assert not writer.has("B")
+        assert writer.digest_of("b").startswith("2cf24dba5fb0a30e")
+        with pytest.raises(ArchiveError, match="not written"):
+            writer.digest_of("c")
+
+
+def test_planning_only_checks_names_and_writes_nothing():
+    with ArchiveWriter(None) as writer:
+        writer.write("a.py", b"1")
+        writer.write_storage(".data/0.storage", memoryview(BIG))
+        with pytest.raises(ArchiveError, match="differs only in form"):
+            writer.write("A.py", b"1")
+        assert writer.names() == ("a.py", ".data/0.storage")
+        assert writer.digest_of("a.py") == ""
+        assert writer.commit() == ""
+
+
+def test_nothing_can_be_written_after_the_end(tmp_path):
+    writer = ArchiveWriter(tmp_path / "m.pt")
+    writer.write("a", b"")
+    writer.commit()
+    with pytest.raises(ArchiveError, match="it was committed"):
+        writer.write("b", b"")
+    with pytest.raises(ArchiveError, match="it was committed"):
+        writer.commit()
+
+
+def test_large_numbers_are_written_so_that_others_can_read_them(write_package, monkeypatch):
+    monkeypatch.setattr(zipformat, "ZIP64_FROM", 1000)
+    records = {"small": b"s", "large": BIG[:5000], ".data/0.storage": BIG, "late": b"l" * 999}
+    path = write_package(records)
+    assert zipformat.END64_SIGNATURE in path.read_bytes()
+    with zipfile.ZipFile(path) as other, open_archive(path) as ours:
+        for name, content in records.items():
+            assert other.read(f"model/{name}") == content
+            assert ours.read(name) == content
+        assert ours.data_range(".data/0.storage").offset % 64 == 0
+
+
+def test_more_records_than_16_bits_can_count_are_written_and_read(tmp_path):
+    count = 66_000
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
+        writer.write(".data/version", b"6\n")
+        for i in range(count):
+            writer.write(f"r/{i}", b"")
+        writer.commit()
+    with open_archive(tmp_path / "m.pt") as archive:
+        assert len(archive.names()) == count + 3
+        assert archive.has(f"r/{count - 1}")

@@ -1,0 +1,232 @@
+"""Facts are read off package files, and only read."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from modpack.archive.reader import open_archive
+from modpack.core.actions import Action, Owner
+from modpack.core.imports import ImportKind
+from modpack.core.plan import NoteKind
+from modpack.errors import ArchiveError, NotAPackageError, UnsupportedVersionError
+from modpack.report.archived import package_facts
+from modpack.report.facts import ImporterFacts, ResourceFacts, ResourceKind, StorageFacts
+
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "archives" / "torch_package"
+GRAPH, ENVIRONMENT, ENTRY = (f".data/modpack/{n}.json" for n in ("graph", "environment", "entry"))
+
+
+def by_name(facts):
+    return {module.module: module for module in facts.modules}
+
+
+def test_it_tells_every_module_and_what_happened_to_it(made):
+    facts = by_name(package_facts(made.file))
+    assert facts["reportshop"].action is Action.INTERN
+    assert facts["reportspy"].action is Action.MOCK
+    assert facts["json"].action is facts["torch"].action is Action.EXTERN
+    assert set(made.plan.decisions) <= set(facts)
+    assert list(facts) == sorted(facts)
+
+
+def test_it_tells_why_and_who_needs_a_module_and_where(made):
+    facts = by_name(package_facts(made.file))
+    assert facts["reportspy"].rule == "mock('reportspy')"
+    assert facts["reportspy"].importers == (
+        ImporterFacts("reportshop.till", "reportshop/till.py", 5, ImportKind.REQUIRED),
+    )
+    saved = ImporterFacts("<model/till.pkl>", None, None, ImportKind.PICKLE)
+    assert saved in facts["reportshop.till"].importers
+    assert saved.place == "model/till.pkl"
+
+
+def test_an_interned_module_has_its_record_and_the_bytes_of_its_source(made):
+    till = by_name(package_facts(made.file))["reportshop.till"]
+    assert till.record == "reportshop/till.py"
+    assert till.size_bytes == (made.project / "reportshop" / "till.py").stat().st_size
+
+
+def test_an_extern_module_has_who_provides_it_with_the_version(made):
+    import numpy
+
+    facts = by_name(package_facts(made.file))
+    assert facts["numpy"].requirement == f"numpy=={numpy.__version__}"
+    assert facts["numpy"].provided_by is Owner.INSTALLED
+    assert facts["json"].provided_by is Owner.STDLIB
+    assert facts["torch"].provided_by is Owner.RUNTIME
+    assert facts["reportshop"].provided_by is None
+
+
+def test_what_stand_ins_bring_along_is_told_although_no_plan_mentions_it(made):
+    runtime = by_name(package_facts(made.file))["_modpack_mock"]
+    assert "_modpack_mock" not in made.plan.decisions
+    assert runtime.action is Action.INTERN
+    assert "stand-ins" in runtime.rule
+
+
+def test_it_tells_the_package_itself(made):
+    import platform
+
+    import torch
+
+    facts = package_facts(made.file)
+    assert facts.file == str(made.file)
+    assert facts.size_bytes == made.file.stat().st_size
+    assert facts.format == "modpack 1"
+    assert facts.python == platform.python_version()
+    assert facts.torch == torch.__version__
+    assert facts.platform == f"{sys.platform} {platform.machine()}"
+    assert facts.entry == ("model", "till.pkl")
+    assert len(facts.digest) == 64
+    assert facts.writer.startswith("modpack")
+
+
+def test_it_tells_resources_and_storages(made):
+    facts = package_facts(made.file)
+    kinds = {each.record: each.kind for each in facts.resources}
+    assert kinds == {
+        "model/till.pkl": ResourceKind.PICKLE,
+        "reportshop/prices.txt": ResourceKind.FILE,
+    }
+    assert ResourceFacts("reportshop/prices.txt", ResourceKind.FILE, 5) in facts.resources
+    assert facts.storages == StorageFacts(1, 12)
+
+
+def test_notes_show_where_they_show_in_the_package(made):
+    notes = {note.kind: note for note in package_facts(made.file).notes}
+    assert notes[NoteKind.DYNAMIC_IMPORT].place == "reportshop/till.py:14"
+    assert notes[NoteKind.ABSENT].subject == "reportabsent"
+
+
+def test_an_unzipped_package_gives_the_same_facts(made, tmp_path):
+    with zipfile.ZipFile(made.file) as archive:
+        archive.extractall(tmp_path)
+    zipped, unzipped = package_facts(made.file), package_facts(tmp_path)
+    assert unzipped.modules == zipped.modules
+    assert unzipped.digest == zipped.digest
+    with open_archive(made.file) as archive:
+        assert unzipped.size_bytes == sum(map(archive.size, archive.names()))
+
+
+def test_a_package_with_several_objects_has_no_entry_unless_it_names_one(rewritten):
+    several = {"pickles": [["a", "x.pkl"], ["b", "y.pkl"]], "main": None}
+    assert package_facts(rewritten({ENTRY: json.dumps(several).encode()})).entry is None
+    several["main"] = ["b", "y.pkl"]
+    assert package_facts(rewritten({ENTRY: json.dumps(several).encode()})).entry == ("b", "y.pkl")
+
+
+def edited(made, record, change):
+    with open_archive(made.file) as archive:
+        document = json.loads(archive.read(record))
+    change(document)
+    return {record: json.dumps(document).encode()}
+
+
+@pytest.mark.parametrize("record", [GRAPH, ENVIRONMENT, ENTRY])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b"null", b"\xff\xfe", b"[" * 100_000, b'{"version": []}'],
+    ids=["empty", "cut", "array", "no-keys", "null", "binary", "deep", "odd"],
+)
+def test_a_damaged_record_is_an_archive_error_that_names_it(rewritten, record, content):
+    with pytest.raises(ArchiveError) as raised:
+        package_facts(rewritten({record: content}))
+    assert raised.value.record == record
+
+
+@pytest.mark.parametrize(
+    ("record", "change"),
+    [
+        (GRAPH, lambda d: d["roots"].append(7)),
+        (GRAPH, lambda d: d["edges"].append(["a"])),
+        (GRAPH, lambda d: d["edges"].append(["a", "b", "no-kind", 1, []])),
+        (GRAPH, lambda d: d["edges"].append(["a", "b", "required", "1", []])),
+        (GRAPH, lambda d: d["modules"].update(x={"action": "burn"})),
+        (GRAPH, lambda d: d["modules"].update(x=3)),
+        (GRAPH, lambda d: d["modules"]["json"].update(rule=3)),
+        (GRAPH, lambda d: d["modules"]["json"].update(overridden_by=[])),
+        (GRAPH, lambda d: d["notes"][0].update(text=3)),
+        (GRAPH, lambda d: d["notes"][0].update(place={})),
+        (ENVIRONMENT, lambda d: d.update(externs=[])),
+        (ENVIRONMENT, lambda d: d.update(python=3)),
+        (ENVIRONMENT, lambda d: d["externs"].update(numpy={"distribution": "numpy"})),
+        (ENTRY, lambda d: d.update(pickles=[["only-one"]])),
+        (ENTRY, lambda d: d.update(pickles=[["../..", "x"]])),
+        (ENTRY, lambda d: d.update(main="model")),
+    ],
+)
+def test_a_field_of_another_type_is_an_archive_error(made, rewritten, record, change):
+    with pytest.raises(ArchiveError) as raised:
+        package_facts(rewritten(edited(made, record, change)))
+    assert raised.value.record == record
+
+
+def test_a_graph_of_a_newer_modpack_says_so(made, rewritten):
+    file = rewritten(edited(made, GRAPH, lambda d: d.update(version=99)))
+    with pytest.raises(UnsupportedVersionError, match="newer modpack"):
+        package_facts(file)
+
+
+def test_what_is_no_package_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(NotAPackageError):
+        package_facts(tmp_path / "notes.txt")
+    with pytest.raises(NotAPackageError):
+        package_facts(tmp_path / "nowhere")
+
+
+SETS = ["torch-1.9-py3.9", "torch-2.13-py3.11"]
+
+
+@pytest.mark.parametrize("archives", SETS)
+def test_archives_of_torch_package_give_what_they_record(archives):
+    facts = package_facts(FIXTURES / archives / "with_mock.pt")
+    actions = {module.module: module.action for module in facts.modules}
+    assert actions == {
+        "_mock": Action.INTERN,
+        "farplotlib": Action.EXTERN,
+        "heavytracker": Action.MOCK,
+        "tracking.tracked": Action.INTERN,
+    }
+    assert {module.rule for module in facts.modules} == {None}
+    assert facts.format == "torch.package"
+    assert facts.entry == ("model", "tracker.pkl")
+    assert facts.python == ("3.11.7" if "3.11" in archives else None)
+
+
+@pytest.mark.parametrize("archives", SETS)
+def test_storages_and_resources_of_torch_package_are_counted(archives):
+    facts = package_facts(FIXTURES / archives / "tiny_model.pt")
+    assert facts.storages.count == 18
+    assert {each.record for each in facts.resources if each.kind is ResourceKind.FILE} == {
+        "tinynet/data/bytes.bin",
+        "tinynet/data/words.txt",
+    }
+    assert facts.entry is None
+
+
+@pytest.mark.parametrize("archives", SETS)
+def test_compiled_modules_of_torch_package_are_resources_not_code(archives):
+    facts = package_facts(FIXTURES / archives / "script_module.pt")
+    assert not [module for module in facts.modules if module.action is Action.INTERN]
+    assert ResourceKind.TORCHSCRIPT in {each.kind for each in facts.resources}
+
+
+def test_reading_facts_and_rendering_them_imports_nothing_heavy(made):
+    code = (
+        "import sys\n"
+        "from modpack.report import as_json, text\n"
+        "from modpack.report.archived import package_facts\n"
+        "from rich.console import Console\n"
+        f"facts = package_facts({str(made.file)!r})\n"
+        "as_json.dumps(as_json.package_document(facts))\n"
+        "Console().print(text.package_report(facts))\n"
+        "heavy = {'torch', 'numpy', 'importlib_metadata', 'packaging'}\n"
+        "print(sorted(heavy & set(sys.modules)), 'reportshop' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[] False"

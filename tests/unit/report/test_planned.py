@@ -1,0 +1,49 @@
+"""Facts about a plan are those of the package that it becomes."""
+
+from modpack import PackageExporter
+from modpack.core.actions import Action, Owner
+from modpack.core.plan import PackagingErrorReason
+from modpack.report.archived import package_facts
+from modpack.report.planned import plan_facts
+
+
+def test_a_plan_and_its_package_agree(made):
+    planned = {module.module: module for module in plan_facts(made.plan).modules}
+    for module in package_facts(made.file).modules:
+        if module.module not in planned:
+            continue  # what stand-ins bring along
+        twin = planned[module.module]
+        assert (twin.action, twin.rule, twin.requirement, twin.provided_by) == (
+            module.action,
+            module.rule,
+            module.requirement,
+            module.provided_by,
+        )
+        if module.action is Action.INTERN:
+            assert (twin.record, twin.size_bytes) == (module.record, module.size_bytes)
+
+
+def test_importers_are_shown_by_the_files_that_one_can_open(made):
+    facts = {module.module: module for module in plan_facts(made.plan).modules}
+    (importer,) = facts["reportspy"].importers
+    assert importer.place == f"{made.project / 'reportshop' / 'till.py'}:5"
+
+
+def test_problems_come_along():
+    exporter = PackageExporter(None)
+    exporter.deny("json")
+    exporter.save_source_string("reportdenied", "import json\n")
+    facts = plan_facts(exporter.plan())
+    assert [(p.subject, p.reason) for p in facts.problems] == [
+        ("json", PackagingErrorReason.DENIED)
+    ]
+
+
+def test_loose_extern_code_is_local_and_has_no_version(project):
+    project({"reportloose.py": "x = 1\n"})
+    with PackageExporter(None) as exporter:
+        exporter.extern("reportloose")
+        exporter.save_source_string("reportuser", "import reportloose\n")
+        (loose,) = (m for m in plan_facts(exporter.plan()).modules if m.module == "reportloose")
+    assert loose.provided_by is Owner.LOCAL
+    assert loose.requirement is None

@@ -1,0 +1,140 @@
+"""The text report: readable in a pipe, grouped, and harmless."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from modpack.core.actions import Action, Owner
+from modpack.core.imports import ImportKind
+from modpack.core.plan import Note, NoteKind, PackagingErrorReason, Problem
+from modpack.report.archived import package_facts
+from modpack.report.facts import ImporterFacts, ModuleFacts, PlanFacts
+from modpack.report.planned import plan_facts
+from modpack.report.text import package_report, plan_report, problems_report
+
+
+def printed(content, width=120, **options):
+    console = Console(file=io.StringIO(), width=width, highlight=False, **options)
+    console.print(content)
+    return console.file.getvalue()
+
+
+def line_with(text, *parts):
+    return next((line for line in text.splitlines() if all(p in line for p in parts)), None)
+
+
+def test_each_action_has_a_group_with_its_count(made):
+    text = printed(package_report(package_facts(made.file)))
+    assert line_with(text, "interned: 3 modules")
+    assert line_with(text, "mocked: 1 module")
+    assert line_with(text, "externed:")
+    order = [text.index(part) for part in ("2 notes", "interned:", "externed:", "mocked:")]
+    assert order == sorted(order)
+
+
+def test_a_mocked_module_is_told_with_its_rule_and_who_imports_it(made):
+    text = printed(package_report(package_facts(made.file)))
+    assert line_with(text, "why: mock('reportspy')")
+    assert line_with(text, "reportspy", "needed by reportshop/till.py:5")
+
+
+def test_the_standard_library_takes_one_line(made):
+    text = printed(package_report(package_facts(made.file)))
+    assert len([line for line in text.splitlines() if "standard library" in line]) == 1
+    assert not [line for line in text.splitlines() if line.strip() == "json"]
+
+
+def test_an_installed_extern_is_told_with_its_version(made):
+    import numpy
+
+    text = printed(package_report(package_facts(made.file)))
+    assert line_with(text, f"numpy=={numpy.__version__}", "needed by reportshop/till.py:4")
+
+
+def test_resources_storages_and_totals_are_told(made):
+    text = printed(package_report(package_facts(made.file)))
+    assert line_with(text, "reportshop/prices.txt", "5 B", "file")
+    assert line_with(text, "model/till.pkl", "pickle")
+    assert line_with(text, "12 B in 1 tensor storage")
+
+
+def test_there_are_no_control_sequences_without_a_terminal(made):
+    assert "\x1b" not in printed(package_report(package_facts(made.file)))
+    assert "\x1b" in printed(package_report(package_facts(made.file)), force_terminal=True)
+
+
+@pytest.mark.parametrize("width", [20, 60, 300])
+def test_nothing_is_cut_off_whatever_the_width(made, width):
+    text = printed(package_report(package_facts(made.file)), width)
+    joined = "".join(text.split())
+    for module in made.plan.modules(Action.INTERN):
+        assert module in joined
+    assert "reportshop/till.py:14" in joined
+
+
+def test_a_plan_shows_files_relative_to_the_folder(made):
+    text = printed(plan_report(plan_facts(made.plan), made.project))
+    assert line_with(text, "reportspy", "needed by reportshop/till.py:5")
+    assert str(made.project) not in text
+
+
+PROBLEM = Problem(
+    "spy", PackagingErrorReason.DENIED, "by deny('spy')", "a.py:3", ("<m>", "a", "spy")
+)
+
+
+def test_problems_come_first_and_grouped_by_reason():
+    other = replace(PROBLEM, subject="agent", context="")
+    facts = PlanFacts(
+        (ModuleFacts("a", Action.INTERN, "intern('a')"),),
+        (PROBLEM, other),
+        (Note(NoteKind.DEAD_RULE, "x", "a rule is dead"),),
+    )
+    text = printed(plan_report(facts))
+    assert text.index("2 problems") < text.index("a rule is dead") < text.index("interned:")
+    assert text.count(PackagingErrorReason.DENIED.value) == 1
+    assert line_with(text, "a.py:3: by deny('spy')")
+
+
+def test_chains_are_shown_when_asked_for():
+    assert "<m> -> a -> spy" in printed(problems_report([PROBLEM], True))
+    assert "->" not in printed(problems_report([PROBLEM], False))
+
+
+def test_the_strongest_evidence_is_shown_first_and_much_of_it_is_counted():
+    weak = ImporterFacts("w", "w.py", 1, ImportKind.FUNCTION)
+    strong = [ImporterFacts(f"s{i}", f"s{i}.py", i, ImportKind.REQUIRED) for i in range(1, 4)]
+    never = ImporterFacts("n", "n.py", 1, ImportKind.TYPE_CHECKING)
+    module = ModuleFacts("m", Action.INTERN, "r", importers=(never, weak, *strong))
+    assert "needed by s1.py:1, s2.py:2 and 2 more" in printed(plan_report(PlanFacts((module,))))
+
+
+def test_a_package_that_only_its_submodules_need_says_what_it_holds():
+    child = ImporterFacts("m.x", "m/x.py", None, ImportKind.PARENT)
+    module = ModuleFacts("m", Action.INTERN, "r", importers=(child,))
+    assert line_with(printed(plan_report(PlanFacts((module,)))), "holds m.x")
+
+
+def test_names_in_a_package_cannot_steer_the_terminal():
+    evil = "\x1b]0;owned\x07\x1b[2J[bold]x[/bold]"
+    importer = ImporterFacts(evil, evil, 1, ImportKind.REQUIRED)
+    facts = PlanFacts(
+        tuple(
+            ModuleFacts(evil, action, evil, evil, (importer,), owner, evil, evil)
+            for action in Action
+            for owner in (None, Owner.LOCAL, Owner.STDLIB)
+        ),
+        (Problem(evil, PackagingErrorReason.DENIED, evil, evil, (evil, evil)),),
+        (Note(NoteKind.DEAD_RULE, evil, evil, evil),),
+    )
+    text = printed(plan_report(facts))
+    assert "\x1b" not in text and "\x07" not in text
+    assert "[bold]x[/bold]" in "".join(text.split())
+
+
+def test_surrogates_do_not_break_the_output():
+    text = printed(plan_report(PlanFacts((ModuleFacts("a\ud800", Action.INTERN, "r"),))))
+    assert "a\\ud800" in text
+    text.encode("utf-8")
