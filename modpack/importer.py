@@ -30,7 +30,7 @@ from modpack.hermetic.tree import unpack
 from modpack.resolution.importers import Importer, sys_importer
 from modpack.unpacking.entry import find_entry
 from modpack.unpacking.records import ZipReader
-from modpack.unpacking.specs import read_specs
+from modpack.archive.specs import read_specs
 
 if TYPE_CHECKING:
     from modpack.core.hookspec import HookSpec

@@ -14,6 +14,7 @@ __all__ = [
     "CallableSpec",
     "HookSpec",
     "hook_records",
+    "hook_to_json",
     "specs_from_json",
     "specs_to_json",
 ]
@@ -83,7 +84,7 @@ def hook_records(record: str) -> tuple[str, str]:
 
 def specs_to_json(specs: tuple[HookSpec, ...]) -> dict[str, Json]:
     """The record that a package holds; the hook spec page documents it."""
-    return {"version": HOOK_SPEC_VERSION, "hooks": [_to_json(spec) for spec in specs]}
+    return {"version": HOOK_SPEC_VERSION, "hooks": [hook_to_json(spec) for spec in specs]}
 
 
 def specs_from_json(record: object, kinds: frozenset[str] | None = None) -> tuple[HookSpec, ...]:
@@ -116,7 +117,8 @@ def specs_from_json(record: object, kinds: frozenset[str] | None = None) -> tupl
     return specs
 
 
-def _to_json(spec: HookSpec) -> dict[str, Json]:
+def hook_to_json(spec: HookSpec) -> dict[str, Json]:
+    """One hook as JSON."""
     return {
         "name": spec.name,
         "kind": spec.kind,

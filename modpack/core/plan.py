@@ -194,9 +194,11 @@ def _packaging_text(problems: tuple[Problem, ...], debug: bool) -> str:
         concerned = [problem for problem in problems if problem.reason is reason]
         if concerned:
             lines.append(f"* {reason.value}")
-        for subject in dict.fromkeys(problem.subject for problem in concerned):
-            its_own = [problem for problem in concerned if problem.subject == subject]
-            lines.extend(f"    {line}" for line in _problem_lines(its_own, debug))
+        by_subject: dict[str, list[Problem]] = {}
+        for problem in concerned:
+            by_subject.setdefault(problem.subject, []).append(problem)
+        for of_one in by_subject.values():
+            lines.extend(f"    {line}" for line in _problem_lines(of_one, debug))
     if not debug:
         lines += ["", "Set debug=True on the PackageExporter to see who imports each of them."]
     return "\n".join(lines) + "\n"

@@ -10,6 +10,9 @@ __all__ = ["GOOD_ENOUGH", "compare"]
 GOOD_ENOUGH = 0.95
 """The share of test images that a model worth packaging reads right."""
 
+CLIPPED_AT = 0.0625
+"""Where the sample project clips its gradients."""
+
 
 def compare(trained: Observation, packaged: Packaged, reloaded: Reloaded) -> tuple[Check, ...]:
     """Hold each promise against the facts.
@@ -40,6 +43,12 @@ def compare(trained: Observation, packaged: Packaged, reloaded: Reloaded) -> tup
             "the hooks fire, and collect the same",
             _hooks(again) == _hooks(trained) and _all_fired(again),
             again.hooks,
+        ),
+        Check(
+            "the gradients are clipped, and bit-identical",
+            again.gradients == trained.gradients and again.largest_gradient <= CLIPPED_AT,
+            f"largest {again.largest_gradient:.3f}, "
+            + _same(again.gradients, trained.gradients, "sha256"),
         ),
         Check(
             "the mock fails only when it is used",

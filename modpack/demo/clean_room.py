@@ -86,7 +86,7 @@ def main(package: str) -> None:
     _, test = load_digits()
     started = time.perf_counter()
     importer = PackageImporter(package)
-    model = importer.load_pickle("model", "model.pkl")
+    model = importer.load_model("model", "model.pkl")
     loaded = time.perf_counter() - started
     answer = {
         "folder": str(Path.cwd()),

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from modpack.core.actions import Action
 from modpack.core.graph import Edge
+from modpack.core.hookspec import HookSpec
 from modpack.core.imports import ImportKind
 from modpack.core.plan import Decision, Plan
 
 __all__ = [
     "Check",
+    "HookFact",
     "ModuleFact",
     "Observation",
     "Packaged",
     "Reloaded",
     "Trained",
     "files_left_behind",
+    "hook_facts",
     "module_facts",
 ]
 
@@ -52,6 +56,8 @@ class Observation:
         feature_maps: the sha256 of what it collected.
         refusal: what the hook that guards the shape says to a wrong one; empty if nothing.
         predictions: the digits read in the first images.
+        gradients: the sha256 of all gradients after one backward pass.
+        largest_gradient: the largest of their absolute values.
     """
 
     images: int
@@ -62,6 +68,8 @@ class Observation:
     feature_maps: str
     refusal: str
     predictions: tuple[int, ...]
+    gradients: str
+    largest_gradient: float
 
     @property
     def hooks(self) -> str:
@@ -88,6 +96,23 @@ class ModuleFact:
 
 
 @dataclass(frozen=True)
+class HookFact:
+    """Hooks of the model that call the same.
+
+    Attributes:
+        kind: what kind of hook it is.
+        targets: where it hangs.
+        called: the name of what it calls.
+        source: the text that travels, if it cannot be imported.
+    """
+
+    kind: str
+    targets: tuple[str, ...]
+    called: str
+    source: str | None
+
+
+@dataclass(frozen=True)
 class Packaged:
     """The package.
 
@@ -99,6 +124,7 @@ class Packaged:
         left_behind: the project's files that are not in it, relative to the project.
         remarks: the plan's warnings.
         hook_calls: what the match hooks heard, in order: the action and the module.
+        hooks: the model's own hooks that are in it.
     """
 
     file: Path
@@ -108,6 +134,7 @@ class Packaged:
     left_behind: tuple[str, ...]
     remarks: tuple[str, ...]
     hook_calls: tuple[tuple[Action, str], ...]
+    hooks: tuple[HookFact, ...]
 
 
 @dataclass(frozen=True)
@@ -155,6 +182,18 @@ def module_facts(plan: Plan, project: Path) -> tuple[ModuleFact, ...]:
         for module, decision in plan.decisions.items()
     )
     return tuple(sorted(facts, key=lambda f: (order.index(f.action), f.rule, f.module)))
+
+
+def hook_facts(specs: Iterable[HookSpec]) -> tuple[HookFact, ...]:
+    """The model's hooks, those of a kind that call the same put together."""
+    together: dict[tuple[str, str, str | None], list[str]] = {}
+    for spec in specs:
+        key = (spec.kind, spec.callable.name, spec.callable.source)
+        together.setdefault(key, []).extend(spec.target)
+    return tuple(
+        HookFact(kind, tuple(targets), called, source)
+        for (kind, called, source), targets in together.items()
+    )
 
 
 def files_left_behind(plan: Plan, project: Path) -> tuple[str, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import nll_loss
 
 from modpack.demo.digits import Digits
 from modpack.demo.facts import Observation
@@ -44,10 +45,16 @@ class Model(Protocol):
     normalise: Normalise
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Images ``(n, 8, 8)`` to logits ``(n, 10)``."""
+        """Images ``(n, 8, 8)`` to log-probabilities ``(n, 10)``."""
 
     def eval(self) -> object:
         """Switch to inference."""
+
+    def parameters(self) -> Iterable[Tensor]:
+        """What is trained."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
 
     def report(self, losses: Sequence[float], accuracies: Sequence[float]) -> str:
         """Draw the curves of a training run."""
@@ -75,8 +82,20 @@ def observe(model: Model, test: Digits) -> Observation:
         feature_map_calls=model.feature_maps.calls,
         feature_maps=_digest(model.feature_maps.strengths),
         refusal=_refusal(model),
+        **_gradients(model, test),
         predictions=tuple(int(digit) for digit in read[:SHOWN]),
     )
+
+
+def _gradients(model: Model, test: Digits) -> dict[str, Any]:
+    """What one backward pass leaves on the parameters, after the hooks on them."""
+    model.zero_grad()
+    loss = nll_loss(model(test.images[:BATCH]), test.labels[:BATCH])
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    largest = max(gradient.abs().max().item() for gradient in gradients)
+    model.zero_grad()
+    return {"gradients": _digest(gradients), "largest_gradient": largest}
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:

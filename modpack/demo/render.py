@@ -13,12 +13,13 @@ from rich.text import Text
 from rich.tree import Tree
 
 from modpack.core.actions import Action
-from modpack.demo.facts import Check, ModuleFact, Packaged
+from modpack.demo.facts import Check, HookFact, ModuleFact, Packaged
 
 __all__ = [
     "checks_table",
     "digits_strip",
     "heading",
+    "hooks_table",
     "human_size",
     "modules_table",
     "project_tree",
@@ -67,6 +68,25 @@ def _members(members: Sequence[ModuleFact], width: int) -> Table:
     for fact in members:
         table.add_row(Text(fact.module), Text(f"asked for by {fact.place}" if fact.place else ""))
     return table
+
+
+def hooks_table(hooks: Sequence[HookFact]) -> RenderableType:
+    """The model's hooks that travel, each with its source if it has no name to be imported by."""
+    count = sum(len(hook.targets) for hook in hooks)
+    table = Table(box=None, padding=(0, 2), show_header=False, pad_edge=True)
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold", style="dim")
+    for hook in hooks:
+        places = Text(f"{hook.kind} hook on {_places(hook.targets)}")
+        table.add_row(places, Text(hook.source or hook.called))
+    return Group("", Text(f"captured: {count} hooks of the model", "bold magenta"), table)
+
+
+def _places(targets: Sequence[str]) -> str:
+    named = [target or "the model itself" for target in targets]
+    if len(named) > 2:
+        return f"{named[0]} and {len(named) - 1} others"
+    return " and ".join(named)
 
 
 def remarks(packaged: Packaged) -> RenderableType:

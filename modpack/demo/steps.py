@@ -13,9 +13,8 @@ from pathlib import Path
 import torch
 
 from modpack.core.actions import Action
-from modpack.core.plan import Plan
 from modpack.demo.digits import Digits
-from modpack.demo.facts import Packaged, Trained, files_left_behind, module_facts
+from modpack.demo.facts import Packaged, Trained, files_left_behind, hook_facts, module_facts
 from modpack.demo.observe import Model
 from modpack.exporter import PackageExporter
 
@@ -119,10 +118,20 @@ def package(model: Model, target: Path, project: Path) -> Packaged:
             (Action.MOCK, exporter.register_mock_hook),
         ):
             register(_listener(action, heard))
-        exporter.save_pickle("model", "model.pkl", model)
+        exporter.save_model("model", "model.pkl", model)
         plan = exporter.plan()
+        hooks = [hook.spec for hook in exporter.hook_report() if hook.spec is not None]
     seconds = time.perf_counter() - started
-    return _packaged(target, seconds, plan, project, heard)
+    return Packaged(
+        file=target,
+        size=target.stat().st_size,
+        seconds=seconds,
+        modules=module_facts(plan, project),
+        left_behind=files_left_behind(plan, project),
+        remarks=tuple(str(note) for note in plan.warnings()),
+        hook_calls=tuple(heard),
+        hooks=hook_facts(hooks),
+    )
 
 
 def _listener(
@@ -133,16 +142,3 @@ def _listener(
 
     return hear
 
-
-def _packaged(
-    target: Path, seconds: float, plan: Plan, project: Path, heard: list[tuple[Action, str]]
-) -> Packaged:
-    return Packaged(
-        file=target,
-        size=target.stat().st_size,
-        seconds=seconds,
-        modules=module_facts(plan, project),
-        left_behind=files_left_behind(plan, project),
-        remarks=tuple(str(note) for note in plan.warnings()),
-        hook_calls=tuple(heard),
-    )

@@ -113,12 +113,13 @@ def _tell_training(console: Console, trained: Trained, before: Observation) -> N
 def _tell_package(console: Console, packaged: Packaged) -> None:
     console.print(render.heading(3, "Package"))
     console.print(f'exporter.intern("{INTERN}")', f'exporter.mock("{MOCK}")', sep="\n")
-    console.print('exporter.save_pickle("model", "model.pkl", model)')
+    console.print('exporter.save_model("model", "model.pkl", model)')
     console.print(
         f"\n{packaged.file.name}: {render.human_size(packaged.size)}, {packaged.seconds:.2f} s.",
         highlight=False,
     )
     console.print(render.modules_table(packaged.modules))
+    console.print(render.hooks_table(packaged.hooks))
     console.print(f"\nnot needed, not taken: {', '.join(packaged.left_behind)}", highlight=False)
     console.print(render.remarks(packaged))
 

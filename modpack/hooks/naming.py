@@ -57,5 +57,5 @@ class Names:
 
     def _name_parts(self, root: torch.nn.Module) -> None:
         for named in (root.named_modules, root.named_parameters, root.named_buffers):
-            for path, part in named(remove_duplicate=False):  # type: ignore[operator]
+            for path, part in named(remove_duplicate=False):
                 self._paths.setdefault(id(part), []).append(path)

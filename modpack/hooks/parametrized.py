@@ -38,7 +38,7 @@ def make_parametrized(original: type[torch.nn.Module]) -> torch.nn.Module:
 
 def fill_parametrized(module: torch.nn.Module, state: dict[str, Any]) -> None:
     """Give a module its state, its class and its parametrized tensors."""
-    torch.nn.Module.__setstate__(module, state)
+    torch.nn.Module.__setstate__(module, state)  # type: ignore[no-untyped-call]
     parametrize._inject_new_class(module)
     for name in module.parametrizations:  # type: ignore[union-attr]
         parametrize._inject_property(module, name)

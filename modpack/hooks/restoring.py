@@ -14,7 +14,7 @@ from modpack.hooks.kinds import KINDS, kinds_of
 from modpack.hooks.native import travels_natively
 from modpack.pickling.paths import objects_in
 
-__all__ = ["register_payload", "remove_hooks"]
+__all__ = ["register_payload", "remove_hooks", "reserve_ids"]
 
 
 def register_payload(
@@ -58,6 +58,20 @@ def remove_hooks(obj: Any) -> None:
             kind.clear(part, travels_natively)
         if not part._backward_hooks:
             part._is_full_backward_hook = None
+
+
+def reserve_ids(obj: Any) -> None:
+    """Keep torch from giving ids again that hooks in loaded modules have.
+
+    A package of torch.package brings hooks in the modules' state, with the ids that they had
+    where it was written, while torch counts from 0 in a new process: the next hook that is
+    registered would overwrite one of them.
+    """
+    tables = {table for kind in kinds_of("module") for table in kind.tables[:1]}
+    for part in _modules_in(obj):
+        for table in tables:
+            for identity in getattr(part, table, None) or ():
+                RemovableHandle.next_id = max(RemovableHandle.next_id, identity + 1)
 
 
 def _modules_in(obj: Any) -> Iterator[torch.nn.Module]:

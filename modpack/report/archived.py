@@ -15,11 +15,14 @@ from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest, package_digest, read_manifest, verify_records
 from modpack.archive.reader import open_archive
+from modpack.archive.specs import read_specs
 from modpack.core.actions import Action, Owner
+from modpack.core.hookspec import hook_records
 from modpack.core.names import module_record, resource_record, root_of
 from modpack.core.plan import Decision, Plan
 from modpack.errors import ArchiveError
 from modpack.report.facts import (
+    HookFacts,
     ModuleFacts,
     PackageFacts,
     ResourceFacts,
@@ -86,6 +89,7 @@ def _of_modpack(archive: Archive, manifest: Manifest) -> PackageFacts:
         torch=environment.torch,
         platform=environment.platform,
         entry=objects.entry,
+        hooks=_hooks(archive, manifest, objects),
         notes=plan.notes,
     )
 
@@ -212,6 +216,16 @@ def _only_pickle(resources: tuple[ResourceFacts, ...]) -> tuple[str, str] | None
         return None
     folder, _, name = pickles[0].rpartition("/")
     return folder.replace("/", "."), name
+
+
+def _hooks(archive: Archive, manifest: Manifest, objects: Objects) -> tuple[HookFacts, ...]:
+    saved = sorted(_pickle_records(archive, objects))
+    for record in saved:
+        for name in filter(archive.has, hook_records(record)):
+            archive.read(name, verify=manifest)
+    return tuple(
+        HookFacts(record, spec) for record in saved for spec in read_specs(archive, record)
+    )
 
 
 def _storages(archive: Archive) -> StorageFacts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from modpack.core.hookspec import hook_to_json
 from modpack.core.plan import Note, Problem
 from modpack.core.planjson import Json
 from modpack.report.facts import (
@@ -73,6 +74,7 @@ def _package(facts: PackageFacts) -> Json:
         if facts.entry is None
         else {"package": facts.entry[0], "resource": facts.entry[1]},
         "resources": [_resource(resource) for resource in facts.resources],
+        "hooks": [{"resource": each.resource, **hook_to_json(each.spec)} for each in facts.hooks],
         "storages": {"count": facts.storages.count, "size_bytes": facts.storages.size_bytes},
     }
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from modpack.core.actions import Action, Owner
+from modpack.core.hookspec import HookSpec
 from modpack.core.imports import ImportKind
 from modpack.core.plan import Note, Problem
 
 __all__ = [
+    "HookFacts",
     "ImporterFacts",
     "ModuleFacts",
     "PackageFacts",
@@ -111,6 +113,19 @@ class ResourceFacts:
 
 
 @dataclass(frozen=True)
+class HookFacts:
+    """One hook that travels with a saved object.
+
+    Attributes:
+        resource: the record of the object.
+        spec: what hangs where, and what it calls.
+    """
+
+    resource: str
+    spec: HookSpec
+
+
+@dataclass(frozen=True)
 class StorageFacts:
     """The tensor storages of a package.
 
@@ -155,6 +170,7 @@ class PackageFacts:
         modules: every module that it holds or needs, sorted by path.
         resources: every record that is no code and no tensor storage.
         storages: its tensor storages.
+        hooks: the hooks of its saved objects.
         notes: hazards and remarks that were recorded when it was written.
     """
 
@@ -170,4 +186,5 @@ class PackageFacts:
     torch: str | None = None
     platform: str | None = None
     entry: tuple[str, str] | None = None
+    hooks: tuple[HookFacts, ...] = ()
     notes: tuple[Note, ...] = ()

@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from modpack.core.actions import Action, Owner
+from modpack.core.hookspec import HookSpec
 from modpack.core.imports import ImportKind
 from modpack.core.names import root_of
 from modpack.core.plan import Note, PackagingErrorReason, Problem
-from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, PlanFacts
+from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, PackageFacts, PlanFacts
 from modpack.report.wording import counted, human_size, printable
 
 __all__ = ["package_report", "plan_report", "problems_report"]
@@ -33,6 +34,7 @@ def package_report(facts: PackageFacts) -> RenderableType:
         _head(facts),
         *_notes(facts.notes, None),
         *_modules(facts.modules, None),
+        *_hooks(facts.hooks),
         *_resources(facts),
         "",
         _totals(facts),
@@ -46,8 +48,10 @@ def plan_report(facts: PlanFacts, folder: Path | None = None) -> RenderableType:
         facts: the plan.
         folder: files below it are shown relative to it.
     """
-    problems = [problems_report(facts.problems, True, folder)] if facts.problems else []
-    return Group(*problems, *_notes(facts.notes, folder), *_modules(facts.modules, folder))
+    parts = [*_notes(facts.notes, folder), *_modules(facts.modules, folder)]
+    if facts.problems:
+        return Group(problems_report(facts.problems, True, folder), *parts)
+    return Group(*parts[1:])  # without the empty line before the first group
 
 
 def problems_report(
@@ -188,6 +192,31 @@ def _is_child(importer: ImporterFacts) -> bool:
 def _weakness(importer: ImporterFacts) -> tuple[bool, bool]:
     is_object = importer.kind is ImportKind.PICKLE
     return importer.line is None and not is_object, importer.kind is not ImportKind.REQUIRED
+
+
+def _hooks(hooks: Sequence[HookFacts]) -> list[RenderableType]:
+    """The hooks of saved objects, those of a kind that call the same put together."""
+    if not hooks:
+        return []
+    together: dict[tuple[str, str, str, str | None], list[HookSpec]] = {}
+    for each in hooks:
+        called = each.spec.callable
+        key = (each.resource, each.spec.kind, called.name, called.source)
+        together.setdefault(key, []).append(each.spec)
+    parts: list[RenderableType] = ["", _title(counted(len(hooks), "hook"), "magenta")]
+    for (resource, kind, called_name, source), specs in together.items():
+        targets = list(dict.fromkeys(_hook_target(spec) for spec in specs))
+        more = len(targets) - _SHOWN_PLACES
+        places = ", ".join(targets[:_SHOWN_PLACES]) + (f" and {more} more" if more > 0 else "")
+        line = Text.assemble(f"{kind} ", ("on ", "dim"), printable(places))
+        line.append(f"  {printable(called_name)}, in {printable(resource)}", "dim")
+        parts.append(_indented(line, 2))
+        parts += [_indented(Text(printable(x)), 6) for x in (source or "").splitlines()]
+    return parts
+
+
+def _hook_target(spec: HookSpec) -> str:
+    return " + ".join(spec.target) or "the object itself"
 
 
 def _resources(facts: PackageFacts) -> list[RenderableType]:

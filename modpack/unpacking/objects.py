@@ -14,12 +14,12 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.hookspec import hook_records
 from modpack.errors import ModpackError
 from modpack.hooks.kinds import KINDS
-from modpack.hooks.restoring import register_payload, remove_hooks
+from modpack.hooks.restoring import register_payload, remove_hooks, reserve_ids
 from modpack.hooks.selection import HookChoice, check_names, selector
 from modpack.pickling.loading import unpickle_object
 from modpack.pickling.storages import StorageLoader
 from modpack.unpacking.records import ZipReader
-from modpack.unpacking.specs import read_specs
+from modpack.archive.specs import read_specs
 
 __all__ = ["Loaded", "load_object"]
 
@@ -84,6 +84,8 @@ def load_object(
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:
         remove_hooks(result.obj)
+    elif not appended:
+        reserve_ids(result.obj)
     return result
 
 

@@ -87,6 +87,12 @@ FILES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def unsized(monkeypatch):
+    """Nothing says how wide the output is: test runners do."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def work(project, monkeypatch) -> Path:
     """A project folder; commands run in it, and it is on nobody's import path but theirs."""
@@ -590,6 +596,11 @@ def test_an_output_that_cannot_show_a_character_still_gets_the_rest(package):
     done = process("inspect", package, "--tree", env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
     assert "parts.py" in done.stdout
+
+
+def test_columns_says_how_wide_a_pipe_is(package):
+    done = process("inspect", package, env={"COLUMNS": "50"})
+    assert max(map(len, done.stdout.splitlines())) <= 50
 
 
 def test_python_m_modpack_is_modpack():

@@ -34,7 +34,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
 def test_the_demo_succeeds_and_says_so(told):
     done, _ = told
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "All 6 promises were kept." in done.stdout
+    assert "All 7 promises were kept." in done.stdout
     assert "FAILED" not in done.stdout
 
 
@@ -89,6 +89,8 @@ OBSERVED = Observation(
     feature_maps="bb",
     refusal="expected another shape",
     predictions=(1, 2),
+    gradients="cc",
+    largest_gradient=0.05,
 )
 PACKAGED = Packaged(
     file=Path("digits.modpack"),
@@ -101,6 +103,7 @@ PACKAGED = Packaged(
     left_behind=(),
     remarks=(),
     hook_calls=((Action.MOCK, "theirs"), (Action.INTERN, "mine")),
+    hooks=(),
 )
 RELOADED = Reloaded(
     folder="/elsewhere",

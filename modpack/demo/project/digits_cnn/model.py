@@ -18,13 +18,15 @@ class Settings:
     hidden: int = 64
     dropout: float = 0.2
     classes: int = 10
+    clip: float = 0.0625
 
 
 class DigitsNet(nn.Module):
     """A small convolutional network for images of 8 x 8 pixels.
 
-    Takes raw pixels, float32 of shape ``(n, 8, 8)``, and returns logits ``(n, classes)``.
-    Three hooks go with it; without them its answers would be wrong.
+    Takes raw pixels, float32 of shape ``(n, 8, 8)``, and returns log-probabilities
+    ``(n, classes)``. Its hooks go with it; without them its answers would be wrong, and so
+    would further training.
     """
 
     def __init__(self, settings: Settings, normalise: Normalise) -> None:
@@ -50,11 +52,15 @@ class DigitsNet(nn.Module):
         self.register_forward_pre_hook(refuse_wrong_shapes)
         self.register_forward_pre_hook(self.normalise)
         self.features.register_forward_hook(self.feature_maps)
+        self.head.register_forward_hook(lambda head, args, scores: scores.log_softmax(dim=1))
+        clip = settings.clip
+        for parameter in self.parameters():
+            parameter.register_hook(lambda gradient: gradient.clamp(-clip, clip))
 
     def forward(self, images: Tensor) -> Tensor:
         """Score each image for each class."""
-        logits: Tensor = self.head(self.features(images.unsqueeze(1)))
-        return logits
+        scores: Tensor = self.head(self.features(images.unsqueeze(1)))
+        return scores
 
     def report(self, losses: list[float], accuracies: list[float]) -> str:
         """Draw how the training went, for the terminal of the machine that trains."""

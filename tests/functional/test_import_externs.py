@@ -1,0 +1,361 @@
+"""What packaged code takes from where it is loaded, and what it never takes from there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import modpack
+from modpack.errors import DisallowedModuleError, ExternNotFoundError, UnpicklingError
+
+
+def test_extern_parents_are_the_real_modules(packaged):
+    user = packaged(
+        {
+            "user.py": """
+            import concurrent.futures.thread
+            from concurrent.futures import Future as by_from
+            import torch.nn.functional
+            import os.path as path, xml.dom.minidom
+            by_attribute = concurrent.futures.Future
+            ones = torch.ones(2)
+            relu = torch.nn.functional.relu
+            dom = xml.dom.Node
+            """
+        }
+    ).import_module("user")
+    import concurrent.futures
+
+    assert user.by_attribute is user.by_from is concurrent.futures.Future
+    assert user.concurrent is concurrent
+    assert user.torch is torch
+    assert user.relu is torch.nn.functional.relu
+
+
+def test_an_interned_module_below_an_extern_package(packaged, project):
+    project(
+        {
+            "outer/__init__.py": "name = 'host outer'",
+            "outer/tool.py": "name = 'host tool'",
+            "outer/late.py": "name = 'host late'",
+        }
+    )
+    importer = packaged(
+        {
+            "outer/mine/__init__.py": "from outer import tool\nfrom outer import name",
+            "outer/mine/part.py": "import outer.tool, outer\nname = outer.tool.name + outer.name",
+            "user.py": """
+            import outer.mine.part
+            import outer.tool
+            from outer import mine, tool
+            values = (outer.name, outer.tool.name, tool.name, mine.name, outer.mine.part.name)
+            def local():
+                import outer.tool, outer.mine
+                from outer import name
+                return outer.tool.name, outer.mine.name, name
+            """,
+        },
+        extern=["outer", "outer.tool", "outer.late"],
+    )
+    user = importer.import_module("user")
+    expected = ("host outer", "host tool", "host tool", "host outer", "host toolhost outer")
+    assert user.values == expected
+    assert user.local() == ("host tool", "host outer", "host outer")
+    import outer
+
+    assert not hasattr(outer, "mine")
+    assert user.outer.tool is sys.modules["outer.tool"]
+
+
+@pytest.mark.parametrize("namespace", ["private", "process"])
+def test_an_extern_below_an_interned_package(project, tmp_path, clean_python, namespace):
+    host = {
+        "half/__init__.py": "side = 'host'",
+        "half/native.py": "name = 'host native'",
+        "half/pure.py": "side = 'host'",
+    }
+    folder = project(host)
+    with modpack.PackageExporter(tmp_path / "half.pt") as exporter:
+        exporter.extern("half.native")
+        exporter.save_source_string("half", "side = 'packaged'\nfrom . import native", True)
+        exporter.save_source_string(
+            "half.pure", "import half.native as native\nfrom half import side\nname = native.name"
+        )
+    clean_python(
+        """
+        import sys, modpack
+        sys.path.insert(0, str(host))
+        importer = modpack.PackageImporter(path, namespace=namespace)
+        pure = importer.import_module("half.pure")
+        assert (pure.side, pure.name) == ("packaged", "host native"), vars(pure)
+        assert importer.import_module("half.native").name == "host native"
+        assert importer.import_module("half").native is pure.native
+        assert pure.native is sys.modules["half.native"]
+        assert (sys.modules["half"].side == "host") == (namespace == "private")
+        """,
+        host=folder,
+        path=tmp_path / "half.pt",
+        namespace=namespace,
+    )
+
+
+def test_a_mixed_namespace_package_works_under_real_names(project, tmp_path, clean_python):
+    folder = project({"cloud/storage.py": "name = 'host storage'"})
+    with modpack.PackageExporter(tmp_path / "cloud.pt") as exporter:
+        exporter.extern("cloud.storage")
+        exporter.save_source_string(
+            "cloud.mine", "import cloud.storage\nname = cloud.storage.name", dependencies=False
+        )
+        exporter.save_source_string("user", "import cloud.storage", dependencies=True)
+    for namespace in ("private", "process"):
+        clean_python(
+            """
+            import sys, modpack
+            sys.path.insert(0, str(host))
+            importer = modpack.PackageImporter(path, namespace=namespace)
+            assert importer.import_module("cloud.mine").name == "host storage"
+            assert importer.import_module("user").cloud.storage.name == "host storage"
+            """,
+            host=folder,
+            path=tmp_path / "cloud.pt",
+            namespace=namespace,
+        )
+
+
+@pytest.mark.parametrize("namespace", ["private", "process"])
+def test_packaged_code_gets_its_own_version_and_not_the_hosts(packaged, project, namespace):
+    project(
+        {
+            "versioned/__init__.py": "version = 'host'",
+            "versioned/only_host.py": "version = 'host'",
+            "undeclared.py": "version = 'host'",
+        }
+    )
+    importer = packaged(
+        {
+            "versioned/__init__.py": "version = 'packaged'",
+            "versioned/util.py": "import versioned\nfrom versioned import version as here",
+            "user.py": """
+            import versioned
+            from versioned.util import here
+            def submodule():
+                import versioned.only_host
+            def by_from():
+                from versioned import only_host
+            def undeclared():
+                import undeclared
+            def dynamic():
+                import importlib
+                importlib.import_module("undeclared")
+            def guarded():
+                try:
+                    import undeclared
+                except ImportError:
+                    return "fallback"
+            def guarded_by_spec():
+                from importlib.util import find_spec
+                return find_spec("undeclared")
+            """,
+        },
+        namespace=namespace,
+        dependencies=False,
+    )
+    user = importer.import_module("user")
+    assert user.versioned.version == user.here == "packaged"
+    with pytest.raises(ModuleNotFoundError, match=r"versioned\.only_host.*intern or extern"):
+        user.submodule()
+    with pytest.raises(ImportError, match="only_host"):
+        user.by_from()
+    for call in (user.undeclared, user.dynamic):
+        with pytest.raises(ModuleNotFoundError, match="neither interned, externed nor mocked"):
+            call()
+    assert user.guarded() == "fallback"
+    assert user.guarded_by_spec() is None
+    with pytest.raises(ModuleNotFoundError, match="neither interned"):
+        importer.import_module("undeclared")
+
+
+def test_an_extern_that_is_not_installed_names_the_requirement(tmp_path, clean_python):
+    (tmp_path / "site").mkdir()
+    info = tmp_path / "site" / "prettyplots-3.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: prettyplots\nVersion: 3.1\n")
+    (info / "RECORD").write_text("pretty_plots/__init__.py,,\n")
+    (info / "top_level.txt").write_text("pretty_plots\n")
+    (tmp_path / "site" / "pretty_plots").mkdir()
+    (tmp_path / "site" / "pretty_plots" / "__init__.py").write_text("def plot(): return 1\n")
+    clean_python(
+        """
+        import sys, modpack
+        sys.path.insert(0, str(site))
+        with modpack.PackageExporter(path) as exporter:
+            exporter.extern("pretty_plots.**")
+            exporter.save_source_string("eager", "import pretty_plots")
+            exporter.save_source_string("lazy", "def f():\\n    import pretty_plots.lines\\n")
+            exporter.save_source_string(
+                "guarded", "try:\\n    import pretty_plots\\nexcept ImportError:\\n    x = 1\\n"
+            )
+            exporter.save_source_string("kinds", "import pretty_plots\\nclass Kind: pass")
+        """,
+        site=tmp_path / "site",
+        path=tmp_path / "plots.pt",
+    )
+    with modpack.PackageImporter(tmp_path / "plots.pt") as importer:
+        expected = r"'pretty_plots.*pip install 'prettyplots==3\.1'"
+        with pytest.raises(ExternNotFoundError, match=expected) as caught:
+            importer.import_module("eager")
+        assert caught.value.requirement == "prettyplots==3.1"
+        assert caught.value.name == "pretty_plots"
+        with pytest.raises(ExternNotFoundError, match=expected):
+            importer.import_module("lazy").f()
+        with pytest.raises(ExternNotFoundError, match=expected):
+            importer.import_module("pretty_plots")
+        assert importer.import_module("guarded").x == 1
+
+
+def test_loading_an_object_whose_code_needs_an_absent_extern_names_the_extern(tmp_path, project):
+    project(
+        {
+            "vanishing.py": "value = 1",
+            "needing.py": "import vanishing\nclass Thing: pass",
+        }
+    )
+    import needing
+
+    with modpack.PackageExporter(tmp_path / "n.pt") as exporter:
+        exporter.extern("vanishing")
+        exporter.intern("needing")
+        exporter.save_pickle("m", "thing.pkl", needing.Thing())
+    (tmp_path / "project0" / "vanishing.py").unlink()
+    sys.modules.pop("vanishing")
+    sys.path_importer_cache.clear()
+    with modpack.PackageImporter(tmp_path / "n.pt") as importer:
+        with pytest.raises(ExternNotFoundError, match="'vanishing'"):
+            importer.load_pickle("m", "thing.pkl")
+
+
+def test_a_module_that_an_extern_needs_itself_is_not_blamed_on_the_package(packaged, project):
+    project({"broken_extern.py": "import absent_dependency_of_it"})
+    importer = packaged({"user.py": "def f():\n    import broken_extern"}, extern=["broken_extern"])
+    with pytest.raises(ModuleNotFoundError, match="absent_dependency_of_it") as caught:
+        importer.import_module("user").f()
+    assert not isinstance(caught.value, ExternNotFoundError)
+
+
+def test_module_allowed_refuses_all_modules_at_once(packaged):
+    importer = packaged({"user.py": "import json, csv, torch"})
+    asked = []
+
+    def allowed(module):
+        asked.append(module)
+        return module not in ("json", "csv")
+
+    with pytest.raises(DisallowedModuleError, match=r"'csv', 'json'") as caught:
+        modpack.PackageImporter(importer.filename, allowed)
+    assert isinstance(caught.value, ImportError)
+    assert caught.value.modules == ("csv", "json")
+    assert set(asked) >= {"json", "csv", "torch"}
+    with modpack.PackageImporter(importer.filename, lambda name: True) as opened:
+        assert opened.import_module("user")
+
+
+def test_a_resource_folder_does_not_hide_a_module_of_its_name(packaged):
+    importer = packaged(
+        {
+            "json/words.txt": "resource",
+            "user.py": "def f():\n    import json\n    return json.dumps([1])",
+        },
+        dependencies=False,
+    )
+    assert importer.import_module("user").f() == "[1]"
+    assert importer.load_text("json", "words.txt") == "resource"
+
+
+def test_an_extern_that_replaces_itself_in_sys_modules_can_be_imported(packaged, project):
+    project(
+        {
+            "chameleon.py": """
+            import sys
+            class Chameleon:
+                colour = "green"
+            sys.modules[__name__] = Chameleon()
+            """
+        }
+    )
+    importer = packaged(
+        {
+            "user.py": """
+            import chameleon
+            import importlib
+            from chameleon import colour
+            again = importlib.import_module("chameleon").colour
+            """
+        },
+        extern=["chameleon"],
+    )
+    user = importer.import_module("user")
+    assert user.chameleon.colour == user.colour == user.again == "green"
+
+
+def test_the_main_module_of_the_host_is_not_taken_for_a_class(tmp_path):
+    code = (
+        "import modpack, io\n"
+        "class Thing: pass\n"
+        "buffer = io.BytesIO()\n"
+        "try:\n"
+        "    modpack.save(Thing(), buffer)\n"
+        "except modpack.ModpackError as failure:\n"
+        "    print(failure)\n"
+    )
+    (tmp_path / "script.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "__main__" in done.stdout + done.stderr
+
+
+def test_a_mocked_module_fails_when_used_and_not_before(packaged):
+    importer = packaged(
+        {
+            "user.py": """
+            import heavy
+            from heavy.deep import Base, decorate
+
+            class Child(Base):
+                @decorate
+                def method(self): ...
+
+            def annotated(x: heavy.Array | None) -> "heavy.Other": ...
+
+            def use():
+                return heavy.compute(1)
+            def use_locally():
+                import heavy.deep as deep
+                return deep.compute(1)
+            """
+        },
+        mock=["heavy", "heavy.**"],
+    )
+    user = importer.import_module("user")
+    for call in (user.use, user.use_locally, user.Child):
+        with pytest.raises(NotImplementedError, match=r"mocked out.*heavy"):
+            call()
+
+
+def test_a_pickle_that_names_what_the_package_does_not_have_is_refused(packaged):
+    importer = packaged({"user.py": ""}, objects={"m/f.pkl": Callable})
+    assert importer.load_pickle("m", "f.pkl") is Callable
+    with pytest.raises(UnpicklingError, match="undeclared_anywhere"):
+        from modpack.pickling.loading import unpickle_object
+
+        unpickle_object(
+            b"cundeclared_anywhere\nThing\n.",
+            resource="m/x.pkl",
+            import_module=importer.import_module,
+            storages=None,
+            package=None,
+        )

@@ -1,0 +1,125 @@
+"""GlobGroup against a reference that works on components, and covers against brute force."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modpack.core.globs import GlobGroup, covers
+
+LETTERS = "ab"
+
+part = st.lists(st.sampled_from([*LETTERS, "*"]), min_size=1, max_size=3).map(
+    lambda letters: "".join(letters).replace("**", "*a")
+)
+component = st.one_of(part, st.just("**"))
+pattern = st.lists(component, min_size=1, max_size=4).map(".".join)
+patterns = st.lists(pattern, min_size=1, max_size=3)
+groups = st.builds(
+    lambda include, exclude: GlobGroup(include, exclude=exclude),
+    patterns,
+    st.lists(pattern, max_size=2),
+)
+names = st.lists(st.text(LETTERS, min_size=1, max_size=3), min_size=1, max_size=5).map(".".join)
+
+
+def component_matches(text: str, pattern: str) -> bool:
+    """Reference: a star takes any number of letters, one at a time."""
+    if not pattern:
+        return not text
+    if pattern[0] == "*":
+        return any(component_matches(text[n:], pattern[1:]) for n in range(len(text) + 1))
+    return text[:1] == pattern[0] and component_matches(text[1:], pattern[1:])
+
+
+def matches(parts: Sequence[str], components: Sequence[str]) -> bool:
+    """Reference: two stars take any number of whole components, one at a time."""
+    if not components:
+        return not parts
+    if components[0] == "**":
+        return any(matches(parts[n:], components[1:]) for n in range(len(parts) + 1))
+    return bool(parts) and (
+        component_matches(parts[0], components[0]) and matches(parts[1:], components[1:])
+    )
+
+
+def reference(name: str, include: Sequence[str], exclude: Sequence[str] = ()) -> bool:
+    def any_of(group: Sequence[str]) -> bool:
+        return any(matches(name.split("."), pattern.split(".")) for pattern in group)
+
+    return any_of(include) and not any_of(exclude)
+
+
+@given(groups, names)
+@settings(max_examples=400)
+def test_a_group_matches_what_the_reference_matches(group, name):
+    assert group.matches(name) == reference(name, group.include, group.exclude)
+
+
+@given(patterns, names)
+def test_slashes_part_components_as_dots_do(include, name):
+    with_slashes = [pattern.replace(".", "/") for pattern in include]
+    group = GlobGroup(with_slashes, separator="/")
+    assert group.matches(name.replace(".", "/")) == reference(name, include)
+
+
+@given(patterns, names)
+def test_spelled_patterns_are_those_with_the_literal_first_component(include, name):
+    literal = [p for p in include if p.split(".")[0] == name.split(".")[0]]
+    assert GlobGroup(include).spells(name) == reference(name, literal)
+
+
+@given(names, names)
+def test_a_name_without_stars_matches_itself_only(name, other):
+    assert GlobGroup(name).matches(other) == (name == other)
+
+
+PARTS = ["".join(p) for n in (1, 2) for p in itertools.product("abz", repeat=n)]
+SHORT_NAMES = [".".join(p) for n in (1, 2, 3) for p in itertools.product(PARTS, repeat=n)]
+"""All names of up to three components of up to two letters, one of which no pattern names."""
+
+
+@given(st.lists(groups, min_size=1, max_size=3), groups)
+@settings(max_examples=60, deadline=None)
+def test_what_is_covered_has_no_counterexample_among_short_names(earlier, later):
+    if covers(earlier, later):
+        for name in SHORT_NAMES:
+            assert not later.matches(name) or any(group.matches(name) for group in earlier)
+
+
+small_part = st.sampled_from(["a", "b", "*", "a*", "*b"])
+small = st.lists(st.one_of(small_part, st.just("**")), min_size=1, max_size=3).map(".".join)
+small_groups = st.builds(
+    lambda include, exclude: GlobGroup(include, exclude=exclude),
+    st.lists(small, min_size=1, max_size=2),
+    st.lists(small, max_size=1),
+)
+LONG_NAMES = SHORT_NAMES + [".".join(p) for p in itertools.product("abz", repeat=4)]
+
+
+@given(st.lists(small_groups, min_size=1, max_size=2), small_groups)
+@settings(max_examples=150, deadline=None)
+def test_what_has_no_counterexample_among_names_long_enough_is_covered(earlier, later):
+    """Small patterns have small counterexamples, if any."""
+    counterexamples = (
+        name
+        for name in LONG_NAMES
+        if later.matches(name) and not any(group.matches(name) for group in earlier)
+    )
+    assert covers(earlier, later) == (next(counterexamples, None) is None)
+
+
+@given(groups)
+def test_a_group_covers_itself_and_two_stars_cover_all(group):
+    assert covers([group], group)
+    assert covers([GlobGroup("**")], group)
+
+
+@given(groups, groups, groups)
+@settings(max_examples=60, deadline=None)
+def test_more_rules_never_cover_less(first, second, later):
+    if covers([first], later):
+        assert covers([first, second], later)
