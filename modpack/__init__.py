@@ -13,6 +13,7 @@ from modpack._version import __version__
 
 if TYPE_CHECKING:
     from modpack import analyze as analyze
+    from modpack import hooks as hooks
     from modpack.api import current_importer, is_from_package, load, save
     from modpack.core.actions import Action
     from modpack.core.directory import Directory
@@ -58,6 +59,7 @@ __all__ = [
     "__version__",
     "analyze",
     "current_importer",
+    "hooks",
     "is_from_package",
     "load",
     "save",
@@ -92,8 +94,8 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name == "analyze":
-        return importlib.import_module("modpack.analyze")
+    if name in ("analyze", "hooks"):
+        return importlib.import_module(f"modpack.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'modpack' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME_OF[name]), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 from collections.abc import Callable, Iterable
 from types import FrameType
@@ -23,6 +24,9 @@ def trace_dependencies(
         callable: what to call.
         inputs: the positional arguments of each call.
 
+    Raises:
+        TypeError: an argument is none of these.
+
     Returns:
         The module paths of all Python functions that ran in this thread, sorted.
 
@@ -30,6 +34,9 @@ def trace_dependencies(
     >>> trace_dependencies(json.dumps, [({"a": 1},)])
     ['json', 'json.encoder']
     """
+    if not builtins.callable(callable):
+        raise TypeError(f"callable must be callable, not {type(callable).__name__}")
+    calls = _argument_tuples(inputs)
     modules: set[str] = set()
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -41,7 +48,7 @@ def trace_dependencies(
     before = sys.getprofile()
     sys.setprofile(note)
     try:
-        for arguments in inputs:
+        for arguments in calls:
             callable(*arguments)
     finally:
         sys.setprofile(before)
@@ -63,3 +70,10 @@ def find_first_use_of_broken_modules(exc: PackagingError) -> dict[str, list[str]
     if not isinstance(exc, PackagingError):
         raise TypeError(f"exc must be a PackagingError, not {type(exc).__name__}")
     return {problem.subject: list(problem.chain) for problem in exc.problems if problem.chain}
+
+
+def _argument_tuples(inputs: object) -> list[tuple[Any, ...]]:
+    listed = list(inputs) if isinstance(inputs, Iterable) else None
+    if listed is None or not all(isinstance(arguments, (tuple, list)) for arguments in listed):
+        raise TypeError("inputs must hold a tuple of arguments for each call")
+    return [tuple(arguments) for arguments in listed]

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from types import FrameType, ModuleType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.core.names import root_of
 from modpack.core.plan import Plan
@@ -14,6 +14,9 @@ from modpack.errors import ModpackError
 from modpack.exporter import DEFAULT_PROTOCOL, PackageExporter
 from modpack.importer import PackageImporter
 from modpack.resolution.importers import Importer, importer_of, sys_importer
+
+if TYPE_CHECKING:
+    from modpack.hooks.selection import HookChoice
 
 __all__ = ["current_importer", "is_from_package", "load", "save"]
 
@@ -32,8 +35,12 @@ def save(
     importer: Importer | Sequence[Importer] = sys_importer,
     debug: bool = False,
     pickle_protocol: int = DEFAULT_PROTOCOL,
+    optimizer: object = None,
+    hooks: HookChoice = True,
+    global_hooks: bool = False,
+    reset_state: HookChoice = False,
 ) -> Plan:
-    """Package a model, or any object, with the code that it needs.
+    """Package a model, or any object, with its hooks and the code that it needs.
 
     Args:
         obj: the model.
@@ -48,6 +55,11 @@ def save(
         importer: where the object comes from; see :class:`PackageExporter`.
         debug: whether an error shows how each module is reached.
         pickle_protocol: 2 to 5.
+        optimizer: the model's optimizer, which is packaged with its own hooks.
+        hooks: which hooks to capture: True, False, names, or a predicate over specs.
+        global_hooks: whether to capture the hooks of the whole process as well.
+        reset_state: whose collected state to leave behind; see
+            :meth:`PackageExporter.save_model`.
 
     Returns:
         The plan that was carried out.
@@ -64,7 +76,16 @@ def save(
             if patterns:
                 getattr(exporter, action)(patterns)
         exporter.use_policy(policy)
-        exporter.save_pickle(MAIN_PACKAGE, MAIN_RESOURCE, obj, True, pickle_protocol)
+        exporter.save_model(
+            MAIN_PACKAGE,
+            MAIN_RESOURCE,
+            obj,
+            optimizer,
+            hooks=hooks,
+            global_hooks=global_hooks,
+            reset_state=reset_state,
+            pickle_protocol=pickle_protocol,
+        )
         return exporter.close()
 
 
@@ -75,8 +96,11 @@ def load(
     resource: str | None = None,
     map_location: Any = None,
     namespace: str = "private",
+    hooks: HookChoice = True,
+    optimizer: bool = False,
+    restore_global: bool = False,
 ) -> Any:
-    """Load the object that a package is about.
+    """Load the object that a package is about, with its hooks registered again.
 
     Loading a package runs the code in it: load only what you trust.
 
@@ -87,9 +111,15 @@ def load(
         resource: see ``package``; both or neither.
         map_location: where tensors go; see :func:`torch.load`.
         namespace: ``"private"`` or ``"process"``; see :class:`PackageImporter`.
+        hooks: which hooks to register: True, False, names, or a predicate over specs.
+        optimizer: whether to return the optimizer that was saved with it as well.
+        restore_global: whether to register process-wide hooks that were captured.
+
+    Returns:
+        The object; with ``optimizer=True`` the object and its optimizer, or None.
 
     Raises:
-        TypeError, ValueError: an argument is none of these.
+        TypeError, ValueError: an argument is none of these, or no hook has a name.
         ModpackError: it cannot be loaded, or it is not clear which object is meant.
     """
     if (package is None) != (resource is None):
@@ -98,7 +128,14 @@ def load(
     try:
         if package is None or resource is None:
             package, resource = importer.main_resource()
-        return importer.load_pickle(package, resource, map_location)
+        return importer.load_model(
+            package,
+            resource,
+            map_location,
+            hooks=hooks,
+            optimizer=optimizer,
+            restore_global=restore_global,
+        )
     except BaseException:
         importer.close()
         raise

@@ -276,13 +276,16 @@ class PackageExporter:
         *,
         hooks: HookChoice = True,
         global_hooks: bool = False,
+        reset_state: HookChoice = False,
         dependencies: bool = True,
         pickle_protocol: int = DEFAULT_PROTOCOL,
     ) -> None:
         """Save a model with its hooks, and its optimizer if given.
 
         Hooks that can be imported are stored by their names, others by their source. They are
-        pickled in one graph with the model: what they share stays shared.
+        pickled in one graph with the model: what they share stays shared. Of a
+        DistributedDataParallel wrapper the module inside is saved, with the wrapper's comm hook;
+        :func:`modpack.hooks.restore_comm_hook` registers that on a new wrapper.
 
         Args:
             package: the package that the resource belongs to.
@@ -291,6 +294,9 @@ class PackageExporter:
             optimizer: its optimizer; ``load_model(..., optimizer=True)`` gives it back.
             hooks: which hooks to capture: True, False, names, or a predicate over specs.
             global_hooks: whether to capture the hooks of the whole process as well.
+            reset_state: whether to leave behind what hooks have collected: True, False, names,
+                or a predicate over specs. The lists, dicts, sets and deques among their closure
+                variables, attributes and bound arguments are saved empty. The live ones stay.
             dependencies: whether to follow the classes and functions that it refers to.
             pickle_protocol: 2 to 5.
 
@@ -300,7 +306,7 @@ class PackageExporter:
         """
         from modpack.packing.hooked import HookOptions
 
-        options = HookOptions(hooks, global_hooks, {"optimizer": optimizer})
+        options = HookOptions(hooks, global_hooks, {"optimizer": optimizer}, reset_state)
         self._save(package, resource, model, dependencies, pickle_protocol, options)
 
     def hook_report(self) -> HookReport:

@@ -18,10 +18,11 @@ from modpack.archive import layout
 from modpack.archive.layout import is_internal
 from modpack.archive.manifest import package_digest, read_manifest, verify_records
 from modpack.archive.reader import open_archive
+from modpack.archive.specs import read_specs
 from modpack.core.directory import Directory
 from modpack.core.globs import GlobPattern
 from modpack.core.names import package_folder, require_module_name, resource_record, root_of
-from modpack.errors import ArchiveError, DisallowedModuleError
+from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError, NotAPackageError
 from modpack.hermetic.environment import PackageEnvironment
 from modpack.hermetic.finder import FolderResources
 from modpack.hermetic.index import Entry, EntryKind, ModuleIndex
@@ -30,7 +31,6 @@ from modpack.hermetic.tree import unpack
 from modpack.resolution.importers import Importer, sys_importer
 from modpack.unpacking.entry import find_entry
 from modpack.unpacking.records import ZipReader
-from modpack.archive.specs import read_specs
 
 if TYPE_CHECKING:
     from modpack.core.hookspec import HookSpec
@@ -188,6 +188,26 @@ class PackageImporter(Importer):
         """
         return read_specs(self._archive, resource_record(package, resource))
 
+    def hook_state(self, name: str) -> dict[str, Any]:
+        """What a registered hook carries along, by name: its collected lists, its parameters.
+
+        Args:
+            name: the hook's name, as :meth:`hook_specs` gives it.
+
+        Returns:
+            The live objects: closure variables, attributes of callable objects (a bound method's
+            object is ``"self"``), arguments bound by partial.
+
+        Raises:
+            ModpackError: no load registered a hook of that name.
+        """
+        from modpack.hooks.state import state_of_hook
+
+        if name not in self.hooks:
+            known = ", ".join(map(repr, self.hooks)) or "none"
+            raise ModpackError(f"no load registered a hook {name!r}; there are: {known}")
+        return state_of_hook(self.hooks[name])
+
     def _load(
         self,
         package: str,
@@ -332,6 +352,9 @@ class PackageImporter(Importer):
 
     def _open(self, module_allowed: Callable[[str], bool], namespace: str) -> None:
         self.filename = self._archive.source
+        if self._archive.has("data.pkl") and not self._archive.has(layout.EXTERN_MODULES):
+            reason = "it was written by torch.save or torch.jit.save. Remedy: torch.load"
+            raise NotAPackageError(self.filename, reason)
         self.extern_modules = self._read_externs()
         _refuse_disallowed(self.filename, self.extern_modules, module_allowed)
         digest = self._verified_digest()

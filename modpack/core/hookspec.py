@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 from modpack.core.planjson import Json
 from modpack.errors import ModpackError
 
 __all__ = [
+    "HOOK_KINDS",
     "HOOK_SPEC_VERSION",
+    "PARAMETRIZATION",
+    "WAYS",
     "CallableSpec",
     "HookSpec",
     "hook_records",
@@ -21,6 +23,32 @@ __all__ = [
 
 HOOK_SPEC_VERSION = 1
 """Raise it when a reader of the old version would misunderstand what is written."""
+
+WAYS = ("reference", "source", "object")
+"""How a callable travels."""
+
+PARAMETRIZATION = "parametrization"
+"""Not registered but part of its module; described, so that an auditor sees it."""
+
+_OPTIMIZER_EVENTS = ("step", "state_dict", "load_state_dict")
+
+HOOK_KINDS = frozenset(
+    {
+        *("forward_pre", "forward", "full_backward_pre", "full_backward", "backward"),
+        *("state_dict_pre", "state_dict_post", "state_dict_post_private"),
+        *("load_state_dict_pre", "load_state_dict_post"),
+        *("tensor", "post_accumulate_grad", "multi_grad"),
+        *(f"optimizer.{e}_{m}" for e in _OPTIMIZER_EVENTS for m in ("pre", "post")),
+        *("global.forward_pre", "global.forward", "global.backward"),
+        *("global.full_backward_pre", "global.full_backward"),
+        *(f"global.{part}_registration" for part in ("buffer", "module", "parameter")),
+        *("global.optimizer_step_pre", "global.optimizer_step_post"),
+        *("graph.output_grad", "graph.node", "graph.node_pre", "graph.saved_tensors"),
+        *("graph.after_backward", "graph.multi_grad", "graph.capture_grad"),
+        *("ddp.comm", PARAMETRIZATION),
+    }
+)
+"""The kinds of version 1. The hooks room has a row for each but the last."""
 
 
 @dataclass(frozen=True)
@@ -87,28 +115,24 @@ def specs_to_json(specs: tuple[HookSpec, ...]) -> dict[str, Json]:
     return {"version": HOOK_SPEC_VERSION, "hooks": [hook_to_json(spec) for spec in specs]}
 
 
-def specs_from_json(record: object, kinds: frozenset[str] | None = None) -> tuple[HookSpec, ...]:
-    """Read back what :func:`specs_to_json` wrote.
+def specs_from_json(record: object) -> tuple[HookSpec, ...]:
+    """Read back what :func:`specs_to_json` wrote. Fields that are not known are left alone.
 
     Args:
         record: the parsed JSON.
-        kinds: the kinds that are known; None accepts all.
 
     Raises:
-        ModpackError: the version or a kind is unknown, or a field is missing.
+        ModpackError: the version or a kind is unknown, or a field is missing or of a wrong type.
     """
-    try:
-        entries = cast(dict[str, object], record)
-        version = entries["version"]
-        if version != HOOK_SPEC_VERSION:
-            raise ModpackError(
-                f"hook specs of version {version!r} are not known, only {HOOK_SPEC_VERSION}; "
-                "was the package written by a newer modpack?"
-            )
-        specs = tuple(map(_from_json, cast(list[dict[str, object]], entries["hooks"])))
-    except (KeyError, TypeError, AttributeError) as failure:
-        raise ModpackError(f"hook specs are not as they should be ({failure!r})") from failure
-    unknown = sorted({spec.kind for spec in specs} - kinds) if kinds is not None else []
+    fields = _Fields(record, "the record")
+    version = fields.get("version")
+    if version != HOOK_SPEC_VERSION or isinstance(version, bool):
+        raise ModpackError(
+            f"hook specs of version {version!r} are not known, only {HOOK_SPEC_VERSION}; "
+            "was the package written by a newer modpack?"
+        )
+    specs = tuple(map(_from_json, fields.entries("hooks")))
+    unknown = sorted({spec.kind for spec in specs} - HOOK_KINDS)
     if unknown:
         raise ModpackError(
             f"hooks of unknown kinds {', '.join(unknown)}; was the package written by a newer "
@@ -136,20 +160,81 @@ def hook_to_json(spec: HookSpec) -> dict[str, Json]:
     }
 
 
-def _from_json(entry: Mapping[str, object]) -> HookSpec:
-    called = cast(dict[str, object], entry["callable"])
+def _from_json(fields: _Fields) -> HookSpec:
+    called = _Fields(fields.get("callable"), f"the callable of {fields.place}")
+    by = called.text("by")
+    if by not in WAYS:
+        raise called.wrong("by", f"one of {', '.join(WAYS)}")
     return HookSpec(
-        name=str(entry["name"]),
-        kind=str(entry["kind"]),
-        target=tuple(cast(list[str], entry["target"])),
-        position=cast(int, entry["position"]),
-        aliases=tuple(cast(list[str], entry["aliases"])),
-        flags=dict(cast(dict[str, bool], entry["flags"])),
+        name=fields.text("name"),
+        kind=fields.text("kind"),
+        target=fields.texts("target"),
+        position=fields.number("position"),
+        aliases=fields.texts("aliases"),
+        flags=fields.flags("flags"),
         callable=CallableSpec(
-            by=str(called["by"]),
-            name=str(called["name"]),
-            source=cast("str | None", called["source"]),
-            place=cast("str | None", called["place"]),
-            state=tuple(cast(list[str], called["state"])),
+            by=by,
+            name=called.text("name"),
+            source=called.optional_text("source"),
+            place=called.optional_text("place"),
+            state=called.texts("state"),
         ),
     )
+
+
+class _Fields:
+    """The fields of a JSON object, with their types checked."""
+
+    def __init__(self, entry: object, place: str) -> None:
+        if not isinstance(entry, dict):
+            raise ModpackError(f"hook specs: {place} must be an object, not {_shown(entry)}")
+        self._entry: dict[str, object] = entry
+        self.place = place
+
+    def get(self, name: str) -> object:
+        if name not in self._entry:
+            raise ModpackError(f"hook specs: {self.place} has no {name!r}")
+        return self._entry[name]
+
+    def text(self, name: str) -> str:
+        value = self.get(name)
+        if not isinstance(value, str):
+            raise self.wrong(name, "a string")
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        return None if self.get(name) is None else self.text(name)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self.get(name)
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise self.wrong(name, "a list of strings")
+        return tuple(value)
+
+    def number(self, name: str) -> int:
+        value = self.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.wrong(name, "a number from 0")
+        return value
+
+    def flags(self, name: str) -> dict[str, bool | str]:
+        value = self.get(name)
+        if not isinstance(value, dict):
+            raise self.wrong(name, "an object")
+        if not all(isinstance(flag, (bool, str)) for flag in value.values()):
+            raise self.wrong(name, "an object with strings and booleans")
+        return value
+
+    def entries(self, name: str) -> Iterator[_Fields]:
+        value = self.get(name)
+        if not isinstance(value, list):
+            raise self.wrong(name, "a list")
+        return (_Fields(each, f"hook {index}") for index, each in enumerate(value))
+
+    def wrong(self, name: str, expected: str) -> ModpackError:
+        found = _shown(self.get(name))
+        return ModpackError(f"hook specs: {name!r} of {self.place} must be {expected}, not {found}")
+
+
+def _shown(value: object) -> str:
+    return f"{value!r:.60}"

@@ -111,6 +111,7 @@ class Decision:
         rule: the rule that matched.
         location: where its code was found; None if it was not.
         overridden_by: the hook that changed the rule's action, if one did.
+        hooks: the match hooks that were called when it was decided, in order.
     """
 
     module: str
@@ -118,6 +119,7 @@ class Decision:
     rule: Rule
     location: Location | None = None
     overridden_by: str | None = None
+    hooks: tuple[str, ...] = ()
 
     @property
     def why(self) -> str:

@@ -79,6 +79,8 @@ def _decision(decision: Decision) -> Json:
         "rule": str(decision.rule),
         "origin": decision.rule.origin.value,
     }
+    if decision.hooks:
+        entry["hooks"] = list(decision.hooks)
     if decision.overridden_by is not None:
         entry["overridden_by"] = decision.overridden_by
     if location is not None:
@@ -96,7 +98,8 @@ def _read_decision(module: str, entry: Mapping[str, str]) -> Decision:
         interned = action is Action.INTERN and kind is CodeKind.SOURCE
         file = module_record(module, is_package) if interned else None
         location = Location(module, kind, file, is_package)
-    return Decision(module, action, rule, location, entry.get("overridden_by"))
+    hooks = tuple(map(str, entry.get("hooks", ())))
+    return Decision(module, action, rule, location, entry.get("overridden_by"), hooks)
 
 
 def _edge(edge: Edge) -> Json:

@@ -111,9 +111,20 @@ class Walker:
         self._settle(module, action)
         self._run()
 
-    def pin(self, module: str, environment: Environment) -> None:
-        """Say that a module, and all under its root, comes from one environment."""
-        self._home[root_of(module)] = environment
+    def pin(self, root: str, environment: Environment) -> str | None:
+        """Say that all modules under a root come from one environment.
+
+        Returns:
+            A module that is interned from another environment already, and so forbids that.
+        """
+        if self._home.get(root) is not environment:
+            for module, action in self.actions.items():
+                if action is Action.INTERN and root_of(module) == root:
+                    found = self._find(module)[0] if module not in self._provided else None
+                    if found not in (None, environment):
+                        return module
+            self._home[root] = environment
+        return None
 
     def home_of(self, module: str) -> Environment | None:
         """The environment that a module's root was pinned to, if it was."""

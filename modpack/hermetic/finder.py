@@ -22,7 +22,7 @@ if TYPE_CHECKING or sys.version_info < (3, 11):
 else:
     from importlib.resources.abc import TraversableResources
 
-__all__ = ["FolderResources", "PackageFinder"]
+__all__ = ["FolderLoader", "FolderResources", "PackageFinder"]
 
 Marker = Callable[[ModuleType], None]
 """Puts a namespace's globals into a module before its code runs."""
@@ -67,7 +67,7 @@ class PackageFinder(MetaPathFinder):
             return self._extern_spec(fullname, entry.module)
         if entry.kind is EntryKind.FOLDER:
             folder = self._tree / entry.record
-            spec = ModuleSpec(fullname, _FolderLoader(folder, self._mark), is_package=True)
+            spec = ModuleSpec(fullname, FolderLoader(folder, self._mark), is_package=True)
             spec.submodule_search_locations = [str(folder)]
             return spec
         return self._file_spec(fullname, self._tree / entry.record, entry.is_package)
@@ -101,6 +101,14 @@ class PackageFinder(MetaPathFinder):
         is_package = spec.submodule_search_locations is not None
         return self._file_spec(fullname, Path(str(spec.origin)), is_package)
 
+    def adopt(self, spec: ModuleSpec | None) -> ModuleSpec | None:
+        """Make a module that packaged code loads by its file import as packaged code does."""
+        if spec is None or type(spec.loader) is not SourceFileLoader:
+            return spec
+        if Path(spec.loader.path).is_relative_to(self._tree):
+            spec.loader = _MarkingLoader(spec.name, spec.loader.path, self)
+        return spec
+
     def mark(self, module: ModuleType) -> None:
         """Put the namespace's globals into a module before its code runs."""
         self._mark(module)
@@ -126,16 +134,22 @@ def _found_by_others(name: str, path: Sequence[str] | None) -> ModuleSpec | None
     return None
 
 
-class _PackagedLoader(SourceFileLoader):
+class _MarkingLoader(SourceFileLoader):
     """Python's own loader of source files, for modules that must know their package."""
 
     def __init__(self, fullname: str, path: str, finder: PackageFinder) -> None:
         super().__init__(fullname, path)
         self._finder = finder
 
-    def exec_module(self, module: ModuleType) -> None:
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        # Not in exec_module, which would put one more frame on the stack for each import.
+        module = ModuleType(spec.name)
         self._finder.mark(module)
-        super().exec_module(module)
+        return module
+
+
+class _PackagedLoader(_MarkingLoader):
+    """The loader of modules that live under the namespace's names."""
 
     def source_to_code(  # type: ignore[override]  # InspectLoader has it as a static method
         self, data: Any, path: Any, *, _optimize: int = -1
@@ -177,20 +191,27 @@ class FolderResources(TraversableResources):
         return str(path)
 
 
-class _FolderLoader(Loader):
-    """A folder without ``__init__``: an empty package that can hold modules and resources."""
+class FolderLoader(Loader):
+    """A folder without ``__init__``: an empty package that can hold modules and resources.
+
+    Args:
+        folder: the folder.
+        mark: puts the namespace's globals into the package.
+    """
 
     def __init__(self, folder: Path, mark: Marker) -> None:
         self._folder = folder
         self._mark_module = mark
 
     def create_module(self, spec: ModuleSpec) -> None:
-        return None
+        """Leave it to Python (PEP 451)."""
 
     def exec_module(self, module: ModuleType) -> None:
+        """Nothing is to be executed."""
         self._mark_module(module)
 
     def get_resource_reader(self, fullname: str) -> FolderResources:
+        """The files in the folder."""
         return FolderResources(self._folder)
 
 

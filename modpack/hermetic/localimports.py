@@ -97,6 +97,8 @@ def _imports(place: ast.stmt, alias: ast.alias, level: int, ours: bool) -> Itera
         return
     # Every module has a __doc__: this imports a.b.c, whatever a.b says that its c is.
     yield _from(place, level, alias.name, _alias("__doc__", _UNUSED, place))
+    unused = ast.copy_location(ast.Name(_UNUSED, ast.Del()), place)
+    yield ast.copy_location(ast.Delete([unused]), place)
     parent, _, last = alias.name.rpartition(".")
     if alias.asname:
         yield _from(place, level, parent or None, _alias(last, alias.asname, place))

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from modpack.errors import NamespaceConflictError
-from modpack.hermetic.finder import PackageFinder
+from modpack.hermetic.finder import FolderLoader, PackageFinder
 from modpack.hermetic.index import EntryKind, ModuleIndex
 from modpack.hermetic.redirect import Redirect
 
@@ -37,8 +37,8 @@ class Namespace:
         self.name = name
         self.prefix = prefix
         self._importer = importer
-        self._redirect = Redirect(source, prefix, index, importer)
         self.finder = PackageFinder(source, prefix, index, tree, self._mark)
+        self._redirect = Redirect(source, prefix, index, importer, self.finder.adopt)
 
     def import_module(self, module: str) -> ModuleType:
         """Import a module by the path that the packaged code knows, or by its full name."""
@@ -74,6 +74,7 @@ class Namespace:
         return getattr(module, "__dict__", {}).get("__modpack__") is self._importer
 
     def _mark(self, module: ModuleType) -> None:
+        self._redirect.refresh_builtins()
         vars(module).update(
             __builtins__=self._redirect.builtins,
             __modpack__=self._importer,
@@ -122,7 +123,7 @@ def _unused_name(wanted: str) -> str:
 
 def _parent_package(name: str, tree: Path, importer: object) -> ModuleType:
     package = ModuleType(name, "The private parent of a package's modules.")
-    spec = ModuleSpec(name, None, is_package=True)
+    spec = ModuleSpec(name, FolderLoader(tree, lambda module: None), is_package=True)
     spec.submodule_search_locations = [str(tree)]
     package.__spec__ = spec
     package.__path__ = [str(tree)]

@@ -45,15 +45,30 @@ class Redirect:
         prefix: what goes before the package's module paths, or ``""`` for real names.
         index: the package's modules.
         importer: what ``import torch_package_importer`` gives to packaged code.
+        adopt: makes a module that is loaded by its file import as packaged code does.
     """
 
-    def __init__(self, source: str, prefix: str, index: ModuleIndex, importer: object) -> None:
+    def __init__(
+        self,
+        source: str,
+        prefix: str,
+        index: ModuleIndex,
+        importer: object,
+        adopt: Callable[[ModuleSpec | None], ModuleSpec | None],
+    ) -> None:
+        self.adopt = adopt
         self._source = source
         self._prefix = prefix
         self._index = index
         self._importer = importer
         self._views: dict[str | None, _View] = {}
-        self.builtins: dict[str, Any] = {**vars(builtins), "__import__": self.import_statement}
+        self.builtins: dict[str, Any] = {}
+        self.refresh_builtins()
+
+    def refresh_builtins(self) -> None:
+        """Take over what was added to the real builtins (:func:`gettext.install` does that)."""
+        # In one step: another thread must never find the real __import__ in there.
+        self.builtins.update({**vars(builtins), "__import__": self.import_statement})
 
     def import_statement(
         self,
@@ -69,10 +84,16 @@ class Redirect:
                 return builtins.__import__(name, globals, locals, fromlist or (), level)
         if name == ANCESTOR_NAME:
             return self._importer
+        if not name or not isinstance(name, str):
+            return builtins.__import__(name, globals, locals, fromlist or (), 0)  # its own error
+        # No helper functions around the imports: each would be a frame on the stack more for
+        # every module in a chain of imports.
         if self._is_packaged(name):
-            return self._import_packaged(name, globals, locals, fromlist)
-        self._import_host(name)
-        found = builtins.__import__(name, globals, locals, fromlist or (), 0)
+            with self._explaining():
+                found = builtins.__import__(self._prefix + name, globals, locals, fromlist or (), 0)
+            return found if fromlist else sys.modules[self._prefix + root_of(name)]
+        with self._reaching_host(name):
+            found = builtins.__import__(name, globals, locals, fromlist or (), 0)
         return self._view(found)
 
     def import_module(self, name: str, package: str | None = None) -> Any:
@@ -95,7 +116,11 @@ class Redirect:
         """Import a module by the absolute path that packaged code writes."""
         if name == ANCESTOR_NAME:
             return self._importer
-        return self._load_packaged(name) if self._is_packaged(name) else self._import_host(name)
+        if self._is_packaged(name):
+            with self._explaining():
+                return importlib.import_module(self._prefix + name)
+        with self._reaching_host(name):
+            return importlib.import_module(name)
 
     def translated(self, name: str) -> str:
         """The name in ``sys.modules`` of a module path that packaged code writes."""
@@ -117,29 +142,14 @@ class Redirect:
     def _reaches_host(self, name: str) -> bool:
         return self._is_own(name) or self._index.allows_host(name)
 
-    def _import_packaged(
-        self,
-        name: str,
-        globals: Mapping[str, object] | None,
-        locals: Mapping[str, object] | None,
-        fromlist: Sequence[str] | None,
-    ) -> Any:
-        self._load_packaged(name)
-        if fromlist:
-            with self._explaining():
-                return builtins.__import__(self._prefix + name, globals, locals, fromlist, 0)
-        return sys.modules[self._prefix + root_of(name)]
-
-    def _load_packaged(self, name: str) -> ModuleType:
-        with self._explaining():
-            return importlib.import_module(self._prefix + name)
-
-    def _import_host(self, name: str) -> ModuleType:
+    @contextmanager
+    def _reaching_host(self, name: str) -> Iterator[None]:
+        """Let an import out to the host, if it may go there, and tell what is missing there."""
         if not self._reaches_host(name):
             raise self._absent(name)
         try:
             with self._explaining():
-                return importlib.import_module(name)
+                yield
         except ModuleNotFoundError as failure:
             is_extern = root_of(name) in self._index.extern_roots and not self._is_own(name)
             if is_extern and failure.name is not None and is_within(name, failure.name):
@@ -232,8 +242,11 @@ def _importlib(redirect: Redirect, module: ModuleType) -> dict[str, object]:
     }
 
 
-def _importlib_util(redirect: Redirect, module: ModuleType) -> dict[str, object]:
-    return {"find_spec": redirect.find_spec}
+def _importlib_util(redirect: Redirect, module: Any) -> dict[str, object]:
+    def spec_from_file_location(*arguments: Any, **options: Any) -> ModuleSpec | None:
+        return redirect.adopt(module.spec_from_file_location(*arguments, **options))
+
+    return {"find_spec": redirect.find_spec, "spec_from_file_location": spec_from_file_location}
 
 
 def _importlib_resources(redirect: Redirect, module: ModuleType) -> dict[str, object]:

@@ -15,11 +15,17 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from modpack.core.hookspec import HookSpec
+from modpack.core.hookspec import PARAMETRIZATION, HookSpec
+from modpack.hooks.attachments import attachment_specs, is_silent
+from modpack.hooks.ddp import belongs_to_wrapper
 from modpack.hooks.describe import describe
-from modpack.hooks.kinds import KINDS, Found, Kind, kinds_of, multi_grad_parts
+from modpack.hooks.graphbound import Part
+from modpack.hooks.groups import Group, Groups
+from modpack.hooks.kinds import KINDS, Found, Kind, kinds_of
 from modpack.hooks.naming import Names
 from modpack.hooks.native import travels_natively
+from modpack.hooks.parametrized import parametrizations_of
+from modpack.hooks.state import describe_hook
 
 __all__ = ["Collected", "HookCollector"]
 
@@ -30,11 +36,12 @@ class Collected:
 
     Attributes:
         kind: the row of the table of kinds.
-        target: the module, tensor or optimizer; a tuple of tensors for a group; None for
+        target: the module, tensor or optimizer; a list of tensors for a group; None for
             process-wide hooks.
         found: the hook, its id and its flags.
         position: its place among the hooks of its kind on its target.
         rank: its place in the table that torch keeps it in, which kinds may share.
+        group: the group of tensors, if it hangs on one.
     """
 
     kind: str
@@ -42,6 +49,12 @@ class Collected:
     found: Found
     position: int
     rank: int = 0
+    group: Group | None = None
+
+    @property
+    def identities(self) -> tuple[int, ...]:
+        """Its id on the target, or on each member of a group."""
+        return (self.found.identity,) if self.group is None else self.group.identities
 
 
 @dataclass
@@ -51,16 +64,23 @@ class HookCollector:
     Attributes:
         wanted: tells from a spec whether the user wants the hook in the package.
         native: target, kind and hook of what travels with its module.
+        references_stay: whether functions that can be imported stay in the modules' state, for
+            readers that know nothing of specs.
         left_out: the specs that were not wanted.
+        on_graphs: groups with tensors that die with their graph.
     """
 
     is_importable: Callable[[FunctionType], bool]
     wanted: Callable[[HookSpec], bool] = lambda spec: True
     native: list[tuple[Any, str, Any]] = field(default_factory=list)
     left_out: list[HookSpec] = field(default_factory=list)
+    on_graphs: list[Group] = field(default_factory=list)
+    references_stay: bool = True
     _told: int = 0
+    _parametrized: list[torch.nn.Module] = field(default_factory=list)
     _hooks: list[Collected] = field(default_factory=list)
-    _groups: dict[int, Collected] = field(default_factory=dict)
+    _groups: Groups = field(default_factory=Groups)
+    _grouped: int = 0
     _handles: list[RemovableHandle] = field(default_factory=list)
     _tables: dict[int, tuple[Any, str]] = field(default_factory=dict)
     _seen: dict[int, Any] = field(default_factory=dict)
@@ -73,20 +93,27 @@ class HookCollector:
         """A module's state without the hooks that are registered again after loading."""
         if not isinstance(state, dict):
             return state
-        replaced = {
-            table: self._kept(state[table])
-            for kind in kinds_of("module")
-            for table in kind.tables[:1]
-            if isinstance(state.get(table), dict) and state[table]
-        }
+        replaced: dict[str, dict[int, Any]] = {}
+        for kind in kinds_of("module"):
+            table, *flags = kind.tables
+            if isinstance(state.get(table), dict) and state[table]:
+                kept = replaced[table] = self._kept(state[table])
+                for name in flags:
+                    here = state.get(name) or {}
+                    replaced[name] = OrderedDict((i, here[i]) for i in kept if i in here)
         return {**state, **replaced} if replaced else state
+
+    def parametrized(self, module: torch.nn.Module) -> None:
+        """Note the parametrizations of a module. They travel with it, and are only described."""
+        self._parametrized.append(module)
 
     def tensor(self, tensor: torch.Tensor) -> None:
         """Note a tensor's hooks."""
         if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
             self._note(tensor, "tensor")
-            for found in _all_tensor_hooks(tensor):
-                self._note_group(tensor, found)
+            for group in self._groups.note(tensor):
+                if not is_silent(group.hook.function):
+                    self._note_group(group)
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Note an optimizer's hooks."""
@@ -96,18 +123,24 @@ class HookCollector:
         """Note a handle that the pickled objects hold on to."""
         self._handles.append(handle)
 
+    def note(self, kind: str, target: Any, hook: Any, position: int) -> None:
+        """Note a hook that hangs in no table of its target."""
+        self._hooks.append(Collected(kind, target, Found(-1, hook, {}), position))
+
     def process_wide(self) -> None:
         """Note the hooks of the whole process, which belong to no object."""
         for kind in kinds_of("global"):
+            self._note_tables(None, kind)
             self._hooks.extend(
                 Collected(kind.name, None, found, position)
-                for position, found in enumerate(kind.find(None))
+                for position, found in enumerate(kind.find(kind.home))
             )
 
     @property
     def has_news(self) -> bool:
         """Whether anything was noted since the last call of :meth:`take`."""
-        return bool(self._hooks or self._handles or len(self.native) > self._told)
+        news = self._hooks or self._parametrized or len(self.native) > self._told
+        return bool(news) or any(self._owner(handle) is not None for handle in self._handles)
 
     def take(self, names: Names) -> tuple[list[HookSpec], dict[str, Any]]:
         """The hooks noted since the last call: their specs, and what to pickle for them.
@@ -120,22 +153,24 @@ class HookCollector:
         """
         collected = sorted(self._hooks, key=_registration_order)
         self._hooks = []
-        handles, self._handles = self._handles, []
         self._told = len(self.native)
-        specs = [self._spec(each, names) for each in collected]
-        entries = [
-            (spec.name, each.kind, each.target, dict(each.found.flags), each.found)
-            for spec, each in zip(specs, collected, strict=True)
-            if self.wanted(spec)
-        ]
+        attached = attachment_specs(collected, names, self.is_importable)
+        specs = [attached.get(id(c.found.hook)) or self._spec(c, names) for c in collected]
+        once = {spec.name: spec for spec in specs}.values()  # several hooks may share one
+        wanted = [spec for spec in once if self.wanted(spec)]
+        self.left_out.extend(spec for spec in once if spec not in wanted)
+        taken = {spec.name for spec in wanted}
         payload = {
-            "hooks": [(n, k, t, f, found.identity, found.hook) for n, k, t, f, found in entries],
-            "dropped": [(c.kind, c.target) for c in collected if c.target is not None],
+            "hooks": [
+                (spec.name, c.kind, c.target, dict(c.found.flags), c.identities, c.found.hook)
+                for spec, c in zip(specs, collected, strict=True)
+                if spec.name in taken
+            ],
+            "dropped": [(c.kind, c.target) for c in collected if _is_in_a_table(c)],
             "next_id": RemovableHandle.next_id,
-            "handles": [entry for each in handles for entry in self._linked(each)],
+            "handles": list(self._linked_handles()),
         }
-        self.left_out.extend(spec for spec in specs if not self.wanted(spec))
-        return [spec for spec in specs if self.wanted(spec)], payload
+        return [*wanted, *self._parametrizations(names)], payload
 
     def _note(self, target: Any, scope: str) -> None:
         if id(target) in self._seen:
@@ -150,67 +185,82 @@ class HookCollector:
                 if travels_natively(found.hook):
                     self.native.append((target, kind.name, found.hook))
                     continue
+                if is_silent(found.hook) or belongs_to_wrapper(found.hook):
+                    continue
                 rank = ranks[found.identity]
                 noted.append(Collected(kind.name, target, found, position, rank))
-                position += 1
+                position += not isinstance(found.hook, Part)  # those have names of their own
         self._hooks.extend(sorted(noted, key=lambda c: (KINDS[c.kind].tables[0], c.rank)))
 
     def _note_tables(self, target: Any, kind: Kind) -> None:
         for table in kind.tables:
-            holder = getattr(target, table, None)
+            holder = getattr(kind.home or target, table, None)
             if holder is not None:
                 self._tables[id(holder)] = (target, table)
 
-    def _note_group(self, tensor: torch.Tensor, found: Found) -> None:
-        parts = multi_grad_parts(found.hook)
-        if parts is None:
+    def _note_group(self, group: Group) -> None:
+        if group.on_graph:
+            self.on_graphs.append(group)
             return
-        known = self._groups.get(parts.key)
-        if known is None:
-            group = Found(found.identity, parts.function, {"mode": parts.mode})
-            known = Collected("multi_grad", [tensor], group, len(self._groups))
-            self._groups[parts.key] = known
-            self._hooks.append(known)
-        elif not any(member is tensor for member in known.target):
-            known.target.append(tensor)
+        found = Found(-1, group.hook.function, {"mode": group.hook.mode})
+        noted = Collected("multi_grad", group.members, found, self._grouped, 0, group)
+        self._grouped += 1
+        self._hooks.append(noted)
 
     def _kept(self, table: dict[int, Any]) -> OrderedDict[int, Any]:
         """What stays in the state: torch's own, and functions that torch.package reloads too."""
-        return OrderedDict(
-            (identity, hook)
-            for identity, hook in table.items()
-            if travels_natively(hook)
-            or (isinstance(hook, FunctionType) and self.is_importable(hook))
-        )
+
+        def stays(hook: Any) -> bool:
+            if isinstance(hook, FunctionType) and self.references_stay:
+                return self.is_importable(hook)
+            return travels_natively(hook)
+
+        return OrderedDict((i, hook) for i, hook in list(table.items()) if stays(hook))
 
     def _spec(self, collected: Collected, names: Names) -> HookSpec:
-        hook = collected.found.hook
-        importable = isinstance(hook, FunctionType) and self.is_importable(hook)
         target, aliases = names.of(collected.target)
         return HookSpec(
             name=names.hook_name(target, collected.kind, collected.position),
             kind=collected.kind,
             target=target,
             position=collected.position,
-            callable=describe(hook, importable),
+            callable=describe_hook(collected.found.hook, self.is_importable),
             aliases=aliases,
             flags=dict(collected.found.flags),
         )
 
-    def _linked(self, handle: RemovableHandle) -> Iterator[tuple[Any, ...]]:
+    def _parametrizations(self, names: Names) -> Iterator[HookSpec]:
+        modules, self._parametrized = self._parametrized, []
+        for module in modules:
+            (path,), _ = names.of(module)
+            for tensor, position, part in parametrizations_of(module):
+                target = (f"{path}.{tensor}" if path else tensor,)
+                name = names.hook_name(target, PARAMETRIZATION, position)
+                called = describe(part, False)
+                yield HookSpec(name, PARAMETRIZATION, target, position, called)
+
+    def _owner(self, handle: RemovableHandle) -> tuple[Any, str] | None:
         table = handle.hooks_dict_ref()
-        owner = self._tables.get(id(table)) if table is not None else None
-        if owner is not None:
-            extras = [self._tables.get(id(ref())) for ref in handle.extra_dict_ref]
-            yield handle, *owner, handle.id, [extra[1] for extra in extras if extra is not None]
+        return self._tables.get(id(table)) if table is not None else None
+
+    def _linked_handles(self) -> Iterator[tuple[Any, ...]]:
+        """Handles whose tables are known by now, with what tells which hooks they remove."""
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            owner = self._owner(handle)
+            if owner is None:
+                self._handles.append(handle)
+            else:
+                extras = [self._tables.get(id(ref())) for ref in handle.extra_dict_ref]
+                yield handle, *owner, handle.id, [extra[1] for extra in extras if extra]
 
 
 def _registration_order(collected: Collected) -> tuple[int, int]:
     """Tensor hooks in the order of their ids, across tensors; the others as they were noted."""
     is_tensor = KINDS[collected.kind].scope in ("tensor", "group")
-    return (1, collected.found.identity) if is_tensor else (0, 0)
+    return (1, min(collected.identities)) if is_tensor else (0, 0)
 
 
-def _all_tensor_hooks(tensor: torch.Tensor) -> Iterator[Found]:
-    for identity, hook in list((tensor._backward_hooks or {}).items()):
-        yield Found(identity, hook, {})
+def _is_in_a_table(collected: Collected) -> bool:
+    """Whether it may have travelled in its target's state, and has to be taken off there."""
+    return KINDS[collected.kind].scope in ("module", "optimizer")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import sys
 import textwrap
+from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType
 
 from modpack.core.hookspec import CallableSpec
-from modpack.pickling.functiontext import NoSourceError, text_of
+from modpack.pickling.functions import closed_over, named_globals
+from modpack.pickling.functiontext import FunctionText, NoSourceError, text_of
+from modpack.resolution.importers import importer_of
 
-__all__ = ["describe", "state_of"]
+__all__ = ["describe", "name_of", "state_of"]
 
 
 def describe(hook: object, importable: bool) -> CallableSpec:
@@ -19,10 +24,17 @@ def describe(hook: object, importable: bool) -> CallableSpec:
         hook: the callable.
         importable: whether it is a function that can be imported by its name.
     """
-    if isinstance(hook, FunctionType) and not importable:
-        return _by_source(hook)
-    by = "reference" if isinstance(hook, (FunctionType, BuiltinFunctionType, type)) else "object"
-    return CallableSpec(by, name_of(hook), _source_of_inner(hook), None, tuple(state_of(hook)))
+    state = tuple(state_of(hook))
+    if importable:
+        return CallableSpec("reference", name_of(hook), state=state)
+    texts = list(_texts(hook))
+    sources = dict.fromkeys(_readable(text) for _, text in texts)
+    source = "\n\n".join(sources) or None
+    if isinstance(hook, FunctionType):  # pickling reports it if there is no source
+        return CallableSpec("source", name_of(hook), source, _place(hook), state)
+    by = "reference" if isinstance(hook, (BuiltinFunctionType, type)) else "object"
+    place = _place(texts[0][0]) if texts else None
+    return CallableSpec(by, name_of(hook), source, place, state)
 
 
 def name_of(hook: object) -> str:
@@ -30,11 +42,11 @@ def name_of(hook: object) -> str:
     if isinstance(hook, functools.partial):
         return f"partial of {name_of(hook.func)}"
     if isinstance(hook, MethodType):
-        return f"{type(hook.__self__).__module__}.{hook.__func__.__qualname__} (bound)"
+        return f"{name_of(hook.__func__)} (bound)"
     qualname = getattr(hook, "__qualname__", None)
     if isinstance(qualname, str):
-        return f"{getattr(hook, '__module__', None)}.{qualname}"
-    return f"instance of {type(hook).__module__}.{type(hook).__qualname__}"
+        return f"{_module_of(hook)}.{qualname}"
+    return f"instance of {_module_of(type(hook))}.{type(hook).__qualname__}"
 
 
 def state_of(hook: object) -> dict[str, object]:
@@ -45,32 +57,61 @@ def state_of(hook: object) -> dict[str, object]:
     if isinstance(hook, MethodType):
         return {"self": hook.__self__}
     if isinstance(hook, FunctionType):
-        cells = zip(hook.__code__.co_freevars, hook.__closure__ or (), strict=True)
-        return {name: cell.cell_contents for name, cell in cells if _is_bound(cell)}
+        return dict(closed_over(hook))
     attributes = getattr(hook, "__dict__", None)
     return dict(attributes) if isinstance(attributes, dict) else {}
 
 
-def _is_bound(cell: object) -> bool:
-    try:
-        cell.cell_contents  # type: ignore[attr-defined]  # noqa: B018
-    except ValueError:
-        return False
-    return True
+def _texts(hook: object) -> Iterator[tuple[FunctionType, FunctionText]]:
+    """The functions that travel by source with a callable, its own first: what an auditor reads.
+
+    Decorators and partials hold the user's function inside; functions without a module bring
+    along the ones that they call.
+    """
+    todo, seen = [hook], set()
+    while todo:
+        part = todo.pop(0)
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, functools.partial):
+            todo.extend((part.func, *part.args, *part.keywords.values()))
+        elif isinstance(part, MethodType):
+            todo.append(part.__func__)
+        elif isinstance(part, FunctionType) and _needs_source(part):
+            try:
+                yield part, text_of(part)
+            except NoSourceError:  # pickling it reports that as an error, with the path to it
+                continue
+            todo.extend(value for _, value in closed_over(part))
+            todo.extend(named_globals(part).values() if part.__module__ == "__main__" else ())
 
 
-def _by_source(function: FunctionType) -> CallableSpec:
-    place = f"{function.__module__}:{function.__code__.co_firstlineno}"
-    try:
-        source = textwrap.dedent(text_of(function).source)
-    except NoSourceError:
-        source = None  # pickling it reports that as an error, with the path to it
-    return CallableSpec("source", name_of(function), source, place, tuple(state_of(function)))
+def _needs_source(function: FunctionType) -> bool:
+    """Whether a function cannot be imported under its name."""
+    found: object = sys.modules.get(function.__module__ or "")
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is not function or function.__module__ == "__main__"
 
 
-def _source_of_inner(hook: object) -> str | None:
-    """The source of a function inside a partial or a decorator, if that has no name."""
-    inner = getattr(hook, "func", None) if isinstance(hook, functools.partial) else None
-    if isinstance(inner, FunctionType) and "<" in inner.__qualname__:
-        return _by_source(inner).source
-    return None
+def _readable(text: FunctionText) -> str:
+    """A text without its common indentation, unless that would change a string in it."""
+    dedented = textwrap.dedent(text.source)
+    if text.is_lambda or dedented == text.source:
+        return text.source
+    exact, shifted = ast.parse(f"if True:\n{text.source}").body[0], ast.parse(dedented).body[0]
+    inside = exact.body[0] if isinstance(exact, ast.If) else exact
+    return dedented if ast.dump(inside) == ast.dump(shifted) else text.source
+
+
+def _place(function: FunctionType) -> str:
+    return f"{_module_of(function)}:{function.__code__.co_firstlineno}"
+
+
+def _module_of(obj: object) -> str:
+    """The module path of a function or class; for a packaged one, that inside its package."""
+    name = str(getattr(obj, "__module__", None))
+    module = sys.modules.get(name)
+    owner = importer_of(module) if module is not None else None
+    return owner.whichmodule(obj, "") if owner is not None else name

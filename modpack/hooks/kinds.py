@@ -14,6 +14,10 @@ import torch
 from torch.nn.modules import module as module_globals
 from torch.optim import optimizer as optimizer_globals
 
+from modpack.hooks.ddp import keep_comm_hook
+from modpack.hooks.graphbound import GRAPH_SPECS, attach
+from modpack.hooks.groups import multi_grad_parts
+
 __all__ = ["KINDS", "Found", "Kind", "kinds_of"]
 
 Flags = Mapping[str, "bool | str"]
@@ -40,26 +44,30 @@ class Kind:
 
     Attributes:
         name: as specs call it.
-        scope: what it hangs on: ``module``, ``tensor``, ``optimizer`` or ``global``.
+        scope: what it hangs on: ``module``, ``tensor``, ``group`` (of tensors), ``optimizer``
+            or ``global``.
         find: lists the hooks of a target in the order in which they run.
         register: registers one again and returns torch's handle.
         tables: the dictionaries that hold them, by attribute of the target; the first one
             maps ids to hooks, the others hold flags by id.
+        home: the module that has the tables of a process-wide kind.
     """
 
     name: str
     scope: str
     find: Callable[[Any], Iterator[Found]]
     register: Callable[[Any, Any, Flags], Any]
-    tables: tuple[str, ...] = ()
+    tables: tuple[str, ...]
+    home: Any = None
 
     def clear(self, target: Any, keep: Callable[[Any], bool]) -> None:
-        """Take the hooks of this kind off a target, except those to keep."""
-        table = getattr(target, self.tables[0], None) if self.tables else None
-        for identity, hook in list((table or {}).items()):
+        """Take the hooks of this kind off a module or optimizer, except those to keep."""
+        for identity, hook in list(getattr(target, self.tables[0], {}).items()):
             if not keep(hook):
                 for name in self.tables:
                     getattr(target, name).pop(identity, None)
+        if "_backward_hooks" in self.tables and not target._backward_hooks:
+            target._is_full_backward_hook = None  # or it would refuse the other kind
 
 
 def _in_table(table: str, **flag_tables: str) -> Callable[[Any], Iterator[Found]]:
@@ -137,9 +145,7 @@ def _module_kinds() -> Iterator[Kind]:
     yield _simple("state_dict_pre", "module", "_state_dict_pre_hooks")
     public, private = _state_dict_post(True), _state_dict_post(False)
     table = ("_state_dict_hooks",)
-    yield Kind(
-        "state_dict_post", "module", public, _calls("register_state_dict_post_hook"), table
-    )
+    yield Kind("state_dict_post", "module", public, _calls("register_state_dict_post_hook"), table)
     yield Kind(
         "state_dict_post_private", "module", private, _calls("_register_state_dict_hook"), table
     )
@@ -196,43 +202,7 @@ def _tensor_kinds() -> Iterator[Kind]:
     )
     name = "register_post_accumulate_grad_hook"
     table = "_post_accumulate_grad_hooks"
-    yield Kind(
-        "post_accumulate_grad", "tensor", _in_table(table), _keeping_frozen(name), (table,)
-    )
-
-
-@dataclass(frozen=True)
-class MultiGrad:
-    """What is behind one tensor's part of a multi-grad hook.
-
-    Attributes:
-        key: the same for all tensors of a group.
-        function: what the user registered.
-        mode: ``all`` or ``any``.
-    """
-
-    key: int
-    function: Any
-    mode: str
-
-
-def multi_grad_parts(hook: Any) -> MultiGrad | None:
-    """Read the group back from the closure that torch hangs on each of its tensors.
-
-    torch keeps no list of them (:func:`torch.autograd.graph.register_multi_grad_hook`).
-    """
-    code, closure = getattr(hook, "__code__", None), getattr(hook, "__closure__", None)
-    if code is None or not closure or not code.co_filename.endswith(_GRAPH_FILE):
-        return None
-    cells = dict(zip(code.co_freevars, closure, strict=True))
-    if code.co_name == "inner_hook" and {"fn", "buffer"} <= set(cells):
-        return MultiGrad(id(cells["buffer"].cell_contents), cells["fn"].cell_contents, "all")
-    if code.co_name == "wrapped_fn" and {"fn", "ran_hook"} <= set(cells):
-        return MultiGrad(id(cells["ran_hook"].cell_contents), cells["fn"].cell_contents, "any")
-    return None
-
-
-_GRAPH_FILE = torch.autograd.graph.__file__.rpartition("site-packages")[2]
+    yield Kind("post_accumulate_grad", "tensor", _in_table(table), _keeping_frozen(name), (table,))
 
 
 def _register_multi_grad(target: Any, hook: Any, flags: Flags) -> Any:
@@ -247,22 +217,13 @@ def _register_multi_grad(target: Any, hook: Any, flags: Flags) -> Any:
             tensor.requires_grad_(False)
 
 
-def _nothing(target: Any) -> Iterator[Found]:
-    yield from ()
-
-
 # -- process-wide ----------------------------------------------------------------------------
-
-
-def _global_table(holder: Any, table: str, **flag_tables: str) -> Callable[[Any], Iterator[Found]]:
-    find = _in_table(table, **flag_tables)
-    return lambda target: find(holder)
 
 
 def _global_backward(full: bool) -> Callable[[Any], Iterator[Found]]:
     def find(target: Any) -> Iterator[Found]:
         if bool(module_globals._global_is_full_backward_hook) is full:
-            yield from _in_table("_global_backward_hooks")(module_globals)
+            yield from _in_table("_global_backward_hooks")(target)
 
     return find
 
@@ -274,42 +235,60 @@ def _registers(function: Callable[..., Any], *names: str) -> Callable[[Any, Any,
     return register
 
 
+def _global(name: str, home: Any, register: Any, table: str, find: Any = None) -> Kind:
+    found = find or _in_table(table)
+    return Kind(f"global.{name}", "global", found, register, (table,), home)
+
+
 def _global_kinds() -> Iterator[Kind]:
-    m = module_globals
-
-    def row(name: str, find: Callable[[Any], Iterator[Found]], register: Any) -> Kind:
-        return Kind(f"global.{name}", "global", find, register)
-
-    kwargs, always = "_global_forward_hooks_with_kwargs", "_global_forward_hooks_always_called"
-    forward = _global_table(m, "_global_forward_hooks", with_kwargs=kwargs, always_call=always)
-    yield row(
-        "forward_pre",
-        _global_table(m, "_global_forward_pre_hooks"),
-        _registers(m.register_module_forward_pre_hook),
+    m, o = module_globals, optimizer_globals
+    flags = {
+        "with_kwargs": "_global_forward_hooks_with_kwargs",
+        "always_call": "_global_forward_hooks_always_called",
+    }
+    register = _registers(m.register_module_forward_pre_hook)
+    yield _global("forward_pre", m, register, "_global_forward_pre_hooks")
+    yield Kind(
+        "global.forward",
+        "global",
+        _in_table("_global_forward_hooks", **flags),
+        _registers(m.register_module_forward_hook, *flags),
+        ("_global_forward_hooks", *flags.values()),
+        m,
     )
-    register_forward = _registers(m.register_module_forward_hook, "with_kwargs", "always_call")
-    yield row("forward", forward, register_forward)
-    yield row(
-        "full_backward_pre",
-        _global_table(m, "_global_backward_pre_hooks"),
-        _registers(m.register_module_full_backward_pre_hook),
-    )
-    yield row(
-        "full_backward", _global_backward(True), _registers(m.register_module_full_backward_hook)
-    )
-    yield row("backward", _global_backward(False), _registers(m.register_module_backward_hook))
+    register = _registers(m.register_module_full_backward_pre_hook)
+    yield _global("full_backward_pre", m, register, "_global_backward_pre_hooks")
+    for name, full in (("full_backward", True), ("backward", False)):
+        register = _registers(getattr(m, f"register_module_{name}_hook"))
+        yield _global(name, m, register, "_global_backward_hooks", _global_backward(full))
     for part in ("buffer", "module", "parameter"):
         register = _registers(getattr(m, f"register_module_{part}_registration_hook"))
-        yield row(
-            f"{part}_registration",
-            _global_table(m, f"_global_{part}_registration_hooks"),
-            register,
-        )
-    o = optimizer_globals
+        table = f"_global_{part}_registration_hooks"
+        yield _global(f"{part}_registration", m, register, table)
     for moment in ("pre", "post"):
         register = _registers(getattr(o, f"register_optimizer_step_{moment}_hook"))
-        table = _global_table(o, f"_global_optimizer_{moment}_hooks")
-        yield row(f"optimizer_step_{moment}", table, register)
+        table = f"_global_optimizer_{moment}_hooks"
+        yield _global(f"optimizer_step_{moment}", o, register, table)
+
+
+# -- what hangs in no table ------------------------------------------------------------------
+
+
+def _declared_kinds() -> Iterator[Kind]:
+    """What the user attaches as a spec, and what waits for a wrapper."""
+
+    def nowhere(target: Any) -> Iterator[Found]:
+        yield from ()
+
+    def attached(target: Any, spec: Any, flags: Flags) -> Any:
+        return attach(target, spec)
+
+    def kept(target: Any, hook: Any, flags: Flags) -> Any:
+        return keep_comm_hook(target, hook)
+
+    for spec in GRAPH_SPECS:
+        yield Kind(spec.kind, "graph", nowhere, attached, ())
+    yield Kind("ddp.comm", "wrapper", nowhere, kept, ())
 
 
 KINDS: dict[str, Kind] = {
@@ -317,9 +296,10 @@ KINDS: dict[str, Kind] = {
     for kind in (
         *_module_kinds(),
         *_tensor_kinds(),
-        Kind("multi_grad", "group", _nothing, _register_multi_grad),
+        Kind("multi_grad", "group", _in_table(""), _register_multi_grad, ("_backward_hooks",)),
         *_optimizer_kinds(),
         *_global_kinds(),
+        *_declared_kinds(),
     )
 }
 """All kinds, by name."""

@@ -4,16 +4,38 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from modpack.core.hookspec import HookSpec
+from modpack.errors import ModpackError
+from modpack.hooks.attachments import is_silent
 from modpack.hooks.collect import HookCollector
+from modpack.hooks.ddp import (
+    CommHook,
+    comm_hooks_of,
+    inside,
+    kept_comm_hooks,
+    unwrapped,
+    world_group,
+)
+from modpack.hooks.groups import multi_grad_parts
+from modpack.hooks.kinds import kinds_of
 from modpack.hooks.naming import Names
-from modpack.hooks.parametrized import is_parametrized, reduce_parametrized
+from modpack.hooks.parametrized import (
+    is_parametrized,
+    reduce_parametrized,
+    state_of_parametrized,
+)
+from modpack.hooks.resetting import NOTHING, Emptied
+from modpack.hooks.scripted import ScriptedTensors
+from modpack.hooks.state import describe_hook
+from modpack.hooks.whereabouts import place_in_hooks
 
 __all__ = ["HookObserver"]
 
@@ -27,18 +49,33 @@ class HookObserver:
         root: the saved object.
         extras: what is saved along with it, by name; pickled right after it.
         collector: notes the hooks.
+        emptied: the containers that arrive empty.
 
     Attributes:
         specs: the hooks that went into the package, so far.
+        unwrapped: the wrappers of which only the module inside is saved.
+        on_graphs: tensors with hooks that die with their graph.
     """
 
-    def __init__(self, root: Any, extras: dict[str, Any], collector: HookCollector) -> None:
+    def __init__(
+        self,
+        root: Any,
+        extras: dict[str, Any],
+        collector: HookCollector,
+        emptied: Emptied = NOTHING,
+    ) -> None:
         self.specs: list[HookSpec] = []
+        self.unwrapped: list[DistributedDataParallel] = []
+        self.on_graphs: list[torch.Tensor] = []
         self._collector = collector
+        self._scripted = ScriptedTensors()
+        self._emptied = emptied
         self._extras = {name: extra for name, extra in extras.items() if extra is not None}
         self._pending = bool(self._extras)
         self._names: Names | None = None
-        self._root = root
+        self._root = inside(root)
+        self._comm_hooks: dict[int, list[CommHook]] = {}
+        self._payload: dict[str, Any] | None = None
 
     @property
     def names(self) -> Names:
@@ -49,6 +86,8 @@ class HookObserver:
 
     def reducer(self, kind: type) -> Callable[[Any, _Own], Any] | None:
         """What turns an object's own reduction into the one to write, by its type."""
+        if issubclass(kind, DistributedDataParallel):
+            return self._wrapper
         if issubclass(kind, torch.nn.Module):
             return self._module
         if issubclass(kind, torch.Tensor):
@@ -57,12 +96,21 @@ class HookObserver:
             return self._optimizer
         if issubclass(kind, RemovableHandle):
             return self._handle
+        if torch.distributed.is_available() and issubclass(kind, torch.distributed.ProcessGroup):
+            return self._process_group
         return None
 
+    def stand_in(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
+        """Empty containers in place of those whose contents stay behind."""
+        return self._emptied.stand_in(kind)
+
     def packaged(self, obj: object) -> None:
-        """Note the hooks of a module that packages itself, such as an FX GraphModule."""
-        if isinstance(obj, torch.nn.Module):
-            self._collector.module(obj)
+        """Note the hooks of a module that packages itself: an FX GraphModule, a ScriptModule."""
+        if isinstance(obj, torch.jit.ScriptModule):  # which refuses hooks; its tensors do not
+            for tensor in self._scripted.add(obj):
+                self._collector.tensor(tensor)
+        elif isinstance(obj, torch.nn.Module):
+            self._note_module(obj)
 
     def next_payload(self) -> dict[str, Any] | None:
         """First what is saved along, then hooks, until no new ones turn up."""
@@ -71,23 +119,66 @@ class HookObserver:
             return {"extras": self._extras}
         if not self._collector.has_news:
             return None
-        specs, payload = self._collector.take(self.names)
+        specs, self._payload = self._collector.take(self.names)
         self.specs.extend(specs)
-        return payload
+        return self._payload
+
+    def whereabouts(self, obj: object) -> str | None:
+        """Which hook an object belongs to that could not be pickled, and where it hangs there."""
+        return place_in_hooks(self._payload, obj)
 
     def _module(self, module: torch.nn.Module, own: _Own) -> Any:
-        self._collector.module(module)
+        self._note_module(module)
         if is_parametrized(module):
-            state = self._collector.state_without_hooks(dict(module.__dict__))
+            self._collector.parametrized(module)
+            state = self._collector.state_without_hooks(state_of_parametrized(module))
             return reduce_parametrized(module, state)
         reduction = own()
         if not isinstance(reduction, tuple) or len(reduction) < 3:
             return reduction
         function, arguments, state, *rest = reduction
-        return (function, arguments, self._collector.state_without_hooks(state), *rest)
+        return function, arguments, self._collector.state_without_hooks(state), *rest
+
+    def _note_module(self, module: torch.nn.Module) -> None:
+        self._collector.module(module)
+        self._note_comm_hooks(module, kept_comm_hooks(module))
+
+    def _wrapper(self, ddp: DistributedDataParallel, own: _Own) -> Any:
+        """A wrapper arrives as the module inside; its comm hooks travel with that."""
+        self.unwrapped.append(ddp)
+        self._refuse_hooks_of(ddp)
+        self._note_comm_hooks(ddp.module, comm_hooks_of(ddp))
+        return unwrapped, (ddp.module,)
+
+    def _note_comm_hooks(self, module: torch.nn.Module, hooks: Iterable[CommHook]) -> None:
+        known = self._comm_hooks.setdefault(id(module), [])
+        for hook in hooks:
+            if not any(hook.is_same_as(other) for other in known):
+                self._collector.note("ddp.comm", module, hook, len(known))
+                known.append(hook)
+
+    def _refuse_hooks_of(self, ddp: DistributedDataParallel) -> None:
+        for kind in kinds_of("module"):
+            for position, found in enumerate(kind.find(ddp)):
+                name = f"DistributedDataParallel/{kind.name}/{position}"
+                called = describe_hook(found.hook, self._collector.is_importable)
+                spec = HookSpec(name, kind.name, (), position, called, (), found.flags)
+                if self._collector.wanted(spec):
+                    raise ModpackError(
+                        f"hook {name!r} ({called.name}) hangs on the DistributedDataParallel "
+                        "wrapper, of which only the module inside is saved. Remedy: register it "
+                        "on the wrapper's .module, or leave it out with the hooks argument"
+                    )
+                self._collector.left_out.append(spec)
 
     def _tensor(self, tensor: torch.Tensor, own: _Own) -> Any:
-        self._collector.tensor(tensor)
+        scripted = self._scripted.reduced(tensor)
+        if scripted is not None:
+            return scripted
+        if tensor.is_leaf:
+            self._collector.tensor(tensor)
+        elif any(map(_is_of_the_users, (tensor._backward_hooks or {}).values())):
+            self.on_graphs.append(tensor)
         if not tensor._backward_hooks:
             return own()
         with warnings.catch_warnings():  # torch warns that it loses the hooks; we do not
@@ -103,3 +194,16 @@ class HookObserver:
         self._collector.handle(handle)
         nothing: tuple[Any, ...] = tuple(OrderedDict() for _ in handle.extra_dict_ref)
         return RemovableHandle.__new__, (RemovableHandle,), (None, handle.id, nothing)
+
+    def _process_group(self, group: Any, own: _Own) -> Any:
+        if group is world_group():
+            return world_group, ()
+        raise ModpackError(
+            "a process group belongs to this run and cannot be saved. Remedy: keep None in its "
+            "place, which torch's comm hooks take for the default group, and set it after loading"
+        )
+
+
+def _is_of_the_users(hook: Any) -> bool:
+    parts = multi_grad_parts(hook)
+    return not is_silent(hook if parts is None else parts.function)

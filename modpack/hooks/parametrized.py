@@ -4,18 +4,26 @@
 spot, with a property for each parametrized tensor. What has to travel is the original class
 and the module's state; the class is made again by the functions that torch makes it with.
 
-Pickles in packages name :func:`make_parametrized`; its module path and signature are part of
-the archive format.
+Pickles in packages name :func:`make_parametrized` and :func:`fill_parametrized`; their module
+path and signatures are part of the archive format.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.nn.utils import parametrize
 
-__all__ = ["fill_parametrized", "is_parametrized", "make_parametrized", "reduce_parametrized"]
+__all__ = [
+    "fill_parametrized",
+    "is_parametrized",
+    "make_parametrized",
+    "parametrizations_of",
+    "reduce_parametrized",
+    "state_of_parametrized",
+]
 
 
 def is_parametrized(module: torch.nn.Module) -> bool:
@@ -24,10 +32,25 @@ def is_parametrized(module: torch.nn.Module) -> bool:
     return made_here and parametrize.is_parametrized(module)
 
 
-def reduce_parametrized(module: torch.nn.Module, state: dict[str, Any]) -> tuple[Any, ...]:
+def state_of_parametrized(module: torch.nn.Module) -> Any:
+    """A module's state, as its original class has it: the class that torch made refuses."""
+    original = type(module).__bases__[0]
+    own = getattr(original, "__getstate__", None)
+    if own is None or own is getattr(object, "__getstate__", None):
+        return dict(module.__dict__)
+    return own(module)
+
+
+def reduce_parametrized(module: torch.nn.Module, state: Any) -> tuple[Any, ...]:
     """What pickle needs to make a parametrized module again."""
     original = type(module).__bases__[0]
     return make_parametrized, (original,), state, None, None, fill_parametrized
+
+
+def parametrizations_of(module: torch.nn.Module) -> Iterator[tuple[str, int, torch.nn.Module]]:
+    """Each parametrization of a module: the tensor's name, its place in the chain, itself."""
+    for name, chain in module.parametrizations.items():  # type: ignore[operator, union-attr]
+        yield from ((name, position, each) for position, each in enumerate(chain))
 
 
 def make_parametrized(original: type[torch.nn.Module]) -> torch.nn.Module:
@@ -36,9 +59,9 @@ def make_parametrized(original: type[torch.nn.Module]) -> torch.nn.Module:
     return module
 
 
-def fill_parametrized(module: torch.nn.Module, state: dict[str, Any]) -> None:
+def fill_parametrized(module: torch.nn.Module, state: Any) -> None:
     """Give a module its state, its class and its parametrized tensors."""
-    torch.nn.Module.__setstate__(module, state)  # type: ignore[no-untyped-call]
+    module.__setstate__(state)  # type: ignore[no-untyped-call]
     parametrize._inject_new_class(module)
     for name in module.parametrizations:  # type: ignore[union-attr]
         parametrize._inject_property(module, name)

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modpack.core.hookspec import HookSpec
+from modpack.hooks.describe import name_of
+from modpack.hooks.kinds import kinds_of
+from modpack.hooks.naming import Names
 
 __all__ = ["HookReport", "HookStatus"]
 
@@ -16,7 +19,8 @@ class HookStatus:
 
     Attributes:
         name: the hook's name.
-        status: ``captured``, ``travels natively`` or ``left out``.
+        status: ``captured``, ``travels natively``, ``left out``, or ``unwrapped`` for a wrapper
+            of which only the module inside is saved.
         why: the reason, in a sentence.
         spec: its spec, if it is captured.
     """
@@ -46,14 +50,20 @@ class HookReport:
         return "\n".join(f"{h.name:<{width}}  {h.status}: {h.why}" for h in self.hooks)
 
 
-def captured(spec: HookSpec) -> HookStatus:
-    """The status of a hook that is in the package."""
+def captured(spec: HookSpec, emptied: tuple[str, ...] = ()) -> HookStatus:
+    """The status of a hook that is in the package.
+
+    Args:
+        spec: the hook.
+        emptied: what of its state was left behind.
+    """
     ways = {
         "reference": f"{spec.callable.name} is imported by its name",
         "source": f"the source of {spec.callable.name} is in the package",
         "object": f"{spec.callable.name} is pickled with its state",
     }
-    return HookStatus(spec.name, "captured", ways[spec.callable.by], spec)
+    why = ways[spec.callable.by] + (f", emptied: {', '.join(emptied)}" if emptied else "")
+    return HookStatus(spec.name, "captured", why, spec)
 
 
 def left_out(spec: HookSpec) -> HookStatus:
@@ -63,5 +73,25 @@ def left_out(spec: HookSpec) -> HookStatus:
 
 def native(name: str, hook: object) -> HookStatus:
     """The status of a hook that belongs to one of torch's utilities."""
-    kind = f"{type(hook).__module__}.{type(hook).__qualname__}"
-    return HookStatus(name, "travels natively", f"{kind} is part of its module's state")
+    why = f"{name_of(hook)} is part of its module's state"
+    return HookStatus(name, "travels natively", why)
+
+
+def on_graph(target: tuple[str, ...], kind: str = "tensor") -> HookStatus:
+    """The status of the hooks of a tensor that is no leaf, or of a group with such tensors."""
+    why = "it hangs on a graph, which is not saved; modpack.hooks.attach declares such hooks"
+    return HookStatus("/".join(("+".join(target), kind)), "left out", why)
+
+
+def unwrapped(wrapper: object) -> HookStatus:
+    """The status of a wrapper that is not saved."""
+    why = "the module inside is saved; modpack.hooks.restore_comm_hook takes a new wrapper"
+    return HookStatus(type(wrapper).__name__, "unwrapped", why)
+
+
+def process_wide() -> Iterator[HookStatus]:
+    """The status of the hooks of the whole process, if they were not asked for."""
+    for kind in kinds_of("global"):
+        for position, _ in enumerate(kind.find(kind.home)):
+            why = "it belongs to the whole process; global_hooks=True captures it"
+            yield HookStatus(Names.hook_name((), kind.name, position), "left out", why)

@@ -10,15 +10,23 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from modpack.errors import ModpackError
-from modpack.hooks.kinds import KINDS, kinds_of
+from modpack.hooks.graphbound import handle_of
+from modpack.hooks.kinds import KINDS, Kind, kinds_of
 from modpack.hooks.native import travels_natively
 from modpack.pickling.paths import objects_in
 
-__all__ = ["register_payload", "remove_hooks", "reserve_ids"]
+__all__ = ["Fresh", "register_payload", "remove_hooks", "reserve_ids"]
+
+
+Fresh = dict[tuple[int, str, int], RemovableHandle]
+"""The new handle of each hook, by the target's id, torch's table, and the hook's old id there."""
 
 
 def register_payload(
-    payload: dict[str, Any], wanted: Callable[[str], bool], restore_global: bool
+    payload: dict[str, Any],
+    wanted: Callable[[str], bool],
+    restore_global: bool,
+    fresh: Fresh | None = None,
 ) -> dict[str, Any]:
     """Register the hooks of a payload through torch's public API, in their order.
 
@@ -28,6 +36,7 @@ def register_payload(
         payload: what :meth:`HookCollector.take` made, loaded again.
         wanted: tells by name whether a hook is wanted.
         restore_global: whether to register process-wide hooks.
+        fresh: what earlier payloads of the same load left, and the next ones will need.
 
     Returns:
         torch's handles, by hook name.
@@ -40,14 +49,19 @@ def register_payload(
     for kind, target in payload["dropped"]:
         _row(kind).clear(target, travels_natively)
     handles: dict[str, Any] = {}
-    fresh: dict[tuple[int, int], int] = {}
-    for name, kind, target, flags, identity, hook in payload["hooks"]:
+    fresh = {} if fresh is None else fresh
+    for name, kind, target, flags, identities, hook in payload["hooks"]:
         row = _row(kind)
         if wanted(name) and (restore_global or row.scope != "global"):
-            handles[name] = row.register(target, hook, flags)
-            fresh[id(target), identity] = getattr(handles[name], "id", identity)
+            registered = row.register(target, hook, flags)
+            handles[name] = handle_of(hook, registered, handles.get(name))
+            fresh.update(_made(row, target, identities, registered))
     for handle, owner, table, identity, extras in payload["handles"]:
-        _link(handle, owner, table, fresh.get((id(owner), identity), identity), extras)
+        known = fresh.get((id(owner), table, identity))
+        if known is not None:
+            handle.__dict__.update(known.__dict__)
+        elif owner is not None:
+            _link(handle, owner, table, identity, extras)
     return handles
 
 
@@ -81,18 +95,29 @@ def _modules_in(obj: Any) -> Iterator[torch.nn.Module]:
         yield from (part for part in objects_in(obj) if isinstance(part, torch.nn.Module))
 
 
-def _row(kind: str) -> Any:
+def _row(kind: str) -> Kind:
     if kind not in KINDS:
         raise ModpackError(f"hooks of kind {kind!r} are not known; is modpack too old?")
     return KINDS[kind]
 
 
+def _made(
+    row: Kind, target: Any, identities: tuple[int, ...], registered: Any
+) -> Iterator[tuple[tuple[int, str, int], RemovableHandle]]:
+    """The handles that were made for a hook: several for a group of tensors."""
+    if row.scope == "group":
+        for member, identity, handle in zip(target, identities, registered.handles, strict=True):
+            yield (id(member), row.tables[0], identity), handle
+    elif isinstance(registered, RemovableHandle):
+        yield (id(target), row.tables[0], identities[0]), registered
+
+
 def _link(
     handle: RemovableHandle, owner: Any, table: str, identity: int, extras: list[str]
 ) -> None:
-    """Connect a handle that the loaded objects hold with the hook that it can remove."""
+    """Connect a handle with the hook that travelled in its owner's state; dead if none did."""
     holder = getattr(owner, table, None)
-    if holder is not None:
+    if holder and identity in holder:
         handle.id = identity
         handle.hooks_dict_ref = weakref.ref(holder)
         handle.extra_dict_ref = tuple(weakref.ref(getattr(owner, name)) for name in extras)

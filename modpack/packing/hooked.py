@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -10,9 +12,19 @@ from typing import Any, Protocol
 
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.hookspec import hook_records, specs_to_json
+from modpack.errors import ModpackWarning
 from modpack.hooks.collect import HookCollector
 from modpack.hooks.observer import HookObserver
-from modpack.hooks.report import HookStatus, captured, left_out, native
+from modpack.hooks.report import (
+    HookStatus,
+    captured,
+    left_out,
+    native,
+    on_graph,
+    process_wide,
+    unwrapped,
+)
+from modpack.hooks.resetting import find_collected
 from modpack.hooks.selection import HookChoice, check_names, selector
 
 __all__ = ["HookOptions", "HookSaver"]
@@ -26,11 +38,13 @@ class HookOptions:
         choice: which hooks to capture.
         process_wide: whether to capture the hooks of the whole process as well.
         extras: what is saved along with the object, by name, such as its optimizer.
+        reset_state: whose collected state to leave behind.
     """
 
     choice: HookChoice = True
     process_wide: bool = False
     extras: dict[str, Any] = field(default_factory=dict)
+    reset_state: HookChoice = False
 
 
 class _Naming(Protocol):
@@ -48,11 +62,17 @@ class HookSaver:
 
     def __init__(self, naming: _Naming, obj: object, options: HookOptions | None) -> None:
         self._options = options or HookOptions()
+        self._tells_process_wide = options is not None and not options.process_wide
         wanted = selector(self._options.choice)
-        self._collector = HookCollector(naming.is_importable, wanted)
+        self._collector = HookCollector(
+            naming.is_importable, wanted, references_stay=self._options.choice is True
+        )
         if self._options.process_wide:
             self._collector.process_wide()
-        self.observer = HookObserver(obj, self._options.extras, self._collector)
+        extras = {name: extra for name, extra in self._options.extras.items() if extra is not None}
+        importable = naming.is_importable
+        self._emptied = find_collected(obj, extras, self._options.reset_state, importable)
+        self.observer = HookObserver(obj, extras, self._collector, self._emptied)
 
     def write(self, writer: ArchiveWriter, record: str, appended: bytes) -> Iterator[HookStatus]:
         """Write specs and pickle, and tell what became of each hook."""
@@ -63,8 +83,27 @@ class HookSaver:
             content = json.dumps(specs_to_json(specs), sort_keys=True, indent=1)
             writer.write(specs_record, content.encode(), compress=True)
             writer.write(pickle_record, appended)
-        yield from map(captured, specs)
+        yield from map(unwrapped, self.observer.unwrapped)
+        yield from (captured(s, self._emptied.by_hook.get(s.name, ())) for s in specs)
+        yield from self._on_graphs()
         yield from map(left_out, self._collector.left_out)
+        yield from self._native()
+        if self._tells_process_wide:
+            yield from process_wide()
+
+    def _native(self) -> Iterator[HookStatus]:
+        counted: Counter[tuple[object, str]] = Counter()
         for target, kind, hook in self._collector.native:
             path, _ = self.observer.names.of(target)
-            yield native(self.observer.names.hook_name(path, kind, 0), hook)
+            yield native(self.observer.names.hook_name(path, kind, counted[path, kind]), hook)
+            counted[path, kind] += 1
+
+    def _on_graphs(self) -> Iterator[HookStatus]:
+        """What cannot be saved at all, which is told aloud."""
+        names = self.observer.names
+        lost = [on_graph(names.of(tensor)[0]) for tensor in self.observer.on_graphs]
+        groups = self._collector.on_graphs
+        lost += [on_graph(names.of(group.members)[0], "multi_grad") for group in groups]
+        for status in lost:
+            warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
+            yield status

@@ -92,10 +92,20 @@ class ObjectSaver:
             self.main = (package, resource)
 
     def pin_homes(self, walker: Walker) -> None:
-        """Tell the walk from which environment the objects' own modules come."""
+        """Tell the walk from which environment the objects' own modules come.
+
+        Raises:
+            ObjMismatchError: modules of the same library came from another one already.
+        """
         if len(self._environments.importers) > 1:
-            for root, (importer, _) in self._homes.items():
-                walker.pin(root, self._environments.of(importer))
+            for root, (importer, first) in self._homes.items():
+                module = walker.pin(root, self._environments.of(importer))
+                if module is not None:
+                    raise ObjMismatchError(
+                        f"{first} comes from {importer!r}, but the module {module!r} was taken "
+                        f"from another importer: a package holds one version of {root!r}. Save "
+                        "them into two packages"
+                    )
 
     # -- what pickling asks for (modpack.pickling.saving.PickleContext) -----------------------
 
@@ -118,7 +128,8 @@ class ObjectSaver:
 
     def home_of(self, function: FunctionType) -> ModuleType | None:
         """The importable module whose globals a function uses; None for ``__main__``."""
-        module = sys.modules.get(function.__module__ or "")
+        # not its __module__: a decorator's wrapper carries that of the function inside
+        module = sys.modules.get(str(function.__globals__.get("__name__")))
         if module is None or module.__name__ == "__main__":
             return None
         return module if vars(module) is function.__globals__ else None

@@ -9,23 +9,35 @@ notebook gets a namespace of its own, with the globals that it names.
 from __future__ import annotations
 
 import builtins
+import dis
+import inspect
+import io
 import linecache
-import types
-from types import CellType, CodeType, FunctionType
+import zlib
+from collections.abc import Callable, Iterator
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from modpack.pickling.functiontext import FunctionText, compiled_function, text_of
 
-__all__ = ["GlobalNames", "fill_function", "make_function", "named_globals", "parts_of"]
+__all__ = [
+    "GlobalNames",
+    "attribute_of",
+    "closed_over",
+    "fill_function",
+    "make_cell",
+    "make_function",
+    "make_method",
+    "named_globals",
+    "parts_of",
+]
 
 
 class GlobalNames(dict[str, Any]):
     """The globals of functions that have no module to be imported with them."""
 
 
-def parts_of(
-    function: FunctionType, module: object, shared: GlobalNames | None
-) -> tuple[Any, ...]:
+def parts_of(function: FunctionType, module: object, shared: GlobalNames | None) -> tuple[Any, ...]:
     """What pickle needs to make a function again (the six-part form of ``__reduce__``).
 
     Args:
@@ -37,55 +49,93 @@ def parts_of(
         NoSourceError: its source cannot be had.
     """
     text = text_of(function)
-    place = f"{function.__module__}:{function.__code__.co_firstlineno}"
-    identity = (function.__name__, function.__qualname__, place)
+    identity = (function.__name__, function.__qualname__, function.__module__ or "__main__")
     fields = (text.source, text.is_lambda, text.name, text.free, text.flags, text.class_name)
-    names = named_globals(function) if module is None else {}
+    cells = function.__closure__ or ()
     state = {
-        "cells": [_contents(cell) for cell in function.__closure__ or ()],
+        "cells": dict(closed_over(function)),
         "defaults": function.__defaults__,
         "kwdefaults": function.__kwdefaults__,
         "doc": function.__doc__,
         "annotations": _plain_annotations(function),
         "attributes": dict(function.__dict__),
-        "globals": names,
+        "globals": named_globals(function) if module is None else {},
     }
     home = shared if module is None else module
-    return make_function, (fields, identity, home), state, None, None, fill_function
+    arguments = ((*fields, text.line), identity, home, cells)
+    return make_function, arguments, state, None, None, fill_function
 
 
-def make_function(fields: tuple[Any, ...], identity: tuple[str, str, str], home: Any) -> Any:
-    """Make a function with empty cells from its text.
+def make_cell() -> CellType:
+    """Make a closure's cell, empty until a function fills it.
+
+    A cell is pickled as an object of its own, for functions may share it: what one binds with
+    ``nonlocal``, the other one sees. Pickles in packages name this function.
+    """
+    return CellType()
+
+
+def make_function(
+    fields: tuple[Any, ...],
+    identity: tuple[str, str, str],
+    home: Any,
+    cells: tuple[CellType, ...],
+) -> FunctionType:
+    """Make a function from its text, with cells that may still be empty.
 
     Pickles in packages name this function; its module path and signature are part of the
     archive format.
 
     Args:
         fields: the fields of a :class:`FunctionText`.
-        identity: its ``__name__``, its ``__qualname__``, and where its source was.
+        identity: its ``__name__``, its ``__qualname__`` and its ``__module__``.
         home: the module whose globals it uses, or a :class:`GlobalNames`.
+        cells: of its closure, in the order of the text's free variables.
     """
     text = FunctionText(*fields)
-    name, qualname, place = identity
-    filename = f"<modpack {place} {qualname}>"
-    code = compiled_function(text, filename)
-    _show_source(filename, text)
+    name, qualname, module = identity
+    filename = _shown_source(text, f"{module}:{text.line} {qualname}")
+    code = compiled_function(text, filename).replace(co_name=name)
+    by_name = dict(zip(text.free, cells, strict=True))
     namespace = home if isinstance(home, GlobalNames) else vars(home)
     if isinstance(home, GlobalNames):
         home.setdefault("__builtins__", builtins)
-        home.setdefault("__name__", place.partition(":")[0])
-    cells = tuple(CellType() for _ in code.co_freevars)
-    function = FunctionType(code.replace(co_name=name), namespace, name, None, cells or None)
+        home.setdefault("__name__", module)
+    function = FunctionType(
+        code, namespace, name, None, tuple(by_name[each] for each in code.co_freevars)
+    )
     function.__qualname__ = qualname
-    function.__module__ = str(namespace.get("__name__", place.partition(":")[0]))
+    function.__module__ = str(namespace.get("__name__", module))
     return function
+
+
+def make_method(function: Callable[..., Any], owner: object) -> MethodType:
+    """Bind a function to an object of whose class it is no attribute. Pickles name this."""
+    return MethodType(function, owner)
+
+
+def attribute_of(method: MethodType) -> str | None:
+    """The name under which a method's object has it; None if it was bound by hand.
+
+    The function's own name may be another one: for ``__private`` methods, aliases, and what
+    a decorator returned.
+    """
+    owner, function = method.__self__, method.__func__
+    classes = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
+    first = getattr(function, "__name__", "")
+    for name in dict.fromkeys((first, *(name for each in classes for name in vars(each)))):
+        found = inspect.getattr_static(owner, name, None)
+        if getattr(found, "__func__", found) is function:
+            return name
+    return None
 
 
 def fill_function(function: FunctionType, state: dict[str, Any]) -> None:
     """Fill in what a function refers to; see :func:`make_function`."""
-    for cell, contents in zip(function.__closure__ or (), state["cells"], strict=True):
-        if contents:
-            cell.cell_contents = contents[0]
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    for name, cell in cells:
+        if name in state["cells"]:
+            cell.cell_contents = state["cells"][name]
     function.__defaults__ = state["defaults"]
     function.__kwdefaults__ = state["kwdefaults"]
     function.__doc__ = state["doc"]
@@ -96,24 +146,33 @@ def fill_function(function: FunctionType, state: dict[str, Any]) -> None:
 
 
 def named_globals(function: FunctionType) -> dict[str, Any]:
-    """Those globals of its module that a function, or a function inside it, mentions."""
+    """Those globals of its module that a function, or a function inside it, uses."""
     names: dict[str, Any] = {}
     todo: list[CodeType] = [function.__code__]
     while todo:
         code = todo.pop()
-        for name in code.co_names:
-            if name in function.__globals__ and name not in names:
-                names[name] = function.__globals__[name]
-        todo.extend(c for c in code.co_consts if isinstance(c, types.CodeType))
+        for instruction in dis.get_instructions(code):
+            name = instruction.argval
+            if instruction.opname in _USES_GLOBAL and name in function.__globals__:
+                names.setdefault(name, function.__globals__[name])
+        todo.extend(constant for constant in code.co_consts if isinstance(constant, CodeType))
     return names
 
 
-def _contents(cell: CellType) -> tuple[Any, ...]:
-    """A cell's contents as a tuple: empty for a cell that nothing was bound to yet."""
-    try:
-        return (cell.cell_contents,)
-    except ValueError:
-        return ()
+_USES_GLOBAL = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}) | {
+    "LOAD_FROM_DICT_OR_GLOBALS"
+}
+"""The last two stand in the bodies of classes."""
+
+
+def closed_over(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Closure variables and what they are bound to; not those that are bound to nothing yet."""
+    cells: tuple[CellType, ...] = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            continue
 
 
 def _plain_annotations(function: FunctionType) -> dict[str, Any]:
@@ -121,12 +180,13 @@ def _plain_annotations(function: FunctionType) -> dict[str, Any]:
     return {name: note for name, note in function.__annotations__.items() if isinstance(note, str)}
 
 
-def _show_source(filename: str, text: FunctionText) -> None:
-    """Let tracebacks and :mod:`inspect` show the source."""
-    lines = [line + "\n" for line in text.source.splitlines()]
-    linecache.cache[filename] = (len(text.source), None, [_header(text), *lines], filename)
+def _shown_source(text: FunctionText, place: str) -> str:
+    """Let tracebacks and :mod:`inspect` show the source; returns the name to compile it under.
 
-
-def _header(text: FunctionText) -> str:
-    """The compiled text has the factory's line above it; keep line numbers in step."""
-    return f"# {text.name}, with {', '.join(text.free)} closed over\n" if text.free else "#\n"
+    The lines keep the numbers that they have in the file that they come from.
+    """
+    content = f"{text.source}\n"
+    filename = f"<modpack {place} {zlib.crc32(content.encode()):08x}>"
+    lines = ["\n"] * (text.line - 1) + io.StringIO(content).readlines()
+    linecache.cache[filename] = (len(content), None, lines, filename)
+    return filename

@@ -33,6 +33,7 @@ class FunctionText:
         free: the names of its closure variables.
         flags: compiler flags of ``from __future__`` statements in force.
         class_name: the class whose private names (``__x``) it mentions, if any.
+        line: the line of its file at which the text starts, from 1.
     """
 
     source: str
@@ -41,6 +42,7 @@ class FunctionText:
     free: tuple[str, ...]
     flags: int
     class_name: str | None = None
+    line: int = 1
 
 
 def text_of(function: FunctionType) -> FunctionText:
@@ -53,112 +55,142 @@ def text_of(function: FunctionType) -> FunctionText:
     lines = linecache.getlines(code.co_filename, function.__globals__)
     if not lines:
         raise NoSourceError(f"there is no source for {code.co_filename!r}")
-    flags = code.co_flags & _FUTURE_FLAGS
-    for candidate in _candidates("".join(lines), code, flags):
-        try:
-            compiled = compiled_function(candidate, code.co_filename)
-        except SyntaxError:
-            continue  # this way of wrapping it does not fit its indentation
-        if _same(compiled, code):
-            return candidate
-    raise NoSourceError(
-        f"{code.co_filename}:{code.co_firstlineno} holds no such function any more: the file "
-        "has changed since it was loaded"
-    )
+    found = _text_in(lines, code)
+    if found is None:  # what is cached may be older than the module, after a reload
+        linecache.checkcache(code.co_filename)
+        found = _text_in(linecache.getlines(code.co_filename, function.__globals__), code)
+    if found is None:
+        raise NoSourceError(
+            f"{code.co_filename}:{code.co_firstlineno} holds no text that compiles to its code: "
+            "the file has changed since it was loaded, or something rewrote the code"
+        )
+    return found
 
 
 def compiled_function(text: FunctionText, filename: str) -> CodeType:
-    """Compile a function's text, with its closure variables free; returns its code."""
-    module = compile(_wrapped(text), filename, "exec", flags=text.flags, dont_inherit=True)
-    return _innermost(module, text)
+    """Compile a function's text, with its closure variables free; returns its code.
+
+    Lines are numbered as in the file that the text comes from.
+    """
+    module = ast.parse(_parsable(text), filename)
+    ast.increment_lineno(module, text.line - 2)
+    tree = ast.Module([_enclosed(module.body[0], text)], [])
+    ast.fix_missing_locations(tree)
+    compiled = compile(tree, filename, "exec", flags=text.flags, dont_inherit=True)
+    return _innermost(compiled, text)
 
 
 _FUTURE_FLAGS = 0x1000000 | 0x800000 | 0x400000  # annotations, generator_stop, barry_as_FLUFL
 
 
-def _wrapped(text: FunctionText) -> str:
-    """The text inside what makes it compile alike: mostly at its second line."""
-    head = f"def {FACTORY}({', '.join(text.free)}):"
+def _text_in(lines: list[str], code: CodeType) -> FunctionText | None:
+    """The one text among those at the place of a code that compiles to it."""
+    for candidate in _candidates("".join(lines), code):
+        if _same(compiled_function(candidate, code.co_filename), code):
+            return candidate
+    return None
+
+
+def _parsable(text: FunctionText) -> str:
+    """The text from the second line on, so that its indentation may stay as it is."""
     if text.is_lambda:
-        return f"{head} return (\n{text.source}\n)\n"
-    if not text.source[:1].isspace():
-        return f"#\n{text.source}\n"
-    if text.class_name is None:
-        return f"{head}\n{text.source}\n"
-    return f"class {text.class_name}:\n {head}\n{text.source}\n"
+        return f"(\n{text.source}\n)"
+    head = "if True:" if text.source[:1].isspace() else ""
+    return f"{head}\n{text.source}\n"
+
+
+def _enclosed(parsed: ast.stmt, text: FunctionText) -> ast.stmt:
+    """The definition where it compiles alike: in its class, its closure variables around it."""
+    inner = parsed.body[0] if isinstance(parsed, ast.If) else parsed
+    if isinstance(inner, ast.Expr):
+        inner = ast.Return(inner.value)
+    if text.free or text.is_lambda or text.class_name is not None:
+        inner = _statement(f"def {FACTORY}({', '.join(text.free)}): ...", inner)
+    if text.class_name is not None:
+        inner = _statement(f"class {text.class_name}: ...", inner)
+    return inner
+
+
+def _statement(head: str, inner: ast.stmt) -> ast.stmt:
+    outer = ast.parse(head).body[0]
+    outer.body = [inner]  # type: ignore[attr-defined]
+    return outer
 
 
 def _innermost(module: CodeType, text: FunctionText) -> CodeType:
-    found: list[CodeType] = [module]
-    for name in (text.class_name, FACTORY, "<lambda>" if text.is_lambda else text.name):
-        inner = [c for c in _nested(found[-1]) if c.co_name == name]
-        found.extend(inner[:1])
-    return found[-1]
+    """The function's code: the outermost one of its name, behind the factory if there is one."""
+    name = "<lambda>" if text.is_lambda else text.name
+    todo = [module]
+    while todo:
+        code = todo.pop(0)
+        inner = [c for c in code.co_consts if isinstance(c, CodeType)]
+        named = [c for c in inner if c.co_name == name]
+        if named:
+            return named[-1]  # before a lambda come those among its defaults
+        todo.extend(inner)
+    return module
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    return (constant for constant in code.co_consts if isinstance(constant, CodeType))
-
-
-def _candidates(source: str, code: CodeType, flags: int) -> Iterator[FunctionText]:
+def _candidates(source: str, code: CodeType) -> Iterator[FunctionText]:
     try:
         tree = ast.parse(source)
-    except (SyntaxError, RecursionError) as failure:
+    except (SyntaxError, ValueError, RecursionError) as failure:
         raise NoSourceError(f"{code.co_filename} does not parse: {failure}") from failure
-    free = code.co_freevars
+    free, flags = code.co_freevars, code.co_flags & _FUTURE_FLAGS
     for node, class_name in _functions(tree):
-        if not _starts_at(node, code) or _is_lambda(node) != (code.co_name == "<lambda>"):
+        if not _starts_at(node, code):
             continue
-        text = _segment(source, node)
-        name = getattr(node, "name", "<lambda>")
+        text, name = _segment(source, node), getattr(node, "name", "<lambda>")
         for enclosing in dict.fromkeys((None, class_name)):
-            yield FunctionText(text, _is_lambda(node), name, free, flags, enclosing)
+            is_lambda = isinstance(node, ast.Lambda)
+            yield FunctionText(text, is_lambda, name, free, flags, enclosing, node.lineno)
 
 
-def _functions(tree: ast.Module) -> Iterator[tuple[ast.AST, str | None]]:
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[_Function, str | None]]:
+    """Every definition, with the class around it."""
     todo: list[tuple[ast.AST, str | None]] = [(tree, None)]
     while todo:
         node, class_name = todo.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        if isinstance(node, _Function):
             yield node, class_name
         inner = node.name if isinstance(node, ast.ClassDef) else class_name
         todo.extend((child, inner) for child in ast.iter_child_nodes(node))
 
 
-def _is_lambda(node: ast.AST) -> bool:
-    return isinstance(node, ast.Lambda)
-
-
-def _starts_at(node: ast.AST, code: CodeType) -> bool:
-    """Whether a definition can be the one that code was compiled from, by its position."""
-    decorators = getattr(node, "decorator_list", [])
-    first = min([d.lineno for d in decorators] + [node.lineno])  # type: ignore[attr-defined]
-    if code.co_firstlineno not in (first, node.lineno):  # type: ignore[attr-defined]
+def _starts_at(node: _Function, code: CodeType) -> bool:
+    """Whether a definition can be the one that code was compiled from, by name and position."""
+    if not isinstance(node, ast.Lambda):
+        first = min([d.lineno for d in node.decorator_list] + [node.lineno])
+        return node.name == code.co_name and code.co_firstlineno in (first, node.lineno)
+    if code.co_name != "<lambda>" or code.co_firstlineno != node.lineno:
         return False
-    if not isinstance(node, ast.Lambda) or not hasattr(code, "co_positions"):
-        return getattr(node, "name", code.co_name) == code.co_name
+    if not hasattr(code, "co_positions"):  # Python 3.10: the first on its line that is the same
+        return True
     body = node.body
     inside = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
     places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
     return all(inside[0] <= place <= inside[1] for place in places)
 
 
-def _segment(source: str, node: ast.AST) -> str:
+def _segment(source: str, node: _Function) -> str:
     """The text of a definition from its ``def`` or ``lambda`` on, as it stands."""
     segment = ast.get_source_segment(source, node) or ""
     if isinstance(node, ast.Lambda):
         return segment
-    line = source.splitlines()[node.lineno - 1]  # type: ignore[attr-defined]
-    indent = line[: len(line) - len(line.lstrip())]
-    return indent + segment
+    line = source.split("\n")[node.lineno - 1]
+    return line[: len(line) - len(line.lstrip())] + segment
 
 
 def _same(one: CodeType, other: CodeType) -> bool:
     """Whether two codes do the same, wherever they were compiled."""
     if one.co_code != other.co_code or len(one.co_consts) != len(other.co_consts):
         return False
-    names = ("co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount")
-    if any(getattr(one, name) != getattr(other, name) for name in names):
+    if any(getattr(one, name) != getattr(other, name) for name in _COMPARED):
+        return False
+    if (one.co_flags ^ other.co_flags) & _CALLING_FLAGS:
         return False
     return all(
         _same(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else _equal(a, b)
@@ -166,7 +198,18 @@ def _same(one: CodeType, other: CodeType) -> bool:
     )
 
 
+_COMPARED = (
+    *("co_names", "co_varnames", "co_freevars", "co_cellvars"),
+    *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount"),
+)
+_CALLING_FLAGS = 0x4 | 0x8 | 0x20 | 0x80 | 0x200  # *args, **kwargs, generator and async kinds
+
+
 def _equal(one: object, other: object) -> bool:
-    if isinstance(one, str) and isinstance(other, str) and ".<locals>" in other:
-        return True  # qualified names of inner functions differ by where they are defined
-    return type(one) is type(other) and (one == other or repr(one) == repr(other))
+    """Whether two constants are one: ``1`` is not ``True``, and ``0.0`` is not ``-0.0``."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, str) and isinstance(other, str) and "<locals>" in one:
+        # qualified names of inner functions and classes tell where they were defined
+        return one.rpartition("<locals>.")[2] == other.rpartition("<locals>.")[2]
+    return repr(one) == repr(other) or (isinstance(one, frozenset) and one == other)

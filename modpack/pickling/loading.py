@@ -86,7 +86,7 @@ class _Unpickler(pickle.Unpickler):
         self._package = package
         self._rebuilt: dict[object, object] = {}
         start = stream.getvalue()[:2]
-        self._old_names = start[:1] == pickle.PROTO and start[1] < 3
+        self._old_names = start[:1] == pickle.PROTO and start[1:] < bytes([3])
 
     def find_class(self, module: str, name: str) -> Any:
         if self._old_names:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from types import FunctionType, MemberDescriptorType
+from typing import cast
 
 __all__ = ["objects_in", "path_to"]
 
 _MOST_OBJECTS = 1_000_000
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+_FROM_PYTHON = 1 << 9
+"""Flag of a class made by a class statement: its member descriptors are ``__slots__``."""
 
 
 def path_to(root: object, target: object, name: str = "obj") -> str | None:
@@ -19,7 +23,7 @@ def path_to(root: object, target: object, name: str = "obj") -> str | None:
 
     Args:
         root: where the path starts.
-        target: the object to find, by identity.
+        target: the object to find, by identity; a class is found at an instance of it, too.
         name: what to call ``root``.
 
     Returns:
@@ -32,7 +36,7 @@ def path_to(root: object, target: object, name: str = "obj") -> str | None:
     queue = deque([(root, name)])
     while queue and len(seen) < _MOST_OBJECTS:
         obj, path = queue.popleft()
-        if obj is target:
+        if obj is target or type(obj) is target:
             return path
         for step, child in _children(obj):
             if id(child) not in seen and not isinstance(child, (str, bytes, int, float)):
@@ -55,20 +59,61 @@ def objects_in(root: object) -> Iterator[object]:
 
 
 def _children(obj: object) -> Iterator[tuple[str, object]]:
-    if isinstance(obj, dict):
-        yield from ((f"[{key!r}]", value) for key, value in list(obj.items()))
-    elif isinstance(obj, (list, tuple)):
-        yield from ((f"[{index}]", value) for index, value in enumerate(obj))
-    elif isinstance(obj, (set, frozenset)):
-        yield from (("{...}", value) for value in list(obj))
-    if isinstance(obj, type):
+    kind = type(obj)
+    if issubclass(kind, dict):
+        for key, value in list(dict.items(cast("dict[object, object]", obj))):
+            yield f"[{_shown(key)}]", value
+            yield f".keys()[{_shown(key)}]", key
+    elif issubclass(kind, (list, tuple, deque)):
+        yield from ((f"[{index}]", v) for index, v in enumerate(cast("list[object]", obj)))
+    elif issubclass(kind, (set, frozenset)):
+        yield from (("{...}", value) for value in list(cast("set[object]", obj)))
+    if issubclass(kind, type):
         return
-    attributes = getattr(obj, "__dict__", None)
-    if isinstance(attributes, dict):
-        yield from _attributes(attributes)
+    attributes = _attributes_of(obj)
+    yield from _attributes(attributes)
+    yield from _slots(obj)
     for special in ("__self__", "__func__", "func", "args", "keywords"):
         if type(obj).__name__ in ("method", "partial") and hasattr(obj, special):
             yield f".{special}", getattr(obj, special)
+    if isinstance(obj, FunctionType):
+        yield from _captured(obj)
+
+
+def _captured(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """What a function closes over, and its defaults."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f" -> {name}", cell.cell_contents
+        except ValueError:  # nothing was bound to it yet
+            continue
+    for index, default in enumerate(function.__defaults__ or ()):
+        yield f".__defaults__[{index}]", default
+    for name, default in (function.__kwdefaults__ or {}).items():
+        yield f".__kwdefaults__[{name!r}]", default
+
+
+def _shown(key: object) -> str:
+    """A key as it is written; one that writes itself in a way of its own is only named."""
+    return repr(key) if type(key) in (str, int, float, bool, bytes) else type(key).__name__
+
+
+def _attributes_of(obj: object) -> dict[str, object]:
+    try:
+        found = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _slots(obj: object) -> Iterator[tuple[str, object]]:
+    for kind in type(obj).__mro__:
+        for name, slot in list(vars(kind).items()):
+            if type(slot) is MemberDescriptorType and kind.__flags__ & _FROM_PYTHON:
+                try:
+                    yield f".{name}", slot.__get__(obj, type(obj))
+                except AttributeError:  # never set
+                    continue
 
 
 def _attributes(attributes: dict[str, object]) -> Iterator[tuple[str, object]]:

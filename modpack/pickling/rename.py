@@ -43,7 +43,10 @@ def rename_modules(data: bytes, renames: Mapping[str, str]) -> bytes:
 
 
 def _pieces(data: bytes, renames: Mapping[str, str]) -> Iterator[bytes]:
-    operations = [(op.name, str(arg), at or 0) for op, arg, at in pickletools.genops(data)]
+    operations = [
+        (op.name, arg if isinstance(arg, str) else "", at or 0)
+        for op, arg, at in pickletools.genops(data)
+    ]
     ends = [at for _, _, at in operations[1:]] + [len(data)]
     for (name, argument, start), end in zip(operations, ends, strict=True):
         if name == "FRAME":

@@ -5,15 +5,30 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
+from operator import attrgetter
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
 import torch
 
-from modpack.errors import ModpackError, ObjNotFoundError, PicklingError
-from modpack.pickling.functions import GlobalNames, parts_of
+from modpack.errors import (
+    ArchiveError,
+    ModpackError,
+    ObjMismatchError,
+    ObjNotFoundError,
+    PicklingError,
+    TargetError,
+)
+from modpack.pickling.functions import (
+    GlobalNames,
+    attribute_of,
+    make_cell,
+    make_method,
+    parts_of,
+)
 from modpack.pickling.functiontext import NoSourceError
 from modpack.pickling.paths import path_to
 from modpack.pickling.rename import rename_modules
@@ -75,6 +90,9 @@ class PickleContext(Protocol):
     def home_of(self, function: FunctionType) -> ModuleType | None:
         """The importable module whose globals a function uses; None for ``__main__``."""
 
+    def is_importable(self, function: FunctionType) -> bool:
+        """Whether a function can be named, so that its source need not travel."""
+
     @property
     def exporter(self) -> object:
         """What ``__reduce_package__`` is called with."""
@@ -89,8 +107,18 @@ class Observer(Protocol):
         The second argument makes the object's own reduction when it is called.
         """
 
+    def stand_in(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
+        """For a type: what tells of an object how to make another in its place, or None.
+
+        The place is taken by ``function(package, *arguments)`` for ``(function, arguments)``;
+        for None the object itself is pickled.
+        """
+
     def packaged(self, obj: object) -> None:
         """See an object that packages itself (``__reduce_package__``)."""
+
+    def whereabouts(self, obj: object) -> str | None:
+        """Where an object hangs that could not be pickled; None to search the saved object."""
 
     def next_payload(self) -> object | None:
         """What else to pickle after the object itself; None when there is nothing more."""
@@ -123,10 +151,10 @@ def pickle_object(
         data, appended = pickler.dump_all(obj)
     except RecursionError as failure:
         raise PicklingError(resource, "the object nests too deeply for pickle") from failure
-    except ModpackError as failure:
-        raise PicklingError(resource, str(failure), _path(obj, pickler, root)) from failure
-    except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError) as failure:
-        raise PicklingError(resource, _told(failure), _path(obj, pickler, root)) from failure
+    except (ArchiveError, TargetError, MemoryError):  # no fault of the object's
+        raise
+    except Exception as failure:  # an object's own methods may raise anything
+        raise _failed(resource, failure, _path(obj, pickler, root)) from failure
     renames = {r.live_module: r.module for r in pickler.references if r.live_module != r.module}
     if renames:
         data = rename_modules(data, renames)
@@ -134,15 +162,49 @@ def pickle_object(
     return Pickled(data, tuple(pickler.references), b"".join(appended))
 
 
-def _told(failure: Exception) -> str:
-    return str(failure) or type(failure).__name__
+class UnnamedObjectError(PicklingError, ObjNotFoundError):
+    """A class or function in a saved object is not found under its name."""
+
+
+class MisnamedObjectError(PicklingError, ObjMismatchError):
+    """The name of a class or function in a saved object leads to another one."""
+
+
+def _failed(resource: str, failure: Exception, path: str | None) -> PicklingError:
+    kind = PicklingError
+    if isinstance(failure, ObjMismatchError):
+        kind = MisnamedObjectError
+    elif isinstance(failure, ObjNotFoundError):
+        kind = UnnamedObjectError
+    expected = (ModpackError, pickle.PicklingError, TypeError, AttributeError, NotImplementedError)
+    named = "" if isinstance(failure, expected) else f"{type(failure).__name__}: "
+    return kind(resource, named + str(failure) or type(failure).__name__, path)
 
 
 def _path(obj: object, pickler: _Pickler, root: str) -> str | None:
-    return path_to(obj, pickler.current, root)
+    observer = pickler.observer
+    known = observer.whereabouts(pickler.current) if observer is not None else None
+    return known or path_to(obj, pickler.current, root)
 
 
 _Handler = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _ModuleNamed:
+    """Stands for a module in a pickle that is to be imported by its path."""
+
+    name: str
+
+
+def _is_where_it_says(obj: Any, name: str) -> bool:
+    """Whether pickle will find a class or function by what it says about itself."""
+    found: object = sys.modules.get(str(obj.__module__))
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is obj
+
+
 _NAMELESS = frozenset(map(id, (type(None), type(NotImplemented), type(...))))
 """Types that pickle writes in a way of its own; by identity, for a class may define __hash__."""
 
@@ -161,7 +223,7 @@ class _Pickler(pickle.Pickler):
         self._buffer = buffer
         self._protocol = protocol
         self._context = context
-        self._observer = observer
+        self.observer = observer
         self._namespaces: dict[int, GlobalNames] = {}
         self._persistent: dict[type, _Handler | None] = {}
         self._reducers: dict[type, _Handler | None] = {}
@@ -172,8 +234,8 @@ class _Pickler(pickle.Pickler):
     def dump_all(self, obj: object) -> tuple[bytes, list[bytes]]:
         """Pickle an object, and what the observer appends, with one memo for all."""
         pieces = [self._dump_piece(obj)]
-        while self._observer is not None:
-            payload = self._observer.next_payload()
+        while self.observer is not None:
+            payload = self.observer.next_payload()
             if payload is None:
                 break
             pieces.append(self._dump_piece(payload))
@@ -206,6 +268,20 @@ class _Pickler(pickle.Pickler):
         return NotImplemented if handler is None else handler(obj)
 
     def _persistent_handler(self, kind: type) -> _Handler | None:
+        own = self._own_persistent_handler(kind)
+        stand_in = self.observer.stand_in(kind) if self.observer is not None else None
+        if stand_in is None:
+            return own
+
+        def handle(obj: Any) -> Any:
+            made = stand_in(obj)
+            if made is not None:
+                return self._once(obj, lambda: made)
+            return None if own is None else own(obj)
+
+        return handle
+
+    def _own_persistent_handler(self, kind: type) -> _Handler | None:
         if issubclass(kind, torch.storage.TypedStorage):
             return self._typed_storage
         if issubclass(kind, torch.UntypedStorage):
@@ -216,14 +292,20 @@ class _Pickler(pickle.Pickler):
             return self._reduce_package
         if issubclass(kind, ModuleType):
             return self._module
+        if kind is _ModuleNamed:
+            return lambda module: ("module", module.name)
         return None
 
     def _reducing_handler(self, kind: type) -> _Handler | None:
         if issubclass(kind, FunctionType):
             return self._function
+        if issubclass(kind, MethodType):
+            return self._method
+        if issubclass(kind, CellType):
+            return lambda cell: (make_cell, ())
         if issubclass(kind, type):
             return self._global
-        observed = self._observer.reducer(kind) if self._observer is not None else None
+        observed = self.observer.reducer(kind) if self.observer is not None else None
         if observed is not None:
             return lambda obj: observed(obj, lambda: self._plain_reduction(obj))
         if kind in copyreg.dispatch_table:
@@ -232,9 +314,13 @@ class _Pickler(pickle.Pickler):
         return None if plain else self._own_reduce
 
     def _global(self, obj: Any) -> Any:
-        if id(obj) not in _NAMELESS:
-            self._refer(obj, getattr(obj, "__qualname__", obj.__name__))
-        return NotImplemented
+        if id(obj) in _NAMELESS:
+            return NotImplemented
+        reference = self._refer(obj, getattr(obj, "__qualname__", obj.__name__))
+        if _is_where_it_says(obj, reference.name):
+            return NotImplemented
+        # An importer of the user's own knows it, but sys.modules, where pickle looks, does not.
+        return attrgetter(reference.name), (_ModuleNamed(reference.module),)
 
     def _function(self, obj: FunctionType) -> Any:
         """By reference if it can be imported, else by its source."""
@@ -242,8 +328,16 @@ class _Pickler(pickle.Pickler):
             return self._by_source(obj, f"{obj!r} is defined in the script that runs")
         try:
             return self._global(obj)
-        except ObjNotFoundError as not_found:
+        except (ObjNotFoundError, ObjMismatchError) as not_found:
+            if self._context.is_importable(obj):  # the mismatch is about its library's version
+                raise
             return self._by_source(obj, str(not_found))
+
+    def _method(self, obj: MethodType) -> Any:
+        name = attribute_of(obj)
+        if name is None:
+            return make_method, (obj.__func__, obj.__self__)
+        return getattr, (obj.__self__, name)
 
     def _by_source(self, obj: FunctionType, why: str) -> Any:
         home = self._context.home_of(obj)
@@ -278,7 +372,7 @@ class _Pickler(pickle.Pickler):
             self._refer(obj, value)
         return value
 
-    def _refer(self, obj: object, name: str) -> None:
+    def _refer(self, obj: object, name: str) -> Reference:
         reference = self._context.resolve(obj, name)
         if (reference.live_module, name) in copyreg._extension_registry:  # type: ignore[attr-defined]
             raise ModpackError(
@@ -286,6 +380,7 @@ class _Pickler(pickle.Pickler):
                 "nothing in another process. Remedy: copyreg.remove_extension"
             )
         self._seen[reference] = None
+        return reference
 
     def _typed_storage(self, obj: Any) -> tuple[object, ...]:
         storage_type = getattr(torch, obj._pickle_storage_type())
@@ -301,13 +396,15 @@ class _Pickler(pickle.Pickler):
         return ("storage", storage_type, key, torch.serialization.location_tag(storage), size)
 
     def _script_module(self, obj: Any) -> object:
+        if self.observer is not None:
+            self.observer.packaged(obj)
         return self._once(
             obj, lambda: (load_script_module, (self._context.add_attachment(script_bytes(obj)),))
         )
 
     def _reduce_package(self, obj: Any) -> object:
-        if self._observer is not None:
-            self._observer.packaged(obj)
+        if self.observer is not None:
+            self.observer.packaged(obj)
         return self._once(obj, lambda: obj.__reduce_package__(self._context.exporter))
 
     def _once(self, obj: object, reduce: Callable[[], tuple[object, ...]]) -> object:

@@ -113,7 +113,7 @@ class StorageLoader:
         self._resource = resource
         self._restore = _restoring(map_location)
         self._loaded: dict[str, torch.UntypedStorage] = {}
-        self._files: dict[str, torch.UntypedStorage] = {}
+        self._files: dict[str, torch.UntypedStorage | None] = {}
         self._swap = _foreign_byteorder(source)
 
     def load(self, storage_type: Any, key: Any, location: Any, size: Any) -> Any:
@@ -129,7 +129,8 @@ class StorageLoader:
             UnpicklingError: they are not what they should be, or the storage is not there.
         """
         dtype = _dtype_of(storage_type)
-        if dtype is None or not isinstance(size, int) or size < 0 or not isinstance(location, str):
+        is_sound = isinstance(key, (str, int)) and isinstance(location, str)
+        if dtype is None or not is_sound or not isinstance(size, int) or size < 0:
             raise self._failure(f"the storage {key!r} has an unknown type, place or size")
         if key not in self._loaded:
             bytes_needed = size * torch._utils._element_size(dtype)  # type: ignore[no-untyped-call]
@@ -142,11 +143,9 @@ class StorageLoader:
     def _read(self, record: str, size: int, dtype: torch.dtype) -> torch.UntypedStorage:
         if not self._source.has(record):
             raise self._failure(f"its storage {record!r} is not in the package")
-        place = self._source.data_range(record)
-        if place is None or place.offset % _ALIGNMENT or self._source.has_changed():
+        storage = self._mapped(record)
+        if storage is None:
             storage = _copied(self._source.read(record))
-        else:
-            storage = self._mapped(place, record)
         if storage.nbytes() < size:
             raise self._failure(
                 f"its storage {record!r} holds {storage.nbytes()} bytes, but {size} are needed"
@@ -156,23 +155,30 @@ class StorageLoader:
             storage.byteswap(dtype)
         return storage
 
-    def _mapped(self, place: _Range, record: str) -> torch.UntypedStorage:
-        """A record's bytes, mapped by the path of its file if that still leads there."""
+    def _mapped(self, record: str) -> torch.UntypedStorage | None:
+        """A record's bytes, mapped; None if they have to be read."""
+        place = self._source.data_range(record)
+        if place is None or place.offset % _ALIGNMENT:
+            return None
         if place.length == 0:
             return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
+        if place.path not in self._files:
+            self._files[place.path] = self._file(place.path)
+        file = self._files[place.path]
         end = place.offset + place.length
-        file = self._files.get(place.path)
-        if file is None:
-            try:
-                file = _map_file(place.path)
-            except (OSError, RuntimeError) as failure:  # torch's own for what the system refuses
-                if self._source.has_changed():
-                    return _copied(self._source.read(record))
-                raise self._failure(f"{place.path} cannot be mapped: {failure}") from failure
-            if self._source.has_changed() or file.nbytes() < end:
-                return _copied(self._source.read(record))
-            self._files[place.path] = file
+        if file is None or file.nbytes() < end:
+            return None
         return cast(torch.UntypedStorage, file[place.offset : end])
+
+    def _file(self, path: str) -> torch.UntypedStorage | None:
+        """A whole file, mapped by its path; None if that no longer leads to what was opened."""
+        try:
+            file = _map_file(path)
+        except (OSError, RuntimeError) as failure:  # torch's own for what the system refuses
+            if self._source.has_changed():
+                return None
+            raise self._failure(f"{path} cannot be mapped: {failure}") from failure
+        return None if self._source.has_changed() else file
 
     def _failure(self, reason: str) -> UnpicklingError:
         return UnpicklingError(self._resource, reason)

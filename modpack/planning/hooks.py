@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from modpack.core.actions import Action
@@ -43,11 +43,13 @@ class Outcome:
         action: the final decision.
         overridden_by: the hook that changed it, if one did.
         veto: the reason if a hook refused the module.
+        fired: the hooks that were called, in order.
     """
 
     action: Action
     overridden_by: str | None = None
     veto: str | None = None
+    fired: tuple[str, ...] = ()
 
 
 class MatchHooks:
@@ -76,10 +78,11 @@ class MatchHooks:
                 answer = hook(exporter, match.module)
             except Exception as refusal:
                 veto = f"{hook_name(hook)} raised {type(refusal).__name__}: {refusal}"
-                outcome = Outcome(outcome.action, outcome.overridden_by, outcome.veto or veto)
+                outcome = replace(outcome, veto=outcome.veto or veto)
                 continue
             finally:
                 self.current = None
+                outcome = replace(outcome, fired=(*outcome.fired, hook_name(hook)))
             outcome = self._after(hook, answer, outcome)
         return outcome
 
@@ -89,8 +92,8 @@ class MatchHooks:
             return before
         if not isinstance(answer, Action):
             reason = f"{hook_name(hook)} returned {answer!r}; a hook returns None or an Action"
-            return Outcome(before.action, before.overridden_by, before.veto or reason)
-        return Outcome(answer, hook_name(hook), before.veto)
+            return replace(before, veto=before.veto or reason)
+        return replace(before, action=answer, overridden_by=hook_name(hook))
 
 
 def require_hook(hook: object) -> None:

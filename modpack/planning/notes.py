@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from modpack.core.actions import Action, Owner
@@ -71,61 +72,78 @@ def _absent_modules(walker: Walker) -> Iterator[Note]:
             )
 
 
+@dataclass(frozen=True)
+class _Need:
+    """That an extern module needs an interned one, how it does, and where that shows."""
+
+    module: str
+    other: str
+    how: str
+    place: str | None = None
+
+
 def _externs_that_need_interned(
     plan: Plan, walker: Walker, ownership: _Ownership
 ) -> Iterator[Note]:
     """Externs whose own code needs what is interned: it would get another copy, or none."""
-    interned = {root_of(m) for m in plan.modules(Action.INTERN)}
-    homes = {m: d.location for m, d in plan.decisions.items() if d.action is Action.INTERN}
+    told: set[tuple[str, str]] = set()
     for module in plan.modules(Action.EXTERN):
         location = plan.decisions[module].location
         if location is None:
             continue
         if ownership.owner(module, location) is Owner.INSTALLED:
-            yield from _required(module, location, homes, ownership.requires)
+            need = _required(location, plan, ownership)
         else:
-            yield from _imported(module, walker, plan, interned)
+            need = _imported(module, walker, plan)
+        if need is not None and (pair := (root_of(module), root_of(need.other))) not in told:
+            told.add(pair)
+            yield _hazard(need)
 
 
-def _required(
-    module: str,
-    location: Location,
-    homes: dict[str, Location | None],
-    requires: Callable[[str, Location, Location], bool],
-) -> Iterator[Note]:
-    for other, home in homes.items():
-        if home is not None and requires(module, location, home):
-            yield _hazard(module, other, "its distribution requires that of", None)
-            return
+def _required(extern: Location, plan: Plan, ownership: _Ownership) -> _Need | None:
+    for other in plan.modules(Action.INTERN):
+        home = plan.decisions[other].location
+        if home is not None and ownership.requires(extern.module, extern, home):
+            return _Need(extern.module, other, "its distribution requires that of")
+    return None
 
 
-def _imported(module: str, walker: Walker, plan: Plan, interned: set[str]) -> Iterator[Note]:
+def _imported(module: str, walker: Walker, plan: Plan) -> _Need | None:
     """Read loose extern code for imports of interned modules, as far as loose code reaches."""
+    interned = {root_of(m) for m in plan.modules(Action.INTERN)}
     seen, todo = {module}, [module]
     while todo:
         current = todo.pop()
-        for statement in walker.scan(current).imports:
-            target = statement.module
-            if not statement.kind.is_dependency or target in seen:
+        for target, line in _targets(walker, current):
+            if target in seen:
                 continue
             seen.add(target)
             decision = plan.decisions.get(target)
             if decision is not None and decision.action is Action.INTERN:
-                place = _place(walker, current, statement.line)
-                yield _hazard(module, target, "its code imports", place)
-                return
+                return _Need(module, target, "its code imports", _place(walker, current, line))
             if root_of(target) in interned or root_of(target) == root_of(module):
                 todo.append(target)
+    return None
 
 
-def _hazard(module: str, other: str, how: str, place: str | None) -> Note:
+def _targets(walker: Walker, module: str) -> Iterator[tuple[str, int]]:
+    """What a module's code imports, names that may be submodules included, and where."""
+    for statement in walker.scan(module).imports:
+        if statement.kind.is_dependency:
+            yield statement.module, statement.line
+            for name in statement.names:
+                yield f"{statement.module}.{name}", statement.line
+
+
+def _hazard(need: _Need) -> Note:
+    root, other = root_of(need.module), root_of(need.other)
     return Note(
         NoteKind.EXTERN_NEEDS_INTERNED,
-        module,
-        f"{module} is extern, but {how} {other}, which is interned: where the package is loaded "
-        f"it will use another copy of {root_of(other)}, or find none. Intern {root_of(module)} "
-        f"too, or extern {root_of(other)}",
-        place,
+        need.module,
+        f"{need.module} is extern, but {need.how} {need.other}, which is interned: where the "
+        f"package is loaded it will use another copy of {other}, or find none. Intern {root} "
+        f"too, or extern {other}",
+        need.place,
     )
 
 

@@ -101,7 +101,9 @@ class Planner:
         outcome = self._ask_hooks(module, rule)
         if outcome.overridden_by is None:
             return as_saved
-        return Decision(module, outcome.action, rule, None, outcome.overridden_by)
+        return Decision(
+            module, outcome.action, rule, None, outcome.overridden_by, outcome.fired
+        )
 
     def add_resource(self, node: str, edges: Iterable[Edge], follow: bool) -> None:
         """Note what a saved resource refers to, and follow it.
@@ -203,7 +205,7 @@ class Planner:
         if module in self._decisions:  # a hook saved it by name
             return self._decisions[module].action
         self._decisions[module] = Decision(
-            module, outcome.action, rule, None, outcome.overridden_by
+            module, outcome.action, rule, None, outcome.overridden_by, outcome.fired
         )
         return outcome.action
 
@@ -232,7 +234,7 @@ class Planner:
         edges = self.walker.graph.edges_to(module)
         is_folder = all(
             edge.kind is ImportKind.PARENT
-            and self.walker.actions.get(edge.importer) is Action.INTERN
+            and self.walker.actions.get(edge.importer, Action.INTERN) is Action.INTERN
             for edge in edges
         )
         return is_folder and bool(edges) and self.walker.locate(module) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -100,14 +101,13 @@ class DistributionIndex:
         return self._closures[distribution.name]
 
     def _close(self, distribution: Distribution) -> frozenset[str]:
-        by_name = {normalised(entry.described.name): entry for entry in self._installed}
         reached: set[str] = set()
         todo = [distribution.requires]
         while todo:
             for name in todo.pop() - reached:
                 reached.add(name)
-                if name in by_name:
-                    todo.append(by_name[name].described.requires)
+                if name in self._by_name:
+                    todo.append(self._by_name[name].requires)
         return frozenset(reached)
 
     @cached_property
@@ -119,6 +119,11 @@ class DistributionIndex:
         return {}
 
     @cached_property
+    def _by_name(self) -> dict[str, Distribution]:
+        described = (entry.described for entry in self._installed)
+        return {normalised(found.name): found for found in described if found is not None}
+
+    @cached_property
     def _installed(self) -> tuple[_Installed, ...]:
         import importlib_metadata
 
@@ -127,7 +132,8 @@ class DistributionIndex:
     def _search(self, module: str, location: Location) -> Distribution | None:
         files = [location.file] if location.file else list(location.search)
         for entry in self._installed:
-            if any(entry.lists(module, Path(file)) for file in files):
+            lists_it = any(entry.lists(module, Path(file)) for file in files)
+            if lists_it and entry.described is not None:
                 return entry.described
         return None
 
@@ -146,12 +152,20 @@ class _Installed:
             return False
         if not self.record:  # installed by a tool that keeps no record: all it has is a list
             return root_of(module) in self.top_level
-        return f"\n{file.relative_to(self.folder).as_posix()}" in self.record
+        return f"\n{file.relative_to(self.folder).as_posix()}," in self.record
 
     @cached_property
-    def described(self) -> Distribution:
-        editable = self.source_folder is not None
-        return Distribution(self.found.name, self.found.version, editable, self._requires())
+    def described(self) -> Distribution | None:
+        """What its metadata says; None if that cannot be read, as after a broken install."""
+        try:
+            name: str | None = self.found.name  # older versions say None where newer raise
+            version: str | None = self.found.version
+            lines = self.found.requires or []
+        except (KeyError, TypeError, OSError, ValueError):
+            return None
+        if not name or not version:
+            return None
+        return Distribution(name, version, self.source_folder is not None, _required(lines))
 
     @cached_property
     def folder(self) -> Path:
@@ -159,33 +173,44 @@ class _Installed:
 
     @cached_property
     def record(self) -> str:
-        listed = self.found.read_text("RECORD")
+        listed = self._text("RECORD")
         return "\n" + listed if listed else ""
 
     @cached_property
     def top_level(self) -> frozenset[str]:
-        return frozenset((self.found.read_text("top_level.txt") or "").split())
+        return frozenset(self._text("top_level.txt").split())
 
     @cached_property
     def source_folder(self) -> Path | None:
         """The folder of an editable install (PEP 610); None for all others."""
-        direct_url = json.loads(self.found.read_text("direct_url.json") or "{}")
-        if not direct_url.get("dir_info", {}).get("editable", False):
+        try:
+            direct_url = json.loads(self._text("direct_url.json") or "{}")
+            if not direct_url.get("dir_info", {}).get("editable", False):
+                return None
+            return Path(url2pathname(urlsplit(direct_url["url"]).path))
+        except (ValueError, KeyError, AttributeError):  # not as PEP 610 has it
             return None
-        return Path(url2pathname(urlsplit(direct_url["url"]).path))
 
-    def _requires(self) -> frozenset[str]:
-        from packaging.requirements import InvalidRequirement, Requirement
+    def _text(self, name: str) -> str:
+        try:
+            return self.found.read_text(name) or ""
+        except (OSError, ValueError):
+            return ""
 
-        requires: set[str] = set()
-        for line in self.found.requires or ():
-            try:
-                requirement = Requirement(line)
-            except InvalidRequirement:
-                continue  # metadata of an old tool: a requirement that pip ignores as well
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                requires.add(normalised(requirement.name))
-        return frozenset(requires)
+
+def _required(lines: Iterable[str]) -> frozenset[str]:
+    """The names in ``Requires-Dist`` lines that count here, without any extra."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    required: set[str] = set()
+    for line in lines:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue  # metadata of an old tool: a requirement that pip ignores as well
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            required.add(normalised(requirement.name))
+    return frozenset(required)
 
 
 def _in_site_packages(file: Path) -> bool:

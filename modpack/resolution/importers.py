@@ -52,7 +52,7 @@ class Importer(ABC):
         module = self.whichmodule(obj, attribute)
         found = self._lookup(module, attribute)
         if found is _MISSING:
-            raise ObjNotFoundError(f"{obj!r} is not found as {module}.{attribute}")
+            raise ObjNotFoundError(f"{obj!r} is not found as {module}.{attribute}{_hint(obj)}")
         if found is not obj:
             raise ObjMismatchError(
                 f"{obj!r} says that it is {module}.{attribute}, but that is another object, "
@@ -178,6 +178,15 @@ def importer_of(module: ModuleType) -> Importer | None:
     """The package importer that a loaded module came from; None for ordinary modules."""
     owner = contents_of(module).get("__modpack__")
     return owner if isinstance(owner, Importer) else None
+
+
+def _hint(obj: object) -> str:
+    """What to do about an object that a package's importer would know."""
+    module = sys.modules.get(str(getattr(obj, "__module__", None)))
+    owner = importer_of(module) if module is not None else None
+    if owner is None:
+        return ""
+    return f". It was loaded from {owner!r}: name that one too, importer=[package, sys_importer]"
 
 
 def _place(obj: object) -> str:

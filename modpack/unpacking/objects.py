@@ -10,16 +10,14 @@ from typing import Any
 import torch
 
 from modpack.archive.base import Archive
+from modpack.archive.specs import read_specs
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.hookspec import hook_records
-from modpack.errors import ModpackError
-from modpack.hooks.kinds import KINDS
-from modpack.hooks.restoring import register_payload, remove_hooks, reserve_ids
+from modpack.hooks.restoring import Fresh, register_payload, remove_hooks, reserve_ids
 from modpack.hooks.selection import HookChoice, check_names, selector
 from modpack.pickling.loading import unpickle_object
 from modpack.pickling.storages import StorageLoader
 from modpack.unpacking.records import ZipReader
-from modpack.archive.specs import read_specs
 
 __all__ = ["Loaded", "load_object"]
 
@@ -64,13 +62,15 @@ def load_object(
     _, appended_record = hook_records(record)
     appended = archive.read(appended_record) if archive.has(appended_record) else b""
     wanted = _wanted_names(archive, record, hooks) if appended else frozenset()
+    fresh: Fresh = {}
 
     def take(payload: dict[str, Any]) -> None:
         result.extras.update(payload.get("extras", {}))
         if "hooks" in payload:
             names = wanted.__contains__
-            result.handles.update(register_payload(payload, names, restore_global))
-            result.hooks.update({name: hook for name, *_, hook in payload["hooks"]})
+            handles = register_payload(payload, names, restore_global, fresh)
+            result.handles.update(handles)
+            result.hooks.update({n: hook for n, *_, hook in payload["hooks"] if n in handles})
 
     result.obj = unpickle_object(
         data,
@@ -91,9 +91,6 @@ def load_object(
 
 def _wanted_names(archive: Archive, record: str, hooks: HookChoice) -> frozenset[str]:
     specs = read_specs(archive, record)
-    unknown = sorted({spec.kind for spec in specs} - set(KINDS))
-    if unknown:
-        raise ModpackError(f"hooks of unknown kinds {', '.join(unknown)}; is modpack too old?")
     check_names(hooks, specs)
     return frozenset(spec.name for spec in specs if selector(hooks)(spec))
 

@@ -148,10 +148,10 @@ def test_raising_vetoes_the_module_and_is_told_with_all_other_problems(garden):
         if name.endswith("shed"):
             raise ValueError("sheds are not shipped")
 
-    with pytest.raises(PackagingError) as failure:
-        with exporter_with(("deny", "garden.path"), ("intern", "garden.**")) as exporter:
-            exporter.register_intern_hook(no_sheds)
-            exporter.save_source_string("gardener", GARDENER + "import not_anywhere")
+    exporter = exporter_with(("deny", "garden.path"), ("intern", "garden.**"))
+    with pytest.raises(PackagingError) as failure, exporter:
+        exporter.register_intern_hook(no_sheds)
+        exporter.save_source_string("gardener", GARDENER + "import not_anywhere")
     problems = {p.subject: p for p in failure.value.problems}
     assert {name: p.reason for name, p in problems.items()} == {
         "garden.shed": PackagingErrorReason.VETOED,

@@ -108,7 +108,8 @@ def test_sources_that_do_not_parse_are_all_reported_with_file_and_line(tmp_path,
 
 
 def test_a_given_source_that_does_not_parse_is_named_by_its_module():
+    exporter = PackageExporter(io.BytesIO())
+    exporter.save_source_string("given_badly", "x = 1\ndef")
     with pytest.raises(PackagingError, match=r"given_badly:2:") as failure:
-        with PackageExporter(io.BytesIO()) as exporter:
-            exporter.save_source_string("given_badly", "x = 1\ndef")
+        exporter.close()
     assert [p.subject for p in failure.value.problems] == ["given_badly"]

@@ -6,6 +6,7 @@ import importlib.resources
 import inspect
 import linecache
 import pkgutil
+import sys
 import traceback
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def test_the_source_of_classes_functions_and_modules_is_found(packaged):
 
 
 def test_the_importer_gives_sources_without_importing(packaged):
-    importer = packaged({"bad/__init__.py": "raise RuntimeError('imported')", "bad/x.py": "y = 1\n"})
+    files = {"bad/__init__.py": "raise RuntimeError('imported')", "bad/x.py": "y = 1\n"}
+    importer = packaged(files)
     assert importer.get_source("bad") == "raise RuntimeError('imported')"
     assert importer.get_source("bad.x") == "y = 1\n"
     assert importer.get_source(f"{importer.id()}.bad.x") == "y = 1\n"
@@ -112,7 +114,7 @@ import lib, lib.sub, pkgutil
 found = {
     "package object": resources.files(lib).joinpath("conf.yaml").read_text("utf-8"),
     "literal name": resources.files("lib").joinpath("conf.yaml").read_text("utf-8"),
-    "dunder package": files(__package__ or "lib").joinpath("conf.yaml").read_text("utf-8"),
+    "dunder package": files(lib.__package__).joinpath("conf.yaml").read_text("utf-8"),
     "from import": files("lib").joinpath("conf.yaml").read_text("utf-8"),
     "renamed": renamed.files("lib").joinpath("conf.yaml").read_text("utf-8"),
     "full path": importlib.resources.files("lib").joinpath("conf.yaml").read_text("utf-8"),
@@ -203,11 +205,14 @@ def test_doctests_of_packaged_modules_run(packaged):
     assert (failed, tried) == (0, 2)
 
 
-def test_bytecode_is_cached_for_each_namespace_by_itself(packaged):
-    files = {"twice.py": "def f():\n    import other\n    return other.value", "other.py": "value = 1"}
+def test_bytecode_is_cached_for_each_namespace_by_itself(packaged, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    source = "def f():\n    import other\n    return other.value"
+    files = {"twice.py": source, "other.py": "value = 1"}
     for namespace in ("private", "process", "private", "process"):
         importer = packaged(files, namespace=namespace)
         module = importer.import_module("twice")
         assert module.f() == 1
         importer.close()
-    assert list(Path(module.__file__).parent.glob("__pycache__/twice.*.pyc"))
+    cached = Path(module.__file__).parent.glob("__pycache__/twice.*.pyc")
+    assert len({file.name for file in cached}) == 2

@@ -213,7 +213,8 @@ def test_subclass_registries_abc_protocols_generics_and_enums_work(packaged):
     assert typing.get_type_hints(kinds.Options) == {"width": int}
     assert kinds.Row(1) == (1, 2)
     assert kinds.Colour.RED.pretty == "red"
-    assert [kinds.show(value) for value in ("a", 1, kinds.Square())] == ["anything", "int", "square"]
+    shown = [kinds.show(value) for value in ("a", 1, kinds.Square())]
+    assert shown == ["anything", "int", "square"]
     for value in (kinds.Colour.BLUE, kinds.Flags.A | kinds.Flags.B, kinds.Point(1, 2)):
         assert pickle.loads(pickle.dumps(value)) == value
         assert type(copy.deepcopy(value)) is type(value)
@@ -343,3 +344,10 @@ def test_async_code_generators_and_closures_import_packaged_modules(packaged):
     assert lazily.closure()() == 1
     assert lazily.Body.value == 1
     assert lazily.by_lambda() == 1
+
+
+def test_names_added_to_the_builtins_are_seen_by_modules_loaded_later(packaged, monkeypatch):
+    importer = packaged({"first.py": "", "second.py": "def greet(): return translated('hello')"})
+    importer.import_module("first")
+    monkeypatch.setattr("builtins.translated", str.upper, raising=False)
+    assert importer.import_module("second").greet() == "HELLO"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 
 import pytest
 
@@ -126,7 +127,11 @@ def test_modules_that_import_each_other_load(packaged):
     importer = packaged(
         {
             "ring/__init__.py": "from .one import One",
-            "ring/one.py": "import ring.two as two\nclass One: other = staticmethod(lambda: two.Two)",
+            "ring/one.py": """
+            import ring.two as two
+            class One:
+                other = staticmethod(lambda: two.Two)
+            """,
             "ring/two.py": "from ring import one\nimport ring\nclass Two:\n    home = one",
         }
     )
@@ -280,7 +285,8 @@ def test_namespace_packages_hold_packaged_modules(packaged):
 
 
 def test_extending_a_path_does_not_reach_the_host(packaged, project):
-    files = {"legacy/__init__.py": "import pkgutil\n__path__ = pkgutil.extend_path(__path__, __name__)"}
+    extending = "import pkgutil\n__path__ = pkgutil.extend_path(__path__, __name__)"
+    files = {"legacy/__init__.py": extending}
     project({**files, "legacy/host_only.py": "value = 'host'"})
     for namespace in ("private", "process"):
         importer = packaged({**files, "legacy/own.py": "value = 1"}, namespace=namespace)
@@ -306,9 +312,8 @@ def test_a_folder_added_to_a_path_inside_the_package_works(packaged):
 
 
 def test_reloading_a_packaged_module_runs_it_again(packaged):
-    importer = packaged(
-        {"user.py": "import importlib, counter\ncounter.n = 5\nimportlib.reload(counter)", "counter.py": "n = 0"}
-    )
+    reloading = "import importlib, counter\ncounter.n = 5\nimportlib.reload(counter)"
+    importer = packaged({"user.py": reloading, "counter.py": "n = 0"})
     assert importer.import_module("user").counter.n == 0
 
 
@@ -322,7 +327,12 @@ def test_packaged_imports_leave_the_real_importlib_alone(packaged):
 def test_a_module_that_fails_to_import_can_be_imported_again(packaged):
     importer = packaged(
         {
-            "flaky.py": "import switch\nif not switch.on:\n    raise ValueError('not yet')\nvalue = 1",
+            "flaky.py": """
+            import switch
+            if not switch.on:
+                raise ValueError("not yet")
+            value = 1
+            """,
             "switch.py": "on = False",
         }
     )
@@ -330,3 +340,82 @@ def test_a_module_that_fails_to_import_can_be_imported_again(packaged):
         importer.import_module("flaky")
     importer.import_module("switch").on = True
     assert importer.import_module("flaky").value == 1
+
+
+@pytest.mark.parametrize("namespace", ["private", "process"])
+def test_long_chains_of_imports_load_about_as_deep_as_python_itself(packaged, namespace):
+    length = 100  # Python itself ends near 160 at its usual recursion limit
+    files = {f"link{n}.py": f"import link{n + 1}" for n in range(length)}
+    importer = packaged({**files, f"link{length}.py": "value = 1"}, namespace=namespace)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(importer.import_module("link0")))
+    thread.start()  # where no frames of the test runner are on the stack
+    thread.join()
+    assert found and importer.import_module(f"link{length}").value == 1
+
+
+@pytest.mark.parametrize("namespace", ["private", "process"])
+def test_a_module_loaded_by_its_file_imports_as_packaged_code_does(
+    packaged, project, tmp_path, namespace
+):
+    project({"plug/__init__.py": "name = 'host'"})
+    (tmp_path / "outside.py").write_text("import json\nname = 'outside'")
+    importer = packaged(
+        {
+            "plug/__init__.py": "name = 'packaged'",
+            "plug/plugin.py": """
+            import plug
+            name = plug.name
+            def f():
+                from plug import name
+                return name
+            """,
+            "user.py": """
+            import importlib.util, os, plug
+            def load(file):
+                spec = importlib.util.spec_from_file_location("plugin_by_file", file)
+                module = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+                return module
+            plugin = load(os.path.join(os.path.dirname(plug.__file__), "plugin.py"))
+            """,
+        },
+        namespace=namespace,
+    )
+    user = importer.import_module("user")
+    assert user.plugin.name == user.plugin.f() == "packaged"
+    outside = user.load(tmp_path / "outside.py")
+    assert outside.name == "outside" and not hasattr(outside, "__modpack__")
+
+
+def test_a_local_import_binds_its_name_and_no_other(packaged):
+    user = results_of(packaged, "def f():\n    import a.b, json\n    return locals()")
+    assert sorted(user["f"]()) == ["a", "json"]
+
+
+def test_a_local_import_may_bind_a_global_or_an_outer_name(packaged):
+    user = results_of(
+        packaged,
+        """
+        def bind():
+            global a
+            import a.b.d
+        def outer():
+            d = None
+            def inner():
+                nonlocal d
+                import a.b.d as d
+            inner()
+            return d.level
+        bind()
+        """,
+    )
+    assert user["a"].b.d.level == user["outer"]() == "a.b.d"
+
+
+def test_what_is_no_module_name_is_the_error_of_python(packaged):
+    call = results_of(packaged, "def f(name):\n    return __import__(name)")["f"]
+    with pytest.raises(TypeError):
+        call(3)
+    with pytest.raises(ValueError, match="Empty"):
+        call("")

@@ -8,6 +8,8 @@ import io
 import pytest
 import torch
 
+import modpack
+
 NET = {
     "nets/__init__.py": "from .model import Net",
     "nets/model.py": """
@@ -161,6 +163,20 @@ def test_a_loaded_model_can_be_saved_and_loaded_by_torch(nets):
     assert torch.equal(again(X), model(X))
 
 
+def test_a_checkpoint_of_a_loaded_model_loads_while_its_package_is_open(packaged):
+    importer = packaged(NET)
+    model = importer.import_module("nets.model").Net()
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    importer.close()
+    buffer.seek(0)
+    with pytest.raises(ModuleNotFoundError):
+        torch.load(buffer, weights_only=False)
+    buffer.seek(0)
+    with modpack.PackageImporter(importer.filename):  # its namespace has the same name again
+        assert torch.equal(torch.load(buffer, weights_only=False)(X), model(X))
+
+
 def test_a_loaded_model_can_be_copied_deeply(packaged):
     model = packaged(NET).import_module("nets.model").Net()
     copied = copy.deepcopy(model)
@@ -231,3 +247,15 @@ def test_a_data_loader_with_workers_uses_packaged_data_sets(packaged):
         multiprocessing_context="fork",
     )
     assert [batch.tolist() for batch in loader] == [[1, 2, 5], [10, 17, 26]]
+
+
+def test_a_script_module_is_stored_beside_eager_objects(tmp_path):
+    scripted = torch.jit.script(torch.nn.Linear(4, 2))
+    with modpack.PackageExporter(tmp_path / "s.pt") as exporter:
+        exporter.save_pickle("m", "s.pkl", {"again": [scripted, scripted], "x": X})
+    for source in (tmp_path / "s.pt", io.BytesIO((tmp_path / "s.pt").read_bytes())):
+        loaded = modpack.load(source)
+        assert torch.equal(loaded["again"][0](loaded["x"]), scripted(X))
+        assert loaded["again"][0] is loaded["again"][1]
+    on_cpu = modpack.load(tmp_path / "s.pt", map_location="cpu")
+    assert on_cpu["again"][0].weight.device.type == "cpu"

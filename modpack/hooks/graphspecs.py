@@ -1,0 +1,230 @@
+"""Hooks that belong to an autograd graph, written down as values.
+
+Such a hook hangs on something that each forward pass makes anew: an output tensor, a node of
+the graph, the engine's queue. It cannot be listed and dies with the graph. A spec says where it
+belongs; :func:`modpack.hooks.attach` puts it there on every forward pass.
+
+Pickles in packages name these classes; their module path and fields are part of the archive
+format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+__all__ = [
+    "AfterBackward",
+    "CaptureGrad",
+    "GraphSpec",
+    "MultiGrad",
+    "NodeHook",
+    "NodePreHook",
+    "OutputGrad",
+    "SavedTensors",
+]
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """What all of them have in common.
+
+    Attributes:
+        kind: the kind of hook, as specs in packages and reports call it.
+    """
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if hasattr(self, "modules"):
+            object.__setattr__(self, "modules", _require_paths(self, self.modules))
+        for path in self.paths:
+            _require_path(self, path)
+        for name, function in self.functions.items():
+            if not callable(function):
+                text = f"{type(self).__name__}: {name} must be callable, not {function!r:.100}"
+                raise TypeError(text)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The module paths that it names, below the model that it is attached to."""
+        several: tuple[str, ...] | None = getattr(self, "modules", None)
+        return (getattr(self, "module", ""),) if several is None else several
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """What the user wants called, by the name of the field."""
+        names = ("hook", "pack", "unpack")
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    @property
+    def flags(self) -> dict[str, bool | str]:
+        """What else there is to say about it in a spec."""
+        return {name: getattr(self, name) for name in ("mode", "of") if hasattr(self, name)}
+
+
+@dataclass(frozen=True)
+class OutputGrad(GraphSpec):
+    """A hook on the gradient of a module's output, as :meth:`torch.Tensor.register_hook` takes it.
+
+    It sees the gradient of each output tensor that requires one, wherever the tensor is in a
+    tuple, a list or a dict, and may return another. If the module has full backward pre-hooks,
+    it sees what they return: torch puts them between the output and the module's caller.
+
+    Args:
+        module: the module's path below the model; ``""`` for the model itself.
+        hook: ``hook(grad) -> None or a gradient``.
+    """
+
+    module: str
+    hook: Callable[..., Any]
+    kind: ClassVar[str] = "graph.output_grad"
+
+
+@dataclass(frozen=True)
+class NodeHook(GraphSpec):
+    """A hook that runs after the graph's node which made a module's output (C++: post hook).
+
+    See :meth:`torch.autograd.graph.Node.register_hook`. An output that no node has made (a
+    tensor that the module only passes on from outside the graph) is left alone.
+
+    Args:
+        module: the module's path below the model.
+        hook: ``hook(grad_inputs, grad_outputs) -> None or a tuple of gradients``.
+    """
+
+    module: str
+    hook: Callable[..., Any]
+    kind: ClassVar[str] = "graph.node"
+
+
+@dataclass(frozen=True)
+class NodePreHook(GraphSpec):
+    """A hook that runs before the graph's node which made a module's output (C++: pre hook).
+
+    See :meth:`torch.autograd.graph.Node.register_prehook`, and :class:`NodeHook`.
+
+    Args:
+        module: the module's path below the model.
+        hook: ``hook(grad_outputs) -> None or a tuple of gradients``.
+    """
+
+    module: str
+    hook: Callable[..., Any]
+    kind: ClassVar[str] = "graph.node_pre"
+
+
+@dataclass(frozen=True)
+class SavedTensors(GraphSpec):
+    """Packs the tensors that a module's forward saves for the backward pass.
+
+    It is :class:`torch.autograd.graph.saved_tensors_hooks` around the forward of one module.
+    The innermost wins, as with torch's: a submodule's pair before its parent's, and of two on
+    one module the one that was attached last. It is left again when the forward raises.
+
+    Args:
+        module: the module's path below the model.
+        pack: ``pack(tensor) -> anything``.
+        unpack: ``unpack(what pack returned) -> tensor``.
+    """
+
+    module: str
+    pack: Callable[[Any], Any]
+    unpack: Callable[[Any], Any]
+    kind: ClassVar[str] = "graph.saved_tensors"
+
+
+@dataclass(frozen=True)
+class AfterBackward(GraphSpec):
+    """A function to call when a backward pass is over: after all other hooks, once.
+
+    It runs if the backward pass goes through an output of the module.
+
+    Args:
+        hook: ``hook() -> None``.
+        module: the module's path below the model; by default the model itself.
+    """
+
+    hook: Callable[[], Any]
+    module: str = ""
+    kind: ClassVar[str] = "graph.after_backward"
+
+
+@dataclass(frozen=True)
+class MultiGrad(GraphSpec):
+    """A hook for the gradients of several modules' outputs together.
+
+    It is :func:`torch.autograd.graph.register_multi_grad_hook` on the outputs that the modules
+    give within one call of the model, in the order in which the spec names the modules.
+    Outputs that need no gradient, and tensors from outside the graph, do not count.
+
+    Args:
+        modules: module paths below the model.
+        hook: for ``"all"``: ``hook(grads)``, once all gradients are there, with None for
+            outputs that the backward pass does not reach; for ``"any"``: ``hook(grad)``, with
+            the first.
+        mode: ``"all"`` or ``"any"``.
+    """
+
+    modules: tuple[str, ...]
+    hook: Callable[..., Any]
+    mode: str = "all"
+    kind: ClassVar[str] = "graph.multi_grad"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode not in ("all", "any"):
+            raise ValueError(f"MultiGrad: mode must be 'all' or 'any', not {self.mode!r}")
+
+
+@dataclass(frozen=True)
+class CaptureGrad(GraphSpec):
+    """Collects the gradients of modules' outputs or inputs, as autograd.grad would give them.
+
+    After a backward pass, ``store[path]`` is a list with an entry for each tensor that requires
+    a gradient, in the order in which the latest call of the model made them: its gradient, or
+    None if the backward pass did not reach it. ``.grad`` of nothing is touched.
+
+    Args:
+        modules: module paths below the model.
+        of: ``"outputs"`` or ``"inputs"``.
+        store: where to put them; a new dict by default.
+    """
+
+    modules: tuple[str, ...]
+    of: str = "outputs"
+    store: MutableMapping[str, list[Any]] = field(default_factory=dict, compare=False)
+    kind: ClassVar[str] = "graph.capture_grad"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.of not in ("outputs", "inputs"):
+            raise ValueError(f"CaptureGrad: of must be 'outputs' or 'inputs', not {self.of!r}")
+        if not isinstance(self.store, MutableMapping):
+            raise TypeError(
+                f"CaptureGrad: store must be a mutable mapping, not {type(self.store).__name__}"
+            )
+
+
+def _require_path(spec: GraphSpec, path: object) -> str:
+    if not isinstance(path, str):
+        raise TypeError(
+            f"{type(spec).__name__}: module must be a module path such as 'layer1.conv' "
+            f"(str), not {type(path).__name__}"
+        )
+    return path
+
+
+def _require_paths(spec: GraphSpec, given: object) -> tuple[str, ...]:
+    paths = [given] if isinstance(given, str) else given
+    if not isinstance(paths, Iterable):
+        raise TypeError(
+            f"{type(spec).__name__}: modules must be module paths (str), not {type(given).__name__}"
+        )
+    checked = tuple(_require_path(spec, path) for path in paths)
+    if not checked or len(set(checked)) < len(checked):
+        raise ValueError(
+            f"{type(spec).__name__}: modules must be one or more different paths, not {checked!r}"
+        )
+    return checked

@@ -1,0 +1,146 @@
+"""Arguments of the wrong type are refused by name, with nothing done."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+import modpack
+from modpack import OrderedImporter, PackageExporter, analyze, sys_importer
+
+RULES = ("intern", "extern", "mock", "deny")
+
+WRONG = [
+    *((rule, (3,), {}, "include") for rule in RULES),
+    *((rule, (b"a.**",), {}, "include") for rule in RULES),
+    *((rule, (None,), {}, "include") for rule in RULES),
+    *((rule, (["a", 3],), {}, "include") for rule in RULES),
+    *((rule, ("a",), {"exclude": 3}, "exclude") for rule in RULES),
+    *((rule, ("a",), {"exclude": ["b", None]}, "exclude") for rule in RULES),
+    *((rule, ("a",), {"allow_empty": "no"}, "allow_empty") for rule in RULES),
+    *((rule, ("a",), {"allow_empty": None}, "allow_empty") for rule in RULES),
+    *((f"register_{rule}_hook", (hook,), {}, "hook") for rule in RULES for hook in (3, None)),
+    ("use_policy", (3,), {}, "policy"),
+    ("use_policy", (["pinned"],), {}, "policy"),
+    ("save_module", (3,), {}, "module_name"),
+    ("save_module", (io,), {}, "module_name"),
+    ("save_module", ("json", "yes"), {}, "dependencies"),
+    ("save_source_file", (None, __file__), {}, "module_name"),
+    ("save_source_file", ("a", 3), {}, "file_or_directory"),
+    ("save_source_file", ("a", None), {}, "file_or_directory"),
+    ("save_source_file", ("a", __file__), {"dependencies": 0}, "dependencies"),
+    ("save_source_string", (b"a", ""), {}, "module_name"),
+    ("save_source_string", ("a", b"x = 1"), {}, "src"),
+    ("save_source_string", ("a", Path("x")), {}, "src"),
+    ("save_source_string", ("a", "", "package"), {}, "is_package"),
+    ("save_source_string", ("a", "", False, None), {}, "dependencies"),
+    ("save_pickle", (3, "r", 1), {}, "package"),
+    ("save_pickle", (None, "r", 1), {}, "package"),
+    ("save_pickle", ("p", 3, 1), {}, "resource"),
+    ("save_pickle", ("p", Path("r"), 1), {}, "resource"),
+    ("save_pickle", ("p", "r", 1, "deps"), {}, "dependencies"),
+    ("save_pickle", ("p", "r", 1), {"pickle_protocol": "3"}, "pickle_protocol"),
+    ("save_pickle", ("p", "r", 1), {"pickle_protocol": None}, "pickle_protocol"),
+    ("save_pickle", ("p", "r", 1), {"pickle_protocol": 3.0}, "pickle_protocol"),
+    ("save_pickle", ("p", "r", 1), {"pickle_protocol": True}, "pickle_protocol"),
+    ("save_text", (3, "r", "t"), {}, "package"),
+    ("save_text", ("p", b"r", "t"), {}, "resource"),
+    ("save_text", ("p", "r", b"t"), {}, "text"),
+    ("save_text", ("p", "r", None), {}, "text"),
+    ("save_binary", ("p", 3, b"b"), {}, "resource"),
+    ("save_binary", ("p", "r", "b"), {}, "binary"),
+    ("save_binary", ("p", "r", [1, 2]), {}, "binary"),
+    ("get_rdeps", (3,), {}, "module_name"),
+    ("get_rdeps", (None,), {}, "module_name"),
+    ("all_paths", (3, "a"), {}, "src"),
+    ("all_paths", ("a", None), {}, "dst"),
+]
+
+
+@pytest.mark.parametrize(("method", "arguments", "keywords", "named"), WRONG)
+def test_a_wrong_type_is_a_type_error_that_names_the_argument(method, arguments, keywords, named):
+    exporter = PackageExporter(None)
+    with pytest.raises(TypeError, match=rf"\b{named}\b"):
+        getattr(exporter, method)(*arguments, **keywords)
+    plan = exporter.close()
+    assert not plan.decisions and not plan.notes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"f": 3}, "f"),
+        ({"f": b"bytes.pt"}, "f"),
+        ({"f": object()}, "f"),
+        ({"f": io.StringIO()}, "buffer"),
+        ({"f": None, "importer": 3}, "importer"),
+        ({"f": None, "importer": "sys"}, "importer"),
+        ({"f": None, "importer": None}, "importer"),
+        ({"f": None, "importer": [sys_importer, io]}, "importer"),
+        ({"f": None, "importer": io}, "importer"),
+        ({"f": None, "debug": "yes"}, "debug"),
+    ],
+)
+def test_the_exporter_itself_checks_its_arguments(arguments, named):
+    with pytest.raises(TypeError, match=rf"\b{named}\b"):
+        PackageExporter(**arguments)
+
+
+def test_torchs_importers_are_refused_with_the_name_of_ours():
+    import torch.package
+
+    with pytest.raises(TypeError, match=r"importer must be a modpack importer.*_SysImporter"):
+        PackageExporter(None, importer=torch.package.sys_importer)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "named"),
+    [
+        ("save_module", ("a/b",), "module_name"),
+        ("save_module", ("",), "module_name"),
+        ("save_module", (".relative",), "module_name"),
+        ("save_source_string", ("a..b", ""), "module_name"),
+        ("save_source_file", ("../a", __file__), "module_name"),
+        ("save_pickle", ("a/b", "r.pkl", 1), "package"),
+        ("save_pickle", ("a", "../r.pkl", 1), "resource"),
+        ("save_pickle", ("a", "", 1), "resource"),
+        ("save_text", ("a", "/etc/passwd", ""), "resource"),
+        ("save_text", ("a", "b\\c", ""), "resource"),
+        ("save_text", ("", ".data/version", ""), "resource"),
+        ("save_binary", ("", "byteorder", b""), "resource"),
+        ("use_policy", ("no such policy",), "policy"),
+    ],
+)
+def test_a_wrong_value_is_a_value_error_that_names_the_argument(method, arguments, named):
+    with pytest.raises(ValueError, match=rf"\b{named}\b"):
+        getattr(PackageExporter(None), method)(*arguments)
+
+
+@pytest.mark.parametrize("protocol", [-1, 0, 1, 6])
+def test_pickle_protocols_are_two_to_five(protocol):
+    with pytest.raises(ValueError, match="pickle_protocol"):
+        PackageExporter(None).save_pickle("a", "b.pkl", 1, pickle_protocol=protocol)
+
+
+def test_an_empty_list_of_importers_is_a_value_error():
+    with pytest.raises(ValueError, match="importer"):
+        PackageExporter(None, importer=[])
+
+
+def test_a_source_file_that_is_not_there_is_a_file_not_found_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="missing"):
+        PackageExporter(None).save_source_file("a", tmp_path / "missing.py")
+
+
+def test_the_other_public_functions_check_their_arguments_too(tmp_path):
+    with pytest.raises(TypeError, match="OrderedImporter takes modpack importers"):
+        OrderedImporter(sys_importer, "sys")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="exc"):
+        analyze.find_first_use_of_broken_modules(ValueError())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"\bf\b"):
+        modpack.save(1, 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="intern"):
+        modpack.save(1, tmp_path / "x.pt", intern=3)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,321 @@
+"""What is wrong with a package, an argument or a pickle is told in one clear error."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import modpack
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import (
+    ArchiveError,
+    NotAPackageError,
+    RecordNotFoundError,
+    UnpicklingError,
+    UnsupportedVersionError,
+)
+
+
+class WithPersistentIds(pickle.Pickler):
+    """Writes tuples of the class ``Pid`` as persistent ids."""
+
+    def persistent_id(self, obj):
+        return tuple(obj) if isinstance(obj, Pid) else None
+
+
+class Pid(list):
+    """What is to be written as a persistent id."""
+
+
+def pickled(obj):
+    buffer = io.BytesIO()
+    WithPersistentIds(buffer, 3).dump(obj)
+    return buffer.getvalue()
+
+
+def package_with(tmp_path, records):
+    """A sound archive with these records."""
+    with ArchiveWriter(tmp_path / "made.pt") as writer:
+        writer.write(".data/version", b"6\n")
+        writer.write(".data/extern_modules", b"torch\ncollections\n")
+        for name, content in records.items():
+            writer.write(name, content)
+        writer.commit()
+    return tmp_path / "made.pt"
+
+
+def load_bytes(tmp_path, data, **records):
+    path = package_with(tmp_path, {"m/obj.pkl": data, **records})
+    with modpack.PackageImporter(path) as importer:
+        return importer.load_pickle("m", "obj.pkl")
+
+
+FLOATS = torch.FloatStorage
+
+
+@pytest.mark.parametrize(
+    ("pid", "told"),
+    [
+        (("surprise", 1, 2), "unknown persistent id"),
+        (("storage", FLOATS), "unknown persistent id"),
+        (("reduce_package", 1), "unknown persistent id"),
+        (("reduce_package", 1, 2, 3), "unknown persistent id"),
+        (("reduce_package", [1], print, ()), "unknown persistent id"),
+        ((1, 2), "unknown persistent id"),
+        ((), "unknown persistent id"),
+        (("storage", FLOATS, "7", "cpu", 4), r"'\.data/7\.storage' is not in the package"),
+        (("storage", FLOATS, "0", "cpu", 400), "holds 16 bytes, but 1600 are needed"),
+        (("storage", dict, "0", "cpu", 4), "unknown type"),
+        (("storage", "FloatStorage", "0", "cpu", 4), "unknown type"),
+        (("storage", FLOATS, "0", "cpu", -1), "unknown type, place or size"),
+        (("storage", FLOATS, "0", "cpu", "4"), "unknown type, place or size"),
+        (("storage", FLOATS, "0", 3, 4), "unknown type, place or size"),
+        (("storage", FLOATS, "../x", "cpu", 4), "not in the package"),
+        (("storage", FLOATS, ["0"], "cpu", 4), "unknown type|not in the package"),
+    ],
+)
+def test_a_persistent_id_that_makes_no_sense_is_an_unpickling_error(tmp_path, pid, told):
+    storage = {".data/0.storage": bytes(16)}
+    with pytest.raises(UnpicklingError, match=told) as caught:
+        load_bytes(tmp_path, pickled(Pid(pid)), **storage)
+    assert "m/obj.pkl" in str(caught.value)
+
+
+WHOLE = pickle.dumps({"key": [1.5, "text", (1, 2)], "more": b"x" * 300}, 3)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        WHOLE[:1],
+        WHOLE[: len(WHOLE) // 2],
+        WHOLE[:-1],
+        b"no pickle at all",
+        b"\x80\x63.",
+        b"\x80\x03h\x05.",
+        b"\x80\x03e.",
+        b"\x80\x03K\x01K\x02s.",
+        b"\x80\x03X\x02\x00\x00\x00\xff\xfe.",
+        b"\x80\x03\x82\x07.",
+        b"\x80\x03K\x01R.",
+        b"\x80\x03ccollections\nOrderedDict\nK\x01\x85R.",
+        b"\x80\x03\x8a\xff",
+        b"I12x\n.",
+    ],
+    ids=str,
+)
+def test_a_damaged_pickle_is_an_unpickling_error(tmp_path, data):
+    with pytest.raises(UnpicklingError, match=r"m/obj\.pkl.*(damaged|cannot be carried out)"):
+        load_bytes(tmp_path, data)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"cm\nThing\n.", r"'Thing' from m, which has no such name"),
+        (b"cabsent.mod\nThing\n.", r"absent\.mod\.Thing"),
+        (b"ccollections\nNothing\n.", r"'Nothing' from collections"),
+        (b"ca..b\nThing\n.", "no module path"),
+        (b"c../etc\nThing\n.", "no module path"),
+        (b"csolid\nThing.Missing\n.", r"'Thing\.Missing' from solid"),
+        (b"csolid\nf.<locals>.g\n.", r"<locals>"),
+    ],
+)
+def test_a_class_that_is_not_there_is_an_unpickling_error(tmp_path, data, told):
+    with pytest.raises(UnpicklingError, match=told):
+        load_bytes(tmp_path, data, **{"solid.py": b"class Thing: pass\ndef f(): pass\n"})
+
+
+def test_an_error_of_packaged_code_comes_through_as_it_is(tmp_path):
+    source = b"""
+class Touchy:
+    def __setstate__(self, state):
+        raise AttributeError("no such gear")
+"""
+    data = b"\x80\x03ctouchy\nTouchy\n)\x81}b."
+    with pytest.raises(AttributeError, match="no such gear") as caught:
+        load_bytes(tmp_path, data, **{"touchy.py": source})
+    assert any("m/obj.pkl" in note for note in getattr(caught.value, "__notes__", ["m/obj.pkl"]))
+    failing = {"failing.py": b"raise AttributeError('while importing')"}
+    with pytest.raises(AttributeError, match="while importing"):
+        load_bytes(tmp_path, b"cfailing\nThing\n.", **failing)
+
+
+def test_a_package_of_a_future_format_is_refused_with_the_remedy(packaged, tmp_path):
+    path = packaged({"user.py": ""}).filename
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(tmp_path / "future")
+    [root] = (tmp_path / "future").iterdir()
+    manifest = root / ".data" / "modpack" / "manifest.json"
+    changed = {**json.loads(manifest.read_text()), "format": 999}
+    manifest.write_text(json.dumps(changed))
+    import hashlib
+
+    digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
+    (root / ".data" / "modpack" / "manifest.sha256").write_text(digest)
+    with pytest.raises(UnsupportedVersionError, match=r"format 999.*newer modpack"):
+        modpack.PackageImporter(root)
+
+
+def test_what_is_no_package_is_refused(tmp_path):
+    text = tmp_path / "text.pt"
+    text.write_text("I am no archive at all, but long enough to be one. " * 10)
+    plain_zip = tmp_path / "plain.zip"
+    with zipfile.ZipFile(plain_zip, "w") as archive:
+        archive.writestr("a/b.txt", "x")
+    torch.save({"a": 1}, tmp_path / "saved.pt")
+    empty = tmp_path / "empty.pt"
+    empty.touch()
+    (tmp_path / "folder").mkdir()
+    for path in (text, plain_zip, empty, tmp_path / "folder", tmp_path / "absent.pt"):
+        with pytest.raises(NotAPackageError, match=path.name):
+            modpack.PackageImporter(path)
+    with pytest.raises(NotAPackageError, match=r"torch\.load"):
+        modpack.load(tmp_path / "saved.pt")
+
+
+def test_a_changed_record_is_refused_when_the_package_is_opened(packaged, tmp_path):
+    path = packaged({"user.py": "value = 1"}).filename
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(tmp_path / "changed")
+    [source] = (tmp_path / "changed").rglob("user.py")
+    source.write_text("value = 2")
+    with pytest.raises(ArchiveError, match=r"user\.py"):
+        modpack.PackageImporter(tmp_path / "changed")
+
+
+def test_a_missing_resource_is_told_with_what_looks_like_it(packaged):
+    importer = packaged({"data/words.txt": "x"})
+    for load in (importer.load_text, importer.load_binary, importer.load_pickle):
+        with pytest.raises(RecordNotFoundError, match=r"data/word\.txt.*data/words\.txt") as caught:
+            load("data", "word.txt")
+        assert isinstance(caught.value, FileNotFoundError)
+    assert importer.load_text("data", "words.txt") == "x"
+    assert importer.load_binary("data", "words.txt") == b"x"
+
+
+def test_text_is_decoded_as_asked(packaged):
+    importer = packaged({"data/words.txt": "größe"})
+    assert importer.load_text("data", "words.txt", encoding="latin-1") == "grÃ¶Ã\x9fe"
+    assert importer.load_text("data", "words.txt", "ascii", "replace").startswith("gr\ufffd")
+    assert importer.load_text("data", "words.txt", errors="ignore", encoding="ascii") == "gre"
+    with pytest.raises(UnicodeDecodeError):
+        importer.load_text("data", "words.txt", "ascii")
+
+
+WRONG_CALLS = {
+    "import_module": [("name", (3,)), ("name", (None,)), ("package", (".x", 3))],
+    "load_pickle": [
+        ("package", (3, "x")),
+        ("resource", ("m", 3)),
+        ("map_location", ("data", "words.txt", 3)),
+        ("map_location", ("data", "words.txt", ["cpu"])),
+    ],
+    "load_text": [
+        ("package", (None, "x")),
+        ("resource", ("m", b"x")),
+        ("encoding", ("data", "words.txt", 3)),
+        ("errors", ("data", "words.txt", "utf-8", 3)),
+    ],
+    "load_binary": [("package", (3, "x")), ("resource", ("m", None))],
+    "get_source": [("module_name", (3,))],
+    "get_resource_reader": [("fullname", (3,))],
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "argument", "arguments"),
+    [(method, *call) for method, calls in WRONG_CALLS.items() for call in calls],
+)
+def test_an_argument_of_the_wrong_type_is_named(packaged, method, argument, arguments):
+    importer = packaged({"data/words.txt": "x"})
+    with pytest.raises(TypeError, match=rf"\b{argument}\b"):
+        getattr(importer, method)(*arguments)
+
+
+def test_wrong_arguments_by_keyword_are_named(packaged):
+    importer = packaged({"user.py": ""})
+    with pytest.raises(TypeError, match="include"):
+        importer.file_structure(include=3)
+    with pytest.raises(TypeError, match="exclude"):
+        importer.file_structure(exclude=[3])
+    with pytest.raises(TypeError, match="path"):
+        importer.zip_reader.has_record(3)
+    with pytest.raises(TypeError, match="name"):
+        importer.zip_reader.get_record(None)
+
+
+@pytest.mark.parametrize(
+    "wrong", [3, None, ["x"], b"path", object()], ids=lambda wrong: type(wrong).__name__
+)
+def test_a_source_of_the_wrong_type_is_named(wrong):
+    with pytest.raises(TypeError, match="file_or_buffer"):
+        modpack.PackageImporter(wrong)
+    with pytest.raises(TypeError, match=r"\b(path|file_or_buffer)\b"):
+        modpack.load(wrong)
+
+
+def test_constructor_arguments_of_the_wrong_type_are_named(packaged, tmp_path):
+    path = packaged({"user.py": ""}).filename
+    with pytest.raises(TypeError, match="module_allowed"):
+        modpack.PackageImporter(path, module_allowed="json")
+    with pytest.raises(TypeError, match="namespace"):
+        modpack.PackageImporter(path, namespace=None)
+    with pytest.raises(ValueError, match=r"namespace.*'private' or 'process'"):
+        modpack.PackageImporter(path, namespace="public")
+    (tmp_path / "text").write_text("x")
+    with (tmp_path / "text").open() as text, pytest.raises(TypeError, match="binary"):
+        modpack.PackageImporter(text)
+    path = packaged({}, objects={"m/x.pkl": 1}).filename
+    with pytest.raises(ValueError, match="map_location 'nonsense'"):
+        modpack.PackageImporter(path).load_pickle("m", "x.pkl", "nonsense")
+
+
+@pytest.mark.parametrize(
+    ("package", "resource"),
+    [
+        ("m", "../user.py"),
+        ("m", ""),
+        ("m", "a//b"),
+        ("m", "a\\b"),
+        ("m", "/etc"),
+        ("..", "x"),
+        ("a/b", "x"),
+    ],
+)
+def test_a_resource_name_that_leads_out_of_the_package_is_refused(packaged, package, resource):
+    importer = packaged({"user.py": ""})
+    with pytest.raises(ValueError, match=r"package|resource"):
+        importer.load_binary(package, resource)
+
+
+def test_a_path_object_of_any_kind_is_taken(packaged):
+    class Somewhere(os.PathLike):
+        def __init__(self, path):
+            self.path = path
+
+        def __fspath__(self):
+            return self.path
+
+    path = packaged({"user.py": "value = 1"}).filename
+    for source in (path, Path(path), Somewhere(path)):
+        with modpack.PackageImporter(source) as importer:
+            assert importer.import_module("user").value == 1
+            assert importer.filename == path
+
+
+def test_a_packaged_source_that_does_not_parse_is_a_syntax_error_at_its_place(tmp_path):
+    path = package_with(tmp_path, {"bad.py": b"def f(:\n    import x\n", "good.py": b"import bad"})
+    with modpack.PackageImporter(path) as importer:
+        with pytest.raises(SyntaxError) as caught:
+            importer.import_module("good")
+        assert caught.value.filename.endswith("bad.py")
+        assert caught.value.lineno == 1

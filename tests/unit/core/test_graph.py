@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.imports import ImportKind
+
+
+def graph_of(*edges: str, roots: tuple[str, ...] = ("a",)) -> DependencyGraph:
+    """A graph from edges as ``"a b"``, or ``"a b type-checking"``."""
+    graph = DependencyGraph()
+    for root in roots:
+        graph.mark_root(root)
+    for edge in edges:
+        importer, imported, *kind = edge.split()
+        graph.add_edge(Edge(importer, imported, ImportKind(kind[0] if kind else "required")))
+    return graph
+
+
+def test_an_edge_is_new_once():
+    graph = DependencyGraph()
+    edge = Edge("a", "b", ImportKind.REQUIRED, 1)
+    assert graph.add_edge(edge) and not graph.add_edge(edge)
+    assert graph.add_edge(Edge("a", "b", ImportKind.GUARDED, 2))
+    assert len(graph.edges_between("a", "b")) == 2 == len(graph.edges_to("b"))
+    assert len(list(graph.edges())) == 2 and len(graph) == 2
+
+
+def test_neighbours_come_in_the_order_in_which_they_were_added():
+    graph = graph_of("a c", "a b", "d c")
+    assert graph.successors("a") == ("c", "b")
+    assert graph.predecessors("c") == ("a", "d")
+    assert graph.predecessors("unknown") == () == graph.successors("unknown")
+    assert list(graph.nodes()) == ["a", "c", "b", "d"]
+    assert "a" in graph and "unknown" not in graph
+
+
+def test_the_shortest_chain_starts_at_a_root_and_ends_in_the_target():
+    graph = graph_of("a b", "b c", "c d", "a x", "x d", roots=("a",))
+    assert graph.shortest_path("d") == ("a", "x", "d")
+    assert graph.shortest_path("a") == ("a",)
+    assert graph.shortest_path("d", ["c"]) == ("c", "d")
+    assert graph.shortest_path("unknown") == ()
+    assert graph.shortest_path("a", ["d"]) == ()
+
+
+def test_chains_go_only_along_code_that_can_run():
+    graph = graph_of("a c type-checking", "a b", "b c")
+    assert graph.shortest_path("c") == ("a", "b", "c")
+    assert graph.reached() == {"a", "b", "c"}
+    assert graph_of("a c type-checking").reached() == {"a"}
+
+
+def test_between_two_nodes_lies_every_edge_on_a_path_and_no_other():
+    graph = graph_of("a b", "b c", "b side", "other c", "a c", "c a")
+    part = graph.between("a", "c")
+    assert {(edge.importer, edge.imported) for edge in part.edges()} == {
+        ("a", "b"),
+        ("b", "c"),
+        ("a", "c"),
+        ("c", "a"),
+    }
+    assert list(graph.between("a", "unknown").edges()) == []
+
+
+def test_a_forgotten_nodes_edges_are_gone_from_both_ends():
+    graph = graph_of("a b", "a c", "b c")
+    graph.drop_edges_from("a")
+    graph.drop_edges_from("unknown")
+    assert graph.successors("a") == () and graph.predecessors("b") == ()
+    assert graph.predecessors("c") == ("b",)
+    assert graph.reached() == {"a"}
+    assert graph.add_edge(Edge("a", "b", ImportKind.REQUIRED))
+
+
+def test_dot_quotes_names():
+    graph = DependencyGraph()
+    graph.add_edge(Edge('<m/o "x".pkl>', "a\\b", ImportKind.PICKLE))
+    assert graph.to_dot().splitlines()[-2] == '"<m/o \\"x\\".pkl>" -> "a\\\\b";'
+    assert DependencyGraph().to_dot().startswith("digraph G {")
+
+
+@pytest.mark.parametrize("size", [10_000])
+def test_long_circles_are_searched_to_their_end(size):
+    graph = graph_of(*(f"n{i} n{(i + 1) % size}" for i in range(size)), roots=("n0",))
+    assert len(graph.shortest_path(f"n{size - 1}")) == size
+    assert len(graph.between("n5", "n4")) == size
+    assert len(graph.reached()) == size

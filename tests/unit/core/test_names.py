@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from modpack.core.names import (
+    is_within,
+    module_record,
+    parents,
+    require_module_name,
+    resource_record,
+    root_of,
+)
+
+
+def test_parents_are_listed_innermost_first():
+    assert list(parents("a.b.c")) == ["a.b", "a"]
+    assert list(parents("a")) == []
+
+
+def test_the_root_is_the_first_component():
+    assert (root_of("a.b.c"), root_of("a")) == ("a", "a")
+
+
+def test_within_means_by_whole_components():
+    assert is_within("a", "a") and is_within("a.b", "a")
+    assert not is_within("ab", "a") and not is_within("a", "a.b")
+
+
+def test_a_module_becomes_a_file_and_a_package_an_init():
+    assert module_record("a.b", False) == "a/b.py"
+    assert module_record("a.b", True) == "a/b/__init__.py"
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", "fx-generated._0", "naïve.modül"])
+def test_module_paths_are_accepted_as_they_are(name):
+    assert require_module_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", ".a", "a.", "a..b", "a/b", "a\\b", "a.b\0"])
+def test_what_is_no_module_path_is_a_value_error(name):
+    with pytest.raises(ValueError, match="where"):
+        require_module_name(name, "where")
+
+
+@pytest.mark.parametrize("name", [None, 3, b"a", ["a"]])
+def test_what_is_no_text_is_a_type_error(name):
+    with pytest.raises(TypeError, match="where"):
+        require_module_name(name, "where")
+
+
+def test_a_resource_lies_in_the_folder_of_its_package():
+    assert resource_record("a.b", "c.txt") == "a/b/c.txt"
+    assert resource_record("", "c.txt") == "c.txt"
+    assert resource_record("a", "sub/c.txt") == "a/sub/c.txt"
+
+
+@pytest.mark.parametrize("resource", ["", ".", "..", "../c", "a//b", "/c", "c/", "a\\b", "a\0"])
+def test_a_resource_stays_inside_its_package(resource):
+    with pytest.raises(ValueError, match="resource"):
+        resource_record("a", resource)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from modpack.core.actions import Action, Owner
+from modpack.core.globs import GlobGroup
+from modpack.core.rules import Origin, Rule, dead_rules, deciding_rule, inherited, saved
+
+
+def rule(action: Action, *patterns: str, owner: Owner | None = None) -> Rule:
+    return Rule(action, GlobGroup(patterns), owner=owner)
+
+
+def decided(rules: list[Rule], module: str, owner: Owner = Owner.LOCAL) -> Action | None:
+    found = deciding_rule(rules, module, owner)
+    return found.action if found is not None else None
+
+
+def test_the_first_rule_that_matches_decides():
+    rules = [rule(Action.MOCK, "a.b"), rule(Action.INTERN, "a.**"), rule(Action.DENY, "**")]
+    assert [decided(rules, name) for name in ("a.b", "a.c", "b")] == [
+        Action.MOCK,
+        Action.INTERN,
+        Action.DENY,
+    ]
+    assert decided(rules[:2], "b") is None
+
+
+@pytest.mark.parametrize("owner", [Owner.STDLIB, Owner.RUNTIME])
+def test_what_is_present_everywhere_is_extern_unless_its_name_is_spelled(owner):
+    rules = [rule(Action.INTERN, "**"), rule(Action.DENY, "json.tool")]
+    assert decided([], "json", owner) is Action.EXTERN
+    assert decided(rules, "json", owner) is Action.EXTERN
+    assert decided(rules, "json.tool", owner) is Action.DENY
+
+
+def test_only_the_pattern_that_spells_a_name_counts_for_it():
+    rules = [rule(Action.MOCK, "torch.distributed.**", "**")]
+    assert decided(rules, "torch.nn", Owner.RUNTIME) is Action.EXTERN
+    assert decided(rules, "torch.distributed.rpc", Owner.RUNTIME) is Action.MOCK
+
+
+def test_a_rule_for_an_owner_matches_only_that_owners_modules():
+    rules = [rule(Action.EXTERN, "**", owner=Owner.INSTALLED), rule(Action.INTERN, "**")]
+    assert decided(rules, "numpy", Owner.INSTALLED) is Action.EXTERN
+    assert decided(rules, "mine", Owner.LOCAL) is Action.INTERN
+
+
+def test_rules_are_shown_as_they_are_called():
+    assert str(rule(Action.INTERN, "a.**")) == "intern('a.**')"
+    assert str(Rule(Action.DENY, GlobGroup("a", exclude="b"))) == "deny('a', exclude='b')"
+    assert str(saved("a.b")) == "saved explicitly by name"
+    assert str(inherited(Action.MOCK, "a", "a.b")) == "parent of mocked 'a.b'"
+    assert inherited(Action.MOCK, "a", "a.b").origin is Origin.PARENT
+
+
+def dead(*rules: Rule) -> list[tuple[str, list[str]]]:
+    found = dead_rules(rules, lambda root: root in ("json", "torch"))
+    return [(str(each.rule), [str(by) for by in each.covered_by]) for each in found]
+
+
+def test_a_covered_rule_is_dead():
+    assert dead(rule(Action.INTERN, "a.**"), rule(Action.DENY, "a.b")) == [
+        ("deny('a.b')", ["intern('a.**')"])
+    ]
+
+
+def test_the_same_rule_twice_is_dead_the_second_time():
+    twice = rule(Action.INTERN, "a.**")
+    assert len(dead(twice, twice)) == 1
+
+
+def test_a_rule_is_dead_only_by_earlier_ones():
+    assert dead(rule(Action.DENY, "a.b"), rule(Action.INTERN, "a.**")) == []
+
+
+def test_a_rule_for_an_owner_covers_only_rules_for_the_same_owner():
+    installed = rule(Action.EXTERN, "**", owner=Owner.INSTALLED)
+    assert dead(installed, rule(Action.INTERN, "a")) == []
+    assert len(dead(rule(Action.INTERN, "**"), installed)) == 1
+
+
+def test_wildcards_cover_no_spelled_name_of_what_is_implicitly_extern():
+    everything = rule(Action.INTERN, "**")
+    assert dead(everything, rule(Action.DENY, "json")) == []
+    assert dead(everything, rule(Action.DENY, "json", "a")) == []
+    assert len(dead(everything, rule(Action.EXTERN, "json.**"), rule(Action.DENY, "json"))) == 1
+
+
+def test_a_rule_without_patterns_is_not_dead_but_empty():
+    assert dead(rule(Action.INTERN, "**"), Rule(Action.DENY, GlobGroup([]))) == []

@@ -1,0 +1,178 @@
+"""The cache of unpacked packages."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from modpack.errors import CacheError
+from modpack.hermetic import tree
+
+RECORDS = {"pkg/__init__.py": b"", "pkg/sub/mod.py": b"x = 1", "words.txt": b"alpha"}
+SIZES = {name: len(content) for name, content in RECORDS.items()}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "deep" / "cache"))
+    monkeypatch.setattr(tree, "_temporary", {})
+    return tmp_path / "deep" / "cache"
+
+
+def unpack(digest="ab12", records=RECORDS):
+    sizes = {name: len(content) for name, content in records.items()}
+    return tree.unpack(digest, sizes, records.__getitem__)
+
+
+def contents(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_tree_lies_in_the_chosen_cache_under_its_digest(cache):
+    place = unpack()
+    assert place == cache / "trees" / "v1" / "ab12"
+    assert contents(place) == RECORDS
+    assert [path.name for path in place.parent.iterdir()] == ["ab12"]
+
+
+def test_new_folders_of_the_cache_are_for_this_user_alone(cache):
+    before = os.umask(0o000)
+    try:
+        place = unpack()
+    finally:
+        os.umask(before)
+    folders = [place, place.parent, cache / "trees", cache, cache.parent]
+    assert [mode_of(folder) for folder in folders] == [0o700] * 5
+
+
+def test_a_tree_that_is_there_is_used_and_not_written_again(cache):
+    place = unpack()
+    times = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+
+    def read(name):
+        raise AssertionError("read again")
+
+    assert tree.unpack("ab12", SIZES, read) == place
+    assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == times
+
+
+def test_a_tree_that_lost_files_is_made_again(cache):
+    place = unpack()
+    (place / "pkg" / "sub" / "mod.py").unlink()
+    assert unpack() == place
+    assert contents(place) == RECORDS
+    (place / "words.txt").write_bytes(b"")
+    assert contents(unpack()) == RECORDS
+    assert [path.name for path in place.parent.iterdir()] == ["ab12"]
+
+
+def test_a_failure_while_unpacking_leaves_no_tree(cache, monkeypatch):
+    def read(name):
+        raise ValueError("damaged")
+
+    with pytest.raises(ValueError, match="damaged"):
+        tree.unpack("ab12", SIZES, read)
+    assert list((cache / "trees" / "v1").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_gives_way_to_a_temporary_folder(
+    tmp_path, monkeypatch, caplog
+):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(tree, "_temporary", {})
+    with caplog.at_level(logging.WARNING, logger="modpack"):
+        place = unpack()
+    assert contents(place) == RECORDS
+    assert place.is_relative_to(tempfile.gettempdir())
+    assert mode_of(place) == 0o700
+    [record] = caplog.records
+    assert "MODPACK_CACHE" in record.getMessage() and "temporary" in record.getMessage()
+    assert unpack() == place
+
+
+@pytest.mark.parametrize("danger", ["others may write", "is no folder", "another user"])
+def test_a_tree_that_others_may_have_made_is_not_used(cache, danger, monkeypatch, caplog):
+    place = unpack()
+    if danger == "others may write":
+        place.chmod(0o770)
+    elif danger == "is no folder":
+        place.rename(place.with_name("aside"))
+        place.symlink_to(place.with_name("aside"))
+    else:
+        os.chown(place, 4242, -1) if os.getuid() == 0 else monkeypatch.setattr(
+            os, "getuid", lambda: 4242
+        )
+    used = unpack()
+    assert used != place and contents(used) == RECORDS
+    assert danger in caplog.text
+
+
+def test_a_user_without_a_home_folder_gets_a_temporary_folder(monkeypatch, caplog):
+    for name in ("MODPACK_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(tree, "_temporary", {})
+    assert contents(unpack()) == RECORDS
+    assert "MODPACK_CACHE" in caplog.text
+
+
+def test_nowhere_to_unpack_is_an_error_that_names_the_remedy(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(tree, "_temporary", {})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    with pytest.raises(CacheError, match="Set MODPACK_CACHE"):
+        unpack()
+
+
+def test_without_a_choice_the_cache_is_the_users(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("MODPACK_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tree.cache_folder() == tmp_path / "modpack"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert tree.cache_folder() == tmp_path / "me" / ".cache" / "modpack"
+    monkeypatch.setenv("MODPACK_CACHE", "~/packages")
+    assert tree.cache_folder() == tmp_path / "me" / "packages"
+
+
+def test_a_temporary_tree_goes_with_its_process_and_not_with_a_forked_child(tmp_path):
+    code = """
+import os, sys
+from modpack.hermetic import tree
+place = tree.unpack("ab12", {"a.py": 1}, lambda name: b"#")
+child = os.fork()
+if child == 0:
+    sys.exit(0)  # runs the exit handlers
+os.waitpid(child, 0)
+print(place, place.joinpath("a.py").is_file())
+"""
+    (tmp_path / "file").write_text("in the way")
+    environment = {**os.environ, "MODPACK_CACHE": str(tmp_path / "file" / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    place, was_there = done.stdout.split()
+    assert was_there == "True"
+    assert not Path(place).exists()

@@ -1,0 +1,249 @@
+"""The documents: what they say is there is there, and what they show happens when it is done."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import getpass
+import importlib
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import modpack
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+_FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+# -- what is mentioned -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", modpack.__all__)
+def test_every_public_name_is_in_the_reference(name):
+    assert re.search(rf"`{re.escape(name)}\b", text_of("docs/reference/api.md"))
+
+
+@pytest.mark.parametrize("class_name", ["PackageExporter", "PackageImporter", "Plan"])
+def test_every_public_method_is_in_the_reference(class_name):
+    members = [name for name in vars(getattr(modpack, class_name)) if not name.startswith("_")]
+    page = text_of("docs/reference/api.md")
+    assert [name for name in members if not re.search(rf"`{name}\b", page)] == []
+
+
+def test_what_pickles_name_is_in_the_archive_format():
+    page = text_of("docs/reference/archive-format.md")
+    named = [name for file in (ROOT / "modpack").rglob("*.py") for name in named_by_pickles(file)]
+    assert len(named) > 5
+    assert [name for name in named if not re.search(rf"[`.]{re.escape(name)}`", page)] == []
+
+
+def named_by_pickles(file: Path) -> Iterator[str]:
+    """What docstrings in a file say that pickles in packages refer to."""
+    tree = ast.parse(file.read_bytes())
+    for found in re.finditer(r"Pickles in packages name ([^;.]*)", _doc(tree)):
+        yield from re.findall(r":(?:func|class):`(\w+)`", found[1]) or [_dotted(file)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and re.search(r"Pickles .*name this", _doc(node)):
+            yield node.name
+
+
+def _doc(node: ast.Module | ast.FunctionDef) -> str:
+    return " ".join((ast.get_docstring(node) or "").split())
+
+
+def _dotted(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
+
+
+def test_every_name_that_the_archive_format_gives_to_pickles_exists():
+    page = text_of("docs/reference/archive-format.md")
+    for found in re.finditer(r"^\| `(modpack\.[\w.]+)\.(\w+)`(?:, `(\w+)`)?", page, re.MULTILINE):
+        module = importlib.import_module(found[1])
+        assert [name for name in found.groups()[1:] if name and not hasattr(module, name)] == []
+
+
+def test_every_test_that_a_page_names_exists():
+    tests = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("*.py"))
+    named = re.findall(r"`(test_\w+)`", text_of("docs/explanation/why-not-torch-package.md"))
+    assert [name for name in named if f"def {name}(" not in tests] == []
+
+
+def test_every_page_can_be_found_from_the_index():
+    index = text_of("docs/index.md")
+    pages = [page.relative_to(ROOT / "docs") for page in PAGES if ROOT / "docs" in page.parents]
+    assert [
+        str(p) for p in pages if p.name != "index.md" and f"({p.as_posix()})" not in index
+    ] == []
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_relative_links_lead_somewhere(page):
+    assert [target for target in links_in(page) if not leads_somewhere(page, target)] == []
+
+
+def links_in(page: str) -> list[str]:
+    prose = _FENCE.sub("", text_of(page))
+    targets = [found["target"] for found in _LINK.finditer(prose)]
+    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+
+
+def leads_somewhere(page: str, target: str) -> bool:
+    path, _, heading = target.partition("#")
+    linked = (ROOT / page).parent / path if path else ROOT / page
+    if not linked.exists():
+        return False
+    return not heading or heading in anchors_of(linked.read_text(encoding="utf-8"))
+
+
+def anchors_of(text: str) -> set[str]:
+    """The anchors that headings get where Markdown is commonly shown."""
+    headings = (found["text"].lower() for found in _HEADING.finditer(_FENCE.sub("", text)))
+    return {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_no_page_mentions_a_place_of_the_machine_that_it_was_written_on(page):
+    own = {str(ROOT), str(ROOT.parent), str(Path.home()), sys.prefix, socket.gethostname()}
+    if getpass.getuser() != "root":
+        own.add(f"/{getpass.getuser()}/")
+    places = [place for place in own if len(place) > 4 and place in text_of(page)]
+    assert places == []
+
+
+# -- what is shown ---------------------------------------------------------------------------
+
+
+@dataclass
+class Shown:
+    """What a page tells its reader to save and to run, in the order of the page.
+
+    A block with ``title="name"`` is a file; in a ``console`` block, what follows ``$`` is a
+    command, and the lines below it are its output, where ``...`` stands for anything. Sizes,
+    versions, digests and platforms may differ from what is shown.
+    """
+
+    steps: list[tuple[str, str]] = field(default_factory=list)
+
+    @staticmethod
+    def on(page: str) -> Shown:
+        shown = Shown()
+        for block in _FENCE.finditer(text_of(page)):
+            title = re.search(r'title="([^"]+)"', block["info"])
+            if title:
+                shown.steps.append((f"file {title[1]}", block["body"]))
+            elif block["info"].strip() == "console":
+                shown.steps.extend(_commands(block["body"]))
+        return shown
+
+    @property
+    def has_commands(self) -> bool:
+        return any(step.startswith("$ ") for step, _ in self.steps)
+
+
+def _commands(body: str) -> Iterator[tuple[str, str]]:
+    for command in re.split(r"^(?=\$ )", body, flags=re.MULTILINE):
+        line, _, output = command.partition("\n")
+        if line:
+            yield line, output
+
+
+RUNNABLE = [page for page in NAMES if Shown.on(page).has_commands]
+
+
+def test_the_readme_and_the_tutorial_show_commands():
+    assert {"README.md", "docs/tutorial/first-package.md"} <= set(RUNNABLE)
+
+
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_what_a_page_shows_is_what_happens(page, tmp_path):
+    folder = tmp_path
+    for step, text in Shown.on(page).steps:
+        kind, _, rest = step.partition(" ")
+        if kind == "file":
+            (folder / rest).parent.mkdir(parents=True, exist_ok=True)
+            (folder / rest).write_text(text, encoding="utf-8")
+        elif rest.startswith("cd "):
+            folder = (folder / rest[3:]).resolve()
+        else:
+            printed = output_of(rest, folder)
+            assert matches(text, printed), f"{step}\n--- shown:\n{text}\n--- printed:\n{printed}"
+
+
+def output_of(command: str, folder: Path) -> str:
+    """What a command prints, as one would see it: both streams, in their order."""
+    hidden = ("COLUMNS", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["PYTHONUNBUFFERED"] = "1"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    )
+    return done.stdout
+
+
+def matches(shown: str, printed: str) -> bool:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(settled(shown), settled(printed), flags)
+
+
+def settled(text: str) -> str:
+    """Text without what differs from one machine to another."""
+    text = re.sub(r"(?m)^( *made with ).*$", r"\1HERE", text)
+    text = re.sub(r"\d+(\.\d+)? (k?B|MB)\b", "SIZE", text)
+    text = re.sub(r"(?<==)[\d.]+\b|\b\d+\.\d+\.\d+(\+\w+)?", "VERSION", text)
+    return re.sub(r"\b(modpack_)?[0-9a-f]{12,}(_\d+)?", "DIGEST", text)
+
+
+def test_a_page_that_shows_something_else_is_noticed():
+    assert matches("a\n...\nz\n", "a\nb\nc\nz\n")
+    assert not matches("a\n", "a\nb\n")
+    assert matches(
+        "x==26.3, 1.5 kB of modpack_0123456789ab.x", "x==9, 12 B of modpack_ba9876543210.x"
+    )
+    assert not matches("2 modules", "3 modules")
+
+
+@pytest.fixture(scope="module")
+def demo_output() -> str:
+    return output_of("COLUMNS=88 python -m modpack demo", ROOT)
+
+
+def test_the_demo_in_the_readme_is_the_demo(demo_output):
+    block = next(b for b in _FENCE.finditer(text_of("README.md")) if "Train ──" in b["body"])
+    lines = {shape_of(line) for line in demo_output.splitlines()}
+    shown = [line for line in block["body"].splitlines() if not _varies(line)]
+    assert [line for line in shown if shape_of(line) not in lines] == []
+
+
+def shape_of(line: str) -> str:
+    """A line without what differs from run to run: numbers, digests, temporary names."""
+    line = re.sub(r"/\S*/project/", "FOLDER", line)
+    line = re.sub(r"modpack_\w+|\b[0-9a-f]{12,}", "DIGEST", line)
+    return re.sub(r"\s+", " ", re.sub(r"\d+(\.\d+)?", "0", line)).strip()
+
+
+def _varies(line: str) -> bool:
+    """Whether a line is a drawing of the model's own, or marks what was trimmed."""
+    return line.strip() == "..." or bool(re.search("[▀▄█▁▂▃▅▆▇]", line))
