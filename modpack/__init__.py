@@ -14,7 +14,7 @@ from modpack._version import __version__
 if TYPE_CHECKING:
     from modpack import analyze as analyze
     from modpack import hooks as hooks
-    from modpack.api import current_importer, is_from_package, load, save
+    from modpack.api import current_importer, importer_of, is_from_package, load, save
     from modpack.core.actions import Action
     from modpack.core.directory import Directory
     from modpack.core.globs import GlobGroup
@@ -60,6 +60,7 @@ __all__ = [
     "analyze",
     "current_importer",
     "hooks",
+    "importer_of",
     "is_from_package",
     "load",
     "save",
@@ -67,7 +68,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "modpack.api": ("current_importer", "is_from_package", "load", "save"),
+    "modpack.api": ("current_importer", "importer_of", "is_from_package", "load", "save"),
     "modpack.core.actions": ("Action",),
     "modpack.core.directory": ("Directory",),
     "modpack.core.globs": ("GlobGroup",),

@@ -13,12 +13,13 @@ from modpack.core.plan import Plan
 from modpack.errors import ModpackError
 from modpack.exporter import DEFAULT_PROTOCOL, PackageExporter
 from modpack.importer import PackageImporter
-from modpack.resolution.importers import Importer, importer_of, sys_importer
+from modpack.resolution.importers import Importer, sys_importer
+from modpack.resolution.importers import importer_of as module_importer
 
 if TYPE_CHECKING:
     from modpack.hooks.selection import HookChoice
 
-__all__ = ["current_importer", "is_from_package", "load", "save"]
+__all__ = ["current_importer", "importer_of", "is_from_package", "load", "save"]
 
 MAIN_PACKAGE, MAIN_RESOURCE = "__model__", "model.pkl"
 
@@ -141,15 +142,32 @@ def load(
         raise
 
 
+def importer_of(obj: object) -> PackageImporter | None:
+    """The importer of the package that something was loaded from.
+
+    What was loaded with :func:`load` is saved again with
+    ``importer=[importer_of(model), sys_importer]``.
+
+    Args:
+        obj: a module, a class, a function, or an object of a packaged class.
+
+    Returns:
+        The importer, or None if it came from no package.
+    """
+    if isinstance(obj, ModuleType):
+        places = [obj]
+    else:
+        named = obj if isinstance(getattr(obj, "__module__", None), str) else type(obj)
+        name = str(getattr(named, "__module__", ""))
+        # A module may have put something else into its place; its namespace is still there.
+        places = [sys.modules[n] for n in (name, root_of(name)) if n in sys.modules]
+    owners = (module_importer(place) for place in places)
+    return next((owner for owner in owners if isinstance(owner, PackageImporter)), None)
+
+
 def is_from_package(obj: object) -> bool:
     """Whether a module, a class, a function or an object's class was loaded from a package."""
-    if isinstance(obj, ModuleType):
-        return importer_of(obj) is not None
-    named = obj if isinstance(getattr(obj, "__module__", None), str) else type(obj)
-    name = str(getattr(named, "__module__", ""))
-    # A module may have put something else into its place; its namespace is still there.
-    places = (sys.modules.get(name), sys.modules.get(root_of(name)))
-    return any(importer_of(place) is not None for place in places if place is not None)
+    return importer_of(obj) is not None
 
 
 def current_importer() -> PackageImporter:

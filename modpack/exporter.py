@@ -7,6 +7,7 @@ planner decide every module that this leads to, and carries out the plan when it
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from modpack.core.actions import Action
 from modpack.core.arguments import require_type
 from modpack.core.globs import GlobGroup, GlobPattern
 from modpack.core.graph import DependencyGraph
-from modpack.core.names import require_module_name, resource_record
+from modpack.core.names import require_module_name, resource_record, root_of
 from modpack.core.plan import (
     EmptyMatchError,
     PackagingError,
@@ -306,6 +307,7 @@ class PackageExporter:
         """
         from modpack.packing.hooked import HookOptions
 
+        require_type(global_hooks, bool, "global_hooks", "a bool")
         options = HookOptions(hooks, global_hooks, {"optimizer": optimizer}, reset_state)
         self._save(package, resource, model, dependencies, pickle_protocol, options)
 
@@ -408,7 +410,7 @@ class PackageExporter:
             plan = self.plan()
             _refuse(plan, self.debug)
             for note in plan.warnings():
-                warnings.warn(str(note), ModpackWarning, stacklevel=2)
+                warnings.warn(str(note), ModpackWarning, stacklevel=_frames_of_ours())
             if not self._plans_only:
                 write_contents(
                     plan, self._planner.walker, self._writer, self._objects, self._ownership
@@ -451,7 +453,7 @@ class PackageExporter:
         if not 2 <= pickle_protocol <= 5:
             raise ValueError(f"pickle_protocol must be 2, 3, 4 or 5, not {pickle_protocol!r}")
         edges = self._objects.save(record, obj, pickle_protocol, hooks)
-        self._objects.note_resource(package, resource)
+        self._objects.note_resource(package, resource, main=hooks is not None)
         self._objects.pin_homes(self._planner.walker)
         self._planner.add_resource(f"<{record}>", edges, dependencies)
 
@@ -513,6 +515,14 @@ def _record_of(package: object, resource: object) -> str:
     if layout.is_internal(record):
         raise ValueError(f"resource {record!r} is a name that the archive format needs itself")
     return record
+
+
+def _frames_of_ours() -> int:
+    """How many frames up the user's code is, for warnings that point there."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and root_of(frame.f_globals.get("__name__", "")) == "modpack":
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 def _refuse(plan: Plan, debug: bool) -> None:

@@ -52,7 +52,13 @@ class Directory:
         return top
 
     def has_file(self, filename: str) -> bool:
-        """Whether the tree holds a file or folder, given by its path from here."""
+        """Whether the tree holds a file or folder, given by its path from here.
+
+        Raises:
+            TypeError: ``filename`` is no string.
+        """
+        if not isinstance(filename, str):
+            raise TypeError(f"filename must be a path (str), not {type(filename).__name__}")
         found: Directory | None = self
         for part in filename.split("/"):
             found = found.children.get(part) if found is not None else None

@@ -12,10 +12,20 @@ from dataclasses import dataclass
 from enum import Enum
 
 from modpack.core.actions import Action, Owner
-from modpack.core.globs import GlobGroup, covers
+from modpack.core.coverage import covers
+from modpack.core.globs import GlobGroup
 from modpack.core.names import root_of
 
-__all__ = ["DeadRule", "Origin", "Rule", "dead_rules", "deciding_rule", "inherited", "saved"]
+__all__ = [
+    "RUNNING_SCRIPT",
+    "DeadRule",
+    "Origin",
+    "Rule",
+    "dead_rules",
+    "deciding_rule",
+    "inherited",
+    "saved",
+]
 
 
 class Origin(str, Enum):
@@ -79,6 +89,14 @@ IMPLICIT = (
     ),
 )
 """What every package leaves to the place where it is loaded."""
+
+RUNNING_SCRIPT = Rule(
+    Action.EXTERN,
+    GlobGroup("__main__"),
+    origin=Origin.IMPLICIT,
+    label="implicit: whatever script runs is extern",
+)
+"""For code that imports ``__main__`` to look at the script that runs, wherever it does."""
 
 
 def saved(module: str) -> Rule:

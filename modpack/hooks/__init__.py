@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from modpack.hooks.captured import HookCapture
     from modpack.hooks.ddp import restore_comm_hook
     from modpack.hooks.graphbound import GraphHandle, attach
     from modpack.hooks.graphspecs import (
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         OutputGrad,
         SavedTensors,
     )
-    from modpack.hooks.standalone import HookCapture, capture, copy, restore
+    from modpack.hooks.standalone import capture, copy, restore
 
 __all__ = [
     "AfterBackward",
@@ -46,6 +47,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "modpack.hooks.captured": ("HookCapture",),
     "modpack.hooks.ddp": ("restore_comm_hook",),
     "modpack.hooks.graphbound": ("GraphHandle", "attach"),
     "modpack.hooks.graphspecs": (
@@ -58,7 +60,7 @@ _HOMES = {
         "OutputGrad",
         "SavedTensors",
     ),
-    "modpack.hooks.standalone": ("HookCapture", "capture", "copy", "restore"),
+    "modpack.hooks.standalone": ("capture", "copy", "restore"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

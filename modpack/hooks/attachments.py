@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from modpack.core.hookspec import HookSpec
 from modpack.errors import ModpackError
-from modpack.hooks.graphbound import Attachment, OnGraph, Part
+from modpack.hooks.graphparts import Attachment, OnGraph, Part
 from modpack.hooks.naming import Names
 from modpack.hooks.state import describe_hook
 

@@ -19,7 +19,7 @@ from modpack.core.hookspec import PARAMETRIZATION, HookSpec
 from modpack.hooks.attachments import attachment_specs, is_silent
 from modpack.hooks.ddp import belongs_to_wrapper
 from modpack.hooks.describe import describe
-from modpack.hooks.graphbound import Part
+from modpack.hooks.graphparts import Part
 from modpack.hooks.groups import Group, Groups
 from modpack.hooks.kinds import KINDS, Found, Kind, kinds_of
 from modpack.hooks.naming import Names

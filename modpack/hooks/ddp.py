@@ -55,13 +55,14 @@ class CommHook:
     def register_on(self, ddp: DistributedDataParallel) -> None:
         """Register it on a wrapper."""
         if isinstance(self.function, str):
-            kind = getattr(dist.BuiltinCommHookType, self.function)
+            kinds = dist.BuiltinCommHookType  # type: ignore[attr-defined]
+            kind = getattr(kinds, self.function)
             ddp._register_builtin_comm_hook(kind)  # type: ignore[no-untyped-call]
         elif self.buffers is None:
             ddp.register_comm_hook(self.state, self.function)
         else:
             when = torch.nn.parallel.distributed._BufferCommHookLocation[self.buffers]
-            ddp._register_buffer_comm_hook(self.state, self.function, when)  # type: ignore[no-untyped-call]
+            ddp._register_buffer_comm_hook(self.state, self.function, when)
 
 
 class KeptHandle:
@@ -178,5 +179,5 @@ def _logged(ddp: DistributedDataParallel) -> dict[str, Any]:
     """What torch logs about a wrapper: the only place that names a built-in comm hook."""
     if ddp.logger is None:
         return {}
-    logged: dict[str, Any] = ddp._get_ddp_logging_data()
+    logged: dict[str, Any] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     return logged

@@ -15,7 +15,8 @@ from torch.nn.modules import module as module_globals
 from torch.optim import optimizer as optimizer_globals
 
 from modpack.hooks.ddp import keep_comm_hook
-from modpack.hooks.graphbound import GRAPH_SPECS, attach
+from modpack.hooks.graphbound import attach
+from modpack.hooks.graphparts import PARTS
 from modpack.hooks.groups import multi_grad_parts
 
 __all__ = ["KINDS", "Found", "Kind", "kinds_of"]
@@ -286,7 +287,7 @@ def _declared_kinds() -> Iterator[Kind]:
     def kept(target: Any, hook: Any, flags: Flags) -> Any:
         return keep_comm_hook(target, hook)
 
-    for spec in GRAPH_SPECS:
+    for spec in PARTS:
         yield Kind(spec.kind, "graph", nowhere, attached, ())
     yield Kind("ddp.comm", "wrapper", nowhere, kept, ())
 

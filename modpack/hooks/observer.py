@@ -94,7 +94,7 @@ class HookObserver:
             return self._tensor
         if issubclass(kind, torch.optim.Optimizer):
             return self._optimizer
-        if issubclass(kind, RemovableHandle):
+        if issubclass(kind, RemovableHandle) and _holds_tables(kind):
             return self._handle
         if torch.distributed.is_available() and issubclass(kind, torch.distributed.ProcessGroup):
             return self._process_group
@@ -116,15 +116,16 @@ class HookObserver:
         """First what is saved along, then hooks, until no new ones turn up."""
         if self._pending:
             self._pending = False
-            return {"extras": self._extras}
+            self._payload = {"extras": self._extras}
+            return self._payload
         if not self._collector.has_news:
             return None
         specs, self._payload = self._collector.take(self.names)
         self.specs.extend(specs)
         return self._payload
 
-    def whereabouts(self, obj: object) -> str | None:
-        """Which hook an object belongs to that could not be pickled, and where it hangs there."""
+    def whereabouts(self, obj: object) -> tuple[str, str] | None:
+        """Which hook leads to an object that could not be pickled, and what can be done."""
         return place_in_hooks(self._payload, obj)
 
     def _module(self, module: torch.nn.Module, own: _Own) -> Any:
@@ -143,11 +144,14 @@ class HookObserver:
         self._collector.module(module)
         self._note_comm_hooks(module, kept_comm_hooks(module))
 
-    def _wrapper(self, ddp: DistributedDataParallel, own: _Own) -> Any:
-        """A wrapper arrives as the module inside; its comm hooks travel with that."""
+    def wrapper(self, ddp: DistributedDataParallel) -> None:
+        """Note a wrapper's comm hooks, which travel with the module inside."""
         self.unwrapped.append(ddp)
         self._refuse_hooks_of(ddp)
         self._note_comm_hooks(ddp.module, comm_hooks_of(ddp))
+
+    def _wrapper(self, ddp: DistributedDataParallel, own: _Own) -> Any:
+        self.wrapper(ddp)
         return unwrapped, (ddp.module,)
 
     def _note_comm_hooks(self, module: torch.nn.Module, hooks: Iterable[CommHook]) -> None:
@@ -193,7 +197,7 @@ class HookObserver:
         """A handle travels dead; it is linked to its hook again when that is registered."""
         self._collector.handle(handle)
         nothing: tuple[Any, ...] = tuple(OrderedDict() for _ in handle.extra_dict_ref)
-        return RemovableHandle.__new__, (RemovableHandle,), (None, handle.id, nothing)
+        return RemovableHandle.__new__, (type(handle),), (None, handle.id, nothing)
 
     def _process_group(self, group: Any, own: _Own) -> Any:
         if group is world_group():
@@ -207,3 +211,8 @@ class HookObserver:
 def _is_of_the_users(hook: Any) -> bool:
     parts = multi_grad_parts(hook)
     return not is_silent(hook if parts is None else parts.function)
+
+
+def _holds_tables(kind: type[RemovableHandle]) -> bool:
+    """Whether a handle refers to tables of hooks; one for a group holds other handles."""
+    return kind.__getstate__ is RemovableHandle.__getstate__

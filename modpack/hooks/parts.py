@@ -15,13 +15,18 @@ from torch.utils.hooks import RemovableHandle
 from modpack.errors import ModpackError
 from modpack.hooks.graphbound import GraphHandle
 
-__all__ = ["Path", "Step", "part_at", "parts_of", "shown"]
+__all__ = ["Path", "Step", "part_at", "parts_of", "roots_beside", "shown"]
 
 Step = tuple[str, Any]
 """``("attribute", name)`` or ``("item", key)``."""
 
 Path = tuple[str, tuple[Step, ...]]
 """The name of a root, and the steps from it on."""
+
+
+def roots_beside(optimizer: Any) -> dict[str, Any]:
+    """The roots of paths other than the model, by name."""
+    return {} if optimizer is None else {"optimizer": optimizer}
 
 
 def parts_of(roots: Mapping[str, Any]) -> Iterator[tuple[Any, Path]]:
@@ -107,7 +112,7 @@ def _attributes(obj: Any, but: frozenset[str]) -> Iterator[tuple[Step, Any]]:
 def _has_identity(obj: Any) -> bool:
     if isinstance(obj, (tuple, list, dict, set, deque, torch.Tensor, torch.nn.Module)):
         return True
-    if isinstance(obj, _CODE) or isinstance(obj, Enum):
+    if isinstance(obj, (*_CODE, Enum)):
         return False
     return isinstance(getattr(obj, "__dict__", None), dict)
 

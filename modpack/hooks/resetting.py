@@ -234,7 +234,8 @@ def _attributes(obj: Any) -> list[tuple[str, Any]]:
 
 def _bound_call(function: Any) -> list[tuple[str, Any]]:
     """What a module that is a hook itself mentions in its forward."""
-    return _bound(function.forward) if isinstance(function, torch.nn.Module) else []
+    forward = function.forward if isinstance(function, torch.nn.Module) else None
+    return _bound(forward) if isinstance(forward, MethodType) else []
 
 
 def _is_part_of_the_model(value: Any) -> bool:

@@ -3,73 +3,30 @@
 A capture holds the hooks and what they carry along, but nothing of the model: it refers to the
 model's modules, tensors and containers by their paths. Restored onto another model, a closure
 over a weight closes over that model's weight.
-
-Pickles in captures name :func:`part` and :func:`handle`; their module path and signatures are
-part of the format.
 """
 
 from __future__ import annotations
 
 import copy as copying
-import importlib
-import sys
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
-from modpack.core.hookspec import HookSpec
-from modpack.errors import ModpackError, ObjMismatchError, ObjNotFoundError
+from modpack.errors import ModpackError
+from modpack.hooks.captured import CAPTURE_VERSION, HookCapture
+from modpack.hooks.capturing import CapturingObserver, ModelParts
 from modpack.hooks.collect import HookCollector
 from modpack.hooks.ddp import inside
-from modpack.hooks.graphbound import GraphHandle
-from modpack.hooks.kinds import KINDS, kinds_of
-from modpack.hooks.naming import Names
+from modpack.hooks.kinds import kinds_of
 from modpack.hooks.native import travels_natively
-from modpack.hooks.observer import HookObserver
-from modpack.hooks.parts import Path, part_at, parts_of
-from modpack.hooks.resetting import Emptied, find_collected
+from modpack.hooks.parts import roots_beside
+from modpack.hooks.recalling import Target, payloads_of, take_off
+from modpack.hooks.resetting import find_collected
 from modpack.hooks.restoring import register_payload
 from modpack.hooks.selection import HookChoice, check_names, selector
-from modpack.pickling.loading import unpickle_object
-from modpack.pickling.saving import Reference, pickle_object
-from modpack.pickling.storages import StorageLoader, storage_bytes, storage_record
-from modpack.resolution.importers import Importer, sys_importer
+from modpack.pickling.saving import pickle_object
 
-__all__ = ["HookCapture", "capture", "copy", "handle", "part", "restore"]
-
-CAPTURE_VERSION = 1
-"""Raise it when a reader of the old version would misunderstand a capture."""
-
-
-@dataclass(frozen=True)
-class HookCapture:
-    """The hooks of a model, as a value: it can be pickled, and saved with :func:`torch.save`.
-
-    Restoring it runs what is in it, like loading any pickle: restore only what you trust.
-
-    Attributes:
-        specs: what was captured.
-        hooks: the pickled hooks; they refer to the model by ``paths``.
-        paths: what of the model the hooks refer to.
-        storages: the contents of tensors that only the hooks have, by key.
-        byteorder: that of those contents.
-        version: of this format.
-    """
-
-    specs: tuple[HookSpec, ...]
-    hooks: bytes = field(repr=False)
-    paths: tuple[Path, ...] = field(repr=False)
-    storages: Mapping[str, bytes] = field(repr=False)
-    byteorder: str = sys.byteorder
-    version: int = CAPTURE_VERSION
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.specs)) or "no hooks"
+__all__ = ["HookCapture", "capture", "copy", "restore"]
 
 
 def capture(
@@ -95,11 +52,10 @@ def capture(
         PicklingError: a hook cannot be captured; it is named.
     """
     _require(model, optimizer)
-    model = inside(model)
-    parts = _Parts(model, optimizer)
+    parts = ModelParts(inside(model), optimizer)
     collector = HookCollector(parts.is_importable, selector(hooks), references_stay=False)
-    emptied = find_collected(model, _extras(optimizer), reset_state, parts.is_importable)
-    observer = _CapturingObserver(parts, collector, emptied)
+    emptied = find_collected(model, roots_beside(optimizer), reset_state, parts.is_importable)
+    observer = CapturingObserver(model, parts, collector, emptied)
     if global_hooks:
         collector.process_wide()
     resource = f"the hooks of {type(model).__name__}"
@@ -150,9 +106,9 @@ def restore(
         )
     check_names(hooks, captured.specs)
     wanted = frozenset(spec.name for spec in captured.specs if selector(hooks)(spec))
-    payloads = _loaded(_Target(inside(model), optimizer, captured))
+    payloads = payloads_of(Target(inside(model), optimizer, captured))
     for payload in payloads:
-        _take_off(payload)
+        take_off(payload)
     handles: dict[str, Any] = {}
     fresh: dict[Any, Any] = {}
     for payload in payloads:
@@ -194,10 +150,11 @@ def copy(
     """
     captured = capture(model, optimizer, reset_state=reset_state)
     model = inside(model)
-    parts = _Parts(model, optimizer)
-    emptied = find_collected(model, _extras(optimizer), reset_state, parts.is_importable)
-    memo: dict[int, Any] = {key: emptied.fresh(each) for key, each in emptied.containers.items()}
-    tables = list(_hook_tables(parts))
+    parts = ModelParts(model, optimizer)
+    emptied = find_collected(model, roots_beside(optimizer), reset_state, parts.is_importable)
+    memo = _intermediate_tensors(parts)
+    memo.update((key, emptied.fresh(each)) for key, each in emptied.containers.items())
+    tables = _hook_tables(parts)
     memo.update((id(table), type(table)()) for table, _ in tables)
     duplicates = copying.deepcopy((model, optimizer), memo)
     for table, native in tables:
@@ -207,257 +164,7 @@ def copy(
     return duplicates[0] if optimizer is None else duplicates
 
 
-# -- what pickles name -----------------------------------------------------------------------
-
-
-def part(target: _Target, index: int) -> Any:
-    """A part of the model that hooks are restored onto."""
-    return target.part(index)
-
-
-def handle(target: _Target, index: int) -> Any:
-    """A handle that the model holds; a dead one if this model holds none."""
-    try:
-        return target.part(index)
-    except ModpackError:
-        return RemovableHandle(OrderedDict())
-
-
-# -- capturing -------------------------------------------------------------------------------
-
-
-class _ThisProcess(Importer):
-    """Names in the running interpreter, those of loaded packages included."""
-
-    def import_module(self, module_name: str) -> ModuleType:
-        return importlib.import_module(module_name)
-
-    def whichmodule(self, obj: object, name: str) -> str:
-        return sys_importer.whichmodule(obj, name)
-
-    def loaded_module(self, module_name: str) -> ModuleType | None:
-        return sys.modules.get(module_name)
-
-
-class _Parts:
-    """The parts of a model, and where references and storages of its hooks go."""
-
-    exporter = None
-
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.objects: dict[int, tuple[Any, Path]] = {}
-        self.referred: dict[Path, int] = {}
-        self.storages: dict[str, bytes] = {}
-        self._of_the_model: dict[int, Path] = {}
-        self._kept: list[torch.UntypedStorage] = []
-        self._reduced = 0
-        self._names = _ThisProcess()
-        roots = {"model": model, **_extras(optimizer)}
-        for obj, path in parts_of(roots):
-            self.objects[id(obj)] = (obj, path)
-            if isinstance(obj, torch.Tensor) and _has_storage(obj):
-                self._of_the_model.setdefault(obj.untyped_storage()._cdata, path)
-
-    def refer(self, path: Path) -> int:
-        """The number under which a path is kept."""
-        return self.referred.setdefault(path, len(self.referred))
-
-    def resolve(self, obj: object, name: str) -> Reference:
-        """How a class or function is named in this interpreter."""
-        module, attribute = self._names.get_name(obj, name)
-        return Reference(module, attribute, module)
-
-    def is_importable(self, function: FunctionType) -> bool:
-        """Whether a function can be named, so that its source need not travel."""
-        try:
-            self._names.get_name(function, function.__qualname__)
-        except (ObjNotFoundError, ObjMismatchError):
-            return False
-        return function.__module__ != "__main__"
-
-    def module_name(self, module: ModuleType) -> str:
-        """The module path by which a live module is imported."""
-        return module.__name__
-
-    def home_of(self, function: FunctionType) -> ModuleType | None:
-        """The importable module whose globals a function uses; None for ``__main__``."""
-        module = sys.modules.get(function.__module__ or "")
-        if module is None or module.__name__ == "__main__":
-            return None
-        return module if vars(module) is function.__globals__ else None
-
-    def add_storage(self, storage: torch.UntypedStorage) -> str:
-        """A storage of the model by its path; the contents of any other, once."""
-        path = self._of_the_model.get(storage._cdata)
-        if path is not None:
-            return f"part {self.refer(path)}"
-        known = {kept._cdata: str(index) for index, kept in enumerate(self._kept)}
-        if storage._cdata not in known:
-            key = known[storage._cdata] = str(len(self._kept))
-            self._kept.append(storage)
-            self.storages[key] = bytes(storage_bytes(storage))
-        return known[storage._cdata]
-
-    def add_attachment(self, data: bytes) -> str:
-        """What torch serialised itself."""
-        key = f"attached {len(self.storages)}"
-        self.storages[key] = data
-        return key
-
-    def next_reduce_id(self) -> int:
-        """A number for the next object that is referred to."""
-        self._reduced += 1
-        return self._reduced
-
-
-class _CapturingObserver(HookObserver):
-    """Notes the hooks of a whole model at once, and refers to its parts by their paths."""
-
-    def __init__(self, parts: _Parts, collector: HookCollector, emptied: Emptied) -> None:
-        super().__init__(parts.model, {}, collector, emptied)
-        self._names = Names(parts.model, _extras(parts.optimizer))
-        self._parts = parts
-        self._graph_handles: list[GraphHandle] = []
-        for obj, _ in parts.objects.values():
-            self._note_part(obj)
-
-    def next_payload(self) -> dict[str, Any] | None:
-        payload = super().next_payload()
-        if payload is not None:
-            held, self._graph_handles = self._graph_handles, []
-            payload["graph_handles"] = [
-                (each, each.attachment) for each in held if not each.attachment.removed
-            ]
-        return payload
-
-    def stand_in(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
-        if issubclass(kind, (str, int, float, bytes, type(None), FunctionType, type)):
-            return None
-        empty = super().stand_in(kind)
-
-        def refer(obj: Any) -> tuple[Any, ...] | None:
-            known = self._parts.objects.get(id(obj))
-            if known is not None:
-                function = handle if isinstance(obj, (RemovableHandle, GraphHandle)) else part
-                return function, (self._parts.refer(known[1]),)
-            return None if empty is None else empty(obj)
-
-        return refer
-
-    def _note_part(self, obj: Any) -> None:
-        if isinstance(obj, torch.nn.Module):
-            self._note_module(obj)
-        elif isinstance(obj, torch.Tensor) and obj.is_leaf:
-            self._collector.tensor(obj)
-        elif isinstance(obj, torch.optim.Optimizer):
-            self._collector.optimizer(obj)
-        elif isinstance(obj, RemovableHandle):
-            self._collector.handle(obj)
-        elif isinstance(obj, GraphHandle):
-            self._graph_handles.append(obj)
-
-
-def _has_storage(tensor: torch.Tensor) -> bool:
-    try:
-        tensor.untyped_storage()
-    except (RuntimeError, NotImplementedError):  # sparse and wrapper tensors have none
-        return False
-    return True
-
-
-# -- restoring -------------------------------------------------------------------------------
-
-
-class _Target:
-    """The model that captured hooks are put onto."""
-
-    last_map_location = None
-
-    def __init__(self, model: Any, optimizer: Any, captured: HookCapture) -> None:
-        self.captured = captured
-        self._roots = {"model": model, **_extras(optimizer)}
-
-    def part(self, index: int) -> Any:
-        """A part of the model that the hooks refer to."""
-        return part_at(self._roots, self.captured.paths[index])
-
-    @property
-    def zip_reader(self) -> _Target:
-        """Where attachments are read."""
-        return self
-
-    def get_record(self, name: str) -> bytes:
-        """An attachment."""
-        return self.captured.storages[name]
-
-    # -- what storages are loaded from (modpack.pickling.storages.StorageSource) --------------
-
-    def has(self, name: str) -> bool:
-        """Whether the capture holds a record."""
-        return name == "byteorder" or name in self._records
-
-    def read(self, name: str) -> bytes:
-        """A record of the capture."""
-        return self.captured.byteorder.encode() if name == "byteorder" else self._records[name]
-
-    def data_range(self, name: str) -> None:
-        """Nothing of it is in a file."""
-
-    def has_changed(self) -> bool:
-        """It is a value."""
-        return False
-
-    @property
-    def _records(self) -> dict[str, bytes]:
-        return {storage_record(key): data for key, data in self.captured.storages.items()}
-
-
-class _StorageLoader(StorageLoader):
-    """Gives the model's own storages where hooks refer to those."""
-
-    def __init__(self, target: _Target) -> None:
-        super().__init__(target, None, "captured hooks")
-        self._target = target
-
-    def load(self, storage_type: Any, key: Any, location: Any, size: Any) -> Any:
-        kind, _, index = str(key).partition(" ")
-        if kind != "part":
-            return super().load(storage_type, key, location, size)
-        dtype = torch.uint8
-        if storage_type is not torch.UntypedStorage:
-            dtype = torch.storage._get_dtype_from_pickle_storage_type(storage_type.__name__)
-        return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
-            wrap_storage=self._target.part(int(index)).untyped_storage(),
-            dtype=dtype,
-            _internal=True,
-        )
-
-
-def _loaded(target: _Target) -> list[dict[str, Any]]:
-    payloads: list[dict[str, Any]] = []
-    unpickle_object(
-        target.captured.hooks,
-        resource="captured hooks",
-        import_module=importlib.import_module,
-        storages=_StorageLoader(target),
-        package=target,
-        on_payload=payloads.append,
-    )
-    return payloads
-
-
-def _take_off(payload: dict[str, Any]) -> None:
-    """Remove the hooks of tensors and optimizers that are going to be registered again."""
-    for _, kind, target, *_ in payload["hooks"]:
-        row = KINDS[kind]
-        for each in target if row.scope == "group" else [target]:
-            if row.scope in ("tensor", "group"):
-                (getattr(each, row.tables[0], None) or {}).clear()
-
-
-def _hook_tables(parts: _Parts) -> list[tuple[dict[int, Any], frozenset[int]]]:
+def _hook_tables(parts: ModelParts) -> list[tuple[dict[int, Any], frozenset[int]]]:
     """The hook tables of all modules, each with the ids of hooks that travel natively."""
     tables = []
     for module in (obj for obj, _ in parts.objects.values() if isinstance(obj, torch.nn.Module)):
@@ -468,8 +175,14 @@ def _hook_tables(parts: _Parts) -> list[tuple[dict[int, Any], frozenset[int]]]:
     return tables
 
 
-def _extras(optimizer: Any) -> dict[str, Any]:
-    return {} if optimizer is None else {"optimizer": optimizer}
+def _intermediate_tensors(parts: ModelParts) -> dict[int, Any]:
+    """Copies of the model's tensors that are no leaves, such as a pruned weight, as leaves."""
+    tensors = [obj for obj, _ in parts.objects.values() if isinstance(obj, torch.Tensor)]
+    return {
+        id(tensor): tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        for tensor in tensors
+        if not tensor.is_leaf
+    }
 
 
 def _require(model: object, optimizer: object) -> None:

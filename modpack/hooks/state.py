@@ -9,7 +9,7 @@ from typing import Any
 from modpack.core.hookspec import CallableSpec
 from modpack.hooks.ddp import CommHook
 from modpack.hooks.describe import describe, state_of
-from modpack.hooks.graphbound import Part
+from modpack.hooks.graphparts import Part
 from modpack.hooks.graphspecs import CaptureGrad
 from modpack.pickling.functions import GlobalNames, named_globals
 

@@ -4,42 +4,60 @@ from __future__ import annotations
 
 from typing import Any
 
-from modpack.hooks.state import carried_by, functions_of, state_of_hook
+from modpack.hooks.state import functions_of, state_of_hook
 from modpack.pickling.paths import objects_in, path_to
 
 __all__ = ["place_in_hooks"]
 
 
-def place_in_hooks(payload: dict[str, Any] | None, target: object) -> str | None:
-    """The hook that leads to an object, and the path from the hook on.
+def place_in_hooks(payload: dict[str, Any] | None, target: object) -> tuple[str, str] | None:
+    """The hook that leads to an object, the path from the hook on, and a remedy.
 
     Args:
         payload: what was being pickled.
         target: the object that could not be; a class stands for an instance of it.
 
     Returns:
-        ``hook 'layer1/forward/0' -> collector.lock``, or None if no hook leads to it.
+        ``hook 'layer1/forward/0' -> collector.lock`` and a sentence; None if no hook leads to it.
     """
-    for name, _, _, _, _, hook in (payload or {}).get("hooks", ()):
-        found = _place_in(hook, name, target)
-        if found is not None:
-            return found
+    for name, *_, hook in (payload or {}).get("hooks", ()):
+        path = _path_in(hook, target)
+        if path is not None:
+            return f"hook {name!r}{path}", _remedy(name, isinstance(target, type))
+    for name, extra in (payload or {}).get("extras", {}).items():
+        path = path_to(extra, target, name)
+        if path is not None:
+            return path, _LEAVE_OUT
     return None
 
 
-def _place_in(hook: Any, name: str, target: object) -> str | None:
-    head = f"hook {name!r}"
+def _path_in(hook: Any, target: object) -> str | None:
     if any(each is target for each in (hook, *functions_of(hook).values())):
-        return head
+        return ""
     sought = _instance_of(target, hook) if isinstance(target, type) else target
     if sought is None:
         return None
-    for key, value in (*state_of_hook(hook).items(), *carried_by(hook).items()):
-        found = path_to(value, sought, f"{head} -> {key}")
+    if sought is hook:
+        return ""
+    for key, value in state_of_hook(hook).items():
+        found = path_to(value, sought, f" -> {key}")
         if found is not None:
             return found
-    return path_to(hook, sought, head)
+    return path_to(hook, sought, "")
 
 
 def _instance_of(kind: type, hook: Any) -> object:
+    """An object whose class is the culprit: classes themselves are at the end of no path."""
     return next((part for part in objects_in(hook) if type(part) is kind), None)
+
+
+def _remedy(name: str, is_about_a_class: bool) -> str:
+    leave_out = f"leave the hook out (hooks=lambda spec: spec.name != {name!r})"
+    if is_about_a_class:
+        return f"define the class at the top level of a module, or {leave_out}"
+    return f"{_LEAVE_OUT}, or {leave_out}"
+
+
+_LEAVE_OUT = (
+    "let the object that holds it leave it out (__getstate__) and make it anew when it is used"
+)

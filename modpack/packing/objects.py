@@ -49,6 +49,7 @@ class ObjectSaver:
         self._environments = environments
         self._homes: dict[str, tuple[Importer, str]] = {}
         self._storages: StorageSaver | None = None
+        self._models = 0
         self._reduced = 0
         self._attached = 0
 
@@ -86,10 +87,17 @@ class ObjectSaver:
         ]
 
     def note_resource(self, package: str, resource: str, main: bool = False) -> None:
-        """Remember a saved object, so that the package can list what can be loaded."""
+        """Remember a saved object, so that the package can list what can be loaded.
+
+        Args:
+            package: the package that it belongs to.
+            resource: its name.
+            main: whether it is a model; a single one is what the package is about.
+        """
         self.resources.append((package, resource))
         if main:
-            self.main = (package, resource)
+            self._models += 1
+            self.main = (package, resource) if self._models == 1 else None
 
     def pin_homes(self, walker: Walker) -> None:
         """Tell the walk from which environment the objects' own modules come.
@@ -174,6 +182,8 @@ class ObjectSaver:
         root = root_of(module)
         if is_stdlib(root) or root in RUNTIME_ROOTS:
             return
+        if not self._environments.holds(importer, module):
+            importer = sys_importer  # extern in its package: the host's, like everywhere else
         home, first = self._homes.setdefault(root, (importer, repr(obj)))
         if home is not importer:
             raise ObjMismatchError(

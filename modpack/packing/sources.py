@@ -25,11 +25,12 @@ class ImporterEnvironments:
     def __init__(self, importer: Importer) -> None:
         self._importers = tuple(_flattened(importer))
         self._environments = {id(each): _environment(each) for each in self._importers}
+        self._host = self._environments.get(id(sys_importer)) or HostEnvironment()
 
     def in_order(self) -> tuple[Environment, ...]:
         """The environments, first choice first; the host last, for what packages leave to it."""
         found = tuple(self._environments.values())
-        return found if self.has_host else (*found, HostEnvironment())
+        return found if self.has_host else (*found, self._host)
 
     @property
     def has_host(self) -> bool:
@@ -42,8 +43,14 @@ class ImporterEnvironments:
         return self._importers
 
     def of(self, importer: Importer) -> Environment:
-        """The environment of one of the importers."""
-        return self._environments[id(importer)]
+        """The environment of one of the importers, or of the host."""
+        return self._environments.get(id(importer), self._host)
+
+    def holds(self, importer: Importer, module: str) -> bool:
+        """Whether a module that an importer names is its own, and not taken from the host."""
+        if importer is sys_importer:
+            return True
+        return self.of(importer).locate(module) is not None
 
 
 def _flattened(importer: Importer) -> Iterator[Importer]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import linecache
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType, FunctionType
 
 __all__ = ["FunctionText", "NoSourceError", "compiled_function", "text_of"]
@@ -52,6 +54,18 @@ def text_of(function: FunctionType) -> FunctionText:
         NoSourceError: there is none, or the file has changed since it was loaded.
     """
     code = function.__code__
+    key = id(code)
+    if key not in _KNOWN:
+        text = _searched(code, function)
+        _KNOWN[key] = text, weakref.ref(code, lambda _: _KNOWN.pop(key, None))
+    return _KNOWN[key][0]
+
+
+_KNOWN: dict[int, tuple[FunctionText, object]] = {}
+"""By the id of living codes, which many functions may share: a closure is made anew each time."""
+
+
+def _searched(code: CodeType, function: FunctionType) -> FunctionText:
     lines = linecache.getlines(code.co_filename, function.__globals__)
     if not lines:
         raise NoSourceError(f"there is no source for {code.co_filename!r}")
@@ -67,14 +81,23 @@ def text_of(function: FunctionType) -> FunctionText:
     return found
 
 
-def compiled_function(text: FunctionText, filename: str) -> CodeType:
+def compiled_function(
+    text: FunctionText, filename: str, imported: tuple[str, ...] = ()
+) -> CodeType:
     """Compile a function's text, with its closure variables free; returns its code.
 
     Lines are numbered as in the file that the text comes from.
+
+    Args:
+        text: the text.
+        filename: what tracebacks call its file.
+        imported: names that its module imports. The code does the same without, but Python
+            compiles the calls of their attributes in another way.
     """
     module = ast.parse(_parsable(text), filename)
     ast.increment_lineno(module, text.line - 2)
-    tree = ast.Module([_enclosed(module.body[0], text)], [])
+    imports = [ast.Import([ast.alias(name)]) for name in imported]
+    tree = ast.Module([*imports, _enclosed(module.body[0], text)], [])
     ast.fix_missing_locations(tree)
     compiled = compile(tree, filename, "exec", flags=text.flags, dont_inherit=True)
     return _innermost(compiled, text)
@@ -85,8 +108,13 @@ _FUTURE_FLAGS = 0x1000000 | 0x800000 | 0x400000  # annotations, generator_stop, 
 
 def _text_in(lines: list[str], code: CodeType) -> FunctionText | None:
     """The one text among those at the place of a code that compiles to it."""
-    for candidate in _candidates("".join(lines), code):
-        if _same(compiled_function(candidate, code.co_filename), code):
+    source = "".join(lines)
+    try:
+        tree, imported = _parsed(source)
+    except (SyntaxError, ValueError, RecursionError) as failure:
+        raise NoSourceError(f"{code.co_filename} does not parse: {failure}") from failure
+    for candidate in _candidates(source, tree, code):
+        if _same(compiled_function(candidate, code.co_filename, imported), code):
             return candidate
     return None
 
@@ -131,11 +159,28 @@ def _innermost(module: CodeType, text: FunctionText) -> CodeType:
     return module
 
 
-def _candidates(source: str, code: CodeType) -> Iterator[FunctionText]:
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError) as failure:
-        raise NoSourceError(f"{code.co_filename} does not parse: {failure}") from failure
+@lru_cache(maxsize=8)
+def _parsed(source: str) -> tuple[ast.Module, tuple[str, ...]]:
+    tree = ast.parse(source)
+    return tree, tuple(_imported_by(tree))
+
+
+def _imported_by(tree: ast.Module) -> Iterator[str]:
+    """The names that import statements bind in a module, once each."""
+    names: dict[str, None] = {}
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound = (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+            names.update(dict.fromkeys(name for name in bound if name != "*"))
+        elif isinstance(node, ast.Module | ast.stmt | ast.excepthandler | ast.match_case):
+            if not isinstance(node, _Function | ast.ClassDef):
+                todo.extend(ast.iter_child_nodes(node))
+    yield from names
+
+
+def _candidates(source: str, tree: ast.Module, code: CodeType) -> Iterator[FunctionText]:
     free, flags = code.co_freevars, code.co_flags & _FUTURE_FLAGS
     for node, class_name in _functions(tree):
         if not _starts_at(node, code):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from types import FunctionType, MemberDescriptorType
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import cast
 
 __all__ = ["objects_in", "path_to"]
 
 _MOST_OBJECTS = 1_000_000
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
-_FROM_PYTHON = 1 << 9
-"""Flag of a class made by a class statement: its member descriptors are ``__slots__``."""
+_LEAVES = (str, bytes, int, float)
 
 
 def path_to(root: object, target: object, name: str = "obj") -> str | None:
@@ -39,7 +38,7 @@ def path_to(root: object, target: object, name: str = "obj") -> str | None:
         if obj is target or type(obj) is target:
             return path
         for step, child in _children(obj):
-            if id(child) not in seen and not isinstance(child, (str, bytes, int, float)):
+            if id(child) not in seen and not issubclass(type(child), _LEAVES):
                 seen.add(id(child))
                 queue.append((child, path + step))
     return None
@@ -53,7 +52,7 @@ def objects_in(root: object) -> Iterator[object]:
         obj = queue.popleft()
         yield obj
         for _, child in _children(obj):
-            if id(child) not in seen and not isinstance(child, (str, bytes, int, float)):
+            if id(child) not in seen and not issubclass(type(child), _LEAVES):
                 seen.add(id(child))
                 queue.append(child)
 
@@ -68,7 +67,7 @@ def _children(obj: object) -> Iterator[tuple[str, object]]:
         yield from ((f"[{index}]", v) for index, v in enumerate(cast("list[object]", obj)))
     elif issubclass(kind, (set, frozenset)):
         yield from (("{...}", value) for value in list(cast("set[object]", obj)))
-    if issubclass(kind, type):
+    if issubclass(kind, (type, ModuleType)):
         return
     attributes = _attributes_of(obj)
     yield from _attributes(attributes)
@@ -76,8 +75,8 @@ def _children(obj: object) -> Iterator[tuple[str, object]]:
     for special in ("__self__", "__func__", "func", "args", "keywords"):
         if type(obj).__name__ in ("method", "partial") and hasattr(obj, special):
             yield f".{special}", getattr(obj, special)
-    if isinstance(obj, FunctionType):
-        yield from _captured(obj)
+    if issubclass(kind, FunctionType):
+        yield from _captured(cast(FunctionType, obj))
 
 
 def _captured(function: FunctionType) -> Iterator[tuple[str, object]]:
@@ -107,9 +106,10 @@ def _attributes_of(obj: object) -> dict[str, object]:
 
 
 def _slots(obj: object) -> Iterator[tuple[str, object]]:
-    for kind in type(obj).__mro__:
+    slotted = [kind for kind in type(obj).__mro__ if "__slots__" in vars(kind)]
+    for kind in slotted:
         for name, slot in list(vars(kind).items()):
-            if type(slot) is MemberDescriptorType and kind.__flags__ & _FROM_PYTHON:
+            if type(slot) is MemberDescriptorType:
                 try:
                     yield f".{name}", slot.__get__(obj, type(obj))
                 except AttributeError:  # never set

@@ -6,6 +6,7 @@ import copyreg
 import io
 import pickle
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
@@ -117,8 +118,11 @@ class Observer(Protocol):
     def packaged(self, obj: object) -> None:
         """See an object that packages itself (``__reduce_package__``)."""
 
-    def whereabouts(self, obj: object) -> str | None:
-        """Where an object hangs that could not be pickled; None to search the saved object."""
+    def whereabouts(self, obj: object) -> tuple[str, str] | None:
+        """Where an object hangs that could not be pickled, and what can be done about it.
+
+        None to search the saved object.
+        """
 
     def next_payload(self) -> object | None:
         """What else to pickle after the object itself; None when there is nothing more."""
@@ -154,7 +158,7 @@ def pickle_object(
     except (ArchiveError, TargetError, MemoryError):  # no fault of the object's
         raise
     except Exception as failure:  # an object's own methods may raise anything
-        raise _failed(resource, failure, _path(obj, pickler, root)) from failure
+        raise _failed(resource, failure, *_place(obj, pickler, root)) from failure
     renames = {r.live_module: r.module for r in pickler.references if r.live_module != r.module}
     if renames:
         data = rename_modules(data, renames)
@@ -170,21 +174,27 @@ class MisnamedObjectError(PicklingError, ObjMismatchError):
     """The name of a class or function in a saved object leads to another one."""
 
 
-def _failed(resource: str, failure: Exception, path: str | None) -> PicklingError:
+def _failed(resource: str, failure: Exception, path: str | None, remedy: str) -> PicklingError:
     kind = PicklingError
     if isinstance(failure, ObjMismatchError):
         kind = MisnamedObjectError
     elif isinstance(failure, ObjNotFoundError):
         kind = UnnamedObjectError
     expected = (ModpackError, pickle.PicklingError, TypeError, AttributeError, NotImplementedError)
-    named = "" if isinstance(failure, expected) else f"{type(failure).__name__}: "
-    return kind(resource, named + str(failure) or type(failure).__name__, path)
+    if isinstance(failure, expected):
+        reason = str(failure) or type(failure).__name__
+        return kind(resource, reason if "Remedy: " in reason else reason + remedy, path)
+    raised = traceback.extract_tb(failure.__traceback__)[-1]
+    reason = f"{type(failure).__name__}: {failure} (raised at {raised.filename}:{raised.lineno})"
+    return kind(resource, reason, path)
 
 
-def _path(obj: object, pickler: _Pickler, root: str) -> str | None:
+def _place(obj: object, pickler: _Pickler, root: str) -> tuple[str | None, str]:
     observer = pickler.observer
     known = observer.whereabouts(pickler.current) if observer is not None else None
-    return known or path_to(obj, pickler.current, root)
+    if known is not None:
+        return known[0], f". Remedy: {known[1]}"
+    return path_to(obj, pickler.current, root), ""
 
 
 _Handler = Callable[[Any], Any]

@@ -11,7 +11,7 @@ from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
 from modpack.core.location import Environment, Location
 from modpack.core.plan import Decision, PackagingErrorReason, Plan, Problem
-from modpack.core.rules import IMPLICIT, Origin, Rule, deciding_rule, inherited, saved
+from modpack.core.rules import RUNNING_SCRIPT, Origin, Rule, deciding_rule, inherited, saved
 from modpack.discovery.walk import Walker
 from modpack.planning.hooks import Match, MatchHooks, Outcome
 from modpack.planning.notes import find_notes
@@ -101,9 +101,7 @@ class Planner:
         outcome = self._ask_hooks(module, rule)
         if outcome.overridden_by is None:
             return as_saved
-        return Decision(
-            module, outcome.action, rule, None, outcome.overridden_by, outcome.fired
-        )
+        return Decision(module, outcome.action, rule, None, outcome.overridden_by, outcome.fired)
 
     def add_resource(self, node: str, edges: Iterable[Edge], follow: bool) -> None:
         """Note what a saved resource refers to, and follow it.
@@ -138,7 +136,7 @@ class Planner:
 
     def _located(self, decision: Decision) -> Decision:
         """A decision with the place of its module, where that matters."""
-        if decision.rule in IMPLICIT and decision.action is Action.EXTERN:
+        if decision.rule.origin is Origin.IMPLICIT and decision.action is Action.EXTERN:
             return decision
         return replace(decision, location=self.walker.locate(decision.module))
 
@@ -223,7 +221,8 @@ class Planner:
         Only a rule that spells the name, and does not need the source, decides it even so.
         """
         edges = self.walker.graph.edges_to(module)
-        if rule in IMPLICIT or not all(edge.kind.may_be_absent for edge in edges):
+        is_implicit = rule.origin is Origin.IMPLICIT
+        if is_implicit or not all(edge.kind.may_be_absent for edge in edges):
             return False
         if rule.action is not Action.INTERN and rule.spells(module):
             return False
@@ -241,12 +240,20 @@ class Planner:
 
     def _rule_of(self, module: str) -> Rule | None:
         rules = self._all_rules()
-        if module == "__main__":  # whatever runs elsewhere, it is another one
-            rules = [rule for rule in rules if rule.spells(module)]
+        if module == "__main__":
+            return self._rule_of_main()
         owner = self._ownership.owner(module, None)
         if owner is Owner.LOCAL and any(rule.owner is not None for rule in rules):
             owner = self._ownership.owner(module, self.walker.locate(module))
         return deciding_rule(rules, module, owner)
+
+    def _rule_of_main(self) -> Rule | None:
+        """The script that runs elsewhere is another one: only a rule that spells it decides."""
+        spelled = next((rule for rule in self._all_rules() if rule.spells("__main__")), None)
+        is_pickled = any(
+            edge.kind is ImportKind.PICKLE for edge in self.walker.graph.edges_to("__main__")
+        )
+        return spelled if spelled is not None or is_pickled else RUNNING_SCRIPT
 
     def _all_rules(self) -> list[Rule]:
         """The rules in the order in which they are asked: the user's, then presets'."""

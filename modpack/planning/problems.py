@@ -10,7 +10,7 @@ from modpack.core.imports import ImportKind
 from modpack.core.location import CodeKind
 from modpack.core.names import is_within
 from modpack.core.plan import Decision, PackagingErrorReason, Problem
-from modpack.core.rules import Rule
+from modpack.core.rules import RUNNING_SCRIPT, Rule
 from modpack.discovery.walk import Walker
 
 __all__ = ["find_problems", "place_of", "why_not_interned"]
@@ -36,6 +36,8 @@ def find_problems(
             yield from _interning_problems(walker, decision, decisions)
         elif decision.action is Action.MOCK:
             yield from _mocking_problems(walker, decision)
+        elif decision.rule == RUNNING_SCRIPT and _is_pickled(walker, module):
+            yield _problem(walker, module, PackagingErrorReason.NO_DUNDER_FILE, _main_hint(walker))
     for module in walker.open_questions():
         yield from _undecided_problems(walker, module)
     for rule in unmatched:
@@ -93,6 +95,10 @@ def _holds_interned(package: str, decisions: Mapping[str, Decision]) -> bool:
         other != package and is_within(other, package) and decision.action is Action.INTERN
         for other, decision in decisions.items()
     )
+
+
+def _is_pickled(walker: Walker, module: str) -> bool:
+    return any(edge.kind is ImportKind.PICKLE for edge in walker.graph.edges_to(module))
 
 
 def _mocking_problems(walker: Walker, decision: Decision) -> Iterator[Problem]:

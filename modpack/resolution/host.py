@@ -128,10 +128,12 @@ def _ask(finder: object, module: str, path: list[str] | None) -> ModuleSpec | No
     return cast("ModuleSpec | None", find(module, path, None)) if find is not None else None
 
 
-def _search_folders(module: str, folders: Sequence[str]) -> ModuleSpec | None:
+def _search_folders(module: str, folders: Sequence[object]) -> ModuleSpec | None:
     """What PathFinder finds; it cannot say that of a PEP 420 folder in an unloaded package."""
     portions: list[str] = []
     for folder in folders:
+        if not isinstance(folder, str):
+            continue  # as the import system does
         finder = pkgutil.get_importer(folder or str(Path.cwd()))
         spec = finder.find_spec(module) if finder is not None else None
         if spec is not None and spec.loader is not None:

@@ -66,7 +66,7 @@ def test_a_broken_promise_is_told_and_ends_with_1(monkeypatch):
     console = Console(file=io.StringIO(), width=120)
     assert run(console, epochs=EPOCHS) == 1
     text = console.file.getvalue()
-    assert "1 of 6 promises were broken." in text
+    assert "1 of 7 promises were broken." in text
     assert "All 6" not in text
 
 

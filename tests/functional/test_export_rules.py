@@ -212,6 +212,18 @@ def test_a_dead_rule_is_a_warning_that_names_both():
     ]
 
 
+def test_a_warning_points_at_the_users_code():
+    exporter = PackageExporter(io.BytesIO())
+    exporter.intern(["shop", "shop"])
+    exporter.deny("shop")
+    with pytest.warns(ModpackWarning) as by_hand:
+        exporter.close()
+    with pytest.warns(ModpackWarning) as by_block, PackageExporter(io.BytesIO()) as exporter:
+        exporter.intern("shop")
+        exporter.deny("shop")
+    assert [warning.filename for warning in (*by_hand, *by_block)] == [__file__] * 2
+
+
 def test_a_rule_covered_only_by_several_is_dead_and_all_are_named():
     (note,) = dead(
         lambda e: (e.intern("shop"), e.extern("shop.*"), e.mock("shop.*.**"), e.deny("shop.**"))

@@ -99,6 +99,7 @@ def test_from_package_import_name_imports_neither_the_package_nor_the_submodule(
     assert not canary.exists()
 
 
+@pytest.mark.filterwarnings("ignore:.*is known at run time only:modpack.errors.ModpackWarning")
 def test_a_loaded_modules_getattr_is_not_triggered(project, canary):
     project(
         {

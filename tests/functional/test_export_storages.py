@@ -89,6 +89,7 @@ def test_a_meta_tensor_keeps_its_shape_and_needs_no_storage():
     assert package.storages() == {}
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
 def test_a_bare_storage_comes_back_with_its_bytes_shared_with_its_tensor():
     tensor = torch.arange(3, dtype=torch.uint8)
     storage, again = round_trip([tensor.untyped_storage(), tensor])

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modpack.core.globs import GlobGroup, covers
+from modpack.core.coverage import covers
+from modpack.core.globs import GlobGroup
 
 LETTERS = "ab"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 from pathlib import Path
 
+import packaging.version
 import pytest
 import torch
 
@@ -138,3 +140,28 @@ def test_importing_modpack_imports_neither_torch_nor_its_parts(clean_python):
             assert "absent" in str(failure)
         """
     )
+
+
+def test_the_importer_of_a_loaded_object_is_found_and_saves_it_again(project, tmp_path):
+    project({"apiowner.py": "import torch\nclass Net(torch.nn.Linear):\n    pass\n"})
+    owned = importlib.import_module("apiowner")
+    modpack.save(owned.Net(1, 1), tmp_path / "one.modpack")
+    loaded = modpack.load(tmp_path / "one.modpack")
+    owner = modpack.importer_of(loaded)
+    assert owner is not None and owner.filename == str(tmp_path / "one.modpack")
+    assert modpack.importer_of(type(loaded)) is owner
+    assert modpack.importer_of(owned.Net) is None and modpack.importer_of(3) is None
+    modpack.save(loaded, tmp_path / "two.modpack", importer=[owner, modpack.sys_importer])
+    assert type(modpack.load(tmp_path / "two.modpack")).__name__ == "Net"
+
+
+def test_an_extern_object_in_a_loaded_model_stays_extern_when_it_is_saved_again(project, tmp_path):
+    project({"apiextern.py": "import torch\nclass Net(torch.nn.Linear):\n    pass\n"})
+    model = importlib.import_module("apiextern").Net(1, 1)
+    model.version = packaging.version.Version("1.2")
+    modpack.save(model, tmp_path / "one.modpack")
+    loaded = modpack.load(tmp_path / "one.modpack")
+    importer = [modpack.importer_of(loaded), modpack.sys_importer]
+    plan = modpack.save(loaded, tmp_path / "two.modpack", importer=importer)
+    assert "packaging.version" in plan.modules(modpack.Action.EXTERN)
+    assert modpack.load(tmp_path / "two.modpack").version == model.version

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from modpack.core.globs import GlobGroup, covers
+from modpack.core.globs import GlobGroup
 
 
 @pytest.mark.parametrize(
@@ -74,35 +74,3 @@ def test_what_is_no_pattern_is_a_value_error_that_says_why(wrong, reason):
 
 def test_of_no_pattern_nothing_matches():
     assert not GlobGroup([]).matches("a")
-    assert covers([], GlobGroup([]))
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later", "expected"),
-    [
-        (["a.**"], "a.b", True),
-        (["a.**"], "a", True),
-        (["a.*"], "a", False),
-        (["a.*"], "a.b*", True),
-        (["a.b*"], "a.*", False),
-        (["**"], "a.**.b", True),
-        (["a.**", "b.**"], ["a.x", "b.y"], True),
-        (["*.a"], "**.a", False),
-        (["a", "a.*.**"], "a.**", True),
-        (["a*b*"], "a*b", True),
-        (["*ab*"], "*a*b*", False),
-    ],
-)
-def test_covering(earlier, later, expected):
-    assert covers([GlobGroup(each) for each in earlier], GlobGroup(later)) is expected
-
-
-def test_exclusions_count_on_both_sides():
-    assert not covers([GlobGroup("a.**", exclude="a.b")], GlobGroup("a.b"))
-    assert covers([GlobGroup("a.**", exclude="a.b")], GlobGroup("a.*", exclude="a.b"))
-    assert covers([GlobGroup("a.**", exclude="a.b"), GlobGroup("a.b")], GlobGroup("a.**"))
-
-
-def test_a_search_that_grows_too_large_is_given_up_without_an_answer():
-    hard = GlobGroup([f"*{x}*{y}*{z}*" for x in "abcd" for y in "efgh" for z in "ijkl"])
-    assert covers([hard], GlobGroup("*a*e*i*")) in (True, False)

@@ -1,0 +1,71 @@
+"""Every kind of hook in every shape of callable survives; the table in the docs is the proof."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modpack.core.hookspec import HOOK_KINDS
+from modpack.hooks.kinds import KINDS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "hook-matrix.md"
+
+WITH_TESTS_OF_THEIR_OWN = {"graph.capture_grad", "ddp.comm", "parametrization"}
+SHAPES = [
+    "function",
+    "lambda",
+    "closure over a collector",
+    "closure over a parameter",
+    "nested function",
+    "partial",
+    "method of an object",
+    "method of the model",
+    "callable object",
+    "`no_grad` function",
+    "`no_grad` nested function",
+    "function of `__main__`",
+]
+
+
+@pytest.fixture
+def table() -> list[list[str]]:
+    """The rows of the table, the head first."""
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    return [[part.strip() for part in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_table_in_the_docs_is_what_the_matrix_makes_today():
+    made = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "hook_matrix")], capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert made.stdout == PAGE.read_text(), "run: python tools/hook_matrix --write"
+
+
+def test_every_kind_has_a_row(table):
+    rows = {row[0].partition(",")[0] for row in table[2:]}
+    assert rows == set(KINDS) - WITH_TESTS_OF_THEIR_OWN
+    assert set(KINDS) | {"parametrization"} == HOOK_KINDS
+
+
+def test_every_shape_has_a_column(table):
+    assert table[0] == ["kind", *SHAPES]
+
+
+def test_nothing_is_lost_and_torch_alone_refuses(table):
+    """torch marks a public state-dict post hook with an attribute, which methods cannot have."""
+    others = {
+        (row[0], shape): cell
+        for row in table[2:]
+        for shape, cell in zip(SHAPES, row[1:], strict=True)
+        if cell != "yes"
+    }
+    assert others == {
+        ("state_dict_post", "method of an object"): "(1)",
+        ("state_dict_post", "method of the model"): "(1)",
+    }
+    page = PAGE.read_text()
+    assert "`AttributeError: 'method' object has no attribute '_from_public_api'`" in page
+    assert "0 lost or different" in page

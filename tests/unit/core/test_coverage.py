@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from modpack.core.coverage import covers
+from modpack.core.globs import GlobGroup
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "expected"),
+    [
+        (["a.**"], "a.b", True),
+        (["a.**"], "a", True),
+        (["a.*"], "a", False),
+        (["a.*"], "a.b*", True),
+        (["a.b*"], "a.*", False),
+        (["**"], "a.**.b", True),
+        (["a.**", "b.**"], ["a.x", "b.y"], True),
+        (["*.a"], "**.a", False),
+        (["a", "a.*.**"], "a.**", True),
+        (["a*b*"], "a*b", True),
+        (["*ab*"], "*a*b*", False),
+    ],
+)
+def test_covering(earlier, later, expected):
+    assert covers([GlobGroup(each) for each in earlier], GlobGroup(later)) is expected
+
+
+def test_exclusions_count_on_both_sides():
+    assert not covers([GlobGroup("a.**", exclude="a.b")], GlobGroup("a.b"))
+    assert covers([GlobGroup("a.**", exclude="a.b")], GlobGroup("a.*", exclude="a.b"))
+    assert covers([GlobGroup("a.**", exclude="a.b"), GlobGroup("a.b")], GlobGroup("a.**"))
+
+
+def test_of_nothing_everything_is_covered():
+    assert covers([], GlobGroup([]))
+    assert not covers([], GlobGroup("a"))
+    assert not covers([GlobGroup([])], GlobGroup("**"))
+
+
+def test_long_lists_are_compared_to_their_end():
+    names = [f"library_{number}.part.**" for number in range(300)]
+    assert covers([GlobGroup("**")], GlobGroup(names))
+    assert covers([GlobGroup(names[:200]), GlobGroup(names[100:])], GlobGroup(names))
+    assert not covers([GlobGroup(names[1:])], GlobGroup(names))
+
+
+def test_a_search_that_grows_too_large_is_given_up_without_an_answer():
+    """It is covered, but by a search through more states than anybody would wait for."""
+    hard = GlobGroup([f"*{x}*{y}*{z}*" for x in "abc" for y in "def" for z in "ghi"])
+    assert covers([hard], GlobGroup("*a*d*g*")) is False

@@ -1,0 +1,248 @@
+"""The walk, over sources that exist only in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from modpack.core.actions import Action
+from modpack.core.graph import Edge
+from modpack.core.imports import ImportKind
+from modpack.core.location import CodeKind, Location
+from modpack.discovery.walk import Walker
+
+
+class Library:
+    """An environment: sources by module path; a path that ends in ``.__init__`` is a package."""
+
+    def __init__(self, sources: Mapping[str, str], live: Mapping[str, str] | None = None) -> None:
+        self.sources = {name.removesuffix(".__init__"): text for name, text in sources.items()}
+        self.packages = {name.removesuffix(".__init__") for name in sources if "__init__" in name}
+        self.live = live or {}
+
+    def locate(self, module: str) -> Location | None:
+        if module not in self.sources:
+            return None
+        return Location(module, CodeKind.SOURCE, f"/lib/{module}", module in self.packages)
+
+    def read_source(self, location: Location) -> bytes:
+        return self.sources[location.module].encode()
+
+    def live_attribute(self, module: str, name: str) -> str | None:
+        return self.live.get(f"{module}.{name}")
+
+
+class Walk:
+    """A walker over one library, which interns everything unless told otherwise."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, str],
+        actions: Mapping[str, Action | None] | None = None,
+        live: Mapping[str, str] | None = None,
+    ) -> None:
+        self.asked: list[str] = []
+        self.actions = dict(actions or {})
+        self.walker = Walker([Library(sources, live)], self._decide)
+
+    def _decide(self, module: str) -> Action | None:
+        self.asked.append(module)
+        return self.actions.get(module, Action.INTERN)
+
+    def from_main(self, source: str) -> list[str]:
+        self.walker.provide("main", source.encode(), False, True)
+        return self.asked
+
+
+def test_modules_are_reached_in_breadth_and_each_is_decided_once():
+    walk = Walk({"a": "import c, d", "b": "import c", "c": "import a", "d": ""})
+    assert walk.from_main("import a, b") == ["a", "b", "c", "d"]
+
+
+def test_only_interned_modules_are_looked_into():
+    sources = {name: f"import of_{name}" for name in ("i", "e", "m", "d", "u")}
+    actions = {"e": Action.EXTERN, "m": Action.MOCK, "d": Action.DENY, "u": None}
+    walk = Walk(sources, actions)
+    assert walk.from_main("import i, e, m, d, u") == ["i", "e", "m", "d", "u", "of_i"]
+    assert list(walk.walker.undecided) == ["u"]
+
+
+def test_parents_are_reached_after_their_children_but_not_those_of_denied_ones():
+    walk = Walk({}, {"x.y": Action.DENY, "a.b.c": Action.EXTERN})
+    assert walk.from_main("import a.b.c, x.y") == ["a.b.c", "x.y", "a.b", "a"]
+    edges = walk.walker.graph.edges_to("a")
+    assert [(edge.importer, edge.kind) for edge in edges] == [("a.b", ImportKind.PARENT)]
+
+
+def test_type_checking_imports_leave_an_edge_and_are_not_followed():
+    walk = Walk({})
+    assert walk.from_main("import typing\nif typing.TYPE_CHECKING:\n    import a") == ["typing"]
+    assert walk.walker.graph.predecessors("a") == ("main",)
+
+
+def test_edges_keep_kind_line_and_names():
+    walk = Walk({})
+    walk.from_main("import a\ndef f():\n    from b import x, y\n")
+    graph = walk.walker.graph
+    assert graph.edges_to("a") == (Edge("main", "a", ImportKind.REQUIRED, 1),)
+    assert graph.edges_to("b") == (Edge("main", "b", ImportKind.FUNCTION, 3, ("x", "y")),)
+
+
+@pytest.mark.parametrize(
+    ("init", "live", "is_submodule"),
+    [
+        ("", {}, True),
+        ("x = 1", {}, False),
+        ("def x(): pass", {}, False),
+        ("from other import x", {}, False),
+        ("from . import x", {}, True),
+        ("", {"pkg.x": "attribute"}, False),
+        ("x = 1", {"pkg.x": "submodule"}, True),
+    ],
+)
+def test_a_name_from_a_package_is_an_attribute_before_it_is_a_submodule(init, live, is_submodule):
+    walk = Walk({"pkg.__init__": init, "pkg.x": "", "other": ""}, live=live)
+    assert ("pkg.x" in walk.from_main("from pkg import x")) is is_submodule
+
+
+def test_a_name_that_is_no_module_reaches_nothing():
+    walk = Walk({"pkg.__init__": ""})
+    assert walk.from_main("from pkg import x") == ["pkg"]
+
+
+def test_a_star_takes_the_submodules_that_all_names():
+    walk = Walk({"pkg.__init__": "__all__ = ['x', 'y']\ny = 1", "pkg.x": "", "pkg.z": ""})
+    assert walk.from_main("from pkg import *") == ["pkg", "pkg.x"]
+
+
+def test_given_sources_go_first_and_are_their_own_place():
+    walk = Walk({"a": "import from_library"})
+    walk.walker.provide("a", b"import from_user", False, True)
+    assert walk.asked == ["from_user"]
+    location = walk.walker.locate("a")
+    assert location is not None and location.file is None and location.kind is CodeKind.SOURCE
+    assert walk.walker.source("a") == b"import from_user"
+
+
+def test_given_submodules_are_submodules():
+    walk = Walk({})
+    walk.walker.provide("pkg", b"", True, True)
+    walk.walker.provide("pkg.x", b"", False, True)
+    walk.from_main("from pkg import x")
+    assert walk.walker.graph.predecessors("pkg.x") == ("main",)
+
+
+def test_without_following_nothing_is_reached():
+    walk = Walk({"a": "import b"})
+    walk.walker.provide("x.y", b"import a", False, False)
+    assert walk.asked == []
+
+
+def test_giving_another_source_forgets_what_the_first_one_imported():
+    walk = Walk({})
+    walk.from_main("import a")
+    walk.from_main("import b")
+    assert walk.walker.graph.successors("main") == ("b",)
+    assert "a" not in walk.walker.graph.reached()
+
+
+def test_an_undecided_module_is_brought_up_again():
+    walk = Walk({"a": "import b"}, {"a": None})
+    walk.from_main("import a")
+    walk.actions["a"] = Action.INTERN
+    walk.walker.retry()
+    assert walk.asked == ["a", "a", "b"]
+    assert list(walk.walker.undecided) == []
+
+
+def test_a_reopened_module_is_undecided_and_its_imports_are_no_longer_asked_for():
+    walk = Walk({"a": "import b"}, {"b": None})
+    walk.from_main("import a")
+    assert walk.walker.open_questions() == ["b"]
+    walk.actions["a"] = Action.EXTERN
+    walk.walker.reopen("a")
+    assert walk.walker.open_questions() == ["a"]
+    walk.walker.retry()
+    assert walk.walker.open_questions() == []
+
+
+def test_what_a_decision_brings_up_waits_for_its_turn():
+    order: list[str] = []
+    walker = Walker([Library({"a": "", "b": "", "c": ""})], lambda name: decide(name))
+
+    def decide(name: str) -> Action:
+        order.append(f"enter {name}")
+        if name == "a":
+            walker.provide("extra", b"import c", False, True)
+        order.append(f"leave {name}")
+        return Action.INTERN
+
+    walker.provide("main", b"import a, b", False, True)
+    assert order == [f"{what} {name}" for name in "abc" for what in ("enter", "leave")]
+
+
+def test_a_module_saved_while_it_is_decided_stays_saved():
+    walker = Walker([Library({"a": "x = 1"})], lambda name: decide(name))
+
+    def decide(name: str) -> Action:
+        walker.provide(name, b"x = 2", False, True)
+        return Action.MOCK
+
+    walker.provide("main", b"import a", False, True)
+    assert walker.actions["a"] is Action.INTERN
+
+
+def test_a_failing_decision_does_not_block_the_walk_for_ever():
+    walk = Walk({"a": "", "b": ""})
+    walk.actions = {"a": Action.INTERN}
+    failing = iter([True, False])
+
+    class Stopped(BaseException):
+        pass
+
+    original = walk._decide
+
+    def decide(name: str) -> Action | None:
+        if next(failing, False):
+            raise Stopped
+        return original(name)
+
+    walk.walker._decide = decide
+    with pytest.raises(Stopped):
+        walk.from_main("import a")
+    walk.walker.provide("second", b"import b", False, True)
+    assert walk.asked == ["b"]
+
+
+def test_environments_are_asked_in_order_unless_a_root_is_pinned():
+    first, second = Library({"a": "1", "a.x": "1"}), Library({"a": "2", "b": "2"})
+    walker = Walker([first, second], lambda name: Action.INTERN)
+    assert walker.source("a") == b"1" and walker.source("b") == b"2"
+    assert walker.pin("a", second) is None
+    assert walker.source("a") == b"2" and walker.locate("a.x") is None
+
+
+def test_a_root_cannot_be_pinned_elsewhere_once_its_modules_are_taken():
+    first, second = Library({"a": "1"}), Library({"a": "2"})
+    walker = Walker([first, second], lambda name: Action.INTERN)
+    walker.provide("main", b"import a", False, True)
+    assert walker.pin("a", second) == "a"
+    assert walker.source("a") == b"1"
+    assert walker.pin("a", first) is None
+
+
+def test_what_cannot_be_read_is_a_failed_scan():
+    class Unreadable(Library):
+        def read_source(self, location: Location) -> bytes:
+            raise PermissionError("not for you")
+
+    walker = Walker([Unreadable({"a": ""})], lambda name: Action.INTERN)
+    walker.provide("main", b"import a", False, True)
+    failure = walker.scan("a").failure
+    assert failure is not None and "not for you" in failure.reason
+
+
+def test_what_packaged_code_gets_on_loading_is_not_looked_for():
+    walk = Walk({})
+    assert walk.from_main("import torch_package_importer, _modpack_mock") == []

@@ -1,0 +1,430 @@
+"""Hooks without a package: captured as a value, restored onto another model, copied with it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import io
+import json
+import pickle
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, prune, spectral_norm
+
+import modpack
+from modpack import hooks
+
+X = torch.linspace(-1, 1, 6).reshape(2, 3)
+
+
+class Collector:
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def __call__(self, module: nn.Module, args: tuple, output: torch.Tensor) -> None:
+        self.seen.append(output.sum().item())
+
+    def note(self, grad: torch.Tensor) -> None:
+        self.seen.append(grad.sum().item())
+
+
+def add(module: nn.Module, args: tuple, output: torch.Tensor, amount: float = 1.0) -> torch.Tensor:
+    return output + amount
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
+
+
+def hooked() -> tuple[nn.Sequential, torch.optim.Optimizer]:
+    """A model with hooks of many kinds; its collector and its handle are attributes."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.collector = Collector()
+    weight, collector = model[2].weight, model.collector
+    offset = torch.full((3,), 0.5)
+    model[0].register_forward_hook(lambda module, args, output: output + weight.sum())
+    model.handle = model[0].register_forward_hook(collector)
+    model[0].register_forward_hook(functools.partial(add, amount=offset), prepend=True)
+    model[2].register_full_backward_hook(lambda m, gi, go: collector.seen.append("full"))
+    model[0].weight.register_hook(lambda grad: grad * 2)
+    model[0].bias.register_hook(collector.note)
+    model[2].bias.register_post_accumulate_grad_hook(lambda p: collector.seen.append("post"))
+    tensors = [model[2].weight, model[0].weight]
+    torch.autograd.graph.register_multi_grad_hook(tensors, lambda gs: collector.seen.append("all"))
+    optimizer.register_step_pre_hook(lambda opt, args, kwargs: collector.seen.append(opt))
+    hooks.attach(model, hooks.OutputGrad("1", lambda grad: grad * weight.mean()))
+    return model, optimizer
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    optimizer.zero_grad()
+    output = model(X)
+    output.pow(2).sum().backward()
+    optimizer.step()
+    grads = [parameter.grad.clone() for parameter in model.parameters()]
+    return [output.detach(), *grads, *(p.detach().clone() for p in model.parameters())]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+@pytest.fixture
+def lab(project):
+    """A module with a model and hooks."""
+    project(
+        {
+            "lab.py": """
+            import torch
+            from torch import nn
+            def net():
+                torch.manual_seed(0)
+                return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+            class Scale:
+                def __init__(self, weight): self.weight, self.by = weight, torch.tensor(3.)
+                def __call__(self, module, args, output): return output * self.weight.sum() * self.by
+            def hook(model):
+                model[0].register_forward_hook(Scale(model[1].weight))
+                offset = torch.arange(2.)
+                model[1].register_forward_hook(lambda module, args, output: output + offset)
+                model[1].weight.register_hook(lambda grad: grad * offset[1] * 5)
+            def run(model):
+                model(torch.ones(1, 3)).sum().backward()
+                return [p.grad.tolist() for p in model.parameters()]
+            """
+        }
+    )
+    import lab
+
+    return lab
+
+
+# -- capture and restore ------------------------------------------------------------------------
+
+
+def test_hooks_restored_onto_a_fresh_model_do_what_they_did():
+    model, optimizer = hooked()
+    captured = hooks.capture(model, optimizer)
+    fresh = net()
+    fresh.collector = Collector()
+    fresh_optimizer = torch.optim.SGD(fresh.parameters(), lr=0.1)
+    handles = hooks.restore(fresh, captured, fresh_optimizer)
+    assert list(handles) == [spec.name for spec in captured.specs]
+    assert same(step(fresh, fresh_optimizer), step(model, optimizer))
+    ours, theirs = model.collector.seen, fresh.collector.seen
+    assert ours.pop() is optimizer and theirs.pop() is fresh_optimizer
+    assert ours == theirs and len(ours) == 5
+
+
+def test_restored_hooks_refer_to_the_model_that_they_are_on():
+    model, _ = hooked()
+    captured = hooks.capture(model)
+    other = net(seed=1)
+    other.collector = Collector()
+    hooks.restore(other, captured)
+    closure = [*other[0]._forward_hooks.values()][1].__closure__
+    assert closure[0].cell_contents is other[2].weight
+    assert [*other[0]._forward_hooks.values()][2] is other.collector
+    output = other(X)
+    assert model.collector.seen == []
+    with torch.no_grad():
+        other[2].weight.zero_()
+    assert not torch.equal(other[0](X), other[0](X) + output.sum())
+
+
+def test_a_view_of_a_parameter_is_a_view_of_the_other_models_parameter():
+    model = net()
+    row = model[0].weight.detach()[1]
+    model[0].register_forward_hook(lambda module, args, output: output + row)
+    other = net(seed=1)
+    hooks.restore(other, hooks.capture(model))
+    with torch.no_grad():
+        other[0].weight[1] = 7
+    expected = nn.functional.linear(X, other[0].weight, other[0].bias) + 7
+    assert torch.equal(other[0](X), expected)
+
+
+def test_tensors_of_the_hooks_own_are_in_the_capture():
+    table = torch.arange(6.0).reshape(3, 2).t()
+    model = net()
+    model[2].register_forward_hook(lambda module, args, output: output + table[0, :2])
+    model[2].register_forward_hook(lambda module, args, output: output * table[1, :2])
+    captured = hooks.capture(model)
+    assert sum(map(len, captured.storages.values())) == 6 * 4
+    table.zero_()
+    other = net()
+    hooks.restore(other, captured)
+    assert torch.equal(other(X), (net()(X) + torch.tensor([0.0, 2.0])) * torch.tensor([1.0, 3.0]))
+
+
+def test_capturing_changes_nothing():
+    model, optimizer = hooked()
+    before = [dict(m._forward_hooks) for m in model.modules()], dict(model.__dict__)
+    hooks.capture(model, optimizer)
+    assert ([dict(m._forward_hooks) for m in model.modules()], dict(model.__dict__)) == before
+    twin, twin_optimizer = hooked()
+    assert same(step(model, optimizer), step(twin, twin_optimizer))
+
+
+def test_a_capture_is_a_frozen_value_that_shows_its_hooks():
+    model, _ = hooked()
+    captured = hooks.capture(model)
+    assert captured == hooks.capture(model)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        captured.specs = ()
+    assert "0/forward/1: " in str(captured)
+    assert "lambda module, args, output: output + weight.sum()" in str(captured)
+    assert "hooks=b" not in repr(captured)
+    assert str(hooks.capture(net())) == "no hooks"
+
+
+@pytest.mark.parametrize("way", ["pickle", "torch.save"])
+def test_a_capture_is_restored_in_another_process(way, tmp_path, lab, clean_python):
+    model = lab.net()
+    lab.hook(model)
+    captured = hooks.capture(model)
+    file = tmp_path / "hooks"
+    file.write_bytes(pickle.dumps(captured)) if way == "pickle" else torch.save(captured, file)
+    printed = clean_python(
+        """
+        import json, pickle, sys, torch
+        sys.path.insert(0, str(root))
+        import lab
+        from modpack import hooks
+        captured = (pickle.loads(file.read_bytes()) if way == "pickle"
+                    else torch.load(file, weights_only=False))
+        model = lab.net()
+        hooks.restore(model, captured)
+        print(json.dumps(lab.run(model)))
+        """,
+        way=way,
+        root=Path(lab.__file__).parent,
+        file=file,
+    ).stdout
+    assert json.loads(printed) == lab.run(model)
+
+
+def test_restoring_replaces_hooks_of_the_same_kinds_instead_of_doubling_them():
+    model, optimizer = hooked()
+    captured = hooks.capture(model, optimizer)
+    twin, twin_optimizer = hooked()
+    handles = hooks.restore(model, captured, optimizer)
+    hooks.restore(model, captured, optimizer)
+    assert same(step(model, optimizer), step(twin, twin_optimizer))
+    assert len(model.collector.seen) == len(twin.collector.seen)
+    handles["0/forward/0"].remove()  # a dead handle does no harm
+    assert len(model[0]._forward_hooks) == 3
+
+
+def test_only_the_hooks_that_are_asked_for():
+    model, _ = hooked()
+    captured = hooks.capture(model, hooks=lambda spec: spec.kind in ("forward", "tensor"))
+    assert {spec.kind for spec in captured.specs} == {"forward", "tensor"}
+    other = net()
+    other.collector = Collector()
+    handles = hooks.restore(other, captured, hooks=["0.weight/tensor/0"])
+    assert list(handles) == ["0.weight/tensor/0"]
+    assert not other[0]._forward_hooks
+    with pytest.raises(ValueError, match="no hook is called 'nothing'"):
+        hooks.restore(other, captured, hooks=["nothing"])
+
+
+def test_global_hooks_are_captured_and_restored_on_request_only(capsys):
+    handle = nn.modules.module.register_module_forward_hook(
+        lambda module, args, output: print("global")
+    )
+    try:
+        without, captured = hooks.capture(net()), hooks.capture(net(), global_hooks=True)
+    finally:
+        handle.remove()
+    assert without.specs == () and captured.specs[0].kind == "global.forward"
+    hooks.restore(net(), captured)
+    nn.Identity()(X)
+    assert capsys.readouterr().out == ""
+    handles = hooks.restore(net(), captured, restore_global=True)
+    nn.Identity()(X)
+    handles["global.forward/0"].remove()
+    nn.Identity()(X)
+    assert capsys.readouterr().out == "global\n"
+
+
+def test_what_the_other_model_lacks_is_named():
+    model, optimizer = hooked()
+    captured = hooks.capture(model)
+    with pytest.raises(modpack.ModpackError, match=r"refer to model\.collector, but here is no"):
+        hooks.restore(net(), captured)
+    other = net()
+    other.collector = Collector()
+    with pytest.raises(modpack.ModpackError, match="Remedy: pass optimizer="):
+        hooks.restore(other, hooks.capture(model, optimizer))
+    assert not any(module._forward_hooks for module in other.modules())
+
+
+def test_a_handle_that_only_the_captured_model_holds_is_no_obstacle():
+    model = net()
+    model.handle = model[0].register_forward_hook(lambda module, args, output: output * 2)
+    other = net()
+    hooks.restore(other, hooks.capture(model))
+    assert torch.equal(other(X), model(X))
+
+
+def test_a_hook_that_cannot_be_captured_is_named():
+    model, lock = net(), threading.Lock()
+    model[0].register_forward_hook(lambda module, args, output: lock and None)
+    with pytest.raises(modpack.PicklingError, match="hook '0/forward/0' -> lock.*Remedy"):
+        hooks.capture(model)
+
+
+def test_a_module_with_hooks_inside_a_hook_brings_them_along():
+    model, inner = net(), nn.Linear(3, 3)
+    inner.register_forward_hook(lambda module, args, output: output * 3)
+    model[0].register_forward_hook(lambda module, args, output: inner(output))
+    other = net()
+    hooks.restore(other, hooks.capture(model))
+    assert torch.equal(other(X), model(X))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: hooks.capture(3), "model must be a torch.nn.Module, not int"),
+        (lambda: hooks.capture(net(), 3), "optimizer must be a torch.optim.Optimizer"),
+        (lambda: hooks.restore(net(), b""), "captured must be a HookCapture, not bytes"),
+        (lambda: hooks.copy(None), "model must be a torch.nn.Module"),
+    ],
+)
+def test_arguments_are_checked(call, text):
+    with pytest.raises(TypeError, match=text):
+        call()
+
+
+def test_a_capture_of_an_unknown_version_is_refused():
+    captured = dataclasses.replace(hooks.capture(net()), version=99)
+    with pytest.raises(modpack.ModpackError, match="version 99 are not known"):
+        hooks.restore(net(), captured)
+
+
+# -- copy ---------------------------------------------------------------------------------------
+
+
+def test_a_copy_behaves_like_the_original_and_never_touches_it():
+    model, optimizer = hooked()
+    twin, twin_optimizer = hooks.copy(model, optimizer)
+    expected = step(*hooked())
+    assert same(step(twin, twin_optimizer), expected)
+    assert model.collector.seen == [] and len(twin.collector.seen) == 6
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert same(step(model, optimizer), expected)
+    assert len(twin.collector.seen) == 6
+
+
+def test_deepcopy_alone_shares_closures():
+    """The trap that copy is there for."""
+    model, _ = hooked()
+    twin = copy.deepcopy(model)
+    closure = [*twin[0]._forward_hooks.values()][1].__closure__
+    assert closure[0].cell_contents is model[2].weight
+    assert not twin[0].weight._backward_hooks
+
+
+def test_the_copys_handle_removes_the_copys_hook():
+    model, _ = hooked()
+    twin = hooks.copy(model)
+    twin.handle.remove()
+    assert len(twin[0]._forward_hooks) == 2 and len(model[0]._forward_hooks) == 3
+    twin(X)
+    assert twin.collector.seen == []
+
+
+def test_a_hook_that_is_registered_on_a_copy_overwrites_none():
+    model, _ = hooked()
+    twin = hooks.copy(model)
+    twin[0].register_forward_hook(lambda module, args, output: output)
+    assert len(twin[0]._forward_hooks) == 4
+
+
+def test_a_copy_of_a_copy_and_a_deepcopy_of_a_copy_work():
+    model = hooks.copy(hooks.copy(hooked()[0]))
+    assert torch.equal(copy.deepcopy(model)(X), hooked()[0](X))
+
+
+def test_utilities_of_torch_are_copied_once_and_still_work():
+    model = nn.Sequential(
+        spectral_norm(nn.Linear(3, 3)), nn.Linear(3, 3), parametrizations.weight_norm(nn.Linear(3, 2))
+    )
+    prune.l1_unstructured(model[1], "weight", amount=4)
+    scale = model[1].weight_orig
+    model[1].register_forward_hook(lambda module, args, output: output * scale.sum())
+    twin = hooks.copy(model)
+    for each in (model, twin):
+        each.eval()
+    assert torch.equal(twin(X), model(X))
+    assert len(twin[0]._forward_pre_hooks) == len(twin[1]._forward_pre_hooks) == 1
+    prune.remove(twin[1], "weight")
+    assert prune.is_pruned(model) and not prune.is_pruned(twin)
+
+
+def test_flags_of_hooks_are_copied():
+    model = net()
+    calls: list[object] = []
+    model.calls = calls
+    model[0].register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append(kwargs), with_kwargs=True
+    )
+    model[1].register_forward_hook(
+        lambda module, args, output: calls.append(output), always_call=True
+    )
+    twin = hooks.copy(model)
+    twin[0](input=X)
+    with pytest.raises(TypeError):
+        twin[1]("no tensor")
+    assert list(twin.calls[0]) == ["input"] and twin.calls[1] is None and calls == []
+
+
+def test_a_copy_leaves_collected_state_behind_on_request():
+    model = net()
+    features: OrderedDict[str, torch.Tensor] = OrderedDict()
+    model.features = features
+    model[1].register_forward_hook(lambda module, args, output: features.update(out=output))
+    model(X)
+    assert list(hooks.copy(model).features) == ["out"]
+    twin = hooks.copy(model, reset_state=True)
+    assert twin.features == {} and list(features) == ["out"]
+    twin(X)
+    assert list(twin.features) == ["out"]
+
+
+def test_importing_the_room_imports_no_torch():
+    code = "import sys, modpack, modpack.hooks as h; print('torch' in sys.modules, 'attach' in dir(h))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        modpack.hooks.nothing  # noqa: B018
+    assert all(getattr(modpack.hooks, name) is not None for name in modpack.hooks.__all__)
+
+
+def test_hooks_of_a_reloaded_model_are_captured_too(lab, tmp_path):
+    model = lab.net()
+    lab.hook(model)
+    modpack.save(model, tmp_path / "net.modpack")
+    loaded = modpack.load(tmp_path / "net.modpack")
+    assert lab.run(hooks.copy(loaded)) == lab.run(model)
+    assert loaded[0].weight.grad is None
+
+
+def test_a_capture_holds_bytes_and_plain_values_only():
+    """So that an auditor can look at it, and nothing of the model is in it."""
+    model, optimizer = hooked()
+    buffer = io.BytesIO()
+    torch.save(hooks.capture(model, optimizer), buffer)
+    assert b"Linear" not in buffer.getvalue() and b"SGD" not in buffer.getvalue()

@@ -1,0 +1,123 @@
+"""A hook that cannot be captured is one clear problem, which names it and what can be done."""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import modpack
+
+
+class Holder:
+    def __init__(self, value: object) -> None:
+        self.inner = [{"value": value}]
+
+    def __call__(self, *args: object) -> None:
+        return None
+
+    def method(self, *args: object) -> None:
+        return None
+
+
+def local_class() -> object:
+    class Local:
+        def __call__(self, *args: object) -> None:
+            return None
+
+    return Local()
+
+
+def without_source() -> object:
+    namespace: dict[str, object] = {"__name__": "nowhere"}
+    exec("def hook(module, args, output): return output", namespace)
+    return namespace["hook"]
+
+
+def closing_over(value: object) -> object:
+    def outer(module: nn.Module, args: tuple, output: torch.Tensor) -> None:
+        inner()
+
+    def inner() -> object:
+        return value
+
+    return outer
+
+
+LOCK, GENERATOR = threading.Lock(), (number for number in range(3))
+
+
+@pytest.mark.parametrize(
+    ("hook", "place", "reason"),
+    [
+        (closing_over(LOCK), " -> inner -> value", "lock.*Remedy: let the object that holds it"),
+        (closing_over(Holder(LOCK)), r" -> inner -> value\.inner\[0\]\['value'\]", "Remedy: "),
+        (Holder(GENERATOR), r" -> inner\[0\]\['value'\]", "generator.*Remedy: "),
+        (Holder(LOCK).method, r" -> self\.inner\[0\]\['value'\]", "lock.*Remedy: "),
+        (functools.partial(Holder(0), LOCK), r" -> args\[0\]", "lock.*Remedy: "),
+        (local_class(), "", "Local'> is not found.*Remedy: define the class at the top level"),
+        (closing_over(local_class()), " -> inner -> value", "Remedy: define the class"),
+        (without_source(), "", "no source.*Remedy: define it with def at the top level"),
+    ],
+    ids=[
+        "closure",
+        "attribute of an object in a closure",
+        "attribute",
+        "bound method",
+        "partial",
+        "local class",
+        "object of a local class",
+        "no source",
+    ],
+)
+@pytest.mark.parametrize("save", ["save_model", "save_pickle"])
+def test_the_problem_names_the_hook_the_path_from_it_and_the_remedy(hook, place, reason, save, tmp_path):
+    model = nn.ModuleDict({"layer1": nn.Linear(2, 2)})
+    model["layer1"].register_forward_hook(lambda module, args, output: None)
+    model["layer1"].register_forward_hook(hook)
+    with modpack.PackageExporter(None) as exporter:
+        with pytest.raises(modpack.PicklingError) as caught:
+            getattr(exporter, save)("net", "model.pkl", model)
+        exporter.extern("**")
+    assert caught.match(rf"\(at hook 'layer1/forward/1'{place}\): .*{reason}")
+    assert caught.value.path.startswith("hook 'layer1/forward/1'")
+
+
+def test_the_remedy_works(tmp_path):
+    model = nn.Linear(2, 2)
+    model.weight.register_hook(closing_over(LOCK))
+    with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:
+        exporter.extern("**")
+        with pytest.raises(modpack.PicklingError, match="hooks=lambda spec: spec.name") as caught:
+            exporter.save_model("net", "model.pkl", model)
+        advice = str(caught.value).partition("(hooks=")[2].removesuffix(")")
+        exporter.save_model("net", "model.pkl", model, hooks=eval(advice))
+        (status,) = exporter.hook_report()
+    assert (status.name, status.status) == ("weight/tensor/0", "left out")
+
+
+def test_hooks_of_the_optimizer_and_of_graphs_are_named_too():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    optimizer.register_step_pre_hook(closing_over(LOCK))
+    with pytest.raises(modpack.PicklingError, match="hook 'optimizer/optimizer.step_pre/0' -> inner"):
+        modpack.hooks.capture(model, optimizer)
+    modpack.hooks.attach(model, modpack.hooks.OutputGrad("", closing_over(LOCK)))
+    with pytest.raises(modpack.PicklingError, match="hook 'graph.output_grad/0' -> inner -> value"):
+        modpack.hooks.capture(model)
+
+
+def test_what_is_not_in_a_hook_is_named_by_its_place_in_the_object():
+    model = nn.Linear(2, 2)
+    model.lock = LOCK
+    model.register_forward_hook(closing_over(model))
+    with modpack.PackageExporter(None) as exporter:
+        with pytest.raises(modpack.PicklingError, match=r"\(at obj\.lock\)"):
+            exporter.save_model("net", "model.pkl", model)
+        optimizer = torch.optim.SGD(model.parameters())
+        optimizer.param_groups[0]["lock"] = LOCK
+        with pytest.raises(modpack.PicklingError, match=r"at optimizer\.param_groups\[0\]\['lock'\]"):
+            exporter.save_model("net", "model.pkl", nn.Linear(2, 2), optimizer)

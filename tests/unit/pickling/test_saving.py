@@ -1,0 +1,180 @@
+"""Pickling, with a context that only takes notes."""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import sys
+import threading
+from types import FunctionType, ModuleType
+
+import pytest
+import torch
+
+from modpack.errors import (
+    ModpackError,
+    ObjMismatchError,
+    ObjNotFoundError,
+    PicklingError,
+    TargetError,
+)
+from modpack.pickling.saving import Pickled, Reference, pickle_object
+
+
+class Notes:
+    """A context that names things as they name themselves, unless told otherwise."""
+
+    exporter = "the exporter"
+
+    def __init__(self, renames: dict[str, str] | None = None) -> None:
+        self.storages: list[int] = []
+        self.renames = renames or {}
+        self.failure: Exception | None = None
+        self.numbers = 0
+
+    def resolve(self, obj: object, name: str) -> Reference:
+        if self.failure is not None:
+            raise self.failure
+        module = str(getattr(obj, "__module__", "builtins"))
+        return Reference(self.renames.get(module, module), name, module)
+
+    def add_storage(self, storage: torch.UntypedStorage) -> str:
+        if self.failure is not None:
+            raise self.failure
+        self.storages.append(storage.nbytes())
+        return str(len(self.storages) - 1)
+
+    def add_attachment(self, data: bytes) -> str:
+        return "attached"
+
+    def next_reduce_id(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def module_name(self, module: ModuleType) -> str:
+        return module.__name__
+
+    def home_of(self, function: FunctionType) -> ModuleType | None:
+        return sys.modules.get(function.__module__)
+
+    def is_importable(self, function: FunctionType) -> bool:
+        return True
+
+
+def save(obj: object, notes: Notes | None = None, protocol: int = 3) -> Pickled:
+    return pickle_object(obj, context=notes or Notes(), resource="m/o.pkl", protocol=protocol)
+
+
+def load(saved: Pickled) -> tuple[object, list[object]]:
+    """What a pickle holds, and its persistent ids."""
+    pids: list[object] = []
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, pid: object) -> object:
+            pids.append(pid)
+            return pid
+
+    return Unpickler(io.BytesIO(saved.data)).load(), pids
+
+
+class Thing:
+    class Part:
+        pass
+
+
+class Packages:
+    def __reduce_package__(self, exporter: object) -> tuple[object, tuple[object, ...]]:
+        return print, (exporter, self.__dict__.get("x"))
+
+
+def test_plain_data_refers_to_nothing():
+    saved = save({"a": [1, 2.5, "text", None, True, b"x"], "b": (1, 2)})
+    assert load(saved) == ({"a": [1, 2.5, "text", None, True, b"x"], "b": (1, 2)}, [])
+    assert saved.references == () and saved.appended == b""
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_what_is_named_is_listed_once_in_the_order_of_first_use(protocol):
+    saved = save([Thing.Part(), Packages, Thing.Part, torch.float16], None, protocol)
+    named = [r.name for r in saved.references]
+    order = [named.index(name) for name in ("Thing.Part", "Packages", "float16")]
+    assert order == sorted(order)
+    assert len(saved.references) == len(set(saved.references))
+
+
+def test_the_new_module_path_is_the_one_in_the_pickle():
+    saved = save(Thing(), Notes({__name__: "shop.window"}))
+    assert b"shop.window" in saved.data and __name__.encode() not in saved.data
+    assert saved.references[-1] == Reference("shop.window", "Thing", __name__)
+
+
+def test_each_tensor_asks_for_its_storage():
+    notes = Notes()
+    whole = torch.ones(10)
+    _, pids = load(save([whole.untyped_storage(), whole[2:].untyped_storage()], notes))
+    assert notes.storages == [40, 40], "telling them apart is the context's work"
+    assert [(pid[0], pid[2:]) for pid in pids] == [
+        ("storage", ("0", "cpu", 40)),
+        ("storage", ("1", "cpu", 40)),
+    ]
+
+
+def test_an_object_that_packages_itself_is_asked_once():
+    notes, thing = Notes(), Packages()
+    (first, second), _ = load(save([thing, thing], notes))
+    assert first == second == ("reduce_package", 1, print, ("the exporter", None))
+    assert notes.numbers == 1
+
+
+def test_a_module_is_saved_by_its_path():
+    import json
+
+    obj, _ = load(save({"tool": json}))
+    assert obj == {"tool": ("module", "json")}
+
+
+@pytest.mark.parametrize("kind", [ObjNotFoundError, ObjMismatchError, ModpackError])
+def test_a_name_that_fails_is_a_pickling_error_of_its_kind_with_the_path(kind):
+    notes = Notes()
+    notes.failure = kind("no such thing")
+    with pytest.raises(kind) as failure:
+        save({"x": [Thing()]}, notes)
+    assert isinstance(failure.value, PicklingError)
+    assert (failure.value.resource, failure.value.path) == ("m/o.pkl", "obj['x'][0]")
+    assert str(failure.value) == "cannot pickle m/o.pkl (at obj['x'][0]): no such thing"
+
+
+def test_a_target_that_fails_is_no_fault_of_the_object():
+    notes = Notes()
+    notes.failure = TargetError("the disk is full")
+    with pytest.raises(TargetError, match=r"^the disk is full$"):
+        save(torch.ones(2).untyped_storage(), notes)
+
+
+def test_what_pickle_cannot_do_is_a_pickling_error_with_the_path():
+    with pytest.raises(PicklingError, match=r"at obj\[1\]\): cannot pickle '_thread\.lock'"):
+        save([0, threading.Lock()])
+
+
+def test_an_extension_code_is_refused_with_the_remedy():
+    copyreg.add_extension(__name__, "Thing", 0x1234)
+    try:
+        with pytest.raises(PicklingError, match=r"copyreg\.remove_extension"):
+            save(Thing())
+    finally:
+        copyreg.remove_extension(__name__, "Thing", 0x1234)
+
+
+def test_a_class_that_sys_modules_does_not_have_is_imported_by_its_path_on_loading():
+    stranger = type("Stranger", (), {"__module__": "not_in_sys_modules"})
+    saved = save([stranger])
+    pids: list[object] = []
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, pid: object) -> object:
+            pids.append(pid)
+            return type("Module", (), {"Stranger": stranger})
+
+    assert Unpickler(io.BytesIO(saved.data)).load() == [stranger]
+    assert pids == [("module", "not_in_sys_modules")]

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modpack.core.actions import Owner
+from modpack.core.location import CodeKind, Location
+from modpack.resolution.distributions import DistributionIndex, is_stdlib, normalised
+
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+@pytest.fixture
+def install(site: Path) -> Install:
+    def write(name: str, version: str, files: tuple[str, ...], **extra: str) -> Path:
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir()
+        requires = extra.pop("requires", "")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
+        )
+        (info / "RECORD").write_text("".join(f"{file},sha256=x,1\n" for file in files))
+        for key, text in extra.items():
+            (info / key.replace("__", ".")).write_text(text)
+        for file in files:
+            (site / file).parent.mkdir(parents=True, exist_ok=True)
+            (site / file).touch()
+        return info
+
+    return write
+
+
+def at(file: Path | str, module: str = "fakepkg") -> Location:
+    return Location(module, CodeKind.SOURCE, str(file))
+
+
+def test_a_file_belongs_to_the_distribution_that_lists_it(site, install):
+    install("Fake_Dist", "1.5", ("fakepkg/__init__.py", "fakepkg/part.py"))
+    index = DistributionIndex()
+    found = index.distribution_of("fakepkg.part", at(site / "fakepkg/part.py"))
+    assert found is not None
+    assert (found.name, found.version, found.pin) == ("Fake_Dist", "1.5", "Fake_Dist==1.5")
+    assert index.owner("fakepkg", at(site / "fakepkg/__init__.py")) is Owner.INSTALLED
+
+
+def test_a_loose_file_beside_it_belongs_to_nobody(site, install, tmp_path):
+    install("fakedist", "1.5", ("fakepkg/__init__.py",))
+    index = DistributionIndex()
+    for loose in (site / "fakepkg/added.py", tmp_path / "fakepkg/__init__.py", site / "fakepkg"):
+        assert index.distribution_of("fakepkg", at(loose)) is None
+        assert index.owner("fakepkg", at(loose)) is Owner.LOCAL
+    assert index.owner("fakepkg", None) is Owner.LOCAL
+
+
+def test_a_listed_name_that_only_begins_alike_is_another_file(site, install):
+    install("fakedist", "1.5", ("fakepkg.pyi",))
+    assert DistributionIndex().distribution_of("fakepkg", at(site / "fakepkg.py")) is None
+
+
+def test_an_editable_install_is_ones_own_code(site, install, tmp_path):
+    source = tmp_path / "checkout"
+    info = {"url": source.as_uri(), "dir_info": {"editable": True}}
+    install("fakedist", "1.5", ("__editable__.pth",), direct_url__json=json.dumps(info))
+    index = DistributionIndex()
+    found = index.distribution_of("fakepkg", at(source / "src/fakepkg.py"))
+    assert found is not None and found.editable
+    assert index.owner("fakepkg", at(source / "src/fakepkg.py")) is Owner.LOCAL
+    inside = source / ".venv/lib/site-packages/x.py"
+    assert index.distribution_of("x", at(inside)) is None
+
+
+def test_without_a_record_the_list_of_top_level_names_counts(site):
+    info = site / "oldstyle-2.0.egg-info"
+    info.mkdir()
+    (info / "PKG-INFO").write_text("Metadata-Version: 1.2\nName: oldstyle\nVersion: 2.0\n")
+    (info / "top_level.txt").write_text("oldpkg\n_oldhelp\n")
+    index = DistributionIndex()
+    found = index.distribution_of("oldpkg.x", at(site / "oldpkg/x.py"))
+    assert found is not None and found.pin == "oldstyle==2.0"
+    assert index.distribution_of("other", at(site / "other.py")) is None
+
+
+def test_what_python_and_torch_bring_needs_no_place():
+    index = DistributionIndex()
+    assert index.owner("json.decoder", None) is Owner.STDLIB
+    assert index.owner("sys", None) is Owner.STDLIB
+    assert index.owner("torch.nn", None) is Owner.RUNTIME
+    assert index.owner("modpack.core", None) is Owner.RUNTIME
+    assert index.owner("torchvision", None) is Owner.LOCAL
+    assert is_stdlib("_thread") and not is_stdlib("numpy")
+
+
+def test_requirements_are_followed_to_their_end(site, install):
+    install("fake_a", "1", ("a.py",), requires="Requires-Dist: Fake.B[extra]>=1\n")
+    install("fake_b", "1", ("b.py",), requires='Requires-Dist: fake-c; python_version > "3"\n')
+    install("fake_c", "1", ("c.py",), requires="Requires-Dist: fake_a; extra == 'loop'\n")
+    index = DistributionIndex()
+    found = index.distribution_of("a", at(site / "a.py"))
+    assert found is not None
+    assert index.required_closure(found) == {"fake-b", "fake-c"}
+
+
+def test_names_are_compared_as_pep_503_does():
+    assert normalised("A.b--C__d") == "a-b-c-d"

@@ -1,0 +1,92 @@
+"""Makes each cell's model, packages it, loads it into the same process, and writes down all."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from reloading import forget_process_wide_choice, reloaded
+
+import modpack
+from matrixlib.net import Net, made, observed
+from matrixlib.registering import ROWS, Row
+from matrixlib.shapes import SHAPES, Pair
+
+OF_A_SCRIPT = "function of `__main__`"
+
+
+def package_all(of_script: Pair, package: Path, notes: Path) -> None:
+    """Write a package with the model of every cell, and what was observed of the originals.
+
+    Args:
+        of_script: two functions of ``__main__``.
+        package: where to write the package.
+        notes: where to write, for each cell, what was observed.
+    """
+    shapes: dict[str, Callable[[Net], Pair]] = {**SHAPES, OF_A_SCRIPT: lambda net: of_script}
+    cells = [(row, shape) for row in ROWS for shape in shapes]
+    told: dict[str, dict[str, Any]] = {}
+    with modpack.PackageExporter(package) as exporter:
+        exporter.intern("matrixlib.**")
+        exporter.save_module("matrixlib.net")
+        for number, (row, shape) in enumerate(cells):
+            told[f"{row}|{shape}"] = _cell(exporter, number, row, shapes[shape])
+    importer = modpack.PackageImporter(package)
+    for cell, note in told.items():
+        if "refused" not in note:
+            note["in process"] = reloaded(importer, note["record"], cell.partition("|")[0])
+    notes.write_text(json.dumps(told))
+
+
+def _cell(exporter: Any, number: int, row: str, shape: Callable[[Net], Pair]) -> dict[str, Any]:
+    record = f"cell{number}.pkl"
+    without = observed(row, *made())
+    with _hooked(ROWS[row], shape, swapped=True) as (failure, net, optimizer):
+        swapped = None if failure else observed(row, net, optimizer)
+    with _hooked(ROWS[row], shape) as (failure, net, optimizer):
+        if failure:
+            return {"refused": failure}
+        is_global = row.startswith("global.")
+        exporter.save_model("net", record, net, optimizer=optimizer, global_hooks=is_global)
+        original = observed(row, net, optimizer)
+    return {
+        "record": record,
+        "original": original,
+        "has effect": original != without,
+        "shows order": original != swapped,
+    }
+
+
+@contextmanager
+def _hooked(
+    row: Row, shape: Callable[[Net], Pair], swapped: bool = False
+) -> Iterator[tuple[str | None, Net, Any]]:
+    """A fresh model with its two hooks, or torch's reason for not taking them."""
+    net, optimizer = made()
+    handles: list[Any] = []
+    double, shift = shape(net)
+    pair = (shift, double) if swapped else (double, shift)
+    _forget_marks(pair)
+    try:
+        if row.at_once:
+            handles.append(row.register(net, optimizer, *pair))
+        else:
+            flags = {"prepend": True} if row.prepends else {}
+            handles.append(row.register(net, optimizer, pair[0]))
+            handles.append(row.register(net, optimizer, pair[1], **flags))
+        yield None, net, optimizer
+    except (AttributeError, RuntimeError, TypeError) as failure:
+        if handles:
+            raise
+        yield f"{type(failure).__name__}: {failure}", net, optimizer
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _forget_marks(pair: Pair) -> None:
+    """Torch marks hooks and the process for good; each cell starts anew."""
+    forget_process_wide_choice()
+    for hook in pair:
+        vars(getattr(hook, "__func__", hook)).pop("_from_public_api", None)
