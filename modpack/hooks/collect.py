@@ -77,6 +77,7 @@ class HookCollector:
     on_graphs: list[Group] = field(default_factory=list)
     references_stay: bool = True
     _told: int = 0
+    _orders: list[tuple[Any, str, list[int]]] = field(default_factory=list)
     _parametrized: list[torch.nn.Module] = field(default_factory=list)
     _hooks: list[Collected] = field(default_factory=list)
     _groups: Groups = field(default_factory=Groups)
@@ -154,6 +155,7 @@ class HookCollector:
         collected = sorted(self._hooks, key=_registration_order)
         self._hooks = []
         self._told = len(self.native)
+        orders, self._orders = self._orders, []
         attached = attachment_specs(collected, names, self.is_importable)
         specs = [attached.get(id(c.found.hook)) or self._spec(c, names) for c in collected]
         once = {spec.name: spec for spec in specs}.values()  # several hooks may share one
@@ -168,6 +170,7 @@ class HookCollector:
             ],
             "dropped": [(c.kind, c.target) for c in collected if _is_in_a_table(c)],
             "next_id": RemovableHandle.next_id,
+            "orders": orders,
             "handles": list(self._linked_handles()),
         }
         return [*wanted, *self._parametrizations(names)], payload
@@ -184,6 +187,8 @@ class HookCollector:
             for found in kind.find(target):
                 if travels_natively(found.hook):
                     self.native.append((target, kind.name, found.hook))
+                    if len(ranks) > 1:  # the others are registered again, among those that stay
+                        self._orders.append((target, kind.tables[0], list(ranks)))
                     continue
                 if is_silent(found.hook) or belongs_to_wrapper(found.hook):
                     continue

@@ -56,6 +56,8 @@ def register_payload(
             registered = row.register(target, hook, flags)
             handles[name] = handle_of(hook, registered, handles.get(name))
             fresh.update(_made(row, target, identities, registered))
+    for target, table, identities in payload["orders"]:
+        _reorder(target, table, identities, fresh)
     for handle, owner, table, identity, extras in payload["handles"]:
         known = fresh.get((id(owner), table, identity))
         if known is not None:
@@ -110,6 +112,16 @@ def _made(
             yield (id(member), row.tables[0], identity), handle
     elif isinstance(registered, RemovableHandle):
         yield (id(target), row.tables[0], identities[0]), registered
+
+
+def _reorder(target: Any, table: str, identities: list[int], fresh: Fresh) -> None:
+    """Bring hooks that stayed and hooks that were registered again into their common order."""
+    holder = getattr(target, table)
+    for identity in identities:
+        handle = fresh.get((id(target), table, identity))
+        now = identity if handle is None else handle.id
+        if now in holder:
+            holder[now] = holder.pop(now)
 
 
 def _link(

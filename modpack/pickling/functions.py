@@ -95,7 +95,7 @@ def make_function(
     text = FunctionText(*fields)
     name, qualname, module = identity
     filename = _shown_source(text, f"{module}:{text.line} {qualname}")
-    code = compiled_function(text, filename).replace(co_name=name)
+    code = compiled_function(text, filename)
     by_name = dict(zip(text.free, cells, strict=True))
     namespace = home if isinstance(home, GlobalNames) else vars(home)
     if isinstance(home, GlobalNames):
@@ -183,10 +183,17 @@ def _plain_annotations(function: FunctionType) -> dict[str, Any]:
 def _shown_source(text: FunctionText, place: str) -> str:
     """Let tracebacks and :mod:`inspect` show the source; returns the name to compile it under.
 
-    The lines keep the numbers that they have in the file that they come from.
+    The lines keep the numbers that they have in the file that they come from. The line before
+    them makes them parse, so that the function, and those inside it, can be saved again.
     """
-    content = f"{text.source}\n"
+    before = "\n"
+    if text.is_lambda:
+        before = "(\n"
+    elif text.source[:1].isspace():
+        before = f"class {text.class_name}:\n" if text.class_name else "if True:\n"
+    content = f"{text.source}\n" + (")\n" if text.is_lambda and text.line > 1 else "")
     filename = f"<modpack {place} {zlib.crc32(content.encode()):08x}>"
-    lines = ["\n"] * (text.line - 1) + io.StringIO(content).readlines()
+    above = ["\n"] * (text.line - 2) + [before] if text.line > 1 else []
+    lines = above + io.StringIO(content).readlines()
     linecache.cache[filename] = (len(content), None, lines, filename)
     return filename

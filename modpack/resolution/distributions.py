@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -34,6 +36,21 @@ def is_stdlib(module: str) -> bool:
     """
     root = root_of(module)
     return root in sys.stdlib_module_names or root in sys.builtin_module_names
+
+
+def _is_elsewhere(root: str) -> bool:
+    """Whether the import system finds a standard library name outside the standard library."""
+    loaded = sys.modules.get(root)
+    if loaded is None:
+        spec = PathFinder.find_spec(root) if root not in sys.builtin_module_names else None
+    else:
+        spec = getattr(loaded, "__spec__", None)
+    origin = getattr(spec, "origin", None)
+    if not isinstance(origin, str) or not Path(origin).is_file():
+        return False  # built in, frozen, zipped, or not there at all
+    homes = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    at_home = any(Path(origin).is_relative_to(home) for home in homes if home)
+    return not at_home or _in_site_packages(Path(origin))
 
 
 @dataclass(frozen=True)
@@ -77,13 +94,19 @@ class DistributionIndex:
 
     def owner(self, module: str, location: Location | None) -> Owner:
         """Who is responsible for a module, where it was found."""
-        if is_stdlib(module):
+        if is_stdlib(module) and not self._is_shadowed(root_of(module)):
             return Owner.STDLIB
         if root_of(module) in RUNTIME_ROOTS:
             return Owner.RUNTIME
         distribution = self.distribution_of(module, location)
         installed = distribution is not None and not distribution.editable
         return Owner.INSTALLED if installed else Owner.LOCAL
+
+    def _is_shadowed(self, root: str) -> bool:
+        """Whether a file of the user's has the name of a standard library module and wins."""
+        if root not in self._shadowed:
+            self._shadowed[root] = _is_elsewhere(root)
+        return self._shadowed[root]
 
     def distribution_of(self, module: str, location: Location | None) -> Distribution | None:
         """The distribution that provides a module; None for loose code."""
@@ -112,6 +135,10 @@ class DistributionIndex:
 
     @cached_property
     def _owners(self) -> dict[str, Distribution | None]:
+        return {}
+
+    @cached_property
+    def _shadowed(self) -> dict[str, bool]:
         return {}
 
     @cached_property

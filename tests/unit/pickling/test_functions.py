@@ -516,12 +516,45 @@ def test_each_of_several_lambdas_of_one_line_shows_its_own_source(cell):
     assert (inspect.getsource(one), inspect.getsource(two)) == ("lambda: 1\n", "lambda: 2\n")
 
 
-def test_a_reloaded_function_can_be_saved_again(cell):
-    make = cell("def make(a):\n    return lambda x: x + a\n")["make"]
-    once = reloaded(make(1))
+AGAIN = """
+import functools
+def make(a):
+    def outer(x):
+        def inner(y): return x + y + a
+        return inner
+    return outer
+def lambdas(a):
+    return (lambda x:
+            lambda y: x + y + a)
+def shown(function):
+    @functools.wraps(function)
+    def wrapper(*args): return function(*args)
+    return wrapper
+def decorated(a):
+    @shown
+    def outer(x): return lambda y: x + y + a
+    return outer
+class Private:
+    __z = 0
+    def make(self, a):
+        def outer(x):
+            def inner(y): return x + y + a + self.__z
+            return inner
+        return outer
+"""
+
+
+@pytest.mark.parametrize("name", ["make", "lambdas", "decorated", "Private().make"])
+def test_a_reloaded_function_can_be_saved_again(project, name):
+    project({"again.py": AGAIN})
+    import again
+
+    outer = eval(name, vars(again))(100)
+    once = reloaded(outer)
     twice = reloaded(once)
-    assert twice(1) == 2
-    assert text_of(twice) == text_of(once) == text_of(make(1))
+    assert twice(1)(10) == 111
+    assert text_of(twice) == text_of(once) == text_of(outer)
+    assert reloaded(twice(1))(10) == 111  # and so can those that it makes
 
 
 # -- no source -----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,3 +114,24 @@ def test_requirements_are_followed_to_their_end(site, install):
 
 def test_names_are_compared_as_pep_503_does():
     assert normalised("A.b--C__d") == "a-b-c-d"
+
+
+def test_the_whole_standard_library_belongs_to_python():
+    index = DistributionIndex()
+    names = [name for name in sys.stdlib_module_names if not name.startswith("_")]
+    assert {index.owner(name, None) for name in names} == {Owner.STDLIB}
+
+
+def test_a_local_file_that_shadows_a_standard_library_module_is_the_users(clean_python, tmp_path):
+    (tmp_path / "statistics.py").write_text("")
+    clean_python(
+        """
+        import sys
+        sys.path.insert(0, folder)
+        from modpack.resolution.distributions import DistributionIndex
+        owner = DistributionIndex().owner
+        assert owner("statistics", None).value == "local", owner("statistics", None)
+        assert owner("json", None).value == owner("sys", None).value == "stdlib"
+        """,
+        folder=str(tmp_path),
+    )
