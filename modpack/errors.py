@@ -18,6 +18,7 @@ __all__ = [
     "NotAPackageError",
     "ObjMismatchError",
     "ObjNotFoundError",
+    "PackageNotFoundError",
     "PicklingError",
     "RecordNotFoundError",
     "TargetError",
@@ -53,6 +54,13 @@ class ArchiveError(ModpackError):
 
 class NotAPackageError(ArchiveError):
     """The file is no zip archive, or a zip archive that is no package."""
+
+
+class PackageNotFoundError(NotAPackageError, FileNotFoundError):
+    """There is no file where a package should be."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class UnsupportedVersionError(ArchiveError):

@@ -305,9 +305,10 @@ class PackageExporter:
             TypeError, ValueError: an argument is none of these, or no hook has a name.
             PicklingError: something cannot be saved; named by its attribute path.
         """
-        from modpack.packing.hooked import HookOptions
+        from modpack.packing.hooked import HookOptions, require_optimizer
 
         require_type(global_hooks, bool, "global_hooks", "a bool")
+        require_optimizer(optimizer)
         options = HookOptions(hooks, global_hooks, {"optimizer": optimizer}, reset_state)
         self._save(package, resource, model, dependencies, pickle_protocol, options)
 

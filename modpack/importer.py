@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from modpack.archive import layout
 from modpack.archive.layout import is_internal
 from modpack.archive.manifest import package_digest, read_manifest, verify_records
-from modpack.archive.reader import open_archive
+from modpack.archive.reader import open_archive, refuse_state_files
 from modpack.archive.specs import read_specs
 from modpack.core.directory import Directory
 from modpack.core.globs import GlobPattern
 from modpack.core.names import package_folder, require_module_name, resource_record, root_of
-from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError, NotAPackageError
+from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError
 from modpack.hermetic.environment import PackageEnvironment
 from modpack.hermetic.finder import FolderResources
 from modpack.hermetic.index import Entry, EntryKind, ModuleIndex
@@ -352,9 +352,7 @@ class PackageImporter(Importer):
 
     def _open(self, module_allowed: Callable[[str], bool], namespace: str) -> None:
         self.filename = self._archive.source
-        if self._archive.has("data.pkl") and not self._archive.has(layout.EXTERN_MODULES):
-            reason = "it was written by torch.save or torch.jit.save. Remedy: torch.load"
-            raise NotAPackageError(self.filename, reason)
+        refuse_state_files(self._archive)
         self.extern_modules = self._read_externs()
         _refuse_disallowed(self.filename, self.extern_modules, module_allowed)
         digest = self._verified_digest()

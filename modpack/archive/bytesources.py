@@ -7,7 +7,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 
-from modpack.errors import ArchiveError, NotAPackageError
+from modpack.errors import ArchiveError, NotAPackageError, PackageNotFoundError
 
 __all__ = ["BufferBytes", "ByteSource", "FileBytes"]
 
@@ -53,7 +53,7 @@ class FileBytes(ByteSource):
         try:
             self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except FileNotFoundError as error:
-            raise NotAPackageError(label, "there is no such file") from error
+            raise PackageNotFoundError(label, "there is no such file") from error
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise NotAPackageError(label, f"it cannot be opened: {_why(error)}") from error
         self._seeking = threading.Lock()

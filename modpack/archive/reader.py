@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
+from modpack.archive import layout
 from modpack.archive.base import Archive, DataRange
 from modpack.archive.bytesources import BufferBytes, FileBytes
 from modpack.archive.folderarchive import FolderArchive
@@ -12,7 +13,7 @@ from modpack.archive.limits import DEFAULT_LIMITS, Limits
 from modpack.archive.ziparchive import ZipArchive
 from modpack.errors import ArchiveError, NotAPackageError
 
-__all__ = ["Archive", "DataRange", "open_archive"]
+__all__ = ["Archive", "DataRange", "open_archive", "refuse_state_files"]
 
 
 def open_archive(
@@ -51,6 +52,17 @@ def open_archive(
     if os.path.isdir(path):
         return FolderArchive(path, limits)
     return _open_content(FileBytes(path, path), limits)
+
+
+def refuse_state_files(archive: Archive) -> None:
+    """Tell files of ``torch.save`` and ``torch.jit.save``, which are zips as well, from packages.
+
+    Raises:
+        NotAPackageError: it is such a file.
+    """
+    if archive.has("data.pkl") and not archive.has(layout.EXTERN_MODULES):
+        reason = "it was written by torch.save or torch.jit.save. Remedy: torch.load"
+        raise NotAPackageError(archive.source, reason)
 
 
 def _open_content(content: FileBytes | BufferBytes, limits: Limits) -> Archive:

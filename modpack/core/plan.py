@@ -33,6 +33,10 @@ class PackagingErrorReason(Enum):
     SOURCE_NOT_PARSABLE = (
         "Its source is no Python that this interpreter can read. Extern or mock it."
     )
+    DEFINED_IN_SCRIPT = (
+        "It is defined in the script that runs, which cannot be imported elsewhere. "
+        "Move it into a module."
+    )
     DEPENDENCY_RESOLUTION_FAILED = "Its dependencies could not be resolved."
     NO_ACTION = "No rule decides it. Intern it, extern it, or mock it."
     DENIED = "It is needed, but a rule denies it."
@@ -73,6 +77,7 @@ class NoteKind(str, Enum):
     EXTERN_NEEDS_INTERNED = "extern-needs-interned"
     DYNAMIC_IMPORT = "dynamic-import"
     STAR_IMPORT_OF_MOCK = "star-import-of-mock"
+    UNUSED_RULE = "unused-rule"
     ABSENT = "absent"
 
     @property

@@ -141,4 +141,3 @@ def _listener(
         heard.append((action, module))
 
     return hear
-

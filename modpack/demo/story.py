@@ -147,7 +147,7 @@ def _verdict(console: Console, checks: tuple[Check, ...], keep: Path | None) -> 
         return 1
     console.print(Text(f"All {len(checks)} promises were kept.", "bold green"))
     if keep is None:
-        console.print("Run it with --keep FOLDER to look at the project and the package.")
+        console.print("Run modpack demo --keep FOLDER to look at the project and the package.")
     else:
         console.print(f"The project and the package are in {keep}.", highlight=False)
     return 0

@@ -12,7 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from modpack.errors import ObjMismatchError, ObjNotFoundError
+from modpack.errors import ModpackError, ObjMismatchError, ObjNotFoundError
 from modpack.hooks.collect import HookCollector
 from modpack.hooks.graphbound import GraphHandle
 from modpack.hooks.naming import Names
@@ -40,10 +40,20 @@ class _ThisProcess(Importer):
         return sys.modules.get(module_name)
 
 
+class _NoExporter:
+    """What ``__reduce_package__`` is called with: there is no package to write to."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ModpackError(
+            "it packages itself, which needs an exporter. Remedy: save the model with "
+            "modpack.save, or make it a part of the model"
+        )
+
+
 class ModelParts:
     """The parts of a model, and where references and storages of its hooks go."""
 
-    exporter = None
+    exporter = _NoExporter()
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         self.model = model

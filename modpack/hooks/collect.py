@@ -152,6 +152,9 @@ class HookCollector:
         Returns:
             The specs, and a payload with the hooks in the order in which to register them.
         """
+        for each in self._hooks:
+            if each.group is not None:
+                each.group.settle()
         collected = sorted(self._hooks, key=_registration_order)
         self._hooks = []
         self._told = len(self.native)
@@ -160,8 +163,8 @@ class HookCollector:
         specs = [attached.get(id(c.found.hook)) or self._spec(c, names) for c in collected]
         once = {spec.name: spec for spec in specs}.values()  # several hooks may share one
         wanted = [spec for spec in once if self.wanted(spec)]
-        self.left_out.extend(spec for spec in once if spec not in wanted)
         taken = {spec.name for spec in wanted}
+        self.left_out.extend(spec for spec in once if spec.name not in taken)
         payload = {
             "hooks": [
                 (spec.name, c.kind, c.target, dict(c.found.flags), c.identities, c.found.hook)

@@ -7,10 +7,11 @@ import functools
 import sys
 import textwrap
 from collections.abc import Iterator
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import TypeGuard
 
 from modpack.core.hookspec import CallableSpec
-from modpack.pickling.functions import closed_over, named_globals
+from modpack.pickling.functions import SCRIPTS, closed_over, named_globals
 from modpack.pickling.functiontext import FunctionText, NoSourceError, text_of
 from modpack.resolution.importers import importer_of
 
@@ -24,17 +25,17 @@ def describe(hook: object, importable: bool) -> CallableSpec:
         hook: the callable.
         importable: whether it is a function that can be imported by its name.
     """
-    state = tuple(state_of(hook))
-    if importable:
-        return CallableSpec("reference", name_of(hook), state=state)
+    if importable or isinstance(hook, type) or _is_builtin_function(hook):
+        return CallableSpec("reference", name_of(hook))
     texts = list(_texts(hook))
     sources = dict.fromkeys(_readable(text) for _, text in texts)
-    source = "\n\n".join(sources) or None
-    if isinstance(hook, FunctionType):  # pickling reports it if there is no source
-        return CallableSpec("source", name_of(hook), source, _place(hook), state)
-    by = "reference" if isinstance(hook, (BuiltinFunctionType, type)) else "object"
-    place = _place(texts[0][0]) if texts else None
-    return CallableSpec(by, name_of(hook), source, place, state)
+    return CallableSpec(
+        by="source" if isinstance(hook, FunctionType) else "object",
+        name=name_of(hook),
+        source="\n\n".join(sources) or None,  # pickling reports it if there should be one
+        place=f"{_module_of(texts[0][0])}:{texts[0][1].line}" if texts else None,
+        state=tuple(state_of(hook)),
+    )
 
 
 def name_of(hook: object) -> str:
@@ -44,8 +45,10 @@ def name_of(hook: object) -> str:
     if isinstance(hook, MethodType):
         return f"{name_of(hook.__func__)} (bound)"
     qualname = getattr(hook, "__qualname__", None)
+    if _is_bound_builtin(hook):
+        return f"{_module_of(type(hook.__self__))}.{qualname} (bound)"
     if isinstance(qualname, str):
-        return f"{_module_of(hook)}.{qualname}"
+        return f"{_module_of(getattr(hook, '__objclass__', hook))}.{qualname}"
     return f"instance of {_module_of(type(hook))}.{type(hook).__qualname__}"
 
 
@@ -56,10 +59,23 @@ def state_of(hook: object) -> dict[str, object]:
         return {**state_of(hook.func), **bound, **hook.keywords}
     if isinstance(hook, MethodType):
         return {"self": hook.__self__}
+    if _is_bound_builtin(hook):
+        return {"self": hook.__self__}
     if isinstance(hook, FunctionType):
         return dict(closed_over(hook))
     attributes = getattr(hook, "__dict__", None)
     return dict(attributes) if isinstance(attributes, dict) else {}
+
+
+def _is_bound_builtin(hook: object) -> TypeGuard[BuiltinFunctionType]:
+    """Whether it is a method, written in C, of an object: ``seen.append``."""
+    if not isinstance(hook, BuiltinFunctionType):
+        return False
+    return not isinstance(hook.__self__, (type, ModuleType, type(None)))
+
+
+def _is_builtin_function(hook: object) -> bool:
+    return isinstance(hook, BuiltinFunctionType) and not _is_bound_builtin(hook)
 
 
 def _texts(hook: object) -> Iterator[tuple[FunctionType, FunctionText]]:
@@ -84,7 +100,7 @@ def _texts(hook: object) -> Iterator[tuple[FunctionType, FunctionText]]:
             except NoSourceError:  # pickling it reports that as an error, with the path to it
                 continue
             todo.extend(value for _, value in closed_over(part))
-            todo.extend(named_globals(part).values() if part.__module__ == "__main__" else ())
+            todo.extend(named_globals(part).values() if part.__module__ in SCRIPTS else ())
 
 
 def _needs_source(function: FunctionType) -> bool:
@@ -92,7 +108,7 @@ def _needs_source(function: FunctionType) -> bool:
     found: object = sys.modules.get(function.__module__ or "")
     for part in function.__qualname__.split("."):
         found = getattr(found, part, None)
-    return found is not function or function.__module__ == "__main__"
+    return found is not function or function.__module__ in SCRIPTS
 
 
 def _readable(text: FunctionText) -> str:
@@ -103,10 +119,6 @@ def _readable(text: FunctionText) -> str:
     exact, shifted = ast.parse(f"if True:\n{text.source}").body[0], ast.parse(dedented).body[0]
     inside = exact.body[0] if isinstance(exact, ast.If) else exact
     return dedented if ast.dump(inside) == ast.dump(shifted) else text.source
-
-
-def _place(function: FunctionType) -> str:
-    return f"{_module_of(function)}:{function.__code__.co_firstlineno}"
 
 
 def _module_of(obj: object) -> str:

@@ -68,6 +68,7 @@ def attach(model: torch.nn.Module, spec: GraphSpec) -> GraphHandle:
         TypeError: an argument is none of these.
         ValueError: the model has no module of that path.
 
+    >>> from modpack.hooks import CaptureGrad
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
     >>> capture = CaptureGrad("0")
     >>> handle = attach(model, capture)

@@ -6,7 +6,7 @@ group (:func:`torch.autograd.graph.register_multi_grad_hook`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ class MultiGrad:
     key: int
     function: Any
     mode: str
-    nodes: tuple[Any, ...] = ()
+    nodes: Sequence[Any] = ()
 
 
 def multi_grad_parts(hook: Any) -> MultiGrad | None:
@@ -41,7 +41,7 @@ def multi_grad_parts(hook: Any) -> MultiGrad | None:
     cells = dict(zip(code.co_freevars, closure, strict=True))
     if code.co_name == "inner_hook" and {"fn", "buffer", "grad_fns"} <= set(cells):
         buffer, nodes = cells["buffer"].cell_contents, cells["grad_fns"].cell_contents
-        return MultiGrad(id(buffer), cells["fn"].cell_contents, "all", tuple(nodes))
+        return MultiGrad(id(buffer), cells["fn"].cell_contents, "all", nodes)
     if code.co_name == "wrapped_fn" and {"fn", "ran_hook"} <= set(cells):
         return MultiGrad(id(cells["ran_hook"].cell_contents), cells["fn"].cell_contents, "any")
     return None
@@ -60,6 +60,19 @@ class Group:
     hook: MultiGrad
     members: list[torch.Tensor] = field(default_factory=list)
     on_graph: bool = False
+    _known: set[int] = field(default_factory=set)
+
+    def is_new(self, member: torch.Tensor) -> bool:
+        """Whether a tensor was not asked for before."""
+        known = id(member) in self._known
+        self._known.add(id(member))
+        return not known
+
+    def settle(self) -> None:
+        """Bring the members into the order in which they were given, whichever was met first."""
+        if self.hook.mode == "any":
+            places = dict(zip(map(id, self.members), self.identities, strict=True))
+            self.members.sort(key=lambda member: places[id(member)])
 
     @property
     def identities(self) -> tuple[int, ...]:
@@ -84,9 +97,8 @@ class Groups:
             if group is None:
                 group = self._groups[parts.key] = _begun(parts)
                 yield group
-            if parts.mode == "any" and not any(each is tensor for each in group.members):
+            if parts.mode == "any" and group.is_new(tensor):
                 group.members.append(tensor)
-                group.members.sort(key=lambda each: _identity(each, parts.key, set()))
 
 
 def _begun(parts: MultiGrad) -> Group:

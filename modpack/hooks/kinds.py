@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -306,6 +307,7 @@ KINDS: dict[str, Kind] = {
 """All kinds, by name."""
 
 
+@cache
 def kinds_of(scope: str) -> tuple[Kind, ...]:
     """The rows for one kind of target."""
     return tuple(kind for kind in KINDS.values() if kind.scope == scope)

@@ -14,6 +14,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespac
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from modpack.core.hookspec import HookSpec
@@ -83,6 +84,7 @@ def find_collected(
     extras: dict[str, Any],
     choice: HookChoice,
     is_importable: Callable[[FunctionType], bool],
+    process_wide: bool = False,
 ) -> Emptied:
     """Find the containers that are the state of hooks. Everything is only read.
 
@@ -91,6 +93,7 @@ def find_collected(
         extras: what is saved along with it, by name.
         choice: whose state to leave behind: True, False, hook names, or a predicate over specs.
         is_importable: tells which functions can be imported.
+        process_wide: whether the hooks of the whole process are saved as well.
 
     Raises:
         TypeError, ValueError: it is no choice, or no hook has a name.
@@ -98,7 +101,10 @@ def find_collected(
     wanted = selector(choice)
     if choice is False:
         return NOTHING
-    hooks = list(_all_hooks(inside(root), root, extras, is_importable))
+    collector = HookCollector(is_importable)
+    if process_wide:
+        collector.process_wide()
+    hooks = list(_all_hooks(collector, root, extras))
     check_names(choice, (spec for spec, _ in hooks))
     found = Emptied()
     for spec, hook in hooks:
@@ -110,14 +116,10 @@ def find_collected(
 
 
 def _all_hooks(
-    root: Any, given: Any, extras: dict[str, Any], is_importable: Callable[[FunctionType], bool]
+    collector: HookCollector, root: Any, extras: dict[str, Any]
 ) -> Iterator[tuple[HookSpec, Any]]:
     """Every hook with its spec: also those of modules that only other hooks lead to."""
-    collector = HookCollector(is_importable)
-    names = Names(root, extras)
-    if root is not given:
-        for position, hook in enumerate(comm_hooks_of(given)):
-            collector.note("ddp.comm", root, hook, position)
+    names = Names(inside(root), extras)
     todo: list[Any] = [root, *extras.values()]
     seen: set[int] = set()
     while todo:
@@ -133,7 +135,10 @@ def _all_hooks(
 
 
 def _note(collector: HookCollector, part: Any) -> None:
-    if isinstance(part, torch.nn.Module):
+    if isinstance(part, DistributedDataParallel):
+        for position, hook in enumerate(comm_hooks_of(part)):
+            collector.note("ddp.comm", part.module, hook, position)
+    elif isinstance(part, torch.nn.Module):
         collector.module(part)
         for position, hook in enumerate(kept_comm_hooks(part)):
             collector.note("ddp.comm", part, hook, position)

@@ -54,7 +54,9 @@ def capture(
     _require(model, optimizer)
     parts = ModelParts(inside(model), optimizer)
     collector = HookCollector(parts.is_importable, selector(hooks), references_stay=False)
-    emptied = find_collected(model, roots_beside(optimizer), reset_state, parts.is_importable)
+    emptied = find_collected(
+        model, roots_beside(optimizer), reset_state, parts.is_importable, global_hooks
+    )
     observer = CapturingObserver(model, parts, collector, emptied)
     if global_hooks:
         collector.process_wide()

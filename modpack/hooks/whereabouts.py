@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from modpack.hooks.state import functions_of, state_of_hook
-from modpack.pickling.paths import objects_in, path_to
+from modpack.pickling.paths import path_to
 
 __all__ = ["place_in_hooks"]
 
@@ -20,10 +22,12 @@ def place_in_hooks(payload: dict[str, Any] | None, target: object) -> tuple[str,
     Returns:
         ``hook 'layer1/forward/0' -> collector.lock`` and a sentence; None if no hook leads to it.
     """
-    for name, *_, hook in (payload or {}).get("hooks", ()):
-        path = _path_in(hook, target)
-        if path is not None:
-            return f"hook {name!r}{path}", _remedy(name, isinstance(target, type))
+    hooks = [(name, hook) for name, *_, hook in (payload or {}).get("hooks", ())]
+    for closed in (_PARTS_OF_THE_MODEL, ()):  # those are in the pickle already, mostly
+        for name, hook in hooks:
+            path = _path_in(hook, target, closed)
+            if path is not None:
+                return f"hook {name!r}{path}", _remedy(name, isinstance(target, type))
     for name, extra in (payload or {}).get("extras", {}).items():
         path = path_to(extra, target, name)
         if path is not None:
@@ -31,24 +35,17 @@ def place_in_hooks(payload: dict[str, Any] | None, target: object) -> tuple[str,
     return None
 
 
-def _path_in(hook: Any, target: object) -> str | None:
-    if any(each is target for each in (hook, *functions_of(hook).values())):
-        return ""
-    sought = _instance_of(target, hook) if isinstance(target, type) else target
-    if sought is None:
-        return None
-    if sought is hook:
+_PARTS_OF_THE_MODEL = (torch.nn.Module, torch.optim.Optimizer)
+
+
+def _path_in(hook: Any, target: object, closed: tuple[type, ...]) -> str | None:
+    if any(each is target or type(each) is target for each in (hook, *functions_of(hook).values())):
         return ""
     for key, value in state_of_hook(hook).items():
-        found = path_to(value, sought, f" -> {key}")
+        found = path_to(value, target, f" -> {key}", closed)
         if found is not None:
             return found
-    return path_to(hook, sought, "")
-
-
-def _instance_of(kind: type, hook: Any) -> object:
-    """An object whose class is the culprit: classes themselves are at the end of no path."""
-    return next((part for part in objects_in(hook) if type(part) is kind), None)
+    return path_to(hook, target, "", closed)
 
 
 def _remedy(name: str, is_about_a_class: bool) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Protocol
 
+import torch
+
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.hookspec import hook_records, specs_to_json
 from modpack.errors import ModpackWarning
@@ -27,7 +29,7 @@ from modpack.hooks.report import (
 from modpack.hooks.resetting import find_collected
 from modpack.hooks.selection import HookChoice, check_names, selector
 
-__all__ = ["HookOptions", "HookSaver"]
+__all__ = ["HookOptions", "HookSaver", "require_optimizer"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,18 @@ class _Naming(Protocol):
     def is_importable(self, function: FunctionType) -> bool: ...
 
 
+def require_optimizer(optimizer: object) -> None:
+    """Check an argument that must be an optimizer, or None.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
+        )
+
+
 class HookSaver:
     """Watches one object being pickled, and writes what was found.
 
@@ -70,8 +84,13 @@ class HookSaver:
         if self._options.process_wide:
             self._collector.process_wide()
         extras = {name: extra for name, extra in self._options.extras.items() if extra is not None}
-        importable = naming.is_importable
-        self._emptied = find_collected(obj, extras, self._options.reset_state, importable)
+        self._emptied = find_collected(
+            obj,
+            extras,
+            self._options.reset_state,
+            naming.is_importable,
+            self._options.process_wide,
+        )
         self.observer = HookObserver(obj, extras, self._collector, self._emptied)
 
     def write(self, writer: ArchiveWriter, record: str, appended: bytes) -> Iterator[HookStatus]:

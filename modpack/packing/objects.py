@@ -13,6 +13,7 @@ from modpack.core.names import root_of
 from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 from modpack.packing.sources import ImporterEnvironments
+from modpack.pickling.functions import SCRIPTS
 from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
 from modpack.resolution.importers import Importer, importer_of, sys_importer
 
@@ -138,7 +139,7 @@ class ObjectSaver:
         """The importable module whose globals a function uses; None for ``__main__``."""
         # not its __module__: a decorator's wrapper carries that of the function inside
         module = sys.modules.get(str(function.__globals__.get("__name__")))
-        if module is None or module.__name__ == "__main__":
+        if module is None or module.__name__ in SCRIPTS:
             return None
         return module if vars(module) is function.__globals__ else None
 
@@ -148,7 +149,7 @@ class ObjectSaver:
             self._found(function, function.__qualname__)
         except (ObjNotFoundError, ObjMismatchError):
             return False
-        return function.__module__ != "__main__"
+        return function.__module__ not in SCRIPTS
 
     def add_storage(self, storage: torch.UntypedStorage) -> str:
         """Store a storage's bytes, once, and return its key."""

@@ -21,6 +21,7 @@ from typing import Any
 from modpack.pickling.functiontext import FunctionText, compiled_function, text_of
 
 __all__ = [
+    "SCRIPTS",
     "GlobalNames",
     "attribute_of",
     "closed_over",
@@ -31,6 +32,10 @@ __all__ = [
     "named_globals",
     "parts_of",
 ]
+
+
+SCRIPTS = ("__main__", "__mp_main__")
+"""What the script that runs is called, and in processes that :mod:`multiprocessing` spawned."""
 
 
 class GlobalNames(dict[str, Any]):

@@ -14,7 +14,9 @@ _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _LEAVES = (str, bytes, int, float)
 
 
-def path_to(root: object, target: object, name: str = "obj") -> str | None:
+def path_to(
+    root: object, target: object, name: str = "obj", closed: tuple[type, ...] = ()
+) -> str | None:
     """The shortest attribute path from one object to another.
 
     Follows attributes, items of containers, and what bound methods and partials hold. Reads
@@ -24,6 +26,7 @@ def path_to(root: object, target: object, name: str = "obj") -> str | None:
         root: where the path starts.
         target: the object to find, by identity; a class is found at an instance of it, too.
         name: what to call ``root``.
+        closed: types of objects that no path leads through.
 
     Returns:
         A path such as ``model.encoder.layers[3].attn``, or None if there is none.
@@ -37,6 +40,8 @@ def path_to(root: object, target: object, name: str = "obj") -> str | None:
         obj, path = queue.popleft()
         if obj is target or type(obj) is target:
             return path
+        if isinstance(obj, closed):
+            continue
         for step, child in _children(obj):
             if id(child) not in seen and not issubclass(type(child), _LEAVES):
                 seen.add(id(child))

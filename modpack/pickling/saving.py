@@ -24,6 +24,7 @@ from modpack.errors import (
     TargetError,
 )
 from modpack.pickling.functions import (
+    SCRIPTS,
     GlobalNames,
     attribute_of,
     make_cell,
@@ -334,7 +335,7 @@ class _Pickler(pickle.Pickler):
 
     def _function(self, obj: FunctionType) -> Any:
         """By reference if it can be imported, else by its source."""
-        if obj.__module__ == "__main__":
+        if obj.__module__ in SCRIPTS:
             return self._by_source(obj, f"{obj!r} is defined in the script that runs")
         try:
             return self._global(obj)

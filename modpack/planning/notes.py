@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Protocol
 
 from modpack.core.actions import Action, Owner
@@ -23,15 +24,41 @@ class _Ownership(Protocol):
 
 
 def find_notes(
-    plan: Plan, walker: Walker, rules: Sequence[Rule], ownership: _Ownership
+    plan: Plan,
+    walker: Walker,
+    rules: Sequence[Rule],
+    unused: Sequence[Rule],
+    ownership: _Ownership,
 ) -> Iterator[Note]:
     """Everything a user should know about a plan that can be carried out."""
-    for dead in dead_rules(rules, lambda root: ownership.owner(root, None) is not Owner.LOCAL):
-        yield Note(NoteKind.DEAD_RULE, str(dead.rule), str(dead))
+    dead = list(dead_rules(rules, lambda root: ownership.owner(root, None) is not Owner.LOCAL))
+    for each in dead:
+        yield Note(NoteKind.DEAD_RULE, str(each.rule), str(each))
+    known_dead = {id(each.rule) for each in dead}
+    yield from _near_misses(plan, [rule for rule in unused if id(rule) not in known_dead])
     yield from _dynamic_imports(plan, walker)
     yield from _star_imports_of_mocks(plan, walker)
     yield from _absent_modules(walker)
     yield from _externs_that_need_interned(plan, walker, ownership)
+
+
+def _near_misses(plan: Plan, unused: Sequence[Rule]) -> Iterator[Note]:
+    """Rules that matched nothing although something with nearly their name is needed.
+
+    A rule that matches nothing is common and fine; a misspelt one, or one that the shell has
+    expanded to a file name, ships the wrong thing.
+    """
+    roots = sorted({root_of(module) for module in plan.decisions})
+    for rule in unused:
+        for pattern in rule.pattern.include:
+            near = get_close_matches(root_of(pattern), roots, n=1, cutoff=0.85)
+            if near and not rule.pattern.exclude:
+                yield Note(
+                    NoteKind.UNUSED_RULE,
+                    str(rule),
+                    f"{rule} matched no module, although {near[0]!r} is needed. Did you mean "
+                    f"'{near[0]}.**'?",
+                )
 
 
 def _dynamic_imports(plan: Plan, walker: Walker) -> Iterator[Note]:

@@ -125,7 +125,9 @@ class Planner:
         problems = [*self._reported, *self._veto_problems(decisions)]
         problems += find_problems(self.walker, decisions, self._unmatched())
         plan = Plan(decisions, tuple(problems), (), self.walker.graph)
-        notes = find_notes(plan, self.walker, self._rules, self._ownership)
+        matched = set(map(id, self._matched.values()))
+        unused = [rule for rule in self._rules if id(rule) not in matched]
+        notes = find_notes(plan, self.walker, self._rules, unused, self._ownership)
         return Plan(plan.decisions, plan.problems, tuple(notes), plan.graph)
 
     def decisions(self) -> dict[str, Decision]:

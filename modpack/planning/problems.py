@@ -30,18 +30,26 @@ def find_problems(
 ) -> Iterator[Problem]:
     """All problems of a finished walk, each with its place and the chain that leads to it."""
     for module, decision in decisions.items():
-        if decision.action is Action.DENY:
-            yield _problem(walker, module, PackagingErrorReason.DENIED, f"by {decision.why}")
+        if decision.rule == RUNNING_SCRIPT and _is_pickled(walker, module):
+            yield _in_script(walker)
+        elif decision.action is Action.DENY:
+            yield _problem(walker, module, PackagingErrorReason.DENIED, *_denial(walker, decision))
         elif decision.action is Action.INTERN:
             yield from _interning_problems(walker, decision, decisions)
         elif decision.action is Action.MOCK:
             yield from _mocking_problems(walker, decision)
-        elif decision.rule == RUNNING_SCRIPT and _is_pickled(walker, module):
-            yield _problem(walker, module, PackagingErrorReason.NO_DUNDER_FILE, _main_hint(walker))
     for module in walker.open_questions():
         yield from _undecided_problems(walker, module)
     for rule in unmatched:
         yield Problem(str(rule), PackagingErrorReason.EMPTY_MATCH)
+
+
+def _denial(walker: Walker, decision: Decision) -> tuple[str, str | None]:
+    """By which rule a module is denied and who needs it, and where."""
+    edges = [e for e in walker.graph.edges_to(decision.module) if e.kind.is_dependency]
+    if not edges:
+        return f"by {decision.why}", None
+    return f"{_by(edges[0])}, denied by {decision.why}", place_of(walker, edges[0])
 
 
 def place_of(walker: Walker, edge: Edge) -> str | None:
@@ -73,7 +81,7 @@ def _interning_problems(
     module, location = decision.module, decision.location
     failure = walker.scan(module).failure
     if module == "__main__":
-        yield _problem(walker, module, PackagingErrorReason.NO_DUNDER_FILE, _main_hint(walker))
+        yield _in_script(walker)
     elif failure is not None:
         file = location.file if location is not None and location.file else module
         where = f"{file}:{failure.line}" if failure.line else file
@@ -121,7 +129,7 @@ def _undecided_problems(walker: Walker, module: str) -> Iterator[Problem]:
         return
     place = place_of(walker, needed[0])
     if module == "__main__":
-        yield _problem(walker, module, PackagingErrorReason.NO_DUNDER_FILE, _main_hint(walker))
+        yield _in_script(walker)
     elif found:
         yield _problem(walker, module, PackagingErrorReason.NO_ACTION, _by(needed[0]), place)
     else:
@@ -138,12 +146,10 @@ def _by(edge: Edge) -> str:
     )
 
 
-def _main_hint(walker: Walker) -> str:
+def _in_script(walker: Walker) -> Problem:
     names = {name for edge in walker.graph.edges_to("__main__") for name in edge.names}
-    return (
-        f"{', '.join(sorted(names)) or 'it'} is defined in the script or notebook that runs, "
-        "which cannot be imported elsewhere. Move it into a module of its own"
-    )
+    context = f"it is needed for {', '.join(sorted(names))}" if names else ""
+    return _problem(walker, "__main__", PackagingErrorReason.DEFINED_IN_SCRIPT, context)
 
 
 def _problem(

@@ -14,7 +14,7 @@ from typing import Final
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest, package_digest, read_manifest, verify_records
-from modpack.archive.reader import open_archive
+from modpack.archive.reader import open_archive, refuse_state_files
 from modpack.archive.specs import read_specs
 from modpack.core.actions import Action, Owner
 from modpack.core.hookspec import hook_records
@@ -64,6 +64,7 @@ def package_facts(source: str | os.PathLike[str]) -> PackageFacts:
     """
     with open_archive(source) as archive:
         manifest = read_manifest(archive)
+        refuse_state_files(archive)
         if manifest is None:
             return _of_torch_package(archive)
         verify_records(archive, manifest, ())

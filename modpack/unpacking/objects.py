@@ -61,7 +61,7 @@ def load_object(
     result = Loaded()
     _, appended_record = hook_records(record)
     appended = archive.read(appended_record) if archive.has(appended_record) else b""
-    wanted = _wanted_names(archive, record, hooks) if appended else frozenset()
+    wanted = _wanted_names(archive, record, hooks)
     fresh: Fresh = {}
 
     def take(payload: dict[str, Any]) -> None:

@@ -560,7 +560,10 @@ def test_what_is_no_package_ends_with_2_and_a_message(tmp_path, content):
     as_json = run("inspect", file, "--json")
     assert as_json.exit_code == 2
     error = json.loads(as_json.stdout)["error"]
-    assert error["type"] == "NotAPackageError" and str(file) in error["message"]
+    assert (
+        error["type"] in ("NotAPackageError", "PackageNotFoundError")
+        and str(file) in error["message"]
+    )
 
 
 def test_a_damaged_package_ends_with_2(package, tmp_path):

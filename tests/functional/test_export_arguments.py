@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
+import torch
 
 import modpack
 from modpack import OrderedImporter, PackageExporter, analyze, sys_importer
@@ -149,4 +150,13 @@ def test_the_other_public_functions_check_their_arguments_too(tmp_path):
         modpack.save(1, 3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="intern"):
         modpack.save(1, tmp_path / "x.pt", intern=3)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_optimizer_must_be_one(tmp_path):
+    with (
+        pytest.raises(TypeError, match=r"optimizer must be a torch\.optim\.Optimizer, not dict"),
+        modpack.PackageExporter(tmp_path / "x.modpack") as exporter,
+    ):
+        exporter.save_model("m", "m.pkl", torch.nn.Linear(1, 1), optimizer={})
     assert list(tmp_path.iterdir()) == []

@@ -159,7 +159,7 @@ def test_an_object_of_main_is_a_problem_that_says_what_to_do(clean_python, tmp_p
         """,
         target=tmp_path / "x.pt",
     )
-    assert done.stdout.splitlines() == ["[('__main__', 'NO_DUNDER_FILE')] True True"] * 3
+    assert done.stdout.splitlines() == ["[('__main__', 'DEFINED_IN_SCRIPT')] True True"] * 3
     assert list(tmp_path.iterdir()) == []
 
 

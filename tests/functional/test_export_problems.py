@@ -90,7 +90,7 @@ def test_the_text_groups_by_reason_with_names_indented_and_context(project):
               Context: {root}/house.py:3: imported by house
         * It is needed, but a rule denies it.
             banned
-              Context: by deny('banned')
+              Context: street:1: imported by street, denied by deny('banned')
 
         Set debug=True on the PackageExporter to see who imports each of them.
     """

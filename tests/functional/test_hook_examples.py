@@ -23,7 +23,7 @@ EXAMPLES = {
     "order": "hook order and handle.remove()",
     "graph": "leaf against intermediate tensors",
     "compress": "a DDP comm hook",
-    "profile": "a global profiler hook, opt-in",
+    "profiler": "a global profiler hook, opt-in",
     "runtime": "hooks added and removed at run time, then packaged",
 }
 

@@ -37,7 +37,8 @@ def net():
     return nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
 
 def note(log, name, *grads):
-    log.append((name, [[round(v, 6) for v in g.flatten().tolist()] for g in grads if g is not None]))
+    grads = [g for g in grads if g is not None]
+    log.append((name, [[round(v, 6) for v in g.flatten().tolist()] for g in grads]))
 
 def specs(log, scale):
     return {
@@ -211,7 +212,7 @@ def test_the_order_among_ordinary_hooks_is_kept(tmp_path):
 def test_a_part_of_the_model_that_holds_only_half_of_it_cannot_be_saved(tmp_path):
     model = nn.Sequential(net(), net())
     attach(model, MultiGrad(("0", "1"), lambda grads: None))
-    with pytest.raises(modpack.PicklingError, match="graph.multi_grad/0.*only a part is saved"):
+    with pytest.raises(modpack.PicklingError, match=r"graph.multi_grad/0.*only a part is saved"):
         modpack.save(model[0], tmp_path / "half.modpack")
 
 
@@ -223,9 +224,7 @@ def test_hooks_that_live_graphs_carry_are_not_captured(tmp_path):
     assert model[0].weight._backward_hooks
     with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:
         exporter.save_model("net", "model.pkl", model, hooks=lambda spec: False)
-        assert [hook.name for hook in exporter.hook_report()] == [
-            "weights_out/graph.output_grad/0"
-        ]
+        assert [hook.name for hook in exporter.hook_report()] == ["weights_out/graph.output_grad/0"]
 
 
 def test_deepcopy_of_an_attached_model_works_on_its_own():
@@ -407,6 +406,14 @@ def test_of_two_on_one_module_the_last_attached_wins_until_it_is_removed():
     assert not in_force(log)
 
 
+def test_the_pair_is_left_before_other_hooks_see_the_output():
+    model, log = nn.Sequential(nn.Tanh()), []
+    model[0].register_forward_hook(lambda module, args, output: output.tanh())
+    attach(model, packing(log, "0"))
+    model(X.clone().requires_grad_())
+    assert log == ["0"]  # the layer's own result, not the hook's
+
+
 class Fails(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         raise ValueError("on purpose")
@@ -416,7 +423,7 @@ def test_the_pair_is_left_when_the_forward_raises():
     model, log = nn.Sequential(nn.Tanh(), Fails()), []
     attach(model, packing(log, ""))
     attach(model, packing(log, "1"))
-    with pytest.raises(ValueError, match="on purpose"):
+    with pytest.raises(ValueError, match=r"on purpose"):
         model(X.clone().requires_grad_())
     assert not in_force(log)
 
@@ -427,7 +434,7 @@ def test_a_pair_that_was_not_entered_is_not_left():
     class Recursive(nn.Module):
         def forward(self, x: torch.Tensor, depth: int = 1) -> torch.Tensor:
             if depth:
-                with pytest.raises(ValueError, match="too deep"):
+                with pytest.raises(ValueError, match=r"too deep"):
                     self(x, depth - 1)
             return x.tanh()
 
@@ -525,6 +532,13 @@ def test_the_function_runs_once_and_after_all_other_hooks():
     assert log == ["accumulated", "after", "after the first layer"] * 2
 
 
+def test_several_outputs_make_it_run_once():
+    model, log = Tree(), []
+    attach(model, AfterBackward(lambda: log.append("after"), module="inner"))
+    backward(model)
+    assert log == ["after"]
+
+
 def test_what_the_function_raises_comes_out_of_backward_and_does_not_stick():
     model, log = net(), []
     failing = iter([True, False])
@@ -535,7 +549,7 @@ def test_what_the_function_raises_comes_out_of_backward_and_does_not_stick():
             raise ValueError("on purpose")
 
     attach(model, AfterBackward(finish))
-    with pytest.raises(ValueError, match="on purpose"):
+    with pytest.raises(ValueError, match=r"on purpose"):
         backward(model)
     backward(model)
     assert log == ["called", "called"]

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _MixedPrecision
 
 import modpack
 from modpack import hooks
@@ -238,6 +239,23 @@ def test_hooks_on_the_wrapper_itself_are_refused_unless_left_out(alone, tmp_path
         ]
 
 
+def test_what_a_wrapper_registers_by_itself_is_left_to_the_next_wrapper(alone, tmp_path):
+    """With mixed precision it puts hooks onto what is inside, and a comm hook onto itself."""
+    precision = _MixedPrecision(*[torch.bfloat16] * 3)
+    ddp = DistributedDataParallel(nn.Sequential(nn.Linear(2, 1)), mixed_precision=precision)
+    assert len(ddp.module._forward_pre_hooks) == 2 and len(ddp._comm_hooks) == 1
+    ddp.module.register_forward_pre_hook(add_one)
+    loaded = reloaded(ddp, tmp_path / "net.modpack")
+    assert list(loaded._forward_pre_hooks.values()) == [add_one]
+    assert not loaded[0]._forward_pre_hooks
+    with pytest.raises(modpack.ModpackError, match="no comm hook"):
+        hooks.restore_comm_hook(DistributedDataParallel(loaded))
+
+
+def add_one(module, args):
+    return (args[0] + 1,)
+
+
 def test_a_process_group_of_ones_own_is_named(alone, tmp_path):
     ddp = DistributedDataParallel(nn.Linear(2, 1))
     ddp.register_comm_hook({"group": dist.new_group([0])}, count)
@@ -246,9 +264,9 @@ def test_a_process_group_of_ones_own_is_named(alone, tmp_path):
 
 
 def test_a_module_without_a_comm_hook_says_so(alone):
-    with pytest.raises(modpack.ModpackError, match="no comm hook came with the Linear"):
+    with pytest.raises(modpack.ModpackError, match=r"no comm hook came with the Linear"):
         hooks.restore_comm_hook(DistributedDataParallel(nn.Linear(2, 1)))
-    with pytest.raises(TypeError, match="ddp must be a torch.nn.parallel.DistributedDataParallel"):
+    with pytest.raises(TypeError, match=r"ddp must be a torch.nn.parallel.DistributedDataParallel"):
         hooks.restore_comm_hook(nn.Linear(2, 1))
 
 
@@ -261,6 +279,6 @@ def test_a_waiting_comm_hook_can_be_removed_by_its_handle(alone, tmp_path):
     importer = modpack.PackageImporter(tmp_path / "net.modpack")
     model = importer.load_model("net", "model.pkl")
     importer.hook_handles["ddp.comm/0"].remove()
-    with pytest.raises(modpack.ModpackError, match="no comm hook"):
+    with pytest.raises(modpack.ModpackError, match=r"no comm hook"):
         hooks.restore_comm_hook(DistributedDataParallel(model))
     assert list(comm_hooks_of(ddp)) != []

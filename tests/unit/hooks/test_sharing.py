@@ -91,7 +91,9 @@ def test_ten_modules_share_one_collector(package):
     saved = package(model)
     loaded = saved.model()
     loaded(torch.ones(1, 2))
-    collectors = {id(saved.importer.hooks[name].__closure__[1].cell_contents) for name in saved.names}
+    collectors = {
+        id(saved.importer.hooks[name].__closure__[1].cell_contents) for name in saved.names
+    }
     assert len(collectors) == 1
     collected = saved.importer.hooks["0/forward/0"].__closure__[1].cell_contents
     assert list(collected) == [f"layer{index}" for index in range(10)]
@@ -106,6 +108,31 @@ def test_hooks_and_the_model_share_what_they_shared(again, net):
     loaded(torch.ones(1, 2))
     assert len(loaded.collected) == 2
     assert net.collected == []
+
+
+def test_a_lists_own_append_fills_the_reloaded_list(package, net):
+    net.gradients = []
+    net[0].weight.register_hook(net.gradients.append)
+    saved = package(net)
+    loaded = saved.model()
+    loaded(torch.ones(1, 2)).sum().backward()
+    assert len(loaded.gradients) == 1
+    assert net.gradients == []
+    called = saved.specs[0].callable
+    assert (called.by, called.name, called.state) == (
+        "object",
+        "builtins.list.append (bound)",
+        ("self",),
+    )
+
+
+@pytest.mark.parametrize("hook", [torch.neg, torch.Tensor.neg, torch.nn.functional.relu])
+def test_functions_of_torch_are_hooks(again, net, hook):
+    net[0].weight.register_hook(hook)
+    loaded = again(net)
+    for each in (net, loaded):
+        each(torch.ones(1, 2)).sum().backward()
+    assert torch.equal(loaded[0].weight.grad, net[0].weight.grad)
 
 
 def test_a_closure_over_a_parameter_is_over_the_reloaded_parameter(again, net, same):
@@ -128,25 +155,27 @@ def test_a_tensor_hook_over_its_own_parameter_is_over_the_reloaded_one(again, ne
     assert hook.__closure__[0].cell_contents is loaded[0].weight
 
 
-def test_the_optimizers_parameters_are_the_models_and_its_state_comes_along(package, net, trained):
-    for kind, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adam, {})):
-        optimizer = kind(net.parameters(), lr=0.1, **options)
-        rate = {"factor": 0.5}
-        optimizer.register_step_pre_hook(
-            lambda opt, args, kwargs: [
-                p.grad.mul_(rate["factor"]) for p in opt.param_groups[0]["params"]
-            ]
-            and None
-        )
-        trained(net, optimizer)
-        saved = package(net, optimizer=optimizer)
-        loaded, its_optimizer = saved.model(optimizer=True)
-        assert its_optimizer.param_groups[0]["params"][0] is loaded[0].weight
-        for one, other in zip(
-            trained(net, optimizer), trained(loaded, its_optimizer), strict=True
-        ):
-            assert torch.equal(one, other)
-        assert saved.names == ["optimizer/optimizer.step_pre/0"]
+@pytest.mark.parametrize(
+    ("kind", "options"), [(torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adam, {})]
+)
+def test_the_optimizers_parameters_are_the_models_and_its_state_comes_along(
+    package, net, trained, kind, options
+):
+    optimizer = kind(net.parameters(), lr=0.1, **options)
+    rate = {"factor": 0.5}
+
+    def scale(opt, args, kwargs):
+        for parameter in opt.param_groups[0]["params"]:
+            parameter.grad.mul_(rate["factor"])
+
+    optimizer.register_step_pre_hook(scale)
+    trained(net, optimizer)
+    saved = package(net, optimizer=optimizer)
+    loaded, its_optimizer = saved.model(optimizer=True)
+    assert its_optimizer.param_groups[0]["params"][0] is loaded[0].weight
+    for one, other in zip(trained(net, optimizer), trained(loaded, its_optimizer), strict=True):
+        assert torch.equal(one, other)
+    assert saved.names == ["optimizer/optimizer.step_pre/0"]
 
 
 def test_bound_methods_are_those_of_the_reloaded_objects(again):

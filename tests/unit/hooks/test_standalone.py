@@ -36,6 +36,14 @@ class Collector:
         self.seen.append(grad.sum().item())
 
 
+class NoDeepcopy:
+    def __deepcopy__(self, memo: dict) -> None:
+        raise TypeError("not this way")
+
+    def __call__(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor:
+        return output * 2
+
+
 def add(module: nn.Module, args: tuple, output: torch.Tensor, amount: float = 1.0) -> torch.Tensor:
     return output + amount
 
@@ -92,7 +100,8 @@ def lab(project):
                 return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
             class Scale:
                 def __init__(self, weight): self.weight, self.by = weight, torch.tensor(3.)
-                def __call__(self, module, args, output): return output * self.weight.sum() * self.by
+                def __call__(self, module, args, output):
+                    return output * self.weight.sum() * self.by
             def hook(model):
                 model[0].register_forward_hook(Scale(model[1].weight))
                 offset = torch.arange(2.)
@@ -235,7 +244,7 @@ def test_only_the_hooks_that_are_asked_for():
     handles = hooks.restore(other, captured, hooks=["0.weight/tensor/0"])
     assert list(handles) == ["0.weight/tensor/0"]
     assert not other[0]._forward_hooks
-    with pytest.raises(ValueError, match="no hook is called 'nothing'"):
+    with pytest.raises(ValueError, match=r"no hook is called 'nothing'"):
         hooks.restore(other, captured, hooks=["nothing"])
 
 
@@ -265,7 +274,7 @@ def test_what_the_other_model_lacks_is_named():
         hooks.restore(net(), captured)
     other = net()
     other.collector = Collector()
-    with pytest.raises(modpack.ModpackError, match="Remedy: pass optimizer="):
+    with pytest.raises(modpack.ModpackError, match=r"Remedy: pass optimizer="):
         hooks.restore(other, hooks.capture(model, optimizer))
     assert not any(module._forward_hooks for module in other.modules())
 
@@ -281,8 +290,25 @@ def test_a_handle_that_only_the_captured_model_holds_is_no_obstacle():
 def test_a_hook_that_cannot_be_captured_is_named():
     model, lock = net(), threading.Lock()
     model[0].register_forward_hook(lambda module, args, output: lock and None)
-    with pytest.raises(modpack.PicklingError, match="hook '0/forward/0' -> lock.*Remedy"):
+    with pytest.raises(modpack.PicklingError, match=r"hook '0/forward/0' -> lock.*Remedy"):
         hooks.capture(model)
+
+
+def test_what_only_a_package_can_hold_is_named():
+    model, traced = net(), torch.fx.symbolic_trace(nn.Linear(3, 3))
+    model[0].register_forward_hook(lambda module, args, output: traced(output))
+    with pytest.raises(modpack.PicklingError, match=r"hook '0/forward/0' -> traced.*an exporter"):
+        hooks.capture(model)
+    model[0].traced = traced
+    assert torch.equal(hooks.copy(model)(X), model(X))
+
+
+def test_a_scripted_module_in_a_hook_is_in_the_capture():
+    model, scripted = net(), torch.jit.script(nn.Linear(3, 3))
+    model[0].register_forward_hook(lambda module, args, output: scripted(output))
+    other = net()
+    hooks.restore(other, hooks.capture(model))
+    assert torch.equal(other(X), model(X))
 
 
 def test_a_module_with_hooks_inside_a_hook_brings_them_along():
@@ -310,7 +336,7 @@ def test_arguments_are_checked(call, text):
 
 def test_a_capture_of_an_unknown_version_is_refused():
     captured = dataclasses.replace(hooks.capture(net()), version=99)
-    with pytest.raises(modpack.ModpackError, match="version 99 are not known"):
+    with pytest.raises(modpack.ModpackError, match=r"version 99 are not known"):
         hooks.restore(net(), captured)
 
 
@@ -346,6 +372,26 @@ def test_the_copys_handle_removes_the_copys_hook():
     assert twin.collector.seen == []
 
 
+def test_the_copys_handle_silences_graphs_of_the_copys_attachment():
+    model = net()
+    model.seen = []
+    seen = model.seen
+    model.handle = hooks.attach(model, hooks.OutputGrad("1", lambda grad: seen.append(grad)))
+    twin = hooks.copy(model)
+    loss = twin(X).sum()
+    twin.handle.remove()
+    loss.backward()
+    assert twin.seen == [] and not twin[1]._forward_hooks
+    model(X).sum().backward()
+    assert len(model.seen) == 1
+
+
+def test_hooks_are_not_deepcopied():
+    model = net()
+    model[0].register_forward_hook(NoDeepcopy())
+    assert torch.equal(hooks.copy(model)(X), model(X))
+
+
 def test_a_hook_that_is_registered_on_a_copy_overwrites_none():
     model, _ = hooked()
     twin = hooks.copy(model)
@@ -360,7 +406,9 @@ def test_a_copy_of_a_copy_and_a_deepcopy_of_a_copy_work():
 
 def test_utilities_of_torch_are_copied_once_and_still_work():
     model = nn.Sequential(
-        spectral_norm(nn.Linear(3, 3)), nn.Linear(3, 3), parametrizations.weight_norm(nn.Linear(3, 2))
+        spectral_norm(nn.Linear(3, 3)),
+        nn.Linear(3, 3),
+        parametrizations.weight_norm(nn.Linear(3, 2)),
     )
     prune.l1_unstructured(model[1], "weight", amount=4)
     scale = model[1].weight_orig
@@ -405,10 +453,10 @@ def test_a_copy_leaves_collected_state_behind_on_request():
 
 
 def test_importing_the_room_imports_no_torch():
-    code = "import sys, modpack, modpack.hooks as h; print('torch' in sys.modules, 'attach' in dir(h))"
+    code = "import sys, modpack.hooks as h; print('torch' in sys.modules, 'attach' in dir(h))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False True\n"
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'"):
         modpack.hooks.nothing  # noqa: B018
     assert all(getattr(modpack.hooks, name) is not None for name in modpack.hooks.__all__)
 

@@ -535,10 +535,10 @@ def decorated(a):
     def outer(x): return lambda y: x + y + a
     return outer
 class Private:
-    __z = 0
     def make(self, a):
+        __z = 0
         def outer(x):
-            def inner(y): return x + y + a + self.__z
+            def inner(y): return x + y + a + __z
             return inner
         return outer
 """
@@ -555,6 +555,25 @@ def test_a_reloaded_function_can_be_saved_again(project, name):
     assert twice(1)(10) == 111
     assert text_of(twice) == text_of(once) == text_of(outer)
     assert reloaded(twice(1))(10) == 111  # and so can those that it makes
+
+
+def test_functions_of_the_script_are_saved_in_a_spawned_process_too(clean_python, tmp_path):
+    clean_python(
+        """
+        import multiprocessing
+        import modpack
+        LIMIT = 3
+        def limited(x): return min(x, LIMIT)
+        def work(): modpack.save(limited, path)
+        if __name__ == "__main__":
+            process = multiprocessing.get_context("spawn").Process(target=work)
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+        """,
+        path=tmp_path / "f.modpack",
+    )
+    assert modpack.load(tmp_path / "f.modpack")(5) == 3
 
 
 # -- no source -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from modpack.core.globs import GlobGroup
 from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
 from modpack.core.location import CodeKind, Location
-from modpack.core.plan import PackagingErrorReason
+from modpack.core.plan import NoteKind, PackagingErrorReason
 from modpack.core.rules import Origin, Rule
 from modpack.planning.planner import Planner
 from modpack.planning.presets import POLICIES, preset_rules
@@ -154,7 +154,7 @@ def test_the_main_module_is_decided_only_by_its_name():
         return problems(planner)
 
     for action in (Action.INTERN, Action.EXTERN, Action.MOCK, Action.DENY):
-        assert plan_with(rule(action, "**")) == [("__main__", "NO_DUNDER_FILE")]
+        assert plan_with(rule(action, "**")) == [("__main__", "DEFINED_IN_SCRIPT")]
     assert plan_with(rule(Action.EXTERN, "__main__")) == []
     assert plan_with(rule(Action.DENY, "__main__")) == [("__main__", "DENIED")]
 
@@ -171,7 +171,7 @@ def test_code_may_look_at_the_script_that_runs_but_pickles_may_not_need_it(pickl
         assert problems(planner) == []
         assert planner.decisions()["__main__"].why == "implicit: whatever script runs is extern"
         planner.add_resource("<m/x.pkl>", [pickle], True)
-    assert problems(planner) == [("__main__", "NO_DUNDER_FILE")]
+    assert problems(planner) == [("__main__", "DEFINED_IN_SCRIPT")]
 
 
 def test_a_mock_that_a_pickle_needs_is_a_problem_for_each_pickle():
@@ -211,3 +211,21 @@ def test_planning_is_repeatable():
     planner.add_rule(rule(Action.INTERN, "*"))
     planner.add_source("main", b"import a", False, True)
     assert planner.plan() == planner.plan()
+
+
+@pytest.mark.parametrize("pattern", ["wandbb.**", "wandb.py"])
+def test_a_rule_that_nearly_names_what_is_needed_is_told(pattern):
+    planner = planner_of(wandb="")
+    planner.add_rule(rule(Action.MOCK, pattern))
+    planner.add_rule(rule(Action.INTERN, "**"))
+    planner.add_source("tool", b"import wandb", False, True)
+    (note,) = planner.plan().notes
+    assert note.kind is NoteKind.UNUSED_RULE and "Did you mean 'wandb.**'?" in note.text
+
+
+def test_a_rule_that_names_nothing_needed_is_no_matter():
+    planner = planner_of(wandb="")
+    planner.add_rule(rule(Action.MOCK, "tensorboard.**"))
+    planner.add_rule(rule(Action.INTERN, "**"))
+    planner.add_source("tool", b"import wandb", False, True)
+    assert planner.plan().notes == ()

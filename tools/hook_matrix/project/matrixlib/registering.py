@@ -44,7 +44,7 @@ def _on_tensor(method: str) -> Register:
 
 
 def _on_optimizer(method: str) -> Register:
-    return lambda net, optimizer, hook: getattr(optimizer, method)(hook)
+    return lambda net, optimizer, hook, **prepend: getattr(optimizer, method)(hook, **prepend)
 
 
 def _on_process(home: Any, function: str) -> Register:
@@ -99,7 +99,7 @@ def _rows() -> dict[str, Row]:
         for moment in ("pre", "post"):
             name = f"{event}_{moment}"
             register = _on_optimizer(f"register_{name}_hook")
-            rows[f"optimizer.{name}"] = Row(f"optimizer.{name}", register)
+            rows[f"optimizer.{name}"] = Row(f"optimizer.{name}", register, event != "step")
     for name in ("forward_pre", "forward", "full_backward_pre", "full_backward", "backward"):
         register = _on_process(modules, f"register_module_{name}_hook")
         rows[f"global.{name}"] = Row(f"global.{name}", register)

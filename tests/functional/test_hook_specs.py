@@ -1,0 +1,311 @@
+"""The specs of real packages: read without torch, and as the hooks are."""
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import modpack
+from modpack.core.hookspec import (
+    HOOK_KINDS,
+    HOOK_SPEC_VERSION,
+    WAYS,
+    specs_from_json,
+    specs_to_json,
+)
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+HOOK_FIELDS = ["name", "kind", "target", "aliases", "position", "flags", "callable"]
+CALLABLE_FIELDS = ["by", "name", "source", "place", "state"]
+
+WITHOUT_TORCH = """
+    import sys
+    class Blocked:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in ("torch", "mylib"):
+                raise ModuleNotFoundError(f"no module named {name}", name=name)
+    sys.meta_path.insert(0, Blocked())
+    import modpack
+    importer = modpack.PackageImporter(path)
+    for spec in importer.hook_specs("net", "model.pkl"):
+        print(spec.name, spec.callable.by, spec.callable.name)
+        print(spec)
+    assert not any(name.partition(".")[0] in ("torch", "mylib") for name in sys.modules)
+    """
+
+MYLIB = """
+    import functools
+    import torch
+    def imported(module, args, output): return output
+    def limits(high):
+        low = -high
+        def clamp(grad):
+            # keeps gradients small
+            return grad.clamp(low, high)
+        return clamp
+    def helper(): return 1
+    class Meter:
+        def __init__(self): self.seen = []
+        def __call__(self, module, args): self.seen.append(1)
+        def ended(self, module, args, output): self.seen.append(2)
+    def make():
+        @torch.no_grad()
+        def quiet(module, args, output): return None
+        return quiet
+    def text():
+        def long(module, args, output):
+            return '''a
+            b'''
+        return long
+    """
+
+
+@pytest.fixture
+def model(project):
+    project({"mylib.py": MYLIB})
+    import functools
+
+    import mylib
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    meter = mylib.Meter()
+    model[0].register_forward_hook(mylib.imported)
+    model[0].weight.register_hook(mylib.limits(1.0))
+    model[0].register_forward_pre_hook(meter)
+    model[1].register_forward_hook(meter.ended)
+    model[1].register_forward_hook(functools.partial(mylib.text(), extra=1), with_kwargs=True)
+    model[1].register_full_backward_hook(mylib.make())
+    return model
+
+
+@pytest.fixture
+def package(model, tmp_path):
+    path = tmp_path / "net.modpack"
+    with modpack.PackageExporter(path) as exporter:
+        exporter.intern("mylib")
+        exporter.save_model("net", "model.pkl", model)
+    return path
+
+
+def test_specs_are_read_where_torch_and_the_library_are_not_installed(package, clean_python):
+    printed = clean_python(WITHOUT_TORCH, path=package).stdout
+    assert "0/forward/0 reference mylib.imported\n" in printed
+    assert "0.weight/tensor/0 source mylib.limits.<locals>.clamp\n" in printed
+    assert "        # keeps gradients small\n" in printed
+
+
+def test_specs_say_what_is_called_and_what_it_carries(package):
+    specs = {s.name: s for s in modpack.PackageImporter(package).hook_specs("net", "model.pkl")}
+    clamp = specs["0.weight/tensor/0"].callable
+    assert clamp.source == (
+        "def clamp(grad):\n    # keeps gradients small\n    return grad.clamp(low, high)"
+    )
+    assert (clamp.place, clamp.state) == ("mylib:7", ("high", "low"))
+    meter = specs["0/forward_pre/0"].callable
+    assert (meter.by, meter.name, meter.state) == ("object", "instance of mylib.Meter", ("seen",))
+    ended = specs["1/forward/0"].callable
+    assert (ended.by, ended.name, ended.state) == ("object", "mylib.Meter.ended (bound)", ("self",))
+    assert specs["0/forward/0"].callable.source is None
+
+
+def test_the_source_behind_partials_and_decorators_is_shown(package):
+    specs = {s.name: s for s in modpack.PackageImporter(package).hook_specs("net", "model.pkl")}
+    partial = specs["1/forward/1"].callable
+    assert partial.name == "partial of mylib.text.<locals>.long"
+    assert "def long(module, args, output):" in partial.source
+    quiet = specs["1/full_backward/0"].callable
+    assert "def quiet(module, args, output): return None" in quiet.source
+
+
+def test_shown_source_never_changes_a_string(package):
+    """Taking off the indentation would change the text in the middle of the function."""
+    specs = {s.name: s for s in modpack.PackageImporter(package).hook_specs("net", "model.pkl")}
+    assert "'''a\n        b'''" in specs["1/forward/1"].callable.source
+
+
+def test_what_hooks_of_main_call_is_shown_too(tmp_path, clean_python):
+    printed = clean_python(
+        """
+        import modpack, torch
+        LIMIT = 1
+        def helper(output): return output.clamp(max=LIMIT)
+        def hook(module, args, output): return helper(output)
+        model = torch.nn.Linear(1, 1)
+        model.register_forward_hook(hook)
+        modpack.save(model, path)
+        importer = modpack.PackageImporter(path)
+        print(importer.hook_specs(*importer.main_resource())[0].callable.source)
+        """,
+        path=tmp_path / "m.modpack",
+    ).stdout
+    assert "def hook(module, args, output)" in printed
+    assert "def helper(output): return output.clamp(max=LIMIT)" in printed
+
+
+def rewritten(package, target, change):
+    """The package with its specs changed, as another writer might have written them."""
+    from modpack.archive.reader import open_archive
+    from modpack.archive.writer import ArchiveWriter
+
+    record = ".data/modpack/hooks/net/model.pkl.json"
+    archive = open_archive(package)
+    with ArchiveWriter(target) as writer:
+        for name in archive.names():
+            content = archive.read(name)
+            if name == record:
+                specs = json.loads(content)
+                change(specs)
+                content = json.dumps(specs).encode()
+            if "manifest" not in name:
+                writer.write(name, bytes(content))
+        writer.commit()
+    return modpack.PackageImporter(target)
+
+
+CHANGES = {
+    "version 9 are not known": lambda specs: specs.update(version=9),
+    "unknown kinds telepathy": lambda specs: specs["hooks"][0].update(kind="telepathy"),
+    "hook 0 has no 'flags'": lambda specs: specs["hooks"][0].pop("flags"),
+}
+
+
+@pytest.mark.parametrize("said", CHANGES)
+def test_specs_that_are_not_understood_are_an_error_and_never_skipped(package, tmp_path, said):
+    importer = rewritten(package, tmp_path / "other.modpack", CHANGES[said])
+    with pytest.raises(modpack.ModpackError, match=said):
+        importer.hook_specs("net", "model.pkl")
+    with pytest.raises(modpack.ModpackError, match=said):
+        importer.load_model("net", "model.pkl")
+    with pytest.raises(modpack.ModpackError, match=said):
+        importer.load_pickle("net", "model.pkl")
+
+
+def test_a_hook_without_source_names_the_hook_the_place_and_the_remedy(model, tmp_path):
+    namespace = {}
+    exec("def make(x):\n    return lambda *args: x", namespace)
+    model[1].weight.register_hook(namespace["make"](1))
+    with pytest.raises(modpack.PicklingError) as caught:
+        modpack.save(model, tmp_path / "m.modpack")
+    said = str(caught.value)
+    assert "hook '1.weight/tensor/0'" in said
+    assert "no source for '<string>'" in said
+    assert "Remedy: define it with def at the top level of a module" in said
+    assert not (tmp_path / "m.modpack").exists()
+    with modpack.PackageExporter(tmp_path / "m.modpack") as exporter:  # the other remedy
+        exporter.intern("mylib")
+        exporter.save_model("net", "model.pkl", model, hooks=lambda s: "1.weight" not in s.target)
+
+
+def test_a_hook_whose_file_has_changed_names_hook_file_and_line(model, tmp_path):
+    import mylib
+
+    file = Path(sys.modules["mylib"].__file__)
+    model[1].register_state_dict_pre_hook(mylib.limits(2.0))
+    file.write_text(file.read_text().replace("grad.clamp(low, high)", "grad"))
+    with pytest.raises(modpack.PicklingError) as caught:
+        modpack.save(model, tmp_path / "m.modpack")
+    said = str(caught.value)
+    assert "mylib.py:7" in said and "changed since it was loaded" in said
+    assert "hook '0.weight/tensor/0'" in said or "hook '1/state_dict_pre/0'" in said
+
+
+# -- the schema ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def schema():
+    return json.loads((REFERENCE / "hook-spec.schema.json").read_text())
+
+
+TYPES = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "null": lambda value: value is None,
+}
+
+
+def problems(value, rule, schema, place="record"):
+    """What a value breaks of a rule: as much of JSON Schema as the schema uses."""
+    known = {"$ref", "type", "required", "properties", "additionalProperties", "items", "enum"}
+    known |= {"const", "minimum", "minLength", "$schema", "$defs", "title"}
+    assert set(rule) <= known, f"the validator does not know {set(rule) - known}"
+    if "$ref" in rule:
+        rule = schema["$defs"][rule["$ref"].rpartition("/")[2]]
+    allowed = rule.get("type", TYPES)
+    allowed = [allowed] if isinstance(allowed, str) else allowed
+    if not any(TYPES[name](value) for name in allowed):
+        return [f"{place}: {value!r} is not {allowed}"]
+    found = []
+    if "const" in rule and (value != rule["const"] or type(value) is not type(rule["const"])):
+        found.append(f"{place}: {value!r} is not {rule['const']!r}")
+    if "enum" in rule and value not in rule["enum"]:
+        found.append(f"{place}: {value!r} is not one of them")
+    if "minimum" in rule and value < rule["minimum"]:
+        found.append(f"{place}: {value!r} is too small")
+    if "minLength" in rule and len(value) < rule["minLength"]:
+        found.append(f"{place}: {value!r} is too short")
+    if isinstance(value, list) and "items" in rule:
+        for index, each in enumerate(value):
+            found += problems(each, rule["items"], schema, f"{place}[{index}]")
+    if isinstance(value, dict):
+        found += [f"{place}: no {name!r}" for name in rule.get("required", []) if name not in value]
+        rules, others = rule.get("properties", {}), rule.get("additionalProperties", {})
+        for name, each in value.items():
+            found += problems(each, rules.get(name, others), schema, f"{place}.{name}")
+    return found
+
+
+@pytest.fixture
+def record(package):
+    """The specs' record of a real package."""
+    importer = modpack.PackageImporter(package)
+    return specs_to_json(importer.hook_specs("net", "model.pkl"))
+
+
+def test_what_is_written_fits_the_schema(record, schema):
+    assert problems(record, schema, schema) == []
+
+
+def test_the_schema_describes_every_field_that_is_written(record, schema):
+    hook = record["hooks"][0]
+    assert set(schema["properties"]) == set(record)
+    assert set(schema["$defs"]["hook"]["properties"]) == set(hook) == set(HOOK_FIELDS)
+    assert set(schema["$defs"]["callable"]["properties"]) == set(hook["callable"])
+    assert set(hook["callable"]) == set(CALLABLE_FIELDS)
+
+
+def test_the_schema_lists_the_kinds_and_ways_and_the_version(schema):
+    assert schema["$defs"]["hook"]["properties"]["kind"]["enum"] == sorted(HOOK_KINDS)
+    assert schema["$defs"]["callable"]["properties"]["by"]["enum"] == list(WAYS)
+    assert schema["properties"]["version"]["const"] == HOOK_SPEC_VERSION
+
+
+def test_the_schema_refuses_what_the_reader_refuses(record, schema):
+    changes = [("kind", "telepathy"), ("position", -1), ("target", "x"), ("flags", {"a": 1})]
+    for field, value in changes:
+        wrong = copy.deepcopy(record)
+        wrong["hooks"][0][field] = value
+        assert problems(wrong, schema, schema)
+        with pytest.raises(modpack.ModpackError):
+            specs_from_json(wrong)
+
+
+def test_the_page_names_every_kind_and_field():
+    page = (REFERENCE / "hook-spec.md").read_text()
+    missing = [
+        each for each in (*HOOK_KINDS, *HOOK_FIELDS, *CALLABLE_FIELDS) if f"`{each}`" not in page
+    ]
+    assert missing == []
+
+
+def test_the_pages_example_is_a_record():
+    page = (REFERENCE / "hook-spec.md").read_text()
+    example = page.partition("```json\n")[2].partition("```")[0]
+    (spec,) = specs_from_json(json.loads(example))
+    assert spec.flags == {"with_kwargs": True}

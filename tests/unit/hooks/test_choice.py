@@ -1,0 +1,174 @@
+"""Which hooks to save and which to register: all, none, by name, by predicate; and whose."""
+
+import pytest
+import torch
+from torch.nn.modules import module as modules
+
+from modpack.hooks.selection import selector
+
+X = torch.ones(1, 2)
+
+
+@pytest.fixture
+def hooked(net):
+    for factor in (2, 3):
+        net[0].register_forward_hook(lambda m, args, output, factor=factor: output * factor)
+    net[2].weight.register_hook(lambda grad: grad * 5)
+    return net
+
+
+ALL = ["0/forward/0", "0/forward/1", "2.weight/tensor/0"]
+
+
+def counts(model):
+    return len(model[0]._forward_hooks), len(model[2].weight._backward_hooks or ())
+
+
+CHOICES = [
+    (True, (2, 1)),
+    (False, (0, 0)),
+    ([], (0, 0)),
+    ("0/forward/1", (1, 0)),
+    (["0/forward/1", "2.weight/tensor/0"], (1, 1)),
+    (lambda spec: spec.kind == "tensor", (0, 1)),
+    (lambda spec: spec.target == ("0",) and spec.position == 0, (1, 0)),
+]
+
+
+@pytest.mark.parametrize(("choice", "expected"), CHOICES)
+def test_the_loader_chooses(package, hooked, choice, expected):
+    saved = package(hooked)
+    loaded = saved.model(hooks=choice)
+    assert counts(loaded) == expected
+    assert len(saved.importer.hook_handles) == len(saved.importer.hooks) == sum(expected)
+    assert saved.names == ALL
+
+
+@pytest.mark.parametrize(("choice", "expected"), CHOICES)
+def test_the_exporter_chooses_and_tells_what_it_left_out(package, hooked, choice, expected):
+    saved = package(hooked, hooks=choice)
+    assert counts(saved.model()) == expected
+    assert len(saved.specs) == sum(expected)
+    told = {status.name: status.status for status in saved.report}
+    assert set(told) == set(ALL)
+    assert {name for name, status in told.items() if status == "captured"} == set(saved.names)
+    assert set(told.values()) <= {"captured", "left out"}
+
+
+def test_the_live_model_keeps_all_whatever_is_chosen(package, hooked):
+    package(hooked, hooks=False)
+    assert counts(hooked) == (2, 1)
+
+
+def test_the_one_that_was_chosen_runs(package, hooked, net):
+    plain = package(hooked).model(hooks=False)[0](X)
+    loaded = package(hooked).model(hooks="0/forward/1")
+    assert torch.equal(loaded[0](X), plain * 3)
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(package, hooked):
+    saved = package(hooked)
+    for ask in (lambda: saved.model(hooks=["0/forward/9"]), lambda: package(hooked, hooks="nope")):
+        with pytest.raises(ValueError, match=r"no hook is called '(0/forward/9|nope)'") as caught:
+            ask()
+        assert all(name in str(caught.value) for name in ALL)
+
+
+def test_a_model_without_hooks_says_that_there_are_none(package, net):
+    with pytest.raises(ValueError, match="there are: none"):
+        package(net).model(hooks=["0/forward/0"])
+
+
+def test_what_is_no_choice_is_refused(package, hooked):
+    with pytest.raises(TypeError, match="True, False, hook names or a predicate, not int"):
+        package(hooked, hooks=7)
+    with pytest.raises(TypeError, match="not float"):
+        package(hooked).model(hooks=0.5)
+
+
+def test_a_single_name_is_a_choice():
+    assert [selector("a")(spec) for spec in (_named("a"), _named("b"))] == [True, False]
+
+
+def _named(name):
+    from modpack.core.hookspec import CallableSpec, HookSpec
+
+    return HookSpec(name, "forward", (), 0, CallableSpec("source", "f"))
+
+
+def test_hooks_that_torch_package_could_read_are_left_out_too(package, net):
+    net[0].register_forward_hook(torch.nn.functional.relu6)
+    assert not package(net, hooks=False).model()[0]._forward_hooks
+    assert not package(net).model(hooks=False)[0]._forward_hooks
+
+
+# -- hooks of the whole process ------------------------------------------------------------------
+
+
+@pytest.fixture
+def profiler():
+    calls = []
+
+    def profile(module, args, output):
+        calls.append(type(module).__name__)
+
+    handle = modules.register_module_forward_hook(profile)
+    yield handle
+    handle.remove()
+
+
+def test_hooks_of_the_process_are_left_out_unless_asked_for(package, net, profiler):
+    saved = package(net)
+    assert saved.specs == ()
+    (status,) = saved.report
+    assert (status.name, status.status) == ("global.forward/0", "left out")
+    assert "global_hooks=True" in status.why
+
+
+def test_hooks_of_the_process_are_registered_only_on_request(package, net, profiler):
+    saved = package(net, global_hooks=True)
+    assert saved.names == ["global.forward/0"]
+    profiler.remove()
+    saved.model()
+    saved.model(hooks=True)
+    saved.model(hooks=["global.forward/0"])
+    assert not modules._global_forward_hooks
+    assert not saved.importer.hook_handles
+    model = saved.model(restore_global=True)
+    try:
+        model(X)
+        (hook,) = modules._global_forward_hooks.values()
+        calls = hook.__closure__[0].cell_contents
+        assert calls == ["Linear", "Tanh", "Linear", "Sequential"]
+    finally:
+        saved.importer.hook_handles["global.forward/0"].remove()
+    assert not modules._global_forward_hooks
+
+
+def test_hooks_of_the_process_and_of_the_model_share_what_they_shared(package, net):
+    net.calls = []
+    net[0].register_forward_hook(lambda *_: net.calls.append("own"))
+    handle = modules.register_module_forward_hook(
+        lambda module, *_: net.calls.append("process") if module is net[0] else None
+    )
+    saved = package(net, global_hooks=True)
+    handle.remove()
+    loaded = saved.model(restore_global=True)
+    loaded(X)
+    saved.importer.hook_handles["global.forward/0"].remove()
+    assert loaded.calls == ["process", "own"]
+    assert net.calls == []
+
+
+def test_a_process_wide_hook_keeps_its_flags(package, net):
+    handle = modules.register_module_forward_hook(
+        lambda module, args, kwargs, output: None, with_kwargs=True, always_call=True
+    )
+    saved = package(net, global_hooks=True)
+    handle.remove()
+    modules._global_forward_hooks_with_kwargs.clear()  # torch leaves it behind
+    saved.model(restore_global=True)(X)
+    assert saved.specs[0].flags == {"with_kwargs": True, "always_call": True}
+    assert len(modules._global_forward_hooks_with_kwargs) == 1
+    saved.importer.hook_handles["global.forward/0"].remove()
+    modules._global_forward_hooks_with_kwargs.clear()
