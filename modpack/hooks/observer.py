@@ -104,13 +104,16 @@ class HookObserver:
         """Empty containers in place of those whose contents stay behind."""
         return self._emptied.stand_in(kind)
 
-    def packaged(self, obj: object) -> None:
+    def packaged(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Note the hooks of a module that packages itself: an FX GraphModule, a ScriptModule."""
         if isinstance(obj, torch.jit.ScriptModule):  # which refuses hooks; its tensors do not
             for tensor in self._scripted.add(obj):
                 self._collector.tensor(tensor)
         elif isinstance(obj, torch.nn.Module):
             self._note_module(obj)
+            function, arguments = parts
+            return function, tuple(map(self._collector.state_without_hooks, arguments))
+        return parts
 
     def next_payload(self) -> dict[str, Any] | None:
         """First what is saved along, then hooks, until no new ones turn up."""

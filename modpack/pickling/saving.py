@@ -116,8 +116,16 @@ class Observer(Protocol):
         for None the object itself is pickled.
         """
 
-    def packaged(self, obj: object) -> None:
-        """See an object that packages itself (``__reduce_package__``)."""
+    def packaged(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """See an object that packages itself (``__reduce_package__``).
+
+        Args:
+            obj: the object.
+            parts: its own reduction: a function and its arguments.
+
+        Returns:
+            The one to write.
+        """
 
     def whereabouts(self, obj: object) -> tuple[str, str] | None:
         """Where an object hangs that could not be pickled, and what can be done about it.
@@ -407,16 +415,20 @@ class _Pickler(pickle.Pickler):
         return ("storage", storage_type, key, torch.serialization.location_tag(storage), size)
 
     def _script_module(self, obj: Any) -> object:
-        if self.observer is not None:
-            self.observer.packaged(obj)
-        return self._once(
-            obj, lambda: (load_script_module, (self._context.add_attachment(script_bytes(obj)),))
-        )
+        def reduce() -> tuple[Any, ...]:
+            record = self._context.add_attachment(script_bytes(obj))
+            return self._observed(obj, (load_script_module, (record,)))
+
+        return self._once(obj, reduce)
 
     def _reduce_package(self, obj: Any) -> object:
-        if self.observer is not None:
-            self.observer.packaged(obj)
-        return self._once(obj, lambda: obj.__reduce_package__(self._context.exporter))
+        def reduce() -> tuple[Any, ...]:
+            return self._observed(obj, obj.__reduce_package__(self._context.exporter))
+
+        return self._once(obj, reduce)
+
+    def _observed(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        return parts if self.observer is None else self.observer.packaged(obj, parts)
 
     def _once(self, obj: object, reduce: Callable[[], tuple[object, ...]]) -> object:
         if id(obj) not in self._packaged:

@@ -94,8 +94,8 @@ def mock_source(
 
     Example:
         >>> source = mock_source("numpy.linalg", "mock('numpy.**')", ("net", "numpy.linalg"))
-        >>> print(source.splitlines()[0])
-        \"""A stand-in for the module numpy.linalg, which is not in this package.
+        >>> print(source.splitlines()[0].strip('"'))
+        A stand-in for the module numpy.linalg, which is not in this package.
     """
     head = _TEMPLATE.format(
         shown_module=_inside_docstring(module),

@@ -173,6 +173,7 @@ class MockedObject:
         return known[name]
 
     def __call__(self, *args: object, **kwargs: object) -> object:
+        """Raise, unless packaged code is being imported: then give another stand-in."""
         self._modpack_import_only("was called")
         if _is_class_statement(args):
             return _class_with_metaclass(self, *args)

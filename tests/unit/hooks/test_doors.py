@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import threading
 import warnings
 
 import pytest
@@ -242,6 +243,14 @@ def test_graph_modules_keep_their_hooks(package, same):
     assert sorted(saved.names) == ["forward/0", "layer.weight/tensor/0", "layer/forward/0"]
     again = saved.model(hooks=False)
     assert not again._forward_hooks and not again.layer._forward_hooks
+
+
+def test_a_hook_of_a_graph_module_that_is_left_out_need_not_be_picklable(package):
+    graph = torch.fx.symbolic_trace(Traced())
+    lock = threading.Lock()
+    graph.register_forward_hook(lambda *_: lock)
+    loaded = package(graph, hooks=False).model()
+    assert torch.equal(loaded(X), graph.forward(X))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
