@@ -123,6 +123,11 @@ class PackageImporter(Importer):
         return {name: module for name, module in known if module is not None}
 
     @property
+    def code_builtins(self) -> dict[str, Any]:
+        """What the package's code sees as builtins: its imports find what the package holds."""
+        return self._namespace.builtins
+
+    @property
     def environment(self) -> PackageEnvironment:
         """The package as a place that an exporter takes modules from."""
         return PackageEnvironment(self.filename, self._index, self._archive.read)

@@ -8,6 +8,7 @@ import threading
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from modpack.errors import NamespaceConflictError
 from modpack.hermetic.finder import FolderLoader, PackageFinder
@@ -39,6 +40,11 @@ class Namespace:
         self._importer = importer
         self.finder = PackageFinder(source, prefix, index, tree, self._mark)
         self._redirect = Redirect(source, prefix, index, importer, self.finder.adopt)
+
+    @property
+    def builtins(self) -> dict[str, Any]:
+        """The builtins of the package's modules."""
+        return self._redirect.builtins
 
     def import_module(self, module: str) -> ModuleType:
         """Import a module by the path that the packaged code knows, or by its full name."""

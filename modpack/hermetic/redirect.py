@@ -130,6 +130,15 @@ class Redirect:
         """The module path that packaged code writes for a name in ``sys.modules``."""
         return name[len(self._prefix) :] if name.startswith(self._prefix) else name
 
+    def require_reach(self, name: str) -> None:
+        """Refuse a module path that is neither the package's nor one that it may take from here.
+
+        Raises:
+            ModuleNotFoundError: tells the remedy.
+        """
+        if not self._is_packaged(name) and not self._reaches_host(name):
+            raise self._absent(name)
+
     def _is_packaged(self, name: str) -> bool:
         return bool(self._prefix) and root_of(name) in self._index.roots
 
@@ -229,8 +238,10 @@ def _translating(redirect: Redirect, function: Callable[..., Any]) -> Callable[.
     def translated(anchor: Any = None, *arguments: Any, **options: Any) -> Any:
         if anchor is None:
             anchor = sys._getframe(1).f_globals["__name__"]
-        place = redirect.translated(anchor) if isinstance(anchor, str) else anchor
-        return function(place, *arguments, **options)
+        if isinstance(anchor, str):
+            redirect.require_reach(anchor.partition(":")[0])
+            anchor = redirect.translated(anchor)
+        return function(anchor, *arguments, **options)
 
     return translated
 

@@ -94,7 +94,8 @@ class ModelParts:
 
     def home_of(self, function: FunctionType) -> ModuleType | None:
         """The importable module whose globals a function uses; None for ``__main__``."""
-        module = sys.modules.get(function.__module__ or "")
+        # not its __module__: a decorator's wrapper carries that of the function inside
+        module = sys.modules.get(str(function.__globals__.get("__name__")))
         if module is None or module.__name__ == "__main__":
             return None
         return module if vars(module) is function.__globals__ else None

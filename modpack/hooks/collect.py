@@ -137,6 +137,26 @@ class HookCollector:
                 for position, found in enumerate(kind.find(kind.home))
             )
 
+    def missed(self, root: Any, names: Names) -> list[HookSpec]:
+        """The wanted hooks on parts of a module that the pickler never met.
+
+        A class that rebuilds its parts in a ``__reduce__`` or ``__setstate__`` of its own keeps
+        them from the pickle.
+        """
+        if not isinstance(root, torch.nn.Module):
+            return []
+        unseen = HookCollector(self.is_importable)
+        for part in root.modules():
+            if id(part) not in self._seen:
+                unseen.module(part)
+        for tensor in (*root.parameters(), *root.buffers()):
+            if id(tensor) not in self._seen:
+                unseen.tensor(tensor)
+        if not unseen.has_news:
+            return []
+        specs, _ = unseen.take(names)
+        return [spec for spec in specs if self.wanted(spec)]
+
     @property
     def has_news(self) -> bool:
         """Whether anything was noted since the last call of :meth:`take`."""
@@ -167,7 +187,7 @@ class HookCollector:
         self.left_out.extend(spec for spec in once if spec.name not in taken)
         payload = {
             "hooks": [
-                (spec.name, c.kind, c.target, dict(c.found.flags), c.identities, c.found.hook)
+                (spec.name, c.kind, _settled(c), dict(c.found.flags), c.identities, c.found.hook)
                 for spec, c in zip(specs, collected, strict=True)
                 if spec.name in taken
             ],
@@ -261,6 +281,11 @@ class HookCollector:
             else:
                 extras = [self._tables.get(id(ref())) for ref in handle.extra_dict_ref]
                 yield handle, *owner, handle.id, [extra[1] for extra in extras if extra]
+
+
+def _settled(collected: Collected) -> Any:
+    """The target as it is now: a group whose tensors turn up later is not changed any more."""
+    return collected.target if collected.group is None else list(collected.target)
 
 
 def _registration_order(collected: Collected) -> tuple[int, int]:

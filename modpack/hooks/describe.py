@@ -116,8 +116,12 @@ def _readable(text: FunctionText) -> str:
     dedented = textwrap.dedent(text.source)
     if text.is_lambda or dedented == text.source:
         return text.source
-    exact, shifted = ast.parse(f"if True:\n{text.source}").body[0], ast.parse(dedented).body[0]
+    exact = ast.parse(f"if True:\n{text.source}").body[0]
     inside = exact.body[0] if isinstance(exact, ast.If) else exact
+    try:
+        shifted = ast.parse(dedented).body[0]
+    except SyntaxError:  # a line inside a string is indented less than the definition
+        return text.source
     return dedented if ast.dump(inside) == ast.dump(shifted) else text.source
 
 

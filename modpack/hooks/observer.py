@@ -78,6 +78,11 @@ class HookObserver:
         self._payload: dict[str, Any] | None = None
 
     @property
+    def root(self) -> Any:
+        """The saved object; of a wrapper, what is inside."""
+        return self._root
+
+    @property
     def names(self) -> Names:
         """The paths to the parts of the saved object; made when a hook has to be named."""
         if self._names is None:

@@ -77,6 +77,17 @@ def native(name: str, hook: object) -> HookStatus:
     return HookStatus(name, "travels natively", why)
 
 
+def missed(spec: HookSpec) -> HookStatus:
+    """The status of a hook on a part that the object's class does not give to pickle."""
+    return HookStatus(
+        spec.name,
+        "unsupported",
+        "the class of what it hangs on, or of what holds that, rebuilds its parts when it is "
+        "loaded, without their hooks. Remedy: register it again after loading",
+        spec,
+    )
+
+
 def on_graph(target: tuple[str, ...], kind: str = "tensor") -> HookStatus:
     """The status of the hooks of a tensor that is no leaf, or of a group with such tensors."""
     why = "it hangs on a graph, which is not saved; modpack.hooks.attach declares such hooks"

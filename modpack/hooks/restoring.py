@@ -91,10 +91,7 @@ def reserve_ids(obj: Any) -> None:
 
 
 def _modules_in(obj: Any) -> Iterator[torch.nn.Module]:
-    if isinstance(obj, torch.nn.Module):
-        yield from obj.modules()
-    else:
-        yield from (part for part in objects_in(obj) if isinstance(part, torch.nn.Module))
+    yield from (part for part in objects_in(obj) if isinstance(part, torch.nn.Module))
 
 
 def _row(kind: str) -> Kind:

@@ -21,6 +21,7 @@ from modpack.hooks.report import (
     HookStatus,
     captured,
     left_out,
+    missed,
     native,
     on_graph,
     process_wide,
@@ -105,6 +106,7 @@ class HookSaver:
         yield from map(unwrapped, self.observer.unwrapped)
         yield from (captured(s, self._emptied.by_hook.get(s.name, ())) for s in specs)
         yield from self._on_graphs()
+        yield from self._missed()
         yield from map(left_out, self._collector.left_out)
         yield from self._native()
         if self._tells_process_wide:
@@ -116,6 +118,13 @@ class HookSaver:
             path, _ = self.observer.names.of(target)
             yield native(self.observer.names.hook_name(path, kind, counted[path, kind]), hook)
             counted[path, kind] += 1
+
+    def _missed(self) -> Iterator[HookStatus]:
+        """What hangs on parts that were never pickled, which is told aloud."""
+        for spec in self._collector.missed(self.observer.root, self.observer.names):
+            status = missed(spec)
+            warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
+            yield status
 
     def _on_graphs(self) -> Iterator[HookStatus]:
         """What cannot be saved at all, which is told aloud."""

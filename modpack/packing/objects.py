@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
 from modpack.core.names import root_of
+from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 from modpack.packing.sources import ImporterEnvironments
@@ -82,10 +84,11 @@ class ObjectSaver:
         for reference in pickled.references:
             names.setdefault(reference.module, []).extend(filter(None, [reference.name]))
         node = f"<{record}>"
-        return [
+        named = [
             Edge(node, module, ImportKind.PICKLE, None, tuple(used))
             for module, used in names.items()
         ]
+        return [*named, *_imported(node, pickled.loose_sources)]
 
     def note_resource(self, package: str, resource: str, main: bool = False) -> None:
         """Remember a saved object, so that the package can list what can be loaded.
@@ -191,6 +194,14 @@ class ObjectSaver:
                 f"{obj!r} comes from {importer!r}, but {first} comes from {home!r}: a package "
                 f"holds one version of {root!r}. Save them into two packages"
             )
+
+
+def _imported(node: str, sources: tuple[str, ...]) -> Iterator[Edge]:
+    """What functions import that travel by their source, without a module of their own."""
+    for source in sources:
+        for statement in scan_source(source, "__main__", False).imports:
+            if statement.kind.is_dependency:
+                yield Edge(node, statement.module, statement.kind, None, statement.names)
 
 
 class _Named:

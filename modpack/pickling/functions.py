@@ -39,7 +39,14 @@ SCRIPTS = ("__main__", "__mp_main__")
 
 
 class GlobalNames(dict[str, Any]):
-    """The globals of functions that have no module to be imported with them."""
+    """The globals of functions that have no module to be imported with them.
+
+    Attributes:
+        builtins: what the functions see as builtins: those of a package while one is loaded,
+            so that their import statements find what the package holds.
+    """
+
+    builtins: Any = builtins
 
 
 def parts_of(function: FunctionType, module: object, shared: GlobalNames | None) -> tuple[Any, ...]:
@@ -104,7 +111,7 @@ def make_function(
     by_name = dict(zip(text.free, cells, strict=True))
     namespace = home if isinstance(home, GlobalNames) else vars(home)
     if isinstance(home, GlobalNames):
-        home.setdefault("__builtins__", builtins)
+        home.setdefault("__builtins__", home.builtins)
         home.setdefault("__name__", module)
     function = FunctionType(
         code, namespace, name, None, tuple(by_name[each] for each in code.co_freevars)
@@ -126,10 +133,11 @@ def attribute_of(method: MethodType) -> str | None:
     a decorator returned.
     """
     owner, function = method.__self__, method.__func__
-    classes = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
+    kind = owner if isinstance(owner, type) else type(owner)
     first = getattr(function, "__name__", "")
-    for name in dict.fromkeys((first, *(name for each in classes for name in vars(each)))):
-        found = inspect.getattr_static(owner, name, None)
+    for name in dict.fromkeys((first, *(name for each in kind.__mro__ for name in vars(each)))):
+        # on the class only: what is set on the object itself is not there when it is made again
+        found = inspect.getattr_static(kind, name, None)
         if getattr(found, "__func__", found) is function:
             return name
     return None

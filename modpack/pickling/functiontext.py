@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType
 
-__all__ = ["FunctionText", "NoSourceError", "compiled_function", "text_of"]
+__all__ = ["FunctionText", "NoSourceError", "compiled_function", "parsable_text", "text_of"]
 
 FACTORY = "__modpack_factory__"
 
@@ -117,6 +117,15 @@ def _text_in(lines: list[str], code: CodeType) -> FunctionText | None:
         if _same(compiled_function(candidate, code.co_filename, imported), code):
             return candidate
     return None
+
+
+def parsable_text(function: FunctionType) -> str:
+    """A function's source as a module of its own would have it, to be read and not to be run.
+
+    Raises:
+        NoSourceError: there is none.
+    """
+    return _parsable(text_of(function))
 
 
 def _parsable(text: FunctionText) -> str:

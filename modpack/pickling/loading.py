@@ -11,6 +11,7 @@ from typing import Any
 
 from modpack.core.names import require_module_name
 from modpack.errors import ModpackError, UnpicklingError
+from modpack.pickling.functions import GlobalNames
 from modpack.pickling.storages import StorageLoader
 
 __all__ = ["unpickle_object"]
@@ -70,6 +71,16 @@ def _is_the_unpicklers(failure: Exception) -> bool:
     return trace is not None and trace.tb_next is None
 
 
+_LOOSE_GLOBALS = (GlobalNames.__module__, GlobalNames.__qualname__)
+
+
+def _names_with(package_builtins: object) -> type[GlobalNames]:
+    """The namespace of functions without a module, with the builtins of a package."""
+    if package_builtins is None:
+        return GlobalNames
+    return type(GlobalNames.__name__, (GlobalNames,), {"builtins": package_builtins})
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(
         self,
@@ -85,10 +96,13 @@ class _Unpickler(pickle.Unpickler):
         self._storages = storages
         self._package = package
         self._rebuilt: dict[object, object] = {}
+        self._global_names = _names_with(getattr(package, "code_builtins", None))
         start = stream.getvalue()[:2]
         self._old_names = start[:1] == pickle.PROTO and start[1:] < bytes([3])
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == _LOOSE_GLOBALS:
+            return self._global_names
         if self._old_names:
             module, name = _python3_name(module, name)
         found = self._imported(module, name)

@@ -31,7 +31,7 @@ from modpack.pickling.functions import (
     make_method,
     parts_of,
 )
-from modpack.pickling.functiontext import NoSourceError
+from modpack.pickling.functiontext import NoSourceError, parsable_text
 from modpack.pickling.paths import path_to
 from modpack.pickling.rename import rename_modules
 from modpack.pickling.torchscript import load_script_module, script_bytes
@@ -64,11 +64,14 @@ class Pickled:
         references: everything that it names, in order of first use.
         appended: pickles that continue it, of what the observer asked for: loaded by the same
             unpickler, one after the other, they refer to the objects of the first.
+        loose_sources: the sources of functions that bring no module along; what they import
+            is known from nowhere else.
     """
 
     data: bytes
     references: tuple[Reference, ...]
     appended: bytes = b""
+    loose_sources: tuple[str, ...] = ()
 
 
 class PickleContext(Protocol):
@@ -172,7 +175,8 @@ def pickle_object(
     if renames:
         data = rename_modules(data, renames)
         appended = [rename_modules(piece, renames) for piece in appended]
-    return Pickled(data, tuple(pickler.references), b"".join(appended))
+    sources = tuple(pickler.loose_sources)
+    return Pickled(data, tuple(pickler.references), b"".join(appended), sources)
 
 
 class UnnamedObjectError(PicklingError, ObjNotFoundError):
@@ -244,6 +248,7 @@ class _Pickler(pickle.Pickler):
         self._context = context
         self.observer = observer
         self._namespaces: dict[int, GlobalNames] = {}
+        self.loose_sources: list[str] = []
         self._persistent: dict[type, _Handler | None] = {}
         self._reducers: dict[type, _Handler | None] = {}
         self._packaged: dict[int, tuple[object, object]] = {}
@@ -364,6 +369,8 @@ class _Pickler(pickle.Pickler):
         if home is None:
             shared = self._namespaces.setdefault(id(obj.__globals__), GlobalNames())
         try:
+            if home is None:
+                self.loose_sources.append(parsable_text(obj))
             return parts_of(obj, home, shared)
         except NoSourceError as no_source:
             raise ObjNotFoundError(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
-import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,9 +48,8 @@ def _is_elsewhere(root: str) -> bool:
     origin = getattr(spec, "origin", None)
     if not isinstance(origin, str) or not Path(origin).is_file():
         return False  # built in, frozen, zipped, or not there at all
-    homes = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    at_home = any(Path(origin).is_relative_to(home) for home in homes if home)
-    return not at_home or _in_site_packages(Path(origin))
+    home = Path(os.__file__).parent
+    return not Path(origin).is_relative_to(home) or _in_site_packages(Path(origin))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import torch
 from modpack.archive.base import Archive
 from modpack.archive.specs import read_specs
 from modpack.archive.writer import ArchiveWriter
-from modpack.core.hookspec import hook_records
+from modpack.core.hookspec import PARAMETRIZATION, hook_records
+from modpack.errors import ArchiveError
 from modpack.hooks.restoring import Fresh, register_payload, remove_hooks, reserve_ids
 from modpack.hooks.selection import HookChoice, check_names, selector
 from modpack.pickling.loading import unpickle_object
@@ -63,10 +64,12 @@ def load_object(
     appended = archive.read(appended_record) if archive.has(appended_record) else b""
     wanted = _wanted_names(archive, record, hooks)
     fresh: Fresh = {}
+    found: set[str] = set()
 
     def take(payload: dict[str, Any]) -> None:
         result.extras.update(payload.get("extras", {}))
         if "hooks" in payload:
+            found.update(name for name, *_ in payload["hooks"])
             names = wanted.__contains__
             handles = register_payload(payload, names, restore_global, fresh)
             result.handles.update(handles)
@@ -81,12 +84,23 @@ def load_object(
         appended=appended,
         on_payload=take,
     )
+    _refuse_disagreement(archive, record, found)
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:
         remove_hooks(result.obj)
     elif not appended:
         reserve_ids(result.obj)
     return result
+
+
+def _refuse_disagreement(archive: Archive, record: str, found: set[str]) -> None:
+    """Refuse a package whose specs and whose pickle do not tell of the same hooks."""
+    specs = read_specs(archive, record)
+    told = {spec.name for spec in specs if spec.kind != PARAMETRIZATION}
+    if told != found:
+        odd = ", ".join(sorted(map(repr, told ^ found)))
+        reason = f"the specs and the pickle of its hooks disagree about {odd}"
+        raise ArchiveError(archive.source, reason, record)
 
 
 def _wanted_names(archive: Archive, record: str, hooks: HookChoice) -> frozenset[str]:
