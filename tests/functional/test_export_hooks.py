@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from torch.utils.hooks import RemovableHandle
 
 from modpack import Action, PackageExporter, PackagingError, PackagingErrorReason
+from modpack.archive.reader import open_archive
+from modpack.core.planjson import plan_from_json
 
 
 @pytest.fixture
@@ -331,3 +334,18 @@ def test_methods_and_callable_objects_can_be_hooks(garden):
         exporter.register_extern_hook(listener)
         exporter.save_source_string("gardener", "import garden")
     assert listener.heard == ["garden", "GARDEN"]
+
+
+def test_the_package_records_which_match_hooks_were_called(tmp_path):
+    def watch(exporter, module):
+        return None
+
+    path = tmp_path / "watched.modpack"
+    with PackageExporter(path) as exporter:
+        exporter.register_extern_hook(watch)
+        exporter.save_source_string("watchedcode", "import json")
+    with open_archive(path) as archive:
+        recorded = plan_from_json(json.loads(archive.read(".data/modpack/graph.json")))
+    (called,) = recorded.decisions["json"].hooks
+    assert called.endswith("watch")
+    assert recorded.decisions["watchedcode"].hooks == ()
