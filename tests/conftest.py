@@ -97,14 +97,6 @@ def _add_file(exporter: PackageExporter, name: str, text: str, dependencies: boo
         exporter.save_text(folder.replace("/", "."), resource, text)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what tests unpack out of the user's cache, in their subprocesses too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MODPACK_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """Write a project from a dict of files, make it importable, forget its modules afterwards.

@@ -20,6 +20,7 @@ from modpack.hooks.observer import HookObserver
 from modpack.hooks.parts import Path, parts_of, roots_beside
 from modpack.hooks.recalling import handle, part
 from modpack.hooks.resetting import Emptied
+from modpack.pickling.functions import home_module
 from modpack.pickling.saving import Reference
 from modpack.pickling.storages import storage_bytes
 from modpack.resolution.importers import Importer, sys_importer
@@ -94,11 +95,7 @@ class ModelParts:
 
     def home_of(self, function: FunctionType) -> ModuleType | None:
         """The importable module whose globals a function uses; None for ``__main__``."""
-        # not its __module__: a decorator's wrapper carries that of the function inside
-        module = sys.modules.get(str(function.__globals__.get("__name__")))
-        if module is None or module.__name__ == "__main__":
-            return None
-        return module if vars(module) is function.__globals__ else None
+        return home_module(function)
 
     def add_storage(self, storage: torch.UntypedStorage) -> str:
         """A storage of the model by its path; the contents of any other, once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 from modpack.packing.sources import ImporterEnvironments
-from modpack.pickling.functions import SCRIPTS
+from modpack.pickling.functions import SCRIPTS, home_module
 from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
 from modpack.resolution.importers import Importer, importer_of, sys_importer
 
@@ -140,11 +139,7 @@ class ObjectSaver:
 
     def home_of(self, function: FunctionType) -> ModuleType | None:
         """The importable module whose globals a function uses; None for ``__main__``."""
-        # not its __module__: a decorator's wrapper carries that of the function inside
-        module = sys.modules.get(str(function.__globals__.get("__name__")))
-        if module is None or module.__name__ in SCRIPTS:
-            return None
-        return module if vars(module) is function.__globals__ else None
+        return home_module(function)
 
     def is_importable(self, function: FunctionType) -> bool:
         """Whether a function can be named, so that its source need not travel."""

@@ -13,9 +13,10 @@ import dis
 import inspect
 import io
 import linecache
+import sys
 import zlib
 from collections.abc import Callable, Iterator
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from modpack.pickling.functiontext import FunctionText, compiled_function, text_of
@@ -26,6 +27,7 @@ __all__ = [
     "attribute_of",
     "closed_over",
     "fill_function",
+    "home_module",
     "make_cell",
     "make_function",
     "make_method",
@@ -47,6 +49,15 @@ class GlobalNames(dict[str, Any]):
     """
 
     builtins: Any = builtins
+
+
+def home_module(function: FunctionType) -> ModuleType | None:
+    """The importable module whose globals a function uses; None for those of scripts."""
+    # not its __module__: a decorator's wrapper carries that of the function inside
+    module = sys.modules.get(str(function.__globals__.get("__name__")))
+    if module is None or module.__name__ in SCRIPTS:
+        return None
+    return module if vars(module) is function.__globals__ else None
 
 
 def parts_of(function: FunctionType, module: object, shared: GlobalNames | None) -> tuple[Any, ...]:

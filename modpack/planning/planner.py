@@ -123,10 +123,10 @@ class Planner:
         """All decisions, and everything that is wrong or noteworthy by now."""
         decisions = self.decisions()
         problems = [*self._reported, *self._veto_problems(decisions)]
-        problems += find_problems(self.walker, decisions, self._unmatched())
+        unused = self._unused()
+        required = [rule for rule in unused if not rule.allow_empty]
+        problems += find_problems(self.walker, decisions, required)
         plan = Plan(decisions, tuple(problems), (), self.walker.graph)
-        matched = set(map(id, self._matched.values()))
-        unused = [rule for rule in self._rules if id(rule) not in matched]
         notes = find_notes(plan, self.walker, self._rules, unused, self._ownership)
         return Plan(plan.decisions, plan.problems, tuple(notes), plan.graph)
 
@@ -184,10 +184,10 @@ class Planner:
         self._vetoes.pop(module, None)
         self.walker.reopen(module)
 
-    def _unmatched(self) -> list[Rule]:
+    def _unused(self) -> list[Rule]:
+        """The user's rules that matched no module."""
         matched = set(map(id, self._matched.values()))
-        rules = self._all_rules()
-        return [rule for rule in rules if not rule.allow_empty and id(rule) not in matched]
+        return [rule for rule in self._rules if id(rule) not in matched]
 
     def _veto_problems(self, decisions: Mapping[str, Decision]) -> Iterator[Problem]:
         for module, reason in self._vetoes.items():

@@ -12,7 +12,7 @@ import torch
 from modpack.archive.base import Archive
 from modpack.archive.specs import read_specs
 from modpack.archive.writer import ArchiveWriter
-from modpack.core.hookspec import PARAMETRIZATION, hook_records
+from modpack.core.hookspec import PARAMETRIZATION, HookSpec, hook_records
 from modpack.errors import ArchiveError
 from modpack.hooks.restoring import Fresh, register_payload, remove_hooks, reserve_ids
 from modpack.hooks.selection import HookChoice, check_names, selector
@@ -62,7 +62,8 @@ def load_object(
     result = Loaded()
     _, appended_record = hook_records(record)
     appended = archive.read(appended_record) if archive.has(appended_record) else b""
-    wanted = _wanted_names(archive, record, hooks)
+    specs = read_specs(archive, record)
+    wanted = _wanted_names(specs, hooks)
     fresh: Fresh = {}
     found: set[str] = set()
 
@@ -84,7 +85,7 @@ def load_object(
         appended=appended,
         on_payload=take,
     )
-    _refuse_disagreement(archive, record, found)
+    _refuse_disagreement(archive.source, record, specs, found)
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:
         remove_hooks(result.obj)
@@ -93,20 +94,20 @@ def load_object(
     return result
 
 
-def _refuse_disagreement(archive: Archive, record: str, found: set[str]) -> None:
+def _refuse_disagreement(
+    source: str, record: str, specs: tuple[HookSpec, ...], found: set[str]
+) -> None:
     """Refuse a package whose specs and whose pickle do not tell of the same hooks."""
-    specs = read_specs(archive, record)
     told = {spec.name for spec in specs if spec.kind != PARAMETRIZATION}
     if told != found:
         odd = ", ".join(sorted(map(repr, told ^ found)))
         reason = f"the specs and the pickle of its hooks disagree about {odd}"
-        raise ArchiveError(archive.source, reason, record)
+        raise ArchiveError(source, reason, record)
 
 
-def _wanted_names(archive: Archive, record: str, hooks: HookChoice) -> frozenset[str]:
-    specs = read_specs(archive, record)
+def _wanted_names(specs: tuple[HookSpec, ...], hooks: HookChoice) -> frozenset[str]:
     check_names(hooks, specs)
-    return frozenset(spec.name for spec in specs if selector(hooks)(spec))
+    return frozenset(spec.name for spec in filter(selector(hooks), specs))
 
 
 class _Rebuilding:
