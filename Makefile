@@ -3,17 +3,19 @@
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
+CORPUS ?= .venv-corpus
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 READY := $(VENV)/ready.stamp
+CORPUS_PIP := $(CORPUS)/bin/python -m pip --quiet --disable-pip-version-check install
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint format corpus corpus-fast clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY) ## train a small model, package it, reload it in a clean interpreter
 	@$(BIN)/python -m modpack demo
@@ -32,8 +34,16 @@ format: $(READY) ## rewrite the sources in the project's style
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
+# One model after the other, for their times to be worth something: half an hour.
+# make corpus ONLY="timm_vit timm_swin" tries some, and leaves the page alone.
+corpus: $(CORPUS)/ready.stamp ## package models of real libraries, load them without; writes docs/reference/corpus.md
+	@$(CORPUS)/bin/python tools/corpus $(if $(ONLY),--only $(ONLY),--write)
+
+corpus-fast: $(CORPUS)-fast/ready.stamp ## the same for a few small models, as in CI
+	@$(CORPUS)-fast/bin/python tools/corpus --fast --no-torch
+
 clean: ## remove the virtual environment, caches and build results
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find modpack tests fixtures docs -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamp comes last: whatever interrupts the steps before it, the next run repeats them.
@@ -47,4 +57,23 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) install torch --constraint constraints.txt
 	@echo "  installing modpack and its development tools"
 	@$(PIP) install --editable '.[dev]' --constraint constraints.txt
+	@touch $@
+
+# The libraries that the corpus tries. Those in the second list require more than they need.
+$(CORPUS)/ready.stamp: $(wildcard tools/corpus/requirements*.txt) pyproject.toml constraints.txt
+	@echo "Setting up $(CORPUS), once; this takes some minutes."
+	@rm -f $@
+	@$(PYTHON) -m venv $(CORPUS)
+	@$(CORPUS_PIP) torch --constraint constraints.txt
+	@$(CORPUS_PIP) --requirement tools/corpus/requirements.txt --constraint constraints.txt
+	@$(CORPUS_PIP) --no-deps --requirement tools/corpus/requirements-no-deps.txt
+	@$(CORPUS_PIP) --editable . --constraint constraints.txt
+	@touch $@
+
+$(CORPUS)-fast/ready.stamp: $(wildcard tools/corpus/requirements*.txt) pyproject.toml constraints.txt
+	@echo "Setting up $(CORPUS)-fast, once; this takes a minute."
+	@rm -f $@
+	@$(PYTHON) -m venv $(CORPUS)-fast
+	@$(CORPUS)-fast/bin/python -m pip --quiet --disable-pip-version-check install torch --constraint constraints.txt
+	@$(CORPUS)-fast/bin/python -m pip --quiet --disable-pip-version-check install --editable . --requirement tools/corpus/requirements-fast.txt --constraint constraints.txt --constraint tools/corpus/requirements.txt
 	@touch $@

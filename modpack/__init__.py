@@ -26,21 +26,25 @@ if TYPE_CHECKING:
         Problem,
     )
     from modpack.errors import (
+        ExampleError,
         ModpackError,
         ModpackWarning,
         ObjMismatchError,
         ObjNotFoundError,
         PicklingError,
+        TrialError,
         UnpicklingError,
     )
     from modpack.exporter import PackageExporter
     from modpack.importer import PackageImporter
+    from modpack.replaying.replay import Replay, replay
     from modpack.resolution.importers import Importer, OrderedImporter, sys_importer
 
 __all__ = [
     "Action",
     "Directory",
     "EmptyMatchError",
+    "ExampleError",
     "GlobGroup",
     "Importer",
     "ModpackError",
@@ -55,6 +59,8 @@ __all__ = [
     "PicklingError",
     "Plan",
     "Problem",
+    "Replay",
+    "TrialError",
     "UnpicklingError",
     "__version__",
     "analyze",
@@ -63,6 +69,7 @@ __all__ = [
     "importer_of",
     "is_from_package",
     "load",
+    "replay",
     "save",
     "sys_importer",
 ]
@@ -80,15 +87,18 @@ _HOMES = {
         "Problem",
     ),
     "modpack.errors": (
+        "ExampleError",
         "ModpackError",
         "ModpackWarning",
         "ObjMismatchError",
         "ObjNotFoundError",
         "PicklingError",
+        "TrialError",
         "UnpicklingError",
     ),
     "modpack.exporter": ("PackageExporter",),
     "modpack.importer": ("PackageImporter",),
+    "modpack.replaying.replay": ("Replay", "replay"),
     "modpack.resolution.importers": ("Importer", "OrderedImporter", "sys_importer"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -33,6 +33,7 @@ def save(
     mock: str | Iterable[str] = (),
     deny: str | Iterable[str] = (),
     policy: str = "pinned",
+    intern_native: bool = False,
     importer: Importer | Sequence[Importer] = sys_importer,
     debug: bool = False,
     pickle_protocol: int = DEFAULT_PROTOCOL,
@@ -40,6 +41,9 @@ def save(
     hooks: HookChoice = True,
     global_hooks: bool = False,
     reset_state: HookChoice = False,
+    example_inputs: object = None,
+    example_kwargs: object = None,
+    trial: bool | str = True,
 ) -> Plan:
     """Package a model, or any object, with its hooks and the code that it needs.
 
@@ -52,7 +56,11 @@ def save(
         mock: patterns of module paths that are replaced by stand-ins.
         deny: patterns of module paths that must not be needed; asked first.
         policy: what happens to modules that no pattern names. ``"pinned"``: installed
-            distributions are extern, all other code is interned. ``"none"``: it is an error.
+            distributions are extern, all other code is interned. ``"hermetic"``: pure-Python
+            distributions are interned too. ``"none"``: it is an error. See
+            :meth:`PackageExporter.use_policy`.
+        intern_native: whether compiled modules can be interned: the package then loads only on
+            the same platform, with the same Python.
         importer: where the object comes from; see :class:`PackageExporter`.
         debug: whether an error shows how each module is reached.
         pickle_protocol: 2 to 5.
@@ -61,6 +69,12 @@ def save(
         global_hooks: whether to capture the hooks of the whole process as well.
         reset_state: whose collected state to leave behind; see
             :meth:`PackageExporter.save_model`.
+        example_inputs: what to try the package with before it is put in its place: a tuple
+            holds the positional arguments of one call, a mapping with names of arguments the
+            arguments by name, anything else is the one argument.
+        example_kwargs: further arguments by name.
+        trial: what to do with example inputs: True tries the package in an interpreter that
+            cannot see what it interns; ``"warn"`` writes it even if it fails; False does nothing.
 
     Returns:
         The plan that was carried out.
@@ -69,14 +83,16 @@ def save(
         TypeError, ValueError: an argument is none of these.
         PackagingError: the package cannot be written; all reasons at once.
         PicklingError: something in the object cannot be saved.
+        ExampleError: the live object does not run on the example inputs.
+        TrialError: the package was tried and failed; what was there before is still there.
     """
     given = {"deny": deny, "mock": mock, "extern": extern, "intern": intern}
     rules = {action: _patterns(patterns, action) for action, patterns in given.items()}
-    with PackageExporter(path, importer, debug) as exporter:
+    with PackageExporter(path, importer, debug, trial=trial) as exporter:
         for action, patterns in rules.items():
             if patterns:
                 getattr(exporter, action)(patterns)
-        exporter.use_policy(policy)
+        exporter.use_policy(policy, intern_native=intern_native)
         exporter.save_model(
             MAIN_PACKAGE,
             MAIN_RESOURCE,
@@ -86,6 +102,8 @@ def save(
             global_hooks=global_hooks,
             reset_state=reset_state,
             pickle_protocol=pickle_protocol,
+            example_inputs=example_inputs,
+            example_kwargs=example_kwargs,
         )
         return exporter.close()
 
@@ -96,7 +114,7 @@ def load(
     package: str | None = None,
     resource: str | None = None,
     map_location: Any = None,
-    namespace: str = "private",
+    namespace: str | None = None,
     hooks: HookChoice = True,
     optimizer: bool = False,
     restore_global: bool = False,
@@ -111,7 +129,8 @@ def load(
             wrote, or the only one.
         resource: see ``package``; both or neither.
         map_location: where tensors go; see :func:`torch.load`.
-        namespace: ``"private"`` or ``"process"``; see :class:`PackageImporter`.
+        namespace: ``"private"`` or ``"process"``; see :class:`PackageImporter`. By default the one
+            in which the package's trial found that it works, private if it was not tried.
         hooks: which hooks to register: True, False, names, or a predicate over specs.
         optimizer: whether to return the optimizer that was saved with it as well.
         restore_global: whether to register process-wide hooks that were captured.

@@ -10,7 +10,9 @@ from __future__ import annotations
 __all__ = [
     "ArchiveError",
     "CacheError",
+    "CompiledModuleError",
     "DisallowedModuleError",
+    "ExampleError",
     "ExternNotFoundError",
     "ModpackError",
     "ModpackWarning",
@@ -20,8 +22,10 @@ __all__ = [
     "ObjNotFoundError",
     "PackageNotFoundError",
     "PicklingError",
+    "PlatformMismatchError",
     "RecordNotFoundError",
     "TargetError",
+    "TrialError",
     "UnpicklingError",
     "UnsupportedVersionError",
 ]
@@ -96,14 +100,43 @@ class PicklingError(ModpackError):
         resource: the resource being saved, as ``package/resource``.
         reason: what pickle could not do.
         path: where the object hangs, from the saved object (``model.encoder.layers[3].attn``).
+        problems: path and reason of everything that cannot be saved, that one included.
     """
 
-    def __init__(self, resource: str, reason: str, path: str | None = None) -> None:
+    def __init__(
+        self,
+        resource: str,
+        reason: str,
+        path: str | None = None,
+        problems: tuple[tuple[str | None, str], ...] = (),
+    ) -> None:
         self.resource = resource
         self.reason = reason
         self.path = path
-        where = f" (at {path})" if path else ""
-        super().__init__(f"cannot pickle {resource}{where}: {reason}")
+        self.problems = problems or ((path, reason),)
+        super().__init__(f"cannot pickle {resource}{_told(self.problems)}")
+
+
+_MOST_PATHS_TOLD = 5
+
+
+def _told(problems: tuple[tuple[str | None, str], ...]) -> str:
+    """One problem in one line; several in a list, those that are alike together."""
+    by_reason: dict[str, list[str]] = {}
+    for path, reason in problems:
+        by_reason.setdefault(reason, []).append(path or "")
+    lines = []
+    for reason, paths in by_reason.items():
+        named = [path for path in paths if path][:_MOST_PATHS_TOLD]
+        more = len(paths) - len(named)
+        where = ", ".join(named) + (f" and {more} more" if named and more else "")
+        lines.append((f"at {where}" if where else "", reason))
+    if len(lines) == 1:
+        ((where, reason),) = lines
+        return f" ({where}): {reason}" if where else f": {reason}"
+    return f", for {len(lines)} reasons:" + "".join(
+        f"\n* {where}{': ' if where else ''}{reason}" for where, reason in lines
+    )
 
 
 class UnpicklingError(ModpackError):
@@ -170,6 +203,43 @@ class ExternNotFoundError(ModpackError, ModuleNotFoundError):
         )
 
 
+class PlatformMismatchError(ModpackError):
+    """The package holds compiled modules that cannot run here.
+
+    Args:
+        source: the package file.
+        built_for: what they were built for: platform, machine, Python's ABI, C library.
+        present: the same of this interpreter.
+    """
+
+    def __init__(self, source: str, built_for: str, present: str) -> None:
+        self.source = source
+        self.built_for = built_for
+        self.present = present
+        super().__init__(
+            f"{source} holds compiled modules for {built_for}, and this is {present}. Remedy: "
+            "load it there, or make it again without intern_native"
+        )
+
+
+class CompiledModuleError(ModpackError, ImportError):
+    """A compiled module of a package cannot be loaded from where it was unpacked.
+
+    Args:
+        source: the package file.
+        module: the module.
+        reason: what is wrong, and the remedy.
+    """
+
+    def __init__(self, source: str, module: str, reason: str) -> None:
+        self.source = source
+        self.module = module
+        self.reason = reason
+        ImportError.__init__(
+            self, f"{source}: the compiled module {module!r} {reason}", name=module
+        )
+
+
 class NamespaceConflictError(ModpackError, ImportError):
     """A package cannot be loaded under real names: those names are taken in this process.
 
@@ -191,3 +261,51 @@ class NamespaceConflictError(ModpackError, ImportError):
 
 class TargetError(ModpackError):
     """The file or buffer that a package should be written to cannot be used."""
+
+
+class ExampleError(ModpackError):
+    """The live model itself fails on the example inputs that were given.
+
+    Args:
+        resource: the model, as ``package/resource``.
+        failure: what it raised.
+    """
+
+    def __init__(self, resource: str, failure: BaseException) -> None:
+        self.resource = resource
+        self.failure = failure
+        super().__init__(
+            f"{resource}: the model does not run on the example inputs: "
+            f"{type(failure).__name__}: {failure}"
+        )
+
+
+class TrialError(ModpackError):
+    """A package does not load, or computes something else, where it was tried.
+
+    Args:
+        source: the package, as the user named it.
+        reason: what is wrong, in one sentence.
+        details: lines that show it: where it was raised, which outputs differ.
+        log: the end of what the trial wrote to stdout and stderr.
+        is_written: whether the package was written all the same.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        reason: str,
+        details: tuple[str, ...] = (),
+        log: str = "",
+        is_written: bool = False,
+    ) -> None:
+        self.source = source
+        self.reason = reason
+        self.details = details
+        self.log = log
+        lines = [f"the trial run of {source} failed: {reason}", *(f"  {x}" for x in details)]
+        if log:
+            lines += ["It wrote:", *(f"  {line}" for line in log.splitlines())]
+        if not is_written:
+            lines.append("Nothing was written. trial='warn' writes it all the same")
+        super().__init__("\n".join(lines))

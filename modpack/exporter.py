@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -23,30 +25,38 @@ from modpack.core.graph import DependencyGraph
 from modpack.core.names import require_module_name, resource_record, root_of
 from modpack.core.plan import (
     EmptyMatchError,
+    NoteKind,
     PackagingError,
     PackagingErrorReason,
     Plan,
+    Problem,
 )
 from modpack.core.rules import Rule
-from modpack.errors import ModpackError, ModpackWarning
+from modpack.errors import ModpackError, ModpackWarning, TrialError
 from modpack.packing.contents import write_contents
+from modpack.packing.files import with_room
 from modpack.packing.objects import ObjectSaver
 from modpack.packing.records import clashes
 from modpack.packing.sources import ImporterEnvironments, encoded, files_of
 from modpack.planning.hooks import Match, MatchHook, require_hook
 from modpack.planning.ownership import InstalledOwnership
 from modpack.planning.planner import Planner
-from modpack.planning.presets import preset_rules
+from modpack.planning.presets import asks_for_bound, preset_rules
 from modpack.resolution.importers import Importer, OrderedImporter, sys_importer
 
 if TYPE_CHECKING:
     from modpack.hooks.report import HookReport
     from modpack.hooks.selection import HookChoice
     from modpack.packing.hooked import HookOptions
+    from modpack.trial.examples import Example
+    from modpack.trial.reference import Case
+    from modpack.trial.saving import ExampleSaver
 
 __all__ = ["PackageExporter"]
 
 DEFAULT_PROTOCOL = 3
+_TRIED_OUT = (NoteKind.DYNAMIC_IMPORT,)
+"""Hazards that a trial looks into."""
 
 
 class PackageExporter:
@@ -66,9 +76,13 @@ class PackageExporter:
         importer: where objects and modules come from: an importer, or several in order
             (``[old_package, sys_importer]`` to save again what was loaded from a package).
         debug: whether a :class:`PackagingError` shows how each module is reached.
+        trial: whether a package with example inputs is tried before it is put in its place: in
+            an interpreter that cannot see what the package interns, it must load and compute
+            what the live model did. ``"warn"`` writes a package that fails as well, with a
+            warning; False runs nothing.
 
     Raises:
-        TypeError: an argument is of the wrong type.
+        TypeError, ValueError: an argument is none of these.
         TargetError: the target cannot be written.
 
     >>> import io
@@ -85,17 +99,23 @@ class PackageExporter:
         f: str | os.PathLike[str] | BinaryIO | None,
         importer: Importer | Sequence[Importer] = sys_importer,
         debug: bool = False,
+        *,
+        trial: bool | str = True,
     ) -> None:
         _require_target(f)
+        _require_trial(trial)
         require_type(debug, bool, "debug", "a bool")
         self.importer = _as_importer(importer)
         self.debug = debug
         self._environments = ImporterEnvironments(self.importer)
         self._ownership = InstalledOwnership()
-        self._planner = Planner(self._environments.in_order(), self._ownership, self)
+        environments = self._environments.in_order()
+        self._planner = Planner(environments, self._ownership, self, self._ownership)
         self._writer = ArchiveWriter(f)
-        self._objects = ObjectSaver(self, self._writer, self._environments)
+        self._objects = ObjectSaver(self, self._writer, self._environments, self._planner)
         self._plans_only = f is None
+        self._trial = trial
+        self._examples: ExampleSaver | None = None
         self._unique_ids = 0
         self._closed = False
 
@@ -134,19 +154,27 @@ class PackageExporter:
         """Refuse to write a package that needs matching modules; see :meth:`intern`."""
         self._add_rule(Action.DENY, include, exclude, allow_empty)
 
-    def use_policy(self, policy: str) -> None:
+    def use_policy(self, policy: str, *, intern_native: bool = False) -> None:
         """Add a policy's rules behind all rules of one's own.
 
         Args:
             policy: ``"pinned"``: installed distributions are extern, all other code is
-                interned; ``"none"``: no rules.
+                interned; ``"hermetic"``: pure-Python distributions are interned too, so that
+                only torch and what has compiled code must be installed where the package is
+                loaded; ``"none"``: no rules.
+            intern_native: whether hermetic takes compiled modules along as well. The package
+                then loads on the same platform and Python only.
 
         Raises:
             ValueError: there is no such policy.
         """
         self._check_open()
         require_type(policy, str, "policy", "a policy's name")
-        self._planner.use_presets(preset_rules(policy))
+        require_type(intern_native, bool, "intern_native", "a bool")
+        rules = preset_rules(policy)
+        self._planner.native = intern_native
+        staying = self._ownership.portability(intern_native) if asks_for_bound(rules) else None
+        self._planner.use_presets(rules, staying)
 
     # -- hooks -------------------------------------------------------------------------------
 
@@ -200,6 +228,22 @@ class PackageExporter:
         require_type(dependencies, bool, "dependencies", "a bool")
         self._planner.add_module(module_name, dependencies)
 
+    def only_definitions(self, module_name: str) -> None:
+        """Treat a module like the script that runs.
+
+        Of what objects need from it, saved from now on, only the definitions are taken: classes
+        and functions, and what those use, as a module of their own. The module itself, with the
+        work that it does when it is imported, stays behind.
+
+        Args:
+            module_name: its path.
+
+        Raises:
+            TypeError, ValueError: it is no module path.
+        """
+        self._check_open()
+        self._objects.add_script(require_module_name(module_name))
+
     def save_source_file(
         self, module_name: str, file_or_directory: str | os.PathLike[str], dependencies: bool = True
     ) -> None:
@@ -219,6 +263,7 @@ class PackageExporter:
         require_type(file_or_directory, (str, os.PathLike), "file_or_directory", "a path")
         require_type(dependencies, bool, "dependencies", "a bool")
         for module, file, is_package in files_of(module_name, Path(file_or_directory)):
+            self._planner.holdings.given[module] = file.absolute()
             self._planner.add_source(module, file.read_bytes(), is_package, dependencies)
 
     def save_source_string(
@@ -261,9 +306,9 @@ class PackageExporter:
 
         Raises:
             TypeError, ValueError: a name or the protocol is none.
-            PicklingError: something in the object cannot be saved; named by its attribute path.
-                It is an ObjNotFoundError or ObjMismatchError too where a class or function is
-                not what its name leads to.
+            PicklingError: something in the object cannot be saved. Names all such things, each by
+                its attribute path. It is an ObjNotFoundError or ObjMismatchError too where a class
+                or function is not what its name leads to.
             ObjMismatchError: two versions of one library would have to go into the package.
         """
         self._save(package, resource, obj, dependencies, pickle_protocol, None)
@@ -280,8 +325,16 @@ class PackageExporter:
         reset_state: HookChoice = False,
         dependencies: bool = True,
         pickle_protocol: int = DEFAULT_PROTOCOL,
+        example_inputs: object = None,
+        example_kwargs: object = None,
     ) -> None:
         """Save a model with its hooks, and its optimizer if given.
+
+        With example inputs, the model is run on them once, after it was saved and as it stands:
+        in training or evaluation mode, with or without gradients. Its parameters, its buffers and
+        the random states are put back afterwards; what its code or its hooks collect elsewhere
+        stays. Inputs and output are stored in the package, which is tried with them on closing
+        and can be tried again with :func:`modpack.replay`.
 
         Hooks that can be imported are stored by their names, others by their source. They are
         pickled in one graph with the model: what they share stays shared. Of a
@@ -300,17 +353,29 @@ class PackageExporter:
                 variables, attributes and bound arguments are saved empty. The live ones stay.
             dependencies: whether to follow the classes and functions that it refers to.
             pickle_protocol: 2 to 5.
+            example_inputs: what to call the model with: a tuple holds the positional arguments,
+                a mapping with names of arguments the arguments by name, anything else is the
+                one argument.
+            example_kwargs: further arguments by name.
 
         Raises:
             TypeError, ValueError: an argument is none of these, or no hook has a name.
             PicklingError: something cannot be saved; named by its attribute path.
+            ExampleError: the live model does not run on the example inputs.
         """
         from modpack.packing.hooked import HookOptions, require_optimizer
 
         require_type(global_hooks, bool, "global_hooks", "a bool")
         require_optimizer(optimizer)
+        example = self._example(model, example_inputs, example_kwargs)
         options = HookOptions(hooks, global_hooks, {"optimizer": optimizer}, reset_state)
+        since = self._objects.generation
         self._save(package, resource, model, dependencies, pickle_protocol, options)
+        if example is not None:
+            records = self._saver().save_arguments(example, pickle_protocol)
+            if not self._plans_only:
+                place = (package, resource)
+                self._saver().record(records, place, model, example, since, global_hooks)
 
     def hook_report(self) -> HookReport:
         """What became of every hook that was met so far: captured, native, or left out."""
@@ -347,7 +412,8 @@ class PackageExporter:
         """
         plan = self._planner.plan()
         found = clashes(plan, self._planner.walker, self._writer.names())
-        return Plan(plan.decisions, (*plan.problems, *found), plan.notes, plan.graph)
+        plan = replace(plan, problems=(*_told_better(plan.problems, self._objects), *found))
+        return with_room(plan, self._planner.walker, self._writer.names())
 
     def interned_modules(self) -> list[str]:
         """The modules that are interned by now, sorted."""
@@ -404,22 +470,51 @@ class PackageExporter:
             PackagingError: there are problems; all are told at once. Nothing is written.
             EmptyMatchError: the only problem is a rule with ``allow_empty=False``.
             TargetError: the target cannot be written; it is as it was.
+            TrialError: the package was tried and failed; the target is as it was.
         """
         self._check_open()
         self._closed = True
         try:
             plan = self.plan()
             _refuse(plan, self.debug)
-            for note in plan.warnings():
-                warnings.warn(str(note), ModpackWarning, stacklevel=_frames_of_ours())
-            if not self._plans_only:
-                write_contents(
-                    plan, self._planner.walker, self._writer, self._objects, self._ownership
-                )
-                self._writer.commit()
+            is_tried = self._examples is not None and bool(self._examples.cases)
+            # A trial that passes shows that what is imported by computed names is there.
+            _warn(n for n in plan.warnings() if not (is_tried and n.kind in _TRIED_OUT))
+            if self._plans_only:
+                return plan
+            bench = _Bench(self, self._writer)
+            if self._examples is not None and is_tried:
+                tried = self._tried(plan, self._examples.cases, bench)
+                new = (note for note in tried.warnings() if note not in plan.notes)
+                _warn(note for note in new if note.kind not in _TRIED_OUT)
+                plan = tried
+            else:
+                bench.write(plan)
+            self._writer.commit()
             return plan
         finally:
             self._writer.discard()
+
+    def _tried(self, plan: Plan, cases: Sequence[Case], bench: _Bench) -> Plan:
+        """Write the package as its trial shows that it must be, with a record of the trial."""
+        from modpack.trial.rounds import Trial
+        from modpack.trial.saving import write_record
+
+        source = self._writer.source
+        scripts = self._objects.script_files
+        trial = Trial(source, plan, cases, bench, self._planner, self._ownership, scripts)
+        record = trial.outcome()
+        why = trial.explanation
+        if why is not None:
+            is_written = self._trial == "warn"
+            failure = TrialError(source, why.reason, why.details, why.log, is_written)
+            if not is_written:
+                raise failure
+            _warn([failure])
+        if record.operators:
+            _warn([f"whoever loads {source} must first declare {', '.join(record.operators)}"])
+        write_record(self._writer, layout.TRIAL, record)
+        return trial.plan
 
     def __enter__(self) -> PackageExporter:
         self._check_open()
@@ -453,10 +548,24 @@ class PackageExporter:
         require_type(pickle_protocol, int, "pickle_protocol", "a number from 2 to 5")
         if not 2 <= pickle_protocol <= 5:
             raise ValueError(f"pickle_protocol must be 2, 3, 4 or 5, not {pickle_protocol!r}")
-        edges = self._objects.save(record, obj, pickle_protocol, hooks)
+        edges = self._objects.save(record, obj, pickle_protocol, hooks, dependencies)
         self._objects.note_resource(package, resource, main=hooks is not None)
         self._objects.pin_homes(self._planner.walker)
         self._planner.add_resource(f"<{record}>", edges, dependencies)
+
+    def _example(self, model: object, inputs: object, kwargs: object) -> Example | None:
+        """The example to try the model with, if one was given and is wanted."""
+        from modpack.trial.examples import as_example
+
+        example = as_example(model, inputs, kwargs)
+        return example if self._trial else None
+
+    def _saver(self) -> ExampleSaver:
+        from modpack.trial.saving import ExampleSaver
+
+        if self._examples is None:
+            self._examples = ExampleSaver(self._objects, self._writer, self._planner)
+        return self._examples
 
     def _add_rule(
         self, action: Action, include: GlobPattern, exclude: GlobPattern, allow_empty: bool
@@ -487,6 +596,64 @@ class PackageExporter:
     def _check_open(self) -> None:
         if self._closed:
             raise ModpackError("this PackageExporter is closed; make a new one")
+
+
+class _Bench:
+    """Where an exporter's package is made, several times if it is tried."""
+
+    def __init__(self, exporter: PackageExporter, writer: ArchiveWriter) -> None:
+        self._exporter = exporter
+        self._writer = writer
+        self._start = writer.checkpoint()
+
+    def plan(self) -> Plan:
+        """What the package will hold by now; what was written before is forgotten.
+
+        Raises:
+            PackagingError: there are problems.
+        """
+        self._writer.rollback(self._start)
+        plan = self._exporter.plan()
+        _refuse(plan, self._exporter.debug)
+        return plan
+
+    def write(self, plan: Plan, namespace: str = "private") -> None:
+        """Write all that the plan adds to what was saved, in place of what was written so."""
+        exporter = self._exporter
+        self._writer.rollback(self._start)
+        write_contents(
+            plan,
+            exporter._planner.walker,
+            self._writer,
+            exporter._objects,
+            exporter._ownership,
+            namespace,
+        )
+
+    def previewed(self) -> AbstractContextManager[str]:
+        """The complete package, in a temporary file."""
+        return self._writer.previewed()
+
+
+def _warn(messages: Iterable[object]) -> None:
+    """Tell the user of something, where their code called modpack."""
+    for message in messages:
+        warnings.warn(str(message), ModpackWarning, stacklevel=_frames_of_ours())
+
+
+def _require_trial(trial: object) -> None:
+    require_type(trial, (bool, str), "trial", "True, False or 'warn'")
+    if isinstance(trial, str) and trial != "warn":
+        raise ValueError(f"trial must be True, False or 'warn', not {trial!r}")
+
+
+def _told_better(problems: Sequence[Problem], objects: ObjectSaver) -> Iterator[Problem]:
+    """Problems, with those of single definitions in place of the one about their script."""
+    of_scripts = tuple(objects.problems())
+    for problem in problems:
+        if problem.subject != "__main__" or not of_scripts:
+            yield problem
+    yield from of_scripts
 
 
 def _as_importer(importer: object) -> Importer:

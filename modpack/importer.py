@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -22,14 +23,22 @@ from modpack.archive.specs import read_specs
 from modpack.core.directory import Directory
 from modpack.core.globs import GlobPattern
 from modpack.core.names import package_folder, require_module_name, resource_record, root_of
-from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError
+from modpack.core.native import NativeTag
+from modpack.core.plan import FileKind
+from modpack.core.planjson import plan_from_json
+from modpack.errors import (
+    ArchiveError,
+    DisallowedModuleError,
+    ModpackError,
+    PlatformMismatchError,
+)
 from modpack.hermetic.environment import PackageEnvironment
 from modpack.hermetic.finder import FolderResources
 from modpack.hermetic.index import Entry, EntryKind, ModuleIndex
 from modpack.hermetic.namespace import NAMESPACES, open_namespace
 from modpack.hermetic.tree import unpack
 from modpack.resolution.importers import Importer, sys_importer
-from modpack.unpacking.entry import find_entry
+from modpack.unpacking.entry import find_entry, find_namespace
 from modpack.unpacking.records import ZipReader
 
 if TYPE_CHECKING:
@@ -57,7 +66,8 @@ class PackageImporter(Importer):
     Args:
         file_or_buffer: a package file, a binary file object, or the folder of an unzipped package.
         module_allowed: asked for each extern module whether it may be used.
-        namespace: ``"private"`` or ``"process"``.
+        namespace: ``"private"`` or ``"process"``; None for the one in which the package's trial
+            found that it works, which is private unless it says otherwise.
 
     Attributes:
         hook_handles: torch's handles of the hooks that the latest loads registered, by name.
@@ -76,7 +86,7 @@ class PackageImporter(Importer):
         file_or_buffer: str | os.PathLike[str] | BinaryIO,
         module_allowed: Callable[[str], bool] = lambda module_name: True,
         *,
-        namespace: str = "private",
+        namespace: str | None = "private",
     ) -> None:
         _require_arguments(file_or_buffer, module_allowed, namespace)
         self._archive = open_archive(file_or_buffer)
@@ -130,7 +140,9 @@ class PackageImporter(Importer):
     @property
     def environment(self) -> PackageEnvironment:
         """The package as a place that an exporter takes modules from."""
-        return PackageEnvironment(self.filename, self._index, self._archive.read)
+        return PackageEnvironment(
+            self.filename, self._index, self._archive.read, self._tree, self._data_files
+        )
 
     # -- objects and files -------------------------------------------------------------------
 
@@ -355,21 +367,32 @@ class PackageImporter(Importer):
 
     # -- opening -----------------------------------------------------------------------------
 
-    def _open(self, module_allowed: Callable[[str], bool], namespace: str) -> None:
+    def _open(self, module_allowed: Callable[[str], bool], namespace: str | None) -> None:
         self.filename = self._archive.source
         refuse_state_files(self._archive)
         self.extern_modules = self._read_externs()
         _refuse_disallowed(self.filename, self.extern_modules, module_allowed)
         digest = self._verified_digest()
         sizes = {n: self._archive.size(n) for n in self._archive.names() if not is_internal(n)}
-        self._index = ModuleIndex.build(sizes, self._requirements())
-        self._tree = unpack(digest, sizes, self._archive.read)
+        self._refuse_other_platforms()
+        requirements, knows_distributions = self._provided()
+        self._index = ModuleIndex.build(sizes, requirements, knows_distributions)
+        self._tree = self._unpacked(digest, sizes)
         self._namespace = open_namespace(
-            namespace, digest, self.filename, self._index, self._tree, self
+            find_namespace(self._archive) if namespace is None else namespace,
+            digest,
+            self.filename,
+            self._index,
+            self._tree,
+            self,
         )
         self.zip_reader = ZipReader(self._archive)
         self.hook_handles: dict[str, Any] = {}
         self.hooks: dict[str, Any] = {}
+
+    def _unpacked(self, digest: str, sizes: dict[str, int]) -> Path:
+        """The folder with the package's files."""
+        return unpack(digest, sizes, self._archive.read)
 
     def _read_externs(self) -> list[str]:
         if not self._archive.has(layout.EXTERN_MODULES):
@@ -377,19 +400,44 @@ class PackageImporter(Importer):
         listed = self._archive.read(layout.EXTERN_MODULES).decode("utf-8", "replace")
         return [line for line in listed.split("\n") if line]
 
-    def _requirements(self) -> dict[str, str | None]:
-        """The extern modules, each with what provided it at export."""
+    def _provided(self) -> tuple[dict[str, str | None], bool]:
+        """The extern modules with what provided them; whether interned distributions are known."""
         pins: dict[str, str] = {}
+        knows_distributions = False
         if self._archive.has(layout.ENVIRONMENT):
             try:
                 recorded = json.loads(self._archive.read(layout.ENVIRONMENT))
+                knows_distributions = "distributions" in recorded
                 for root, found in recorded["externs"].items():
                     pins[root] = f"{found['distribution']}=={found['version']}"
             except (ValueError, KeyError, TypeError, AttributeError) as failure:
                 raise ArchiveError(
                     self.filename, f"it is not as it should be ({failure!r})", layout.ENVIRONMENT
                 ) from failure
-        return {module: pins.get(root_of(module)) for module in self.extern_modules}
+        externs = {module: pins.get(root_of(module)) for module in self.extern_modules}
+        return externs, knows_distributions
+
+    def _refuse_other_platforms(self) -> None:
+        """Refuse a package with compiled modules that were built for something else."""
+        if not self._archive.has(layout.ENVIRONMENT):
+            return
+        try:
+            recorded = json.loads(self._archive.read(layout.ENVIRONMENT)).get("native")
+            built_for = NativeTag.from_json(recorded) if recorded is not None else None
+        except (ValueError, KeyError, TypeError, AttributeError) as failure:
+            raise ArchiveError(
+                self.filename, f"it is not as it should be ({failure!r})", layout.ENVIRONMENT
+            ) from failure
+        present = NativeTag.here()
+        if built_for is not None and not built_for.runs_on(present):
+            raise PlatformMismatchError(self.filename, str(built_for), str(present))
+
+    def _data_files(self) -> dict[str, str]:
+        """The files that the package's code reads, with what they belong to."""
+        if not self._archive.has(layout.GRAPH):
+            return {}
+        plan = plan_from_json(json.loads(self._archive.read(layout.GRAPH)))
+        return {file.record: file.owner for file in plan.files if file.kind is FileKind.DATA}
 
     def _verified_digest(self) -> str:
         """Check everything but the storages, and return the package's digest."""
@@ -408,6 +456,8 @@ def _require_arguments(file_or_buffer: object, module_allowed: object, namespace
         )
     if not callable(module_allowed):
         raise TypeError(f"module_allowed must be callable, not {type(module_allowed).__name__}")
+    if namespace is None:
+        return
     if not isinstance(namespace, str):
         raise TypeError(f"namespace must be str, not {type(namespace).__name__}")
     if namespace not in NAMESPACES:

@@ -33,6 +33,20 @@ class Packaged(Protocol):
     ) -> PackageImporter: ...
 
 
+class Installed(Protocol):
+    """The signature of the fixture :func:`installed`."""
+
+    def __call__(
+        self,
+        name: str,
+        files: Mapping[str, str | bytes],
+        *,
+        version: str = "1.0",
+        requires: Sequence[str] = (),
+        metadata: Mapping[str, str] | None = None,
+    ) -> Path: ...
+
+
 class CleanPython(Protocol):
     """The signature of the fixture :func:`clean_python`."""
 
@@ -123,6 +137,45 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
     for name in [n for n, module in sys.modules.items() if _lives_below(module, roots)]:
         del sys.modules[name]
     importlib.invalidate_caches()
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installed]:
+    """Install made-up distributions, as pip leaves them, into one folder on ``sys.path``.
+
+    ``installed("shop", {"shop/__init__.py": ""}, requires=["till>=2"])`` writes the files and a
+    ``.dist-info`` with METADATA and RECORD, and returns the folder. ``metadata`` adds files to the
+    ``.dist-info``. Sources are dedented. Their modules are forgotten when the test ends.
+    """
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+
+    def write(
+        name: str,
+        files: Mapping[str, str | bytes],
+        *,
+        version: str = "1.0",
+        requires: Sequence[str] = (),
+        metadata: Mapping[str, str] | None = None,
+    ) -> Path:
+        info = f"{name.replace('-', '_')}-{version}.dist-info"
+        head = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        head += [f"Requires-Dist: {other}" for other in requires]
+        everything = {**files, f"{info}/METADATA": "\n".join(head) + "\n"}
+        everything.update((f"{info}/{file}", text) for file, text in (metadata or {}).items())
+        everything[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in everything)
+        for file, content in everything.items():
+            place = site / file
+            place.parent.mkdir(parents=True, exist_ok=True)
+            is_text = isinstance(content, str)
+            place.write_bytes(textwrap.dedent(content).encode() if is_text else content)
+        importlib.invalidate_caches()
+        return site
+
+    yield write
+    for name in [n for n, module in sys.modules.items() if _lives_below(module, [site])]:
+        del sys.modules[name]
 
 
 def _lives_below(module: object, roots: list[Path]) -> bool:

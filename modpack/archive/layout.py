@@ -25,6 +25,7 @@ __all__ = [
     "MODPACK_PREFIX",
     "PYTHON_VERSION",
     "SERIALIZATION_ID",
+    "TRIAL",
     "VERSION",
     "VERSIONS",
     "VERSION_CONTENT",
@@ -63,6 +64,7 @@ MANIFEST_DIGEST: Final = MODPACK_PREFIX + "manifest.sha256"
 GRAPH: Final = MODPACK_PREFIX + "graph.json"
 ENVIRONMENT: Final = MODPACK_PREFIX + "environment.json"
 ENTRY: Final = MODPACK_PREFIX + "entry.json"
+TRIAL: Final = MODPACK_PREFIX + "trial.json"
 
 DEFAULT_ROOT: Final = "archive"
 """Top-level folder of an archive that is written to a buffer, as torch names it."""

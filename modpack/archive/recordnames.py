@@ -98,6 +98,13 @@ class NameRegistry:
             self._folders.setdefault(parent, name)
         return None
 
+    def forget_after(self, count: int) -> None:
+        """Forgets every name but the first ``count`` that were taken in."""
+        for folded in list(self._files)[count:]:
+            del self._files[folded]
+        kept = set(self._files.values())
+        self._folders = {folder: of for folder, of in self._folders.items() if of in kept}
+
 
 def _folders(names: Iterable[str]) -> set[str]:
     folders = {name.rpartition("/")[0] for name in names}

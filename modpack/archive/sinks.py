@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import secrets
+import shutil
 import stat
 import tempfile
 from abc import ABC, abstractmethod
@@ -68,6 +69,28 @@ class Sink(ABC):
             file.write(data)
             file.seek(0, os.SEEK_END)
 
+    @abstractmethod
+    def _path_of(self, file: IO[bytes]) -> str:
+        """A path under which others can read what was written; flushed by the caller."""
+
+    def path(self) -> str:
+        """Where what was written can be read by now, for as long as nothing more is written.
+
+        Raises:
+            TargetError: the target cannot be written.
+        """
+        with self._reporting():
+            path = self._path_of(self._opened())
+            self._opened().flush()
+            return path
+
+    def truncate(self, size: int) -> None:
+        """Forgets all but the first ``size`` bytes."""
+        with self._reporting():
+            file = self._opened()
+            file.seek(size)
+            file.truncate()
+
     def _opened(self) -> IO[bytes]:
         if self._file is None:
             self._file = self._open()
@@ -112,6 +135,9 @@ class PathSink(Sink):
         self._temporary = temporary
         return open(descriptor, "wb", buffering=_BUFFERED_BYTES)
 
+    def _path_of(self, file: IO[bytes]) -> str:
+        return self._temporary
+
     def publish(self) -> None:
         with self._reporting():
             file = self._opened()
@@ -146,9 +172,21 @@ class BufferSink(Sink):
     def __init__(self, write: Callable[[memoryview], int | None]) -> None:
         super().__init__("<buffer>")
         self._write = write
+        self._named = ""
+        self._owner = os.getpid()
 
     def _open(self) -> IO[bytes]:
         return tempfile.SpooledTemporaryFile(_SPOOL_IN_MEMORY_BYTES)
+
+    def _path_of(self, file: IO[bytes]) -> str:
+        """Moves what was written to a file that has a name; it is copied once, not each time."""
+        if not self._named:
+            descriptor, self._named = tempfile.mkstemp(prefix="modpack-", suffix=".modpack-tmp")
+            self._file = os.fdopen(descriptor, "w+b", _BUFFERED_BYTES)
+            file.seek(0)
+            shutil.copyfileobj(file, self._file, CHUNK_BYTES)
+            file.close()
+        return self._named
 
     def publish(self) -> None:
         with self._reporting():
@@ -161,6 +199,10 @@ class BufferSink(Sink):
     def discard(self) -> None:
         if self._file is not None:
             self._file.close()
+        if self._named and self._owner == os.getpid():
+            with contextlib.suppress(OSError):
+                os.unlink(self._named)
+            self._named = ""
 
     def _write_all(self, chunk: memoryview) -> None:
         while chunk:

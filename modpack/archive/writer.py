@@ -6,6 +6,7 @@ import contextlib
 import os
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import BinaryIO, Final
 
@@ -14,15 +15,30 @@ from modpack.archive.digests import BACKGROUND_FROM, Digest, Digester, digest_of
 from modpack.archive.limits import DEFAULT_LIMITS
 from modpack.archive.manifest import RecordDigest, encode_manifest
 from modpack.archive.recordnames import NameRegistry, why_unsafe
-from modpack.archive.sinks import Sink, open_sink
+from modpack.archive.sinks import CHUNK_BYTES, Sink, open_sink
 from modpack.archive.zipformat import NewEntry
 from modpack.errors import ArchiveError
 
-__all__ = ["ArchiveWriter"]
+__all__ = ["ArchiveWriter", "Checkpoint"]
 
 _DEFLATE_LEVEL: Final = 6
 _RAW_DEFLATE: Final = -15
 _PLANNED: Final = Digest(0, "")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """How far a writer had come: what :meth:`ArchiveWriter.rollback` goes back to.
+
+    Attributes:
+        records: how many records there were.
+        position: bytes that they take.
+        directory: bytes of their part of the zip's directory.
+    """
+
+    records: int
+    position: int
+    directory: int
 
 
 class ArchiveWriter:
@@ -62,6 +78,7 @@ class ArchiveWriter:
         self._records: dict[str, RecordDigest] = {}
         self._directory = bytearray()
         self._position = 0
+        self._contents: dict[str, tuple[int, int]] = {}
         self._digester = Digester()
         self._closed_because: str | None = None
 
@@ -128,14 +145,72 @@ class ArchiveWriter:
         if self._sink is None:
             self._close("it was committed")
             return _PLANNED.sha256
-        manifest = encode_manifest(self._records)
-        digest = digest_of(manifest).sha256
-        self._add(layout.MANIFEST, manifest, compress=True, align=False)
-        self._add(layout.MANIFEST_DIGEST, digest.encode("ascii"), compress=False, align=False)
+        digest = self._complete(self._sink)
         with self._closing_on_failure():
-            self._finish(self._sink)
+            self._sink.publish()
         self._close("it was committed")
         return digest
+
+    def checkpoint(self) -> Checkpoint:
+        """How far the archive has come by now."""
+        self._require_open()
+        return Checkpoint(len(self._records), self._position, len(self._directory))
+
+    def rollback(self, to: Checkpoint) -> None:
+        """Forgets the records that were written since a checkpoint; those before it stay.
+
+        Raises:
+            ArchiveError: the writer was closed.
+            TargetError: the target cannot be written; the writer is then closed.
+        """
+        self._require_open()
+        for name in list(self._records)[to.records :]:
+            del self._records[name]
+            self._contents.pop(name, None)
+        self._registry.forget_after(to.records)
+        del self._directory[to.directory :]
+        self._position = to.position
+        if self._sink is not None:
+            with self._closing_on_failure():
+                self._sink.truncate(to.position)
+
+    @contextlib.contextmanager
+    def previewed(self) -> Iterator[str]:
+        """The complete archive in a temporary file, as it would be if it ended here.
+
+        Within the block nothing can be written; after it, writing goes on.
+
+        Returns:
+            A context manager for the file's path.
+
+        Raises:
+            ArchiveError: the writer was closed, or only plans.
+            TargetError: the target cannot be written; the writer is then closed.
+        """
+        if self._sink is None:
+            raise ArchiveError(self.source, "nothing is written: there is nothing to preview")
+        before = self.checkpoint()
+        self._complete(self._sink)
+        try:
+            yield self._sink.path()
+        finally:
+            self.rollback(before)
+
+    def stored_chunks(self, name: str) -> Iterator[bytes]:
+        """Reads back the content of a record that was stored as it is, chunk by chunk.
+
+        Raises:
+            ArchiveError: there is no such record, or it was compressed.
+            OSError: what was written cannot be read.
+        """
+        if self._sink is None or name not in self._contents:
+            raise ArchiveError(self.source, "it was not stored as it is", name)
+        offset, remaining = self._contents[name]
+        with open(self._sink.path(), "rb") as file:
+            file.seek(offset)
+            while remaining and (chunk := file.read(min(remaining, CHUNK_BYTES))):
+                remaining -= len(chunk)
+                yield chunk
 
     def discard(self) -> None:
         """Forgets everything written; the target stays as it was. Harmless after a commit."""
@@ -217,14 +292,23 @@ class ArchiveWriter:
 
     def _note(self, name: str, entry: NewEntry, header_bytes: int, digest: Digest) -> None:
         self._directory += zipformat.central_header(entry)
+        if entry.method != zipformat.DEFLATED:
+            self._contents[name] = (self._position + header_bytes, entry.size)
         self._position += header_bytes + entry.compressed
         self._records[name] = RecordDigest(entry.size, digest.sha256)
 
-    def _finish(self, sink: Sink) -> None:
-        count, size = len(self._records), len(self._directory)
-        sink.write(self._directory)
-        sink.write(zipformat.end_records(count, size, self._position))
-        sink.publish()
+    def _complete(self, sink: Sink) -> str:
+        """Writes what makes an archive of the records, and returns the package digest."""
+        self._require_open()
+        manifest = encode_manifest(self._records)
+        digest = digest_of(manifest).sha256
+        self._add(layout.MANIFEST, manifest, compress=True, align=False)
+        self._add(layout.MANIFEST_DIGEST, digest.encode("ascii"), compress=False, align=False)
+        with self._closing_on_failure():
+            count, size = len(self._records), len(self._directory)
+            sink.write(self._directory)
+            sink.write(zipformat.end_records(count, size, self._position))
+        return digest
 
     def _refuse_reserved(self, name: str) -> None:
         if name in (layout.MANIFEST, layout.MANIFEST_DIGEST):

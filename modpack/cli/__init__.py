@@ -13,6 +13,7 @@ from modpack._version import __version__
 from modpack.cli.demo import demo_command
 from modpack.cli.export import export_command
 from modpack.cli.inspect import inspect_command
+from modpack.cli.replay import replay_command
 
 __all__ = ["cli", "main"]
 
@@ -39,7 +40,7 @@ def cli() -> None:
     """Put a PyTorch model, its code and its weights into one file that loads anywhere."""
 
 
-for _command in (export_command, inspect_command, demo_command):
+for _command in (export_command, inspect_command, replay_command, demo_command):
     cli.add_command(_command)
 
 

@@ -9,7 +9,7 @@ import click
 from click.exceptions import Exit
 
 from modpack.cli._console import write
-from modpack.errors import ModpackError
+from modpack.errors import ModpackError, TrialError
 
 __all__ = ["ERROR", "FINDINGS", "INTERRUPTED", "failing_clearly"]
 
@@ -36,7 +36,8 @@ def failing_clearly(as_json: bool) -> Iterator[None]:
         if isinstance(failure, click.UsageError) and not as_json:
             raise
         _tell(failure, as_json)
-        raise Exit(ERROR) from failure
+        is_finding = isinstance(failure, TrialError)
+        raise Exit(FINDINGS if is_finding else ERROR) from failure
     except KeyboardInterrupt as failure:
         click.echo("interrupted", err=True)
         raise Exit(INTERRUPTED) from failure

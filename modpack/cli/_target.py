@@ -10,6 +10,7 @@ import inspect
 import os
 import sys
 import sysconfig
+import tokenize
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TypeGuard
 
+from modpack.discovery.definitions import does_work
 from modpack.errors import ModpackError
 from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
 
@@ -69,6 +71,14 @@ class Target:
     attribute: str
     folder: Path
     file: Path | None = None
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a file on its own that does work when it is imported."""
+        if self.file is None or "." in self.module:
+            return False
+        with tokenize.open(self.file) as source:
+            return does_work(source.read())
 
 
 def parse_target(text: str, base: Path) -> Target:

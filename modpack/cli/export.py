@@ -68,9 +68,12 @@ class _Request:
     output: str | None
     rules: tuple[GivenRule, ...]
     policy: str
+    intern_native: bool
     package: str
     resource: str
     debug: bool
+    inputs: Target | None
+    trial: bool | str
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,26 @@ def _rule_options(command: _Command) -> _Command:
     "--policy",
     type=click.Choice(list(POLICIES)),
     help="What happens to modules that no rule names. pinned: installed distributions are "
-    "extern, your own code is interned. none: it is a problem.  [default: pinned]",
+    "extern, your own code is interned. hermetic: pure-Python distributions are interned too. "
+    "none: it is a problem.  [default: pinned]",
+)
+@click.option(
+    "--intern-native",
+    is_flag=True,
+    help="Take compiled modules along as well: the package then loads only on this platform, with "
+    "this Python.",
+)
+@click.option(
+    "--example-inputs",
+    metavar="TARGET",
+    help="What to try the package with before it is written: MODULE:ATTR or FILE.py:ATTR of a "
+    "tuple of arguments, a mapping of arguments by name, or one argument; or of a function that "
+    "returns it.",
+)
+@click.option(
+    "--trial/--no-trial",
+    default=True,
+    help="Whether to try the package on the example inputs.  [default: trial]",
 )
 @click.option("--package", default="__model__", show_default=True, help="Where to save the object.")
 @click.option("--resource", default="model.pkl", show_default=True, help="What to call it there.")
@@ -150,9 +172,12 @@ def _request(ctx: click.Context, dry_run: bool) -> _Request:
         None if dry_run else _output(ctx, settings),
         (*rules_in_order(ctx), *settings.rules),
         given["policy"] or settings.policy or "pinned",
+        given["intern_native"],
         given["package"],
         given["resource"],
         given["debug"],
+        _inputs(ctx),
+        given["trial"],
     )
 
 
@@ -164,6 +189,13 @@ def _target(ctx: click.Context, settings: Settings) -> Target:
     if settings.target is not None and settings.folder is not None:
         return parse_target(settings.target, settings.folder)
     raise click.UsageError("there is no TARGET, neither here nor in [tool.modpack]", ctx)
+
+
+def _inputs(ctx: click.Context) -> Target | None:
+    from modpack.cli._target import parse_target
+
+    given = ctx.params["example_inputs"]
+    return parse_target(given, Path.cwd()) if given is not None else None
 
 
 def _output(ctx: click.Context, settings: Settings) -> str:
@@ -184,21 +216,39 @@ def _carry_out(request: _Request) -> _Outcome:
     with (
         importable(request.target.folder),
         _collected_warnings() as collected,
-        PackageExporter(request.output, debug=request.debug) as exporter,
+        PackageExporter(request.output, debug=request.debug, trial=request.trial) as exporter,
     ):
         add_rules(exporter, request.rules)
-        exporter.use_policy(request.policy)
+        exporter.use_policy(request.policy, intern_native=request.intern_native)
         model = build(request.target, request.debug)
+        inputs = _built_inputs(request)
+        if request.target.is_script:
+            exporter.only_definitions(request.target.module)
         with _working(f"Packaging {request.target.text} ..."):
             # Pickling runs the objects' own __getstate__ and __reduce__.
             with users_code(f"packaging {request.target.text}", request.debug):
-                exporter.save_pickle(request.package, request.resource, model)
+                if inputs is None:
+                    exporter.save_pickle(request.package, request.resource, model)
+                else:
+                    exporter.save_model(
+                        request.package, request.resource, model, example_inputs=inputs
+                    )
             try:
                 plan, is_refused = exporter.close(), False
             except PackagingError:
                 plan, is_refused = exporter.plan(), True
     told = {str(note) for note in plan.notes}
     return _Outcome(plan, is_refused, tuple(dict.fromkeys(w for w in collected if w not in told)))
+
+
+def _built_inputs(request: _Request) -> object:
+    """The example inputs, if there are any."""
+    from modpack.cli._target import build, importable
+
+    if request.inputs is None:
+        return None
+    with importable(request.inputs.folder):
+        return build(request.inputs, request.debug)
 
 
 @contextlib.contextmanager

@@ -36,5 +36,8 @@ class Owner(str, Enum):
     """torch and modpack: whatever loads a package has them."""
     INSTALLED = "installed"
     """An installed distribution that is not an editable install."""
+    BOUND = "bound"
+    """An installed distribution that a policy leaves where it is: it has compiled code, or
+    something that stays there requires it."""
     LOCAL = "local"
     """Nobody else: the user's own code, editable installs, loose files."""

@@ -107,13 +107,18 @@ class DependencyGraph:
         """The nodes where chains start: what the user saved."""
         return tuple(self._roots)
 
-    def reached(self) -> frozenset[str]:
-        """The nodes that chains of dependencies lead to from the roots, roots included."""
+    def reached(self, *, at_once: bool = False) -> frozenset[str]:
+        """The nodes that chains of dependencies lead to from the roots, roots included.
+
+        Args:
+            at_once: only follow what runs as soon as its importer is imported, and must succeed.
+        """
+        follows = self._runs_at_once if at_once else self._runs
         reached, todo = set(self._roots), list(self._roots)
         while todo:
             importer = todo.pop()
             for imported in self._out[importer]:
-                if imported not in reached and self._runs(importer, imported):
+                if imported not in reached and follows(importer, imported):
                     reached.add(imported)
                     todo.append(imported)
         return frozenset(reached)
@@ -164,6 +169,9 @@ class DependencyGraph:
 
     def _runs(self, importer: str, imported: str) -> bool:
         return any(edge.kind.is_dependency for edge in self._out[importer][imported])
+
+    def _runs_at_once(self, importer: str, imported: str) -> bool:
+        return any(edge.kind.runs_at_once for edge in self._out[importer][imported])
 
 
 def _follow(node: str, towards: dict[str, str | None]) -> Iterator[str]:

@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-__all__ = ["ImportKind", "ImportStatement", "ModuleScan", "ScanFailure", "UnreadableImport"]
+__all__ = [
+    "FileRead",
+    "ImportKind",
+    "ImportStatement",
+    "ModuleScan",
+    "ReadKind",
+    "ScanFailure",
+    "UnreadableImport",
+]
 
 
 class ImportKind(str, Enum):
@@ -31,11 +39,26 @@ class ImportKind(str, Enum):
     """A pickled object's class or function lives there."""
     SAVED = "saved"
     """The user saved it by name."""
+    LOADED = "loaded"
+    """It is loaded in the process that exports, below a package whose code imports by names
+    that are known at run time only."""
+    TRIAL = "trial"
+    """A trial run asked for it."""
 
     @property
     def is_dependency(self) -> bool:
         """Whether code of this kind can ever run."""
         return self is not ImportKind.TYPE_CHECKING
+
+    @property
+    def runs_at_once(self) -> bool:
+        """Whether it runs, and must succeed, whenever the importing code is imported."""
+        return self not in (
+            ImportKind.FUNCTION,
+            ImportKind.GUARDED,
+            ImportKind.TYPE_CHECKING,
+            ImportKind.DYNAMIC,
+        )
 
     @property
     def may_be_absent(self) -> bool:
@@ -76,6 +99,35 @@ class UnreadableImport:
     guarded: bool = False
 
 
+class ReadKind(Enum):
+    """How much of a path beside the code can be read off the source."""
+
+    FILE = "file"
+    """All of it."""
+    FOLDER = "folder"
+    """The folder; what is read in it is known at run time only."""
+    NAME = "name"
+    """A text that may name a file, in a module that knows where its own file is."""
+
+
+@dataclass(frozen=True)
+class FileRead:
+    """A place in a source that may read a file beside the code.
+
+    Attributes:
+        kind: how much of the path is known.
+        path: it, relative to the folder of the module, with ``/`` and ``..``; ``""`` is that
+            folder itself.
+        line: 1-based line in the source.
+        module: the package or module whose folder is meant, where it is not the scanned one.
+    """
+
+    kind: ReadKind
+    path: str
+    line: int
+    module: str | None = None
+
+
 @dataclass(frozen=True)
 class ScanFailure:
     """Why a source could not be read as Python.
@@ -100,6 +152,7 @@ class ModuleScan:
             name, taken with ``from module import name``, is an attribute and not a submodule.
         exported: the literal ``__all__``, or None if there is none or it is computed.
         failure: set if the source does not parse; all else is then empty.
+        reads: places that may read files beside the code.
     """
 
     imports: tuple[ImportStatement, ...] = ()
@@ -107,3 +160,4 @@ class ModuleScan:
     bound: frozenset[str] = field(default_factory=frozenset)
     exported: tuple[str, ...] | None = None
     failure: ScanFailure | None = None
+    reads: tuple[FileRead, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -60,3 +61,21 @@ class Environment(Protocol):
             ``"submodule"``, ``"attribute"``, or None if the module is not loaded here or
             does not bind the name.
         """
+
+    def live_home(self, module: str, name: str) -> str | None:
+        """Where the class or function lives that a loaded module binds to a name.
+
+        Returns:
+            Its module path; None if the module is not loaded here, does not bind the name, or
+            binds it to something that does not say where it is from.
+        """
+
+    def loaded(self) -> Collection[str]:
+        """The modules that are known to be needed: those that are loaded, or all of a package."""
+
+    def lacks(self, module: str) -> bool:
+        """Whether code from here cannot import a module, wherever it runs."""
+
+    @property
+    def is_package(self) -> bool:
+        """Whether it is a package, which lacks what was left out when it was made."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 __all__ = [
     "is_within",
     "join_record",
     "module_record",
+    "normalised_distribution",
     "package_folder",
     "parents",
     "require_module_name",
@@ -85,6 +87,15 @@ def module_record(module: str, is_package: bool) -> str:
     ('a/b/__init__.py', 'a/b.py')
     """
     return package_folder(module) + ("/__init__.py" if is_package else ".py")
+
+
+def normalised_distribution(name: str) -> str:
+    """A distribution's name as PEP 503 compares it.
+
+    >>> normalised_distribution("Typing_Extensions")
+    'typing-extensions'
+    """
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def join_record(folder: str, name: str) -> str:

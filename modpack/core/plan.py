@@ -15,11 +15,14 @@ from modpack.errors import ModpackError
 __all__ = [
     "Decision",
     "EmptyMatchError",
+    "FileKind",
     "Note",
     "NoteKind",
     "PackagingError",
     "PackagingErrorReason",
     "Plan",
+    "PlannedDistribution",
+    "PlannedFile",
     "Problem",
 ]
 
@@ -34,7 +37,7 @@ class PackagingErrorReason(Enum):
         "Its source is no Python that this interpreter can read. Extern or mock it."
     )
     DEFINED_IN_SCRIPT = (
-        "It is defined in the script that runs, which cannot be imported elsewhere. "
+        "It is defined in the script that runs, and cannot be taken from there. "
         "Move it into a module."
     )
     DEPENDENCY_RESOLUTION_FAILED = "Its dependencies could not be resolved."
@@ -76,14 +79,20 @@ class NoteKind(str, Enum):
     DEAD_RULE = "dead-rule"
     EXTERN_NEEDS_INTERNED = "extern-needs-interned"
     DYNAMIC_IMPORT = "dynamic-import"
+    DYNAMIC_LIBRARY = "dynamic-library"
     STAR_IMPORT_OF_MOCK = "star-import-of-mock"
     UNUSED_RULE = "unused-rule"
     ABSENT = "absent"
+    FILES_LEFT_OUT = "files-left-out"
+    FILES_UNKNOWN = "files-unknown"
 
     @property
     def is_warning(self) -> bool:
         """Whether the user should hear of it without asking."""
-        return self is not NoteKind.ABSENT
+        return self not in _QUIET
+
+
+_QUIET = frozenset({NoteKind.ABSENT, NoteKind.DYNAMIC_LIBRARY, NoteKind.FILES_UNKNOWN})
 
 
 @dataclass(frozen=True)
@@ -134,6 +143,54 @@ class Decision:
         return f"{self.rule}, overridden by hook {self.overridden_by}"
 
 
+class FileKind(str, Enum):
+    """What a file that goes along with the code is."""
+
+    DATA = "data"
+    """Something that the code reads."""
+    METADATA = "metadata"
+    """What is known of a distribution: its name, version, licence, entry points."""
+    COMPILED = "compiled"
+    """An extension module, or a library that one needs."""
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A file that is no source and goes along, and why.
+
+    Attributes:
+        record: the record that will hold it.
+        source: the file on this machine; empty in a plan that was read from a package.
+        owner: the module or the distribution that it belongs to.
+        why: the evidence, in a few words.
+        kind: what it is.
+    """
+
+    record: str
+    source: str
+    owner: str
+    why: str
+    kind: FileKind = FileKind.DATA
+
+
+@dataclass(frozen=True)
+class PlannedDistribution:
+    """An installed distribution whose metadata goes along.
+
+    Attributes:
+        name: its name as it is installed under.
+        version: its version.
+        folder: the record folder of its metadata (``"tqdm-4.66.0.dist-info"``).
+        modules: its interned modules; without any, packaged code knows only its name, version
+            and requirements.
+    """
+
+    name: str
+    version: str
+    folder: str
+    modules: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a package will hold, and everything that is wrong with it.
@@ -143,12 +200,16 @@ class Plan:
         problems: all reasons why it cannot be written; empty if it can.
         notes: hazards and remarks.
         graph: who imports whom.
+        files: the files that go along with the code, by record.
+        distributions: the distributions whose metadata goes along, by name.
     """
 
     decisions: Mapping[str, Decision]
     problems: tuple[Problem, ...] = ()
     notes: tuple[Note, ...] = ()
     graph: DependencyGraph = field(default_factory=DependencyGraph)
+    files: tuple[PlannedFile, ...] = ()
+    distributions: tuple[PlannedDistribution, ...] = ()
 
     def modules(self, action: Action) -> list[str]:
         """The modules with this decision, sorted."""
@@ -168,6 +229,8 @@ class Plan:
             for action in Action
             if (modules := self.modules(action)) or action is not Action.DENY
         ]
+        if self.files:
+            lines.append(f"files: {len(self.files)} ({_first([f.record for f in self.files])})")
         lines += [f"problem: {p.subject}: {p.reason.value}" for p in self.problems]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias, cast
 
 from modpack.core.actions import Action
@@ -11,7 +11,15 @@ from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.imports import ImportKind
 from modpack.core.location import CodeKind, Location
 from modpack.core.names import module_record
-from modpack.core.plan import Decision, Note, NoteKind, Plan
+from modpack.core.plan import (
+    Decision,
+    FileKind,
+    Note,
+    NoteKind,
+    Plan,
+    PlannedDistribution,
+    PlannedFile,
+)
 from modpack.core.rules import Origin, Rule
 
 __all__ = ["GRAPH_VERSION", "Json", "plan_from_json", "plan_to_json"]
@@ -38,6 +46,16 @@ def plan_to_json(plan: Plan, places: Mapping[str, str]) -> dict[str, Json]:
             {"kind": n.kind.value, "subject": n.subject, "text": n.text, "place": place}
             for n in plan.notes
             for place in [n.place and places.get(n.place, n.place)]
+        ],
+        "files": {f.record: _file(f) for f in plan.files},
+        "distributions": [
+            {
+                "name": d.name,
+                "version": d.version,
+                "folder": d.folder,
+                "modules": list(d.modules),
+            }
+            for d in plan.distributions
         ],
     }
 
@@ -69,7 +87,31 @@ def plan_from_json(record: Mapping[str, Json]) -> Plan:
             Note(NoteKind(n["kind"]), n["subject"], n["text"], n.get("place")) for n in notes
         ),
         graph=graph,
+        files=tuple(_read_file(*each) for each in _mapping(record.get("files"))),
+        distributions=tuple(map(_read_distribution, _listed(record.get("distributions")))),
     )
+
+
+def _file(file: PlannedFile) -> Json:
+    return {"owner": file.owner, "why": file.why, "kind": file.kind.value}
+
+
+def _read_file(record: str, entry: Mapping[str, str]) -> PlannedFile:
+    return PlannedFile(record, "", entry["owner"], entry["why"], FileKind(entry["kind"]))
+
+
+def _read_distribution(entry: Mapping[str, str]) -> PlannedDistribution:
+    modules = tuple(map(str, entry["modules"]))
+    return PlannedDistribution(entry["name"], entry["version"], entry["folder"], modules)
+
+
+def _mapping(value: Json) -> Iterable[tuple[str, Mapping[str, str]]]:
+    """What older packages do not record."""
+    return cast(dict[str, dict[str, str]], value or {}).items()
+
+
+def _listed(value: Json) -> Iterable[Mapping[str, str]]:
+    return cast(list[dict[str, str]], value or [])
 
 
 def _decision(decision: Decision) -> Json:

@@ -99,11 +99,9 @@ RUNNING_SCRIPT = Rule(
 """For code that imports ``__main__`` to look at the script that runs, wherever it does."""
 
 
-def saved(module: str) -> Rule:
-    """The rule of a module whose source the user saved by name."""
-    return Rule(
-        Action.INTERN, GlobGroup(module), origin=Origin.SAVED, label="saved explicitly by name"
-    )
+def saved(module: str, why: str = "saved explicitly by name") -> Rule:
+    """The rule of a module whose source was given."""
+    return Rule(Action.INTERN, GlobGroup(module), origin=Origin.SAVED, label=why)
 
 
 def inherited(action: Action, parent: str, child: str) -> Rule:

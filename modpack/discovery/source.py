@@ -19,6 +19,7 @@ from modpack.discovery._constants import StaticStrings
 from modpack.discovery._dynamic import read_call
 from modpack.discovery._exports import literal_exports
 from modpack.discovery._parse import ParsedSource, parse_source
+from modpack.discovery._reads import find_reads
 from modpack.discovery._standing import Conditions, Standing
 
 __all__ = ["scan_source"]
@@ -60,6 +61,8 @@ class _Scan:
     """Turns the findings of the walk into values."""
 
     def __init__(self, parsed: ParsedSource, module: str, is_package: bool) -> None:
+        self._parsed = parsed
+        self._module = module
         self._text = parsed.text
         self._package = module if is_package else module.rpartition(".")[0]
         self._findings = collect(parsed, module, self._package)
@@ -75,6 +78,7 @@ class _Scan:
             unreadable=tuple(item for item in results if isinstance(item, UnreadableImport)),
             bound=self._bound(),
             exported=self._exported(),
+            reads=find_reads(self._parsed, self._module, self._package),
         )
 
     def _statements(self) -> Iterator[_Found]:

@@ -7,7 +7,7 @@ finds and reads modules; what happens to each is for the caller to decide.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from modpack.core.actions import Action
 from modpack.core.graph import DependencyGraph, Edge
@@ -85,6 +85,12 @@ class Walker:
             self._reach(edge)
         self._run()
 
+    def reach_more(self, edges: Iterable[Edge]) -> bool:
+        """Follow further evidence; tells whether any of it was new."""
+        more = [e for e in edges if e not in self.graph.edges_between(e.importer, e.imported)]
+        self.reach(more)
+        return bool(more)
+
     def note(self, edges: Sequence[Edge]) -> None:
         """Keep evidence without following it."""
         for edge in edges:
@@ -130,6 +136,10 @@ class Walker:
         """The environment that a module's root was pinned to, if it was."""
         return self._home.get(root_of(module))
 
+    def environment_of(self, module: str) -> Environment | None:
+        """The environment that a module was found in; None if its source was given."""
+        return None if module in self._provided else self._find(module)[0]
+
     def locate(self, module: str) -> Location | None:
         """Where a module was found, in the first environment that has it.
 
@@ -137,6 +147,30 @@ class Walker:
         """
         given = self._provided.get(module)
         return given[1] if given is not None else self._find(module)[1]
+
+    def is_loaded(self, module: str) -> bool:
+        """Whether a module is loaded in this process, or held by a package."""
+        return any(module in environment.loaded() for environment in self._environments)
+
+    def needed_beside(self, module: str) -> list[str]:
+        """The modules that are known to be needed where a module comes from."""
+        environment = self._find(module)[0] if module not in self._provided else None
+        return list(environment.loaded()) if environment is not None else []
+
+    def live_home(self, module: str, name: str) -> str | None:
+        """Where a class or function lives that a loaded module binds to a name."""
+        environment = self._find(module)[0] if module not in self._provided else None
+        return environment.live_home(module, name) if environment is not None else None
+
+    def is_out_of_reach(self, importer: str, module: str) -> bool:
+        """Whether an importer comes from a package that was made without a module."""
+        environment = self._find(importer)[0] if importer not in self._provided else None
+        return environment is not None and environment.lacks(module)
+
+    def is_from_package(self, module: str) -> bool:
+        """Whether a module comes from a package, which lacks what was left out of it."""
+        environment = self._find(module)[0] if module not in self._provided else None
+        return environment is not None and environment.is_package
 
     def has_source(self, module: str) -> bool:
         """Whether a module has a source that can be taken along."""

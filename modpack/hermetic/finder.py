@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
@@ -12,10 +12,14 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from modpack.core.names import is_within, parents, root_of
+from modpack.core.names import is_within, normalised_distribution, parents, root_of
 from modpack.errors import ExternNotFoundError
+from modpack.hermetic.compiled import CompiledLoader
 from modpack.hermetic.index import Entry, EntryKind, ModuleIndex
 from modpack.hermetic.localimports import compile_module
+
+if TYPE_CHECKING:
+    from importlib.metadata import PathDistribution
 
 if TYPE_CHECKING or sys.version_info < (3, 11):
     from importlib.abc import TraversableResources
@@ -23,6 +27,9 @@ else:
     from importlib.resources.abc import TraversableResources
 
 __all__ = ["FolderLoader", "FolderResources", "PackageFinder"]
+
+_VARIANT = "private2"
+"""Marks bytecode for private namespaces; counts up whenever :func:`compile_module` changes."""
 
 Marker = Callable[[ModuleType], None]
 """Puts a namespace's globals into a module before its code runs."""
@@ -70,7 +77,11 @@ class PackageFinder(MetaPathFinder):
             spec = ModuleSpec(fullname, FolderLoader(folder, self._mark), is_package=True)
             spec.submodule_search_locations = [str(folder)]
             return spec
-        return self._file_spec(fullname, self._tree / entry.record, entry.is_package)
+        file = self._tree / entry.record
+        if entry.kind is EntryKind.COMPILED:
+            loader = CompiledLoader(fullname, str(file), self._source, self._mark)
+            return spec_from_file_location(fullname, file, loader=loader)
+        return self._file_spec(fullname, file, entry.is_package)
 
     def _file_spec(self, fullname: str, file: Path, is_package: bool) -> ModuleSpec | None:
         loader = _PackagedLoader(fullname, str(file), self)
@@ -101,11 +112,32 @@ class PackageFinder(MetaPathFinder):
         is_package = spec.submodule_search_locations is not None
         return self._file_spec(fullname, Path(str(spec.origin)), is_package)
 
+    def find_distributions(self, context: Any) -> Iterable[PathDistribution]:
+        """The package's distributions under real names, for everybody (importlib.metadata).
+
+        Code of a private namespace sees its own through a view.
+
+        Args:
+            context: what is asked for (:class:`importlib.metadata.DistributionFinder.Context`).
+        """
+        if self.prefix or "path" in vars(context):
+            return ()
+        from importlib.metadata import PathDistribution
+
+        held = self.index.distributions
+        wanted = held if context.name is None else [normalised_distribution(context.name)]
+        return [PathDistribution(self._tree / held[name]) for name in wanted if name in held]
+
     def adopt(self, spec: ModuleSpec | None) -> ModuleSpec | None:
         """Make a module that packaged code loads by its file import as packaged code does."""
         if spec is None or type(spec.loader) is not SourceFileLoader:
             return spec
-        if Path(spec.loader.path).is_relative_to(self._tree):
+        file = Path(spec.loader.path)
+        entry = self.index.entries.get(spec.name)
+        if entry is not None and entry.record and file == self._tree / entry.record:
+            # It loads itself, by the name that it knows: the same module, under its full name.
+            return self._file_spec(self.prefix + spec.name, file, entry.is_package)
+        if file.is_relative_to(self._tree):
             spec.loader = _MarkingLoader(spec.name, spec.loader.path, self)
         return spec
 
@@ -170,7 +202,7 @@ class _PackagedLoader(_MarkingLoader):
         """Bytecode for a private namespace is not that for real names: another file."""
         stem, dot, suffix = path.rpartition(".")
         is_private = self._finder.prefix and suffix == "pyc"
-        return f"{stem}.private{dot}{suffix}" if is_private else path
+        return f"{stem}.{_VARIANT}{dot}{suffix}" if is_private else path
 
 
 class FolderResources(TraversableResources):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib.machinery import EXTENSION_SUFFIXES
 
-from modpack.core.names import parents, root_of
+from modpack.core.names import normalised_distribution, parents, root_of
 
 __all__ = ["ANCESTOR_NAME", "Entry", "EntryKind", "ModuleIndex"]
 
 ANCESTOR_NAME = "torch_package_importer"
 """What code written for torch.package imports to reach its importer."""
 
+_METADATA = re.compile(r"(([^/]+?)-[^/-]+\.dist-info)/METADATA")
 _ALWAYS_EXTERN = frozenset({"torch", "torchgen", "functorch", "modpack"})
 
 
@@ -21,6 +24,7 @@ class EntryKind(Enum):
     """Where a packaged module path leads."""
 
     SOURCE = "source"
+    COMPILED = "compiled"
     FOLDER = "folder"
     EXTERN = "extern"
 
@@ -32,7 +36,7 @@ class Entry:
     Attributes:
         module: the module path, as the packaged code knows it.
         kind: where it leads.
-        record: the source's record, for SOURCE; the folder, for FOLDER.
+        record: the record, for SOURCE and COMPILED; the folder, for FOLDER.
         is_package: whether it can have submodules in the package.
     """
 
@@ -40,6 +44,11 @@ class Entry:
     kind: EntryKind
     record: str = ""
     is_package: bool = False
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the package holds code of that path."""
+        return self.kind in (EntryKind.SOURCE, EntryKind.COMPILED)
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,8 @@ class ModuleIndex:
             never reaches the host, except for modules that are extern by name.
         extern_roots: the first components of the extern modules.
         shared: the packages that hold sources of this package at any depth.
+        distributions: the folders of distributions' metadata, by normalised names (PEP 503).
+        hides_distributions: whether what packaged code cannot import looks absent to it.
     """
 
     entries: Mapping[str, Entry]
@@ -61,22 +72,32 @@ class ModuleIndex:
     roots: frozenset[str] = frozenset()
     extern_roots: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
+    distributions: Mapping[str, str] = field(default_factory=dict)
+    hides_distributions: bool = False
 
     @staticmethod
-    def build(records: Iterable[str], externs: Mapping[str, str | None]) -> ModuleIndex:
+    def build(
+        records: Collection[str],
+        externs: Mapping[str, str | None],
+        hides_distributions: bool = False,
+    ) -> ModuleIndex:
         """Read the index off the records' names.
 
         Args:
             records: the records, internal ones left out.
             externs: the extern modules and what provided them.
+            hides_distributions: whether what packaged code cannot import looks absent to it:
+                so if the package has the metadata of all distributions that it holds.
 
         >>> index = ModuleIndex.build(["mylib/net.py", "data/words.txt"], {"numpy": "numpy==2.1"})
         >>> index.find("mylib.net").kind, index.find("numpy"), sorted(index.roots)
         (<EntryKind.SOURCE: 'source'>, None, ['data', 'mylib'])
         """
-        entries = _entries(records)
+        distributions = _distributions(records)
+        held = set(distributions.values())
+        entries = _entries(name for name in records if name.partition("/")[0] not in held)
         extern_roots = frozenset(map(root_of, externs))
-        code = [module for module, e in entries.items() if e.kind is EntryKind.SOURCE]
+        code = [module for module, e in entries.items() if e.is_code]
         with_code = {root_of(module) for module in code}
         # A folder that holds nothing but resources must not hide a module of its name.
         folders = {root_of(m) for m in entries if not _reaches_host(root_of(m), extern_roots)}
@@ -85,7 +106,9 @@ class ModuleIndex:
             if root_of(module) in roots:
                 entries[module] = Entry(module, EntryKind.EXTERN)
         shared = frozenset(parent for module in code for parent in parents(module))
-        return ModuleIndex(entries, externs, roots, extern_roots, shared)
+        return ModuleIndex(
+            entries, externs, roots, extern_roots, shared, distributions, hides_distributions
+        )
 
     def find(self, module: str) -> Entry | None:
         """Where a module path of the package leads; None if the package does not know it."""
@@ -122,6 +145,12 @@ def _reaches_host(root: str, extern_roots: frozenset[str]) -> bool:
     return root in extern_roots or root in _ALWAYS_EXTERN or root in sys.stdlib_module_names
 
 
+def _distributions(records: Collection[str]) -> dict[str, str]:
+    """The folders with distributions' metadata, by the names that they say."""
+    found = map(_METADATA.fullmatch, records)
+    return {normalised_distribution(m.group(2)): m.group(1) for m in found if m is not None}
+
+
 def _entries(records: Iterable[str]) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     folders: dict[str, Entry] = {}
@@ -137,4 +166,7 @@ def _entries(records: Iterable[str]) -> dict[str, Entry]:
         elif file.endswith(".py"):
             module = ".".join([*path, file[:-3]])
             entries.setdefault(module, Entry(module, EntryKind.SOURCE, record))
+        elif suffix := next(filter(file.endswith, EXTENSION_SUFFIXES), ""):
+            module = ".".join([*path, file.removesuffix(suffix)])
+            entries[module] = Entry(module, EntryKind.COMPILED, record)
     return {**folders, **entries}

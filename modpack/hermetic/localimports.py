@@ -1,10 +1,13 @@
-"""Import statements inside functions, made relative when packaged code is compiled.
+"""What is changed when packaged code is compiled: local imports, and ``sys.modules``.
 
 ``import mylib.ops`` in a packaged function means the packaged ``mylib``. When Python runs the
 statement, the module's own ``__import__`` sees to that. A tracer such as torch.compile does not
 run it: it reads the bytecode and imports by itself, under the real name, from the host. A
 relative import cannot be taken for anything else, so that is what such a statement is compiled
-into. The source file, its line numbers and everything at module level stay as they are.
+into. The source file, its line numbers and the imports at module level stay as they are.
+
+``sys.modules["mylib"]`` means the packaged ``mylib`` as well: ``sys.modules`` becomes a name that
+packaged modules find among their builtins, and that knows the package's names.
 """
 
 from __future__ import annotations
@@ -14,7 +17,12 @@ import re
 from collections.abc import Callable, Iterator
 from types import CodeType
 
-__all__ = ["compile_module"]
+__all__ = ["MODULES_NAME", "compile_module"]
+
+MODULES_NAME = "__modpack_modules__"
+"""The builtin that takes the place of ``sys.modules`` in packaged code."""
+
+_SYS_MODULES = re.compile(rb"\bsys\s*\.\s*modules\b")
 
 _MAY_BE_LOCAL = re.compile(rb"^[ \t]+(?:import|from)\b|[:;][ \t]*(?:import|from)\b", re.MULTILINE)
 _UNUSED = "_modpack_imported"
@@ -36,16 +44,43 @@ def compile_module(
     Raises:
         SyntaxError, ValueError: the source is no Python.
     """
-    if _MAY_BE_LOCAL.search(source):
+    looks_up = _SYS_MODULES.search(source) is not None
+    if looks_up or _MAY_BE_LOCAL.search(source):
         try:
             tree = ast.parse(source, file)
-            if _make_relative(tree, package.count(".") + 1, is_ours):
+            changed = _make_relative(tree, package.count(".") + 1, is_ours)
+            if (looks_up and _rename_lookups(tree)) or changed:
                 code: CodeType = compile(tree, file, "exec", dont_inherit=True, optimize=optimize)
                 return code
         except RecursionError:  # nested too deeply for a tree; compiling text goes deeper
             pass
     compiled: CodeType = compile(source, file, "exec", dont_inherit=True, optimize=optimize)
     return compiled
+
+
+def _rename_lookups(tree: ast.Module) -> bool:
+    """Replace ``sys.modules`` in place; tells whether there was any."""
+    renaming = _Renaming()
+    renaming.visit(tree)
+    return renaming.changed
+
+
+class _Renaming(ast.NodeTransformer):
+    """Reads and subscripts of ``sys.modules``; ``sys.modules = ...`` is left as it is."""
+
+    changed = False
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        is_lookup = (
+            node.attr == "modules"
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "sys"
+            and isinstance(node.ctx, ast.Load)
+        )
+        if not is_lookup:
+            return self.generic_visit(node)
+        self.changed = True
+        return ast.copy_location(ast.Name(MODULES_NAME, ast.Load()), node)
 
 
 def _make_relative(tree: ast.Module, level: int, is_ours: Callable[[str], bool]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -39,7 +40,7 @@ class Namespace:
         self.prefix = prefix
         self._importer = importer
         self.finder = PackageFinder(source, prefix, index, tree, self._mark)
-        self._redirect = Redirect(source, prefix, index, importer, self.finder.adopt)
+        self._redirect = Redirect(source, prefix, index, importer, self.finder.adopt, tree)
 
     @property
     def builtins(self) -> dict[str, Any]:
@@ -62,6 +63,16 @@ class Namespace:
         """The name in ``sys.modules`` of a path that the packaged code knows."""
         return self._redirect.translated(module)
 
+    def use(self, index: ModuleIndex) -> None:
+        """From now on, this is what the package holds: more than before."""
+        self.finder.index = index
+        self._redirect.use(index)
+        importlib.invalidate_caches()
+
+    def tell_misses(self, listener: Callable[[str], None]) -> None:
+        """Call a function for each module that code of the package imports and cannot have."""
+        self._redirect.on_miss = listener
+
     def close(self) -> None:
         """Take the package's modules out of ``sys.modules``; later imports of them fail."""
         with _lock:
@@ -75,7 +86,7 @@ class Namespace:
         if name == self.name or (self.prefix and name.startswith(self.prefix)):
             return True
         entry = self.finder.index.entries.get(name)
-        if not self.prefix and entry is not None and entry.kind is EntryKind.SOURCE:
+        if not self.prefix and entry is not None and entry.is_code:
             return True  # whatever the module put into its own place
         return getattr(module, "__dict__", {}).get("__modpack__") is self._importer
 
@@ -148,7 +159,7 @@ def _refuse_conflicts(source: str, index: ModuleIndex) -> None:
 
 
 def _sources(index: ModuleIndex) -> set[str]:
-    return {m for m, entry in index.entries.items() if entry.kind is EntryKind.SOURCE}
+    return {m for m, entry in index.entries.items() if entry.is_code}
 
 
 def _folders_with_code(index: ModuleIndex) -> set[str]:

@@ -13,28 +13,22 @@ import builtins
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from modpack.core.names import is_within, root_of
 from modpack.errors import ExternNotFoundError
 from modpack.hermetic.index import ANCESTOR_NAME, EntryKind, ModuleIndex
+from modpack.hermetic.loadedmodules import LoadedModules
+from modpack.hermetic.localimports import MODULES_NAME
+from modpack.hermetic.metadata import VisibleDistributions
+from modpack.hermetic.views import View, replaced_names
 
 __all__ = ["Redirect"]
-
-_RESOURCE_FUNCTIONS = (
-    "contents",
-    "files",
-    "is_resource",
-    "open_binary",
-    "open_text",
-    "path",
-    "read_binary",
-    "read_text",
-)
 
 
 class Redirect:
@@ -46,6 +40,11 @@ class Redirect:
         index: the package's modules.
         importer: what ``import torch_package_importer`` gives to packaged code.
         adopt: makes a module that is loaded by its file import as packaged code does.
+        tree: the folder with the package's files.
+
+    Attributes:
+        on_miss: told of modules that are neither in the package nor may come from here, before
+            that is an error; it may add them (:meth:`use`).
     """
 
     def __init__(
@@ -55,20 +54,29 @@ class Redirect:
         index: ModuleIndex,
         importer: object,
         adopt: Callable[[ModuleSpec | None], ModuleSpec | None],
+        tree: Path,
     ) -> None:
+        self._tree = tree
         self.adopt = adopt
         self._source = source
         self._prefix = prefix
         self._index = index
         self._importer = importer
-        self._views: dict[str | None, _View] = {}
+        self._views: dict[str | None, View] = {}
+        self._modules = LoadedModules(self.translated)
+        self.on_miss: Callable[[str], None] | None = None
         self.builtins: dict[str, Any] = {}
         self.refresh_builtins()
 
     def refresh_builtins(self) -> None:
         """Take over what was added to the real builtins (:func:`gettext.install` does that)."""
         # In one step: another thread must never find the real __import__ in there.
-        self.builtins.update({**vars(builtins), "__import__": self.import_statement})
+        own = {"__import__": self.import_statement, MODULES_NAME: self._modules}
+        self.builtins.update({**vars(builtins), **own})
+
+    def use(self, index: ModuleIndex) -> None:
+        """From now on, this is what the package holds."""
+        self._index = index
 
     def import_statement(
         self,
@@ -86,12 +94,13 @@ class Redirect:
             return self._importer
         if not name or not isinstance(name, str):
             return builtins.__import__(name, globals, locals, fromlist or (), 0)  # its own error
+        self._seek(name)
         # No helper functions around the imports: each would be a frame on the stack more for
         # every module in a chain of imports.
         if self._is_packaged(name):
             with self._explaining():
                 found = builtins.__import__(self._prefix + name, globals, locals, fromlist or (), 0)
-            return found if fromlist else sys.modules[self._prefix + root_of(name)]
+            return self._view(found if fromlist else sys.modules[self._prefix + root_of(name)])
         with self._reaching_host(name):
             found = builtins.__import__(name, globals, locals, fromlist or (), 0)
         return self._view(found)
@@ -107,6 +116,7 @@ class Redirect:
         """The redirected :func:`importlib.util.find_spec`: knows what the package knows."""
         if name.startswith("."):
             return importlib.util.find_spec(name, package and self.translated(package))
+        self._seek(name)
         if self._is_packaged(name):
             with self._explaining():
                 return importlib.util.find_spec(self._prefix + name)
@@ -116,6 +126,7 @@ class Redirect:
         """Import a module by the absolute path that packaged code writes."""
         if name == ANCESTOR_NAME:
             return self._importer
+        self._seek(name)
         if self._is_packaged(name):
             with self._explaining():
                 return importlib.import_module(self._prefix + name)
@@ -130,6 +141,10 @@ class Redirect:
         """The module path that packaged code writes for a name in ``sys.modules``."""
         return name[len(self._prefix) :] if name.startswith(self._prefix) else name
 
+    def visible_distributions(self, module: ModuleType) -> VisibleDistributions:
+        """The distributions that packaged code sees, as objects of a metadata module."""
+        return VisibleDistributions(module, lambda: self._index, self._tree, self.load)
+
     def require_reach(self, name: str) -> None:
         """Refuse a module path that is neither the package's nor one that it may take from here.
 
@@ -138,6 +153,15 @@ class Redirect:
         """
         if not self._is_packaged(name) and not self._reaches_host(name):
             raise self._absent(name)
+
+    def _seek(self, name: str) -> None:
+        """Tell of a module that is neither the package's nor one that it takes from here.
+
+        A trial run can then supply it; elsewhere nobody listens.
+        """
+        if self.on_miss is not None and root_of(name) not in self._index.roots:
+            if not self._reaches_host(name):
+                self.on_miss(name)
 
     def _is_packaged(self, name: str) -> bool:
         return bool(self._prefix) and root_of(name) in self._index.roots
@@ -200,101 +224,11 @@ class Redirect:
     def _view(self, module: Any) -> Any:
         """The view of a standard library module that takes module paths as strings."""
         name = getattr(module, "__name__", None)
-        make = _VIEWED.get(name) if isinstance(name, str) else None
-        if make is None or not isinstance(module, ModuleType):
+        if not isinstance(name, str) or not isinstance(module, ModuleType):
             return module
         if name not in self._views:
-            self._views[name] = _View(module, make(self, module), self._view)
+            replaced = replaced_names(self, module)
+            if replaced is None:
+                return module
+            self._views[name] = View(module, replaced, self._view)
         return self._views[name]
-
-
-class _View(ModuleType):
-    """A module that forwards to another, except for some names."""
-
-    def __init__(
-        self,
-        real: ModuleType,
-        replaced: Mapping[str, object],
-        view: Callable[[object], object],
-    ) -> None:
-        super().__init__(real.__name__, real.__doc__)
-        for name in ("__spec__", "__loader__", "__package__"):
-            vars(self)[name] = getattr(real, name, None)
-        vars(self).update(replaced, __modpack_real__=real, __modpack_view__=view)
-
-    def __getattr__(self, name: str) -> Any:
-        return vars(self)["__modpack_view__"](getattr(vars(self)["__modpack_real__"], name))
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(vars(self)["__modpack_real__"], name, value)
-
-    def __dir__(self) -> list[str]:
-        return dir(vars(self)["__modpack_real__"])
-
-
-def _translating(redirect: Redirect, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose first argument may be a packaged module path."""
-
-    def translated(anchor: Any = None, *arguments: Any, **options: Any) -> Any:
-        if anchor is None:
-            anchor = sys._getframe(1).f_globals["__name__"]
-        if isinstance(anchor, str):
-            redirect.require_reach(anchor.partition(":")[0])
-            anchor = redirect.translated(anchor)
-        return function(anchor, *arguments, **options)
-
-    return translated
-
-
-def _importlib(redirect: Redirect, module: ModuleType) -> dict[str, object]:
-    return {
-        "import_module": redirect.import_module,
-        "__import__": redirect.import_statement,
-    }
-
-
-def _importlib_util(redirect: Redirect, module: Any) -> dict[str, object]:
-    def spec_from_file_location(*arguments: Any, **options: Any) -> ModuleSpec | None:
-        return redirect.adopt(module.spec_from_file_location(*arguments, **options))
-
-    return {"find_spec": redirect.find_spec, "spec_from_file_location": spec_from_file_location}
-
-
-def _importlib_resources(redirect: Redirect, module: ModuleType) -> dict[str, object]:
-    return {
-        name: _translating(redirect, getattr(module, name))
-        for name in _RESOURCE_FUNCTIONS
-        if hasattr(module, name)
-    }
-
-
-def _pkgutil(redirect: Redirect, module: ModuleType) -> dict[str, object]:
-    translating: dict[str, object] = {
-        name: _translating(redirect, getattr(module, name))
-        for name in ("find_loader", "get_data", "get_loader", "resolve_name")
-        if hasattr(module, name)
-    }
-    return {**translating, "walk_packages": _walking(redirect, module)}
-
-
-def _walking(redirect: Redirect, module: Any) -> Callable[..., Iterator[Any]]:
-    """:func:`pkgutil.walk_packages`, which imports what it finds under the prefix it is given."""
-
-    def walk_packages(
-        path: Iterable[str] | None = None, prefix: str = "", onerror: Any = None
-    ) -> Iterator[Any]:
-        place = redirect.translated(prefix)
-        for found in module.walk_packages(path, place, onerror):
-            name = found.name if place == prefix else redirect.untranslated(found.name)
-            yield found._replace(name=name)
-
-    return walk_packages
-
-
-_VIEWED: dict[str, Callable[[Redirect, ModuleType], dict[str, object]]] = {
-    "importlib": _importlib,
-    "importlib.resources": _importlib_resources,
-    "importlib.util": _importlib_util,
-    "pkgutil": _pkgutil,
-}
-"""The standard library modules that packaged code sees through a view. One row each."""

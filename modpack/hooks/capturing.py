@@ -20,8 +20,8 @@ from modpack.hooks.observer import HookObserver
 from modpack.hooks.parts import Path, parts_of, roots_beside
 from modpack.hooks.recalling import handle, part
 from modpack.hooks.resetting import Emptied
+from modpack.pickling.context import Reference
 from modpack.pickling.functions import home_module
-from modpack.pickling.saving import Reference
 from modpack.pickling.storages import storage_bytes
 from modpack.resolution.importers import Importer, sys_importer
 
@@ -96,6 +96,9 @@ class ModelParts:
     def home_of(self, function: FunctionType) -> ModuleType | None:
         """The importable module whose globals a function uses; None for ``__main__``."""
         return home_module(function)
+
+    def script(self, module: str) -> None:
+        """None: here, functions of scripts come with their globals."""
 
     def add_storage(self, storage: torch.UntypedStorage) -> str:
         """A storage of the model by its path; the contents of any other, once."""

@@ -11,6 +11,7 @@ from modpack.hooks.ddp import CommHook
 from modpack.hooks.describe import describe, state_of
 from modpack.hooks.graphparts import Part
 from modpack.hooks.graphspecs import CaptureGrad
+from modpack.pickling.definitions import is_of_script
 from modpack.pickling.functions import GlobalNames, named_globals
 
 __all__ = ["carried_by", "describe_hook", "functions_of", "own_globals", "state_of_hook"]
@@ -49,7 +50,9 @@ def state_of_hook(hook: Any) -> dict[str, Any]:
 
 def own_globals(function: Any) -> dict[str, Any]:
     """The globals that travelled with a function, except modules, classes and functions."""
-    if not isinstance(function, FunctionType) or not isinstance(function.__globals__, GlobalNames):
+    if not isinstance(function, FunctionType):
+        return {}
+    if not isinstance(function.__globals__, GlobalNames) and not is_of_script(function.__globals__):
         return {}
     code = (ModuleType, FunctionType, type)
     return {n: v for n, v in named_globals(function).items() if not isinstance(v, code)}

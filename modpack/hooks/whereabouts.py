@@ -13,25 +13,26 @@ __all__ = ["place_in_hooks"]
 
 
 def place_in_hooks(payload: dict[str, Any] | None, target: object) -> tuple[str, str] | None:
-    """The hook that leads to an object, the path from the hook on, and a remedy.
+    """The hook that leads to an object, the path from the hook on, and what else can be done.
 
     Args:
         payload: what was being pickled.
         target: the object that could not be; a class stands for an instance of it.
 
     Returns:
-        ``hook 'layer1/forward/0' -> collector.lock`` and a sentence; None if no hook leads to it.
+        ``hook 'layer1/forward/0' -> collector.lock`` and how to leave the hook out; None
+        if no hook leads to it.
     """
     hooks = [(name, hook) for name, *_, hook in (payload or {}).get("hooks", ())]
     for closed in (_PARTS_OF_THE_MODEL, ()):  # those are in the pickle already, mostly
         for name, hook in hooks:
             path = _path_in(hook, target, closed)
             if path is not None:
-                return f"hook {name!r}{path}", _remedy(name, isinstance(target, type))
+                return f"hook {name!r}{path}", _leave_out(name)
     for name, extra in (payload or {}).get("extras", {}).items():
         path = path_to(extra, target, name)
         if path is not None:
-            return path, _LEAVE_OUT
+            return path, ""
     return None
 
 
@@ -48,13 +49,5 @@ def _path_in(hook: Any, target: object, closed: tuple[type, ...]) -> str | None:
     return path_to(hook, target, "", closed)
 
 
-def _remedy(name: str, is_about_a_class: bool) -> str:
-    leave_out = f"leave the hook out (hooks=lambda spec: spec.name != {name!r})"
-    if is_about_a_class:
-        return f"define the class at the top level of a module, or {leave_out}"
-    return f"{_LEAVE_OUT}, or {leave_out}"
-
-
-_LEAVE_OUT = (
-    "let the object that holds it leave it out (__getstate__) and make it anew when it is used"
-)
+def _leave_out(name: str) -> str:
+    return f"leave the hook out (hooks=lambda spec: spec.name != {name!r})"

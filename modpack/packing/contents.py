@@ -6,16 +6,19 @@ import json
 import platform
 import sys
 from collections.abc import Mapping
+from importlib.machinery import EXTENSION_SUFFIXES
 
 from modpack._version import __version__
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.actions import Action
 from modpack.core.names import module_record, root_of
-from modpack.core.plan import Plan
+from modpack.core.native import NativeTag
+from modpack.core.plan import FileKind, Plan
 from modpack.core.planjson import Json, plan_to_json
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
 from modpack.hermetic.mocks import RUNTIME_MODULE, mock_source, runtime_source
+from modpack.packing.files import write_files
 from modpack.packing.objects import ObjectSaver
 from modpack.packing.records import interned_records, mocked_records
 from modpack.planning.ownership import InstalledOwnership
@@ -30,10 +33,22 @@ def write_contents(
     writer: ArchiveWriter,
     objects: ObjectSaver,
     ownership: InstalledOwnership,
+    namespace: str = "private",
 ) -> None:
-    """Write what the plan decided: the code first, then the records about it."""
+    """Write what the plan decided: the code first, then the records about it.
+
+    Args:
+        plan: what was decided.
+        walker: knows the sources.
+        writer: where it goes.
+        objects: what was saved.
+        ownership: knows what is installed here.
+        namespace: in which namespace the package works.
+    """
     _write_sources(plan, walker, writer)
     _write_mocks(plan, walker, writer)
+    write_files(plan, walker, writer)
+    objects.write_values()
     externs = sorted({*plan.modules(Action.EXTERN), *_runtime_externs(writer)})
     writer.write(".data/extern_modules", ("\n".join(externs) + "\n").encode())
     writer.write(".data/python_version", platform.python_version().encode())
@@ -42,7 +57,7 @@ def write_contents(
     graph = plan_to_json(plan, _archive_places(plan, walker))
     writer.write(".data/modpack/graph.json", _json(graph), compress=True)
     writer.write(".data/modpack/environment.json", _json(_environment(plan, ownership)))
-    writer.write(".data/modpack/entry.json", _json(_entry(objects)))
+    writer.write(".data/modpack/entry.json", _json(_entry(objects, namespace)))
 
 
 def _write_sources(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:
@@ -101,7 +116,7 @@ def _environment(plan: Plan, ownership: InstalledOwnership) -> dict[str, Json]:
                 "version": found.version,
                 "editable": found.editable,
             }
-    return {
+    environment: dict[str, Json] = {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "platform": sys.platform,
@@ -109,7 +124,14 @@ def _environment(plan: Plan, ownership: InstalledOwnership) -> dict[str, Json]:
         "torch": _torch_version(),
         "modpack": __version__,
         "externs": distributions,
+        "distributions": {d.name: d.version for d in plan.distributions},
     }
+    compiled = [file for file in plan.files if file.kind is FileKind.COMPILED]
+    if compiled:
+        suffixes = tuple(EXTENSION_SUFFIXES)
+        modules = [file.record for file in compiled if file.record.endswith(suffixes)]
+        environment["native"] = {**NativeTag.of(modules).to_json()}
+    return environment
 
 
 def _torch_version() -> str | None:
@@ -118,11 +140,12 @@ def _torch_version() -> str | None:
     return str(torch.__version__) if torch is not None else None
 
 
-def _entry(objects: ObjectSaver) -> dict[str, Json]:
-    return {
+def _entry(objects: ObjectSaver, namespace: str) -> dict[str, Json]:
+    entry: dict[str, Json] = {
         "pickles": [[package, resource] for package, resource in objects.resources],
         "main": list(objects.main) if objects.main else None,
     }
+    return entry if namespace == "private" else {**entry, "namespace": namespace}
 
 
 def _json(record: Mapping[str, Json]) -> bytes:

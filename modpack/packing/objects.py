@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,15 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
 from modpack.core.names import root_of
+from modpack.core.plan import Problem
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
+from modpack.packing.scriptsaver import ScriptSaver, stored_values
 from modpack.packing.sources import ImporterEnvironments
+from modpack.pickling.definitions import is_of_script
 from modpack.pickling.functions import SCRIPTS, home_module
+from modpack.planning.planner import Planner
 from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
 from modpack.resolution.importers import Importer, importer_of, sys_importer
 
@@ -23,10 +28,13 @@ if TYPE_CHECKING:
 
     from modpack.hooks.report import HookStatus
     from modpack.packing.hooked import HookOptions
-    from modpack.pickling.saving import Reference
+    from modpack.pickling.context import Reference
+    from modpack.pickling.definitions import ScriptSource
     from modpack.pickling.storages import StorageSaver
 
 __all__ = ["ObjectSaver"]
+
+_VALUES_PROTOCOL = 3
 
 
 class ObjectSaver:
@@ -38,10 +46,15 @@ class ObjectSaver:
         exporter: what ``__reduce_package__`` is called with.
         writer: where pickles and storages go.
         environments: the exporter's importers.
+        planner: where the definitions of scripts go.
     """
 
     def __init__(
-        self, exporter: object, writer: ArchiveWriter, environments: ImporterEnvironments
+        self,
+        exporter: object,
+        writer: ArchiveWriter,
+        environments: ImporterEnvironments,
+        planner: Planner,
     ) -> None:
         self.exporter = exporter
         self.resources: list[tuple[str, str]] = []
@@ -49,6 +62,9 @@ class ObjectSaver:
         self.hook_statuses: list[HookStatus] = []
         self._writer = writer
         self._environments = environments
+        self._planner = planner
+        self._scripts = ScriptSaver(planner, self._store_value)
+        self._values: dict[str, bytes] = {}
         self._homes: dict[str, tuple[Importer, str]] = {}
         self._storages: StorageSaver | None = None
         self._models = 0
@@ -56,7 +72,12 @@ class ObjectSaver:
         self._attached = 0
 
     def save(
-        self, record: str, obj: object, protocol: int, hooks: HookOptions | None = None
+        self,
+        record: str,
+        obj: object,
+        protocol: int,
+        hooks: HookOptions | None = None,
+        follow: bool = True,
     ) -> list[Edge]:
         """Write an object's pickle, storages and hooks; returns what they refer to.
 
@@ -65,6 +86,7 @@ class ObjectSaver:
             obj: the object.
             protocol: the pickle protocol.
             hooks: what to do about hooks; by default all of the object's own are captured.
+            follow: whether to follow what the definitions of scripts import.
         """
         from modpack.packing.hooked import HookSaver
         from modpack.pickling.saving import pickle_object
@@ -73,21 +95,53 @@ class ObjectSaver:
         if self._storages is None:
             self._storages = StorageSaver(self._writer)
         self._storages.next_object()
+        self._scripts.refresh()
         hooked = HookSaver(self, obj, hooks)
         pickled = pickle_object(
-            obj, context=self, resource=record, protocol=protocol, observer=hooked.observer
+            obj,
+            context=self,
+            resource=record,
+            protocol=protocol,
+            root="obj" if hooks is None else "model",
+            observer=hooked.observer,
         )
         self._writer.write(record, pickled.data)
         self.hook_statuses.extend(hooked.write(self._writer, record, pickled.appended))
-        names: dict[str, list[str]] = {}
-        for reference in pickled.references:
-            names.setdefault(reference.module, []).extend(filter(None, [reference.name]))
+        self._scripts.provide(follow)
         node = f"<{record}>"
-        named = [
-            Edge(node, module, ImportKind.PICKLE, None, tuple(used))
-            for module, used in names.items()
-        ]
-        return [*named, *_imported(node, pickled.loose_sources)]
+        return [*_named(node, pickled.references), *_imported(node, pickled.loose_sources)]
+
+    def write_values(self) -> None:
+        """Write the values that definitions of scripts need while they are imported."""
+        for record, data in self._values.items():
+            self._writer.write(record, data)
+
+    def add_script(self, module: str) -> None:
+        """Take of a module only the definitions that saved objects need."""
+        self._scripts.add(module)
+
+    def problems(self) -> Iterator[Problem]:
+        """What of scripts cannot be taken along."""
+        yield from self._scripts.problems()
+
+    @property
+    def script_files(self) -> tuple[str, ...]:
+        """The files of scripts of which definitions were taken."""
+        return self._scripts.files
+
+    @property
+    def generation(self) -> int:
+        """How many objects were saved by now."""
+        return self._storages.generation if self._storages is not None else 0
+
+    def put_back(self, since: int) -> None:
+        """Give tensors that have changed the values again with which they were saved.
+
+        Args:
+            since: those that were saved after so many objects.
+        """
+        if self._storages is not None:
+            self._storages.put_back(since, self._writer.stored_chunks)
 
     def note_resource(self, package: str, resource: str, main: bool = False) -> None:
         """Remember a saved object, so that the package can list what can be loaded.
@@ -118,11 +172,11 @@ class ObjectSaver:
                         "them into two packages"
                     )
 
-    # -- what pickling asks for (modpack.pickling.saving.PickleContext) -----------------------
+    # -- what pickling asks for (modpack.pickling.context.PickleContext) -----------------------
 
     def resolve(self, obj: object, name: str) -> Reference:
         """How a class or function is named, in the first importer that has the very object."""
-        from modpack.pickling.saving import Reference
+        from modpack.pickling.context import Reference
 
         importer, module, attribute = self._found(obj, name)
         self._remember_home(importer, module, obj)
@@ -149,6 +203,10 @@ class ObjectSaver:
             return False
         return function.__module__ not in SCRIPTS
 
+    def script(self, module: str) -> ScriptSource | None:
+        """A script whose definitions are taken along; None for a module that is only named."""
+        return self._scripts.find(module)
+
     def add_storage(self, storage: torch.UntypedStorage) -> str:
         """Store a storage's bytes, once, and return its key."""
         if self._storages is None:  # pragma: no cover - save() has made it
@@ -167,6 +225,31 @@ class ObjectSaver:
         self._reduced += 1
         return self._reduced
 
+    def _store_value(self, record: str, value: object, unless: str = "") -> bool:
+        """Pickle a value into a record of its own, unless it refers to a module."""
+        from modpack.pickling.saving import pickle_object
+
+        pickled = pickle_object(value, context=self, resource=record, protocol=_VALUES_PROTOCOL)
+        if any(reference.module == unless for reference in pickled.references):
+            return False
+        self._values[record] = pickled.data
+        node = f"<{record}>"
+        edges = [*_named(node, pickled.references), *_imported(node, pickled.loose_sources)]
+        self._planner.add_resource(node, edges, follow=True)
+        return True
+
+    def _keep_values(self, importer: Importer, module: str) -> None:
+        """Take along what a module of definitions, out of a package, loads while it is imported."""
+        live = sys.modules.get(module)
+        if live is None or not is_of_script(vars(live)):
+            return
+        for package, resource in stored_values(live):
+            record = f"{package}/{resource}"
+            if record not in self._values:
+                self._values[record] = b""
+                load = getattr(importer, "load_pickle")  # noqa: B009  # of package importers
+                self._store_value(record, load(package, resource))
+
     def _found(self, obj: object, name: str) -> tuple[Importer, str, str]:
         failures: list[ObjNotFoundError | ObjMismatchError] = []
         for importer in self._environments.importers:
@@ -181,6 +264,7 @@ class ObjectSaver:
         root = root_of(module)
         if is_stdlib(root) or root in RUNTIME_ROOTS:
             return
+        self._keep_values(importer, str(getattr(obj, "__module__", None) or module))
         if not self._environments.holds(importer, module):
             importer = sys_importer  # extern in its package: the host's, like everywhere else
         home, first = self._homes.setdefault(root, (importer, repr(obj)))
@@ -189,6 +273,15 @@ class ObjectSaver:
                 f"{obj!r} comes from {importer!r}, but {first} comes from {home!r}: a package "
                 f"holds one version of {root!r}. Save them into two packages"
             )
+
+
+def _named(node: str, references: Iterable[Reference]) -> Iterator[Edge]:
+    """What a pickle names, as edges to the modules."""
+    names: dict[str, list[str]] = {}
+    for reference in references:
+        names.setdefault(reference.module, []).extend(filter(None, [reference.name]))
+    for module, used in names.items():
+        yield Edge(node, module, ImportKind.PICKLE, None, tuple(used))
 
 
 def _imported(node: str, sources: tuple[str, ...]) -> Iterator[Edge]:

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType
 
-__all__ = ["FunctionText", "NoSourceError", "compiled_function", "parsable_text", "text_of"]
+__all__ = [
+    "FUTURE_FLAGS",
+    "FunctionText",
+    "NoSourceError",
+    "compiled_function",
+    "parsable_text",
+    "same_code",
+    "text_of",
+]
 
 FACTORY = "__modpack_factory__"
 
@@ -103,7 +111,8 @@ def compiled_function(
     return _innermost(compiled, text)
 
 
-_FUTURE_FLAGS = 0x1000000 | 0x800000 | 0x400000  # annotations, generator_stop, barry_as_FLUFL
+FUTURE_FLAGS = 0x1000000 | 0x800000 | 0x400000  # annotations, generator_stop, barry_as_FLUFL
+"""What ``from __future__`` statements leave in the flags of code."""
 
 
 def _text_in(lines: list[str], code: CodeType) -> FunctionText | None:
@@ -114,7 +123,7 @@ def _text_in(lines: list[str], code: CodeType) -> FunctionText | None:
     except (SyntaxError, ValueError, RecursionError) as failure:
         raise NoSourceError(f"{code.co_filename} does not parse: {failure}") from failure
     for candidate in _candidates(source, tree, code):
-        if _same(compiled_function(candidate, code.co_filename, imported), code):
+        if same_code(compiled_function(candidate, code.co_filename, imported), code):
             return candidate
     return None
 
@@ -190,7 +199,7 @@ def _imported_by(tree: ast.Module) -> Iterator[str]:
 
 
 def _candidates(source: str, tree: ast.Module, code: CodeType) -> Iterator[FunctionText]:
-    free, flags = code.co_freevars, code.co_flags & _FUTURE_FLAGS
+    free, flags = code.co_freevars, code.co_flags & FUTURE_FLAGS
     for node, class_name in _functions(tree):
         if not _starts_at(node, code):
             continue
@@ -238,7 +247,7 @@ def _segment(source: str, node: _Function) -> str:
     return line[: len(line) - len(line.lstrip())] + segment
 
 
-def _same(one: CodeType, other: CodeType) -> bool:
+def same_code(one: CodeType, other: CodeType) -> bool:
     """Whether two codes do the same, wherever they were compiled."""
     if one.co_code != other.co_code or len(one.co_consts) != len(other.co_consts):
         return False
@@ -247,7 +256,7 @@ def _same(one: CodeType, other: CodeType) -> bool:
     if (one.co_flags ^ other.co_flags) & _CALLING_FLAGS:
         return False
     return all(
-        _same(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else _equal(a, b)
+        same_code(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else _equal(a, b)
         for a, b in zip(one.co_consts, other.co_consts, strict=True)
     )
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import weakref
 from collections import deque
-from collections.abc import Iterator
-from types import FunctionType, MemberDescriptorType, ModuleType
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
 
-__all__ = ["objects_in", "path_to"]
+__all__ = ["objects_in", "path_to", "paths_to", "reached_from"]
 
 _MOST_OBJECTS = 1_000_000
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
@@ -19,8 +30,9 @@ def path_to(
 ) -> str | None:
     """The shortest attribute path from one object to another.
 
-    Follows attributes, items of containers, and what bound methods and partials hold. Reads
-    ``__dict__`` only: no property and no ``__getattr__`` runs.
+    Follows attributes, items of containers, and what functions, bound methods and partials
+    hold. Reads ``__dict__`` and slots only: no property and no ``__getattr__`` runs. Takes
+    time in proportion to the number of objects.
 
     Args:
         root: where the path starts.
@@ -34,54 +46,166 @@ def path_to(
     >>> path_to({"a": [1, (inner := object())]}, inner, "d")
     "d['a'][1]"
     """
+    return paths_to(root, [target], name, closed).get(id(target))
+
+
+def paths_to(
+    root: object, targets: Iterable[object], name: str = "obj", closed: tuple[type, ...] = ()
+) -> dict[int, str]:
+    """The shortest paths to several objects, by their ids; see :func:`path_to`."""
+    known: dict[type, tuple[_Steps, ...]] = {}
+    wanted = {id(target) for target in targets}
+    found: dict[int, str] = {}
     seen = {id(root)}
     queue = deque([(root, name)])
-    while queue and len(seen) < _MOST_OBJECTS:
+    while queue and wanted and len(seen) < _MOST_OBJECTS:
         obj, path = queue.popleft()
-        if obj is target or type(obj) is target:
-            return path
-        if isinstance(obj, closed):
+        for each in (id(obj), id(type(obj))):
+            if each in wanted:
+                wanted.remove(each)
+                found[each] = path
+        if issubclass(type(obj), closed):
             continue
-        for step, child in _children(obj):
+        for step, child in _children(obj, known):
             if id(child) not in seen and not issubclass(type(child), _LEAVES):
                 seen.add(id(child))
                 queue.append((child, path + step))
-    return None
+    return found
 
 
 def objects_in(root: object) -> Iterator[object]:
-    """Every object that :func:`path_to` can reach, once, the root first."""
+    """Every object that :func:`path_to` can reach, once, the root first.
+
+    Weak proxies are left out: they pretend to be what they refer to, or raise if it is gone.
+    """
+    known: dict[type, tuple[_Steps, ...]] = {}
     seen = {id(root)}
     queue = deque([root])
     while queue and len(seen) < _MOST_OBJECTS:
         obj = queue.popleft()
-        yield obj
-        for _, child in _children(obj):
+        if not issubclass(type(obj), weakref.ProxyTypes):
+            yield obj
+        for _, child in _children(obj, known):
             if id(child) not in seen and not issubclass(type(child), _LEAVES):
                 seen.add(id(child))
                 queue.append(child)
 
 
-def _children(obj: object) -> Iterator[tuple[str, object]]:
+def reached_from(root: object, seen: set[int], homes: set[str]) -> None:
+    """Add all objects that are kept alive by a root, however many there are.
+
+    Args:
+        root: where to begin.
+        seen: ids of those that were found before, which are not looked into again.
+        homes: paths of the modules in which their classes, and functions among them, live.
+    """
+    known: dict[type, tuple[_Steps, ...]] = {}
+    todo = [root]
+    while todo:
+        obj = todo.pop()
+        if id(obj) not in seen and not issubclass(type(obj), _LEAVES):
+            seen.add(id(obj))
+            homes.update(_home_of(obj))
+            todo.extend(child for _, child in _children(obj, known))
+    homes.update(str(base.__module__) for kind in known for base in type.mro(kind))
+
+
+def _home_of(obj: Any) -> Iterator[str]:
+    """The module of a function or a class."""
+    if type(obj) is FunctionType:
+        yield str(obj.__globals__.get("__name__"))
+    elif issubclass(type(obj), type):
+        yield str(obj.__module__)
+
+
+_Steps = Callable[[Any], Iterator[tuple[str, object]]]
+
+
+def _children(obj: object, known: dict[type, tuple[_Steps, ...]]) -> Iterator[tuple[str, object]]:
+    """What an object holds, each with the step that leads to it.
+
+    Args:
+        obj: the object.
+        known: what was found out about types by now.
+    """
     kind = type(obj)
+    try:
+        ways = known[kind]
+    except KeyError:
+        ways = known[kind] = tuple(_ways_into(kind))
+    for way in ways:
+        yield from way(obj)
+
+
+def _ways_into(kind: type) -> Iterator[_Steps]:
+    """How to look into the objects of a type."""
     if issubclass(kind, dict):
-        for key, value in list(dict.items(cast("dict[object, object]", obj))):
-            yield f"[{_shown(key)}]", value
-            yield f".keys()[{_shown(key)}]", key
-    elif issubclass(kind, (list, tuple, deque)):
-        yield from ((f"[{index}]", v) for index, v in enumerate(cast("list[object]", obj)))
+        yield _entries
     elif issubclass(kind, (set, frozenset)):
-        yield from (("{...}", value) for value in list(cast("set[object]", obj)))
+        yield functools.partial(_members, set if issubclass(kind, set) else frozenset)
+    else:
+        sequences = (base for base in (list, tuple, deque) if issubclass(kind, base))
+        yield from (functools.partial(_items, base) for base in sequences)
+    if issubclass(kind, type):
+        yield _standing_in
     if issubclass(kind, (type, ModuleType)):
         return
-    attributes = _attributes_of(obj)
-    yield from _attributes(attributes)
-    yield from _slots(obj)
-    for special in ("__self__", "__func__", "func", "args", "keywords"):
-        if type(obj).__name__ in ("method", "partial") and hasattr(obj, special):
-            yield f".{special}", getattr(obj, special)
+    if any("__dict__" in vars(base) for base in type.mro(kind)):
+        yield _attributes
+    if slots := tuple(_slots_of(kind)):
+        yield functools.partial(_slots, slots)
+    yield from _ways_into_builtins(kind)
+    if "<locals>" in kind.__qualname__:  # such a class travels along
+        yield lambda obj: iter([(".__class__", kind)])
+
+
+def _entries(obj: Any) -> Iterator[tuple[str, object]]:
+    for key, value in list(dict.items(obj)):
+        yield f"[{_shown(key)}]", value
+        yield f".keys()[{_shown(key)}]", key
+
+
+# The base's own method is called, whatever a derived class makes of iterating.
+
+
+def _members(base: Any, obj: Any) -> Iterator[tuple[str, object]]:
+    yield from (("{...}", value) for value in list(base.__iter__(obj)))
+
+
+def _items(base: Any, obj: Any) -> Iterator[tuple[str, object]]:
+    yield from ((f"[{index}]", value) for index, value in enumerate(list(base.__iter__(obj))))
+
+
+def _standing_in(cls: type) -> Iterator[tuple[str, object]]:
+    """What stands in a class that travels along, for it cannot be imported."""
+    if "<locals>" in cls.__qualname__:
+        yield from ((f".{name}", value) for name, value in list(vars(cls).items()))
+        yield from ((f".__bases__[{n}]", base) for n, base in enumerate(cls.__bases__))
+
+
+def _ways_into_builtins(kind: type) -> Iterator[_Steps]:
+    """What objects of Python's own types hold without saying so."""
     if issubclass(kind, FunctionType):
-        yield from _captured(cast(FunctionType, obj))
+        yield _captured
+    elif issubclass(kind, (MappingProxyType, *_VIEWS)):
+        yield lambda obj: iter([(".mapping", gc.get_referents(obj)[0])])
+    elif issubclass(kind, CellType):
+        yield lambda obj: iter([(".cell_contents", held) for held in gc.get_referents(obj)])
+    for base, names in _HOLDERS.items():
+        if issubclass(kind, base):
+            yield functools.partial(_slots, [(name, vars(base)[name]) for name in names])
+
+
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_HOLDERS: dict[type, tuple[str, ...]] = {
+    MethodType: ("__self__", "__func__"),
+    BuiltinFunctionType: ("__self__",),
+    functools.partial: ("func", "args", "keywords"),
+    property: ("fget", "fset", "fdel"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    super: ("__self__",),
+}
 
 
 def _captured(function: FunctionType) -> Iterator[tuple[str, object]]:
@@ -102,30 +226,38 @@ def _shown(key: object) -> str:
     return repr(key) if type(key) in (str, int, float, bool, bytes) else type(key).__name__
 
 
-def _attributes_of(obj: object) -> dict[str, object]:
+def _attributes(obj: object) -> Iterator[tuple[str, object]]:
+    """Attributes, with torch's module tables spelled the way a user reaches into them."""
     try:
         found = object.__getattribute__(obj, "__dict__")
     except AttributeError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _slots(obj: object) -> Iterator[tuple[str, object]]:
-    slotted = [kind for kind in type(obj).__mro__ if "__slots__" in vars(kind)]
-    for kind in slotted:
-        for name, slot in list(vars(kind).items()):
-            if type(slot) is MemberDescriptorType:
-                try:
-                    yield f".{name}", slot.__get__(obj, type(obj))
-                except AttributeError:  # never set
-                    continue
-
-
-def _attributes(attributes: dict[str, object]) -> Iterator[tuple[str, object]]:
-    """Attributes, with torch's module tables spelled the way a user reaches into them."""
-    for name, value in list(attributes.items()):
+        return
+    for name, value in list(found.items()) if isinstance(found, dict) else ():
         if name in _MODULE_TABLES and isinstance(value, dict):
             for key, child in list(value.items()):
-                yield (f"[{key}]" if str(key).isdigit() else f".{key}"), child
+                yield _part(str(key)), child
         else:
             yield f".{name}", value
+
+
+def _slots_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """The slots of a class, with the descriptors that read them."""
+    for base in type.mro(kind):
+        if "__slots__" in vars(base):
+            slots = vars(base).items()
+            yield from ((name, slot) for name, slot in slots if type(slot) is MemberDescriptorType)
+
+
+def _slots(slots: Iterable[tuple[str, Any]], obj: object) -> Iterator[tuple[str, object]]:
+    for name, slot in slots:
+        try:
+            yield f".{name}", slot.__get__(obj, type(obj))
+        except AttributeError:  # never set
+            continue
+
+
+def _part(name: str) -> str:
+    """A module's part, as it is written: ``.head``, ``[3]``, ``['other name']``."""
+    if name.isidentifier():
+        return f".{name}"
+    return f"[{name}]" if name.isdigit() else f"[{name!r}]"

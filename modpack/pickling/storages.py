@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -69,10 +69,40 @@ class StorageSaver:
         self._keys[storage._cdata] = (storage, key, self._generation)
         return key
 
+    @property
+    def generation(self) -> int:
+        """How many objects were started by now."""
+        return self._generation
+
+    def put_back(self, since: int, read: Callable[[str], Iterable[bytes]]) -> None:
+        """Give storages that have changed the content again with which they were written.
+
+        Args:
+            since: those that were written, or seen again, after so many objects.
+            read: the content of a record, in chunks.
+        """
+        for storage, key, generation in self._keys.values():
+            if generation > since:
+                _overwrite(storage, read(storage_record(key)))
+
     def _unchanged(self, known: tuple[torch.UntypedStorage, str, int]) -> bool:
         storage, key, _ = known
         digest = self._sink.digest_of(storage_record(key))
         return digest is None or digest == hashlib.sha256(storage_bytes(storage)).hexdigest()
+
+
+def _overwrite(storage: torch.UntypedStorage, content: Iterable[bytes]) -> None:
+    """Give a storage another content, and touch nothing that is as it should be already."""
+    now, position, has_changed = storage_bytes(storage), 0, False
+    for chunk in content:
+        place = now[position : position + len(chunk)]
+        position += len(chunk)
+        if bytes(place) != chunk:  # far faster than comparing views
+            place[:] = chunk
+            has_changed = True
+    if has_changed and storage.device.type != "cpu":
+        owner: Any = now.obj
+        storage.copy_(owner._storage)
 
 
 class _Range(Protocol):

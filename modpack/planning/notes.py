@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Protocol
@@ -29,16 +29,29 @@ def find_notes(
     rules: Sequence[Rule],
     unused: Sequence[Rule],
     ownership: _Ownership,
+    left_out: Mapping[str, str],
+    libraries: Mapping[str, Mapping[str, int]],
 ) -> Iterator[Note]:
-    """Everything a user should know about a plan that can be carried out."""
+    """Everything a user should know about a plan that can be carried out.
+
+    Args:
+        plan: the plan.
+        walker: the finished walk behind it.
+        rules: the user's rules.
+        unused: those of them that matched nothing.
+        ownership: tells whose a module is.
+        left_out: modules that code asks for and that stay absent, with the reason.
+        libraries: by root, modules that import dynamically, with the line of their first such
+            import, where loaded modules were taken for that.
+    """
     dead = list(dead_rules(rules, lambda root: ownership.owner(root, None) is not Owner.LOCAL))
     for each in dead:
         yield Note(NoteKind.DEAD_RULE, str(each.rule), str(each))
     known_dead = {id(each.rule) for each in dead}
     yield from _near_misses(plan, [rule for rule in unused if id(rule) not in known_dead])
-    yield from _dynamic_imports(plan, walker)
+    yield from _dynamic_imports(plan, walker, libraries)
     yield from _star_imports_of_mocks(plan, walker)
-    yield from _absent_modules(walker)
+    yield from _absent_modules(walker, left_out)
     yield from _externs_that_need_interned(plan, walker, ownership)
 
 
@@ -61,8 +74,22 @@ def _near_misses(plan: Plan, unused: Sequence[Rule]) -> Iterator[Note]:
                 )
 
 
-def _dynamic_imports(plan: Plan, walker: Walker) -> Iterator[Note]:
+def _dynamic_imports(
+    plan: Plan, walker: Walker, libraries: Mapping[str, Mapping[str, int]]
+) -> Iterator[Note]:
+    for root, importers in libraries.items():
+        module, line = next(iter(importers.items()))
+        others = f", and in {len(importers) - 1} more of its modules" if len(importers) > 1 else ""
+        yield Note(
+            NoteKind.DYNAMIC_LIBRARY,
+            root,
+            f"{module} imports by names that are known at run time only{others}: what is loaded "
+            f"of {root} here was taken for that. A trial run shows whether it is enough",
+            _place(walker, module, line),
+        )
     for module in plan.modules(Action.INTERN):
+        if module in libraries.get(root_of(module), {}):
+            continue
         for unreadable in walker.scan(module).unreadable:
             yield Note(
                 NoteKind.DYNAMIC_IMPORT,
@@ -86,17 +113,12 @@ def _star_imports_of_mocks(plan: Plan, walker: Walker) -> Iterator[Note]:
                 )
 
 
-def _absent_modules(walker: Walker) -> Iterator[Note]:
+def _absent_modules(walker: Walker, left_out: Mapping[str, str]) -> Iterator[Note]:
     for module in walker.open_questions():
         edges = [e for e in walker.graph.edges_to(module) if e.kind.is_dependency]
-        if walker.locate(module) is None and all(e.kind.may_be_absent for e in edges) and edges:
-            yield Note(
-                NoteKind.ABSENT,
-                module,
-                f"{module} is not installed here, and {edges[0].importer} copes with that: it "
-                "will be absent for the packaged code as well",
-                _place(walker, edges[0].importer, edges[0].line),
-            )
+        if module in left_out and edges:
+            place = _place(walker, edges[0].importer, edges[0].line)
+            yield Note(NoteKind.ABSENT, module, left_out[module], place)
 
 
 @dataclass(frozen=True)
@@ -130,6 +152,8 @@ def _externs_that_need_interned(
 def _required(extern: Location, plan: Plan, ownership: _Ownership) -> _Need | None:
     for other in plan.modules(Action.INTERN):
         home = plan.decisions[other].location
+        if plan.decisions[other].rule.owner is Owner.INSTALLED:
+            continue  # the policy knows of it: the extern is one that may be absent
         if home is not None and ownership.requires(extern.module, extern, home):
             return _Need(extern.module, other, "its distribution requires that of")
     return None

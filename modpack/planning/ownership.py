@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from modpack.core.actions import Owner
 from modpack.core.location import Location
+from modpack.planning.portability import Portability
+from modpack.resolution.contents import DistributionContents
 from modpack.resolution.distributions import Distribution, DistributionIndex, normalised
 
 __all__ = ["InstalledOwnership"]
@@ -15,6 +17,10 @@ class InstalledOwnership:
     def __init__(self) -> None:
         self._index = DistributionIndex()
 
+    def portability(self, native: bool = False) -> Portability:
+        """Which distributions can be taken along; see :class:`.Portability`."""
+        return Portability(self._index, native)
+
     def owner(self, module: str, location: Location | None) -> Owner:
         """Who is responsible for a module."""
         return self._index.owner(module, location)
@@ -22,6 +28,20 @@ class InstalledOwnership:
     def distribution_of(self, module: str, location: Location | None) -> Distribution | None:
         """The distribution that provides a module; None for loose code."""
         return self._index.distribution_of(module, location)
+
+    def contents_of(self, distribution: Distribution) -> DistributionContents | None:
+        """The files of an installed distribution."""
+        return self._index.contents_of(distribution)
+
+    def named(self, name: str) -> Distribution | None:
+        """The installed distribution of that name; None if there is none."""
+        return self._index.named(name)
+
+    def always_installed(self) -> frozenset[str]:
+        """The normalised names of torch and modpack, and of all that they require."""
+        found = filter(None, map(self.named, ("torch", "modpack")))
+        closures = (self._index.required_closure(each) for each in found)
+        return frozenset({"torch", "modpack"}).union(*closures)
 
     def requires(self, module: str, location: Location, other: Location) -> bool:
         """Whether a module's distribution requires the distribution of another."""

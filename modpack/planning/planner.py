@@ -13,11 +13,15 @@ from modpack.core.location import Environment, Location
 from modpack.core.plan import Decision, PackagingErrorReason, Plan, Problem
 from modpack.core.rules import RUNNING_SCRIPT, Origin, Rule, deciding_rule, inherited, saved
 from modpack.discovery.walk import Walker
+from modpack.planning.absence import Absence
+from modpack.planning.holdings import HoldingsPlanner
+from modpack.planning.homes import Installed, NothingInstalled
 from modpack.planning.hooks import Match, MatchHooks, Outcome
+from modpack.planning.live import dynamic_importers, live_edges
 from modpack.planning.notes import find_notes
 from modpack.planning.problems import find_problems, why_not_interned
 
-__all__ = ["Ownership", "Planner"]
+__all__ = ["Ownership", "Planner", "Staying"]
 
 _STRENGTH = (Action.INTERN, Action.EXTERN, Action.MOCK)
 _PROVISIONAL = (Origin.IMPLICIT, Origin.PARENT, Origin.PRESET)
@@ -34,6 +38,19 @@ class Ownership(Protocol):
         """Whether a module's distribution requires the distribution of another."""
 
 
+class Staying(Protocol):
+    """Tells which installed distributions stay where they are (:class:`.Portability`)."""
+
+    def why_bound(self, module: str, location: Location | None) -> str | None:
+        """Why a module's distribution stays where it is; None if it can be taken along."""
+
+    def bind(self, externs: Iterable[Location]) -> bool:
+        """Learn which modules are extern; tells whether more distributions stay for that."""
+
+    def is_optional(self, module: Location, importer: Location) -> bool:
+        """Whether the distribution of an importer does not require that of a module."""
+
+
 class Planner:
     """Decides each module once, at the moment at which it is reached.
 
@@ -41,21 +58,39 @@ class Planner:
         environments: where modules come from, first choice first.
         ownership: tells whose a module is.
         exporter: what hooks are called with.
+        installed: the distributions of this interpreter, for files and metadata that go along.
     """
 
     def __init__(
-        self, environments: Sequence[Environment], ownership: Ownership, exporter: object
+        self,
+        environments: Sequence[Environment],
+        ownership: Ownership,
+        exporter: object,
+        installed: Installed | None = None,
     ) -> None:
         self.hooks = MatchHooks()
         self.walker = Walker(environments, self._decide)
+        self.holdings = HoldingsPlanner(self.walker, installed or NothingInstalled())
         self._rules: list[Rule] = []
         self._presets: list[Rule] = []
+        self._staying: Staying | None = None
         self._decisions: dict[str, Decision] = {}
         self._ownership = ownership
         self._exporter = exporter
         self._matched: dict[str, Rule] = {}
         self._vetoes: dict[str, str] = {}
+        self._absence = Absence(self.walker, ownership)
+        self._left_out: dict[str, str] = {}
         self._reported: dict[Problem, None] = {}
+
+    @property
+    def native(self) -> bool:
+        """Whether compiled modules can be interned."""
+        return self.holdings.native
+
+    @native.setter
+    def native(self, value: bool) -> None:
+        self.holdings.native = value
 
     # -- what the user says ------------------------------------------------------------------
 
@@ -64,35 +99,48 @@ class Planner:
         self._rules.append(rule)
         self._reconsider()
 
-    def use_presets(self, presets: Sequence[Rule]) -> None:
-        """Ask these rules where no rule of the user's matches."""
+    def use_presets(self, presets: Sequence[Rule], staying: Staying | None = None) -> None:
+        """Ask these rules where no rule of the user's matches.
+
+        Args:
+            presets: the rules.
+            staying: tells apart what :attr:`.Owner.BOUND` stands for, if rules ask for it.
+        """
         self._presets = list(presets)
+        self._staying = staying
         self._reconsider()
 
-    def add_source(self, module: str, source: bytes, is_package: bool, follow: bool) -> None:
-        """Intern a module whose source the user gave; only a hook can say otherwise."""
-        if self._is_saved(module):
+    def add_source(
+        self,
+        module: str,
+        source: bytes,
+        is_package: bool,
+        follow: bool,
+        why: str = "saved explicitly by name",
+    ) -> None:
+        """Intern a module whose source is given; only a hook can say otherwise."""
+        if self._is_saved(module, why):
             self.walker.provide(module, source, is_package, follow)
 
     def add_module(self, module: str, follow: bool) -> None:
         """Intern a module that is here; only a hook can say otherwise."""
-        problem = why_not_interned(self.walker, module)
+        problem = why_not_interned(self.walker, module, self.native)
         if problem is not None:
             self._reported[problem] = None
-        elif self._is_saved(module):
+        elif self._is_saved(module, "saved explicitly by name"):
             self.walker.include(module, follow)
 
-    def _is_saved(self, module: str) -> bool:
+    def _is_saved(self, module: str, why: str) -> bool:
         """Decide a module that the user saves by name."""
-        self._decisions[module] = decision = self._saved(module)
+        self._decisions[module] = decision = self._saved(module, why)
         if decision.action is not Action.INTERN:
             self.walker.graph.mark_root(module)
             self.walker.settle(module, decision.action)
         return decision.action is Action.INTERN
 
-    def _saved(self, module: str) -> Decision:
+    def _saved(self, module: str, why: str) -> Decision:
         rule = self._rule_of(module)
-        as_saved = Decision(module, Action.INTERN, saved(module))
+        as_saved = Decision(module, Action.INTERN, saved(module, why))
         if rule is None or rule.action is not Action.INTERN:
             return as_saved
         if self._matched.get(module) is rule:  # its hooks have spoken
@@ -102,6 +150,30 @@ class Planner:
         if outcome.overridden_by is None:
             return as_saved
         return Decision(module, outcome.action, rule, None, outcome.overridden_by, outcome.fired)
+
+    def add_file(self, record: str, why: str) -> bool:
+        """Take a file, or the files of a folder, that packaged code looked for.
+
+        Args:
+            record: its path below the package's root, with ``/``.
+            why: who asks.
+
+        Returns:
+            Whether the plan has changed for that; see :meth:`.HoldingsPlanner.add_file`.
+        """
+        return self.holdings.add_file(self.decisions(), record, why)
+
+    def add_metadata(self, name: str, why: str) -> bool:
+        """Take a distribution's metadata that packaged code looked for, without its code.
+
+        Args:
+            name: the distribution's name.
+            why: who asks.
+
+        Returns:
+            Whether the plan has changed for that.
+        """
+        return self.holdings.add_metadata(self.decisions(), name, why)
 
     def add_resource(self, node: str, edges: Iterable[Edge], follow: bool) -> None:
         """Note what a saved resource refers to, and follow it.
@@ -125,10 +197,20 @@ class Planner:
         problems = [*self._reported, *self._veto_problems(decisions)]
         unused = self._unused()
         required = [rule for rule in unused if not rule.allow_empty]
-        problems += find_problems(self.walker, decisions, required)
+        problems += find_problems(self.walker, decisions, required, self._left_out, self.native)
         plan = Plan(decisions, tuple(problems), (), self.walker.graph)
-        notes = find_notes(plan, self.walker, self._rules, unused, self._ownership)
-        return Plan(plan.decisions, plan.problems, tuple(notes), plan.graph)
+        interned = plan.modules(Action.INTERN) if self._presets else []
+        libraries = dynamic_importers(self.walker, interned, self._ownership)
+        notes = find_notes(
+            plan, self.walker, self._rules, unused, self._ownership, self._left_out, libraries
+        )
+        held = self.holdings.find(decisions)
+        return replace(
+            plan,
+            notes=(*notes, *held.notes),
+            files=held.files,
+            distributions=held.distributions,
+        )
 
     def decisions(self) -> dict[str, Decision]:
         """One decision for each module that something leads to, as far as it can be made."""
@@ -147,17 +229,35 @@ class Planner:
         if self.hooks.current is not None:
             return  # a hook asks, in the middle of the walk
         self.walker.retry()
-        progress = True
-        while progress:
-            progress = False
-            for module in list(self.walker.undecided):
-                child = self._decided_child(module)
-                if child is not None:
-                    action = self._decisions[child].action
-                    rule = inherited(action, module, child)
-                    self._decisions[module] = Decision(module, action, rule)
-                    self.walker.settle(module, action)
-                    progress = True
+        while self._settle_parents() or self._bind_externs() or self._take_loaded():
+            pass
+
+    def _settle_parents(self) -> bool:
+        """Let packages that no rule decides follow a child; tells whether any did."""
+        progress = False
+        for module in list(self.walker.undecided):
+            child = self._decided_child(module)
+            if child is not None:
+                action = self._decisions[child].action
+                rule = inherited(action, module, child)
+                self._decisions[module] = Decision(module, action, rule)
+                self.walker.settle(module, action)
+                progress = True
+        return progress
+
+    def _bind_externs(self) -> bool:
+        """Let what extern distributions require stay with them; tells whether that is news."""
+        if self._staying is None:
+            return False
+        needed = self.walker.graph.reached(at_once=True)
+        externs = [
+            m for m, d in self._decisions.items() if d.action is Action.EXTERN and m in needed
+        ]
+        if not self._staying.bind(filter(None, map(self.walker.locate, externs))):
+            return False
+        self._reconsider()
+        self.walker.retry()
+        return True
 
     def _decided_child(self, parent: str) -> str | None:
         """The child that a package without a rule follows, the strongest action first."""
@@ -169,6 +269,15 @@ class Planner:
                 if decision is not None and decision.action is action:
                     return child
         return None
+
+    def _take_loaded(self) -> bool:
+        """Follow what the live process knows, where a policy answers; tells whether it is news."""
+        if not self._presets:
+            return False
+        reached = self.walker.graph.reached()
+        decisions = {m: d for m, d in self._decisions.items() if m in reached}
+        found = list(live_edges(self.walker, decisions, self._ownership))
+        return self.walker.reach_more(found)
 
     def _reconsider(self) -> None:
         """Take back what was decided for want of a rule, where there is one by now."""
@@ -199,7 +308,7 @@ class Planner:
 
     def _decide(self, module: str) -> Action | None:
         rule = self._rule_of(module)
-        if rule is None or self._is_better_absent(module, rule) or self._is_made_up(module):
+        if self._is_left_out(module, rule) or rule is None or self._is_made_up(module):
             return None
         outcome = self._ask_hooks(module, rule)
         if module in self._decisions:  # a hook saved it by name
@@ -217,18 +326,13 @@ class Planner:
             self._vetoes[module] = outcome.veto
         return outcome
 
-    def _is_better_absent(self, module: str, rule: Rule) -> bool:
-        """Whether a module is not here, and all code that imports it copes with that.
-
-        Only a rule that spells the name, and does not need the source, decides it even so.
-        """
-        edges = self.walker.graph.edges_to(module)
-        is_implicit = rule.origin is Origin.IMPLICIT
-        if is_implicit or not all(edge.kind.may_be_absent for edge in edges):
-            return False
-        if rule.action is not Action.INTERN and rule.spells(module):
-            return False
-        return self.walker.locate(module) is None
+    def _is_left_out(self, module: str, rule: Rule | None) -> bool:
+        why = self._absence.why(module, rule, self._staying)
+        if why is None:
+            self._left_out.pop(module, None)
+        else:
+            self._left_out[module] = why
+        return why is not None
 
     def _is_made_up(self, module: str) -> bool:
         """Whether a package exists only as the folder of a module whose source was given."""
@@ -247,7 +351,26 @@ class Planner:
         owner = self._ownership.owner(module, None)
         if owner is Owner.LOCAL and any(rule.owner is not None for rule in rules):
             owner = self._ownership.owner(module, self.walker.locate(module))
+        if owner is Owner.INSTALLED and self._staying is not None:
+            return self._rule_of_installed(module, self._staying)
         return deciding_rule(rules, module, owner)
+
+    def _rule_of_installed(self, module: str, staying: Staying) -> Rule | None:
+        """The rule of an installed module, which says why if its distribution is bound."""
+        why = staying.why_bound(module, self.walker.locate(module))
+        owner = Owner.INSTALLED if why is None else Owner.BOUND
+        rule = deciding_rule(self._all_rules(), module, owner)
+        if why is None or rule is None or rule.owner is not Owner.BOUND:
+            return rule
+        return replace(rule, label=f"{rule}: {why}")
+
+    def is_spelled(self, module: str) -> bool:
+        """Whether a rule of the user's names a module literally."""
+        return any(rule.spells(module) for rule in self._rules)
+
+    def is_taken(self, module: str) -> bool:
+        """Whether there is a module of that name, here or in the package."""
+        return module in self.walker.actions or self.walker.locate(module) is not None
 
     def _rule_of_main(self) -> Rule | None:
         """The script that runs elsewhere is another one: only a rule that spells it decides."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from modpack.core.actions import Action, Owner
 from modpack.core.globs import GlobGroup
 from modpack.core.rules import Origin, Rule
 
-__all__ = ["POLICIES", "preset_rules"]
+__all__ = ["POLICIES", "asks_for_bound", "preset_rules"]
 
 
 def _preset(action: Action, owner: Owner, label: str) -> Rule:
@@ -21,8 +23,22 @@ POLICIES: dict[str, tuple[Rule, ...]] = {
         ),
         _preset(Action.INTERN, Owner.LOCAL, "policy pinned: your own code is interned"),
     ),
+    "hermetic": (
+        _preset(Action.EXTERN, Owner.BOUND, "policy hermetic"),
+        _preset(
+            Action.INTERN,
+            Owner.INSTALLED,
+            "policy hermetic: pure-Python distributions are interned",
+        ),
+        _preset(Action.INTERN, Owner.LOCAL, "policy hermetic: your own code is interned"),
+    ),
 }
 """The rules of each policy, in order. One row each."""
+
+
+def asks_for_bound(rules: Sequence[Rule]) -> bool:
+    """Whether rules tell distributions that can be taken along from those that cannot."""
+    return any(rule.owner is Owner.BOUND for rule in rules)
 
 
 def preset_rules(policy: str) -> tuple[Rule, ...]:

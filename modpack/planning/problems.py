@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from modpack.core.actions import Action
 from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
-from modpack.core.location import CodeKind
+from modpack.core.location import CodeKind, Location
 from modpack.core.names import is_within
 from modpack.core.plan import Decision, PackagingErrorReason, Problem
 from modpack.core.rules import RUNNING_SCRIPT, Rule
@@ -26,19 +26,34 @@ _NO_SOURCE = {
 
 
 def find_problems(
-    walker: Walker, decisions: Mapping[str, Decision], unmatched: Iterable[Rule]
+    walker: Walker,
+    decisions: Mapping[str, Decision],
+    unmatched: Iterable[Rule],
+    left_out: Container[str] = (),
+    native: bool = False,
 ) -> Iterator[Problem]:
-    """All problems of a finished walk, each with its place and the chain that leads to it."""
+    """All problems of a finished walk, each with its place and the chain that leads to it.
+
+    Args:
+        walker: the finished walk.
+        decisions: what was decided.
+        unmatched: rules that had to match something and did not.
+        left_out: undecided modules of which it is known that nothing is lost by that.
+        native: whether compiled modules can be interned.
+    """
     for module, decision in decisions.items():
         if decision.rule == RUNNING_SCRIPT and _is_pickled(walker, module):
             yield _in_script(walker)
         elif decision.action is Action.DENY:
             yield _problem(walker, module, PackagingErrorReason.DENIED, *_denial(walker, decision))
         elif decision.action is Action.INTERN:
-            yield from _interning_problems(walker, decision, decisions)
+            if not (native and _is_extension(decision.location)):
+                yield from _interning_problems(walker, decision, decisions)
         elif decision.action is Action.MOCK:
             yield from _mocking_problems(walker, decision)
     for module in walker.open_questions():
+        if module in left_out:
+            continue
         yield from _undecided_problems(walker, module)
     for rule in unmatched:
         yield Problem(str(rule), PackagingErrorReason.EMPTY_MATCH)
@@ -61,9 +76,17 @@ def place_of(walker: Walker, edge: Edge) -> str | None:
     return f"{file or edge.importer}:{edge.line}"
 
 
-def why_not_interned(walker: Walker, module: str) -> Problem | None:
-    """Why a module that the user saves by name cannot be interned; None if it can."""
+def why_not_interned(walker: Walker, module: str, native: bool = False) -> Problem | None:
+    """Why a module that the user saves by name cannot be interned; None if it can.
+
+    Args:
+        walker: knows where it is.
+        module: its path.
+        native: whether compiled modules can be interned.
+    """
     location = walker.locate(module)
+    if native and _is_extension(location):
+        return None
     if location is None:
         return _problem(walker, module, PackagingErrorReason.SOURCE_FILE_NOT_FOUND, _SAVED)
     if location.kind is CodeKind.NAMESPACE:
@@ -95,6 +118,11 @@ def _interning_problems(
     elif location is not None and location.kind in _NO_SOURCE:
         file = location.file or location.kind.value
         yield _problem(walker, module, _NO_SOURCE[location.kind], f"it is {file}")
+
+
+def _is_extension(location: Location | None) -> bool:
+    is_file = location is not None and location.file is not None
+    return is_file and location is not None and location.kind is CodeKind.EXTENSION
 
 
 def _holds_interned(package: str, decisions: Mapping[str, Decision]) -> bool:

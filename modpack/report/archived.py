@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from modpack.archive import layout
@@ -19,7 +20,7 @@ from modpack.archive.specs import read_specs
 from modpack.core.actions import Action, Owner
 from modpack.core.hookspec import hook_records
 from modpack.core.names import module_record, resource_record, root_of
-from modpack.core.plan import Decision, Plan
+from modpack.core.plan import Decision, FileKind, Plan
 from modpack.errors import ArchiveError
 from modpack.report.facts import (
     HookFacts,
@@ -36,6 +37,7 @@ from modpack.report.recorded import (
     read_environment,
     read_objects,
     read_plan,
+    read_trial,
 )
 
 __all__ = ["package_facts"]
@@ -83,7 +85,9 @@ def _of_modpack(archive: Archive, manifest: Manifest) -> PackageFacts:
         format=f"modpack {manifest.format}",
         digest=archive.read(layout.MANIFEST_DIGEST).decode("ascii"),
         modules=modules,
-        resources=_resources(archive, modules, _pickle_records(archive, objects)),
+        resources=_resources(
+            archive, modules, _pickle_records(archive, objects), _files(archive, plan)
+        ),
         storages=_storages(archive),
         writer=manifest.writer,
         python=environment.python,
@@ -92,6 +96,8 @@ def _of_modpack(archive: Archive, manifest: Manifest) -> PackageFacts:
         entry=objects.entry,
         hooks=_hooks(archive, manifest, objects),
         notes=plan.notes,
+        namespace=objects.namespace,
+        trial=read_trial(archive, manifest),
     )
 
 
@@ -120,7 +126,7 @@ def _planned(
     module, is_extern = decision.module, decision.action is Action.EXTERN
     provider = providers.get(root_of(module)) if is_extern else None
     is_installed = provider is not None and not provider.editable
-    record = None if is_extern else _record_of(archive, module)
+    record = None if is_extern else _record_of(archive, module, plan)
     return ModuleFacts(
         module,
         decision.action,
@@ -173,9 +179,13 @@ def _is_ancestors_stand_in(archive: Archive, record: str) -> bool:
     return archive.read(record).startswith(_ANCESTORS_IMPORT)
 
 
-def _record_of(archive: Archive, module: str) -> str | None:
-    """The record of a module's source; folders without code have none."""
-    records = (module_record(module, is_package) for is_package in (True, False))
+def _record_of(archive: Archive, module: str, plan: Plan) -> str | None:
+    """The record of a module's code; folders without code have none."""
+    compiled = (file for file in plan.files if file.kind is FileKind.COMPILED)
+    records = (
+        *(module_record(module, is_package) for is_package in (True, False)),
+        *(file.record for file in compiled if file.owner == module),
+    )
     return next((record for record in records if archive.has(record)), None)
 
 
@@ -195,8 +205,24 @@ def _pickle_records(archive: Archive, objects: Objects) -> frozenset[str]:
         raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure
 
 
+def _files(archive: Archive, plan: Plan) -> dict[str, ResourceFacts]:
+    """The records that came with the code, with what they came with."""
+    files = {file.record: (ResourceKind(file.kind.value), file.owner) for file in plan.files}
+    for distribution in plan.distributions:
+        record = f"{distribution.folder}/RECORD"
+        files[record] = (ResourceKind.METADATA, distribution.name)
+    return {
+        record: ResourceFacts(record, kind, archive.size(record), owner)
+        for record, (kind, owner) in files.items()
+        if archive.has(record)
+    }
+
+
 def _resources(
-    archive: Archive, modules: tuple[ModuleFacts, ...], pickles: frozenset[str]
+    archive: Archive,
+    modules: tuple[ModuleFacts, ...],
+    pickles: frozenset[str],
+    files: Mapping[str, ResourceFacts] = MappingProxyType({}),
 ) -> tuple[ResourceFacts, ...]:
     """Every record that is neither code, nor a storage, nor the format's own."""
     code = {facts.record for facts in modules}
@@ -204,6 +230,9 @@ def _resources(
     for name in sorted(archive.names()):
         is_compiled = name.startswith(_COMPILED)
         if name in code or (layout.is_internal(name) and not is_compiled):
+            continue
+        if name in files:
+            found.append(files[name])
             continue
         kind = ResourceKind.PICKLE if name in pickles else ResourceKind.FILE
         kind = ResourceKind.TORCHSCRIPT if is_compiled else kind

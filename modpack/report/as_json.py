@@ -26,7 +26,7 @@ SCHEMA = 1
 
 def package_document(facts: PackageFacts) -> dict[str, Json]:
     """A package: ``package``, ``modules``, ``problems`` (none), ``notes``."""
-    return _document(_package(facts), PlanFacts(facts.modules, (), facts.notes))
+    return _document(_package(facts), PlanFacts(facts.modules, (), facts.notes, _files(facts)))
 
 
 def plan_document(facts: PlanFacts) -> dict[str, Json]:
@@ -57,7 +57,12 @@ def _document(package: Json, plan: PlanFacts) -> dict[str, Json]:
         "modules": [_module(module) for module in plan.modules],
         "problems": [_problem(problem) for problem in plan.problems],
         "notes": [_note(note) for note in plan.notes],
+        "files": [_resource(file) for file in plan.files],
     }
+
+
+def _files(facts: PackageFacts) -> tuple[ResourceFacts, ...]:
+    return tuple(resource for resource in facts.resources if resource.kind.goes_along)
 
 
 def _package(facts: PackageFacts) -> Json:
@@ -73,6 +78,8 @@ def _package(facts: PackageFacts) -> Json:
         "entry": None
         if facts.entry is None
         else {"package": facts.entry[0], "resource": facts.entry[1]},
+        "namespace": facts.namespace,
+        "trial": facts.trial.to_json() if facts.trial is not None else None,
         "resources": [_resource(resource) for resource in facts.resources],
         "hooks": [{"resource": each.resource, **hook_to_json(each.spec)} for each in facts.hooks],
         "storages": {"count": facts.storages.count, "size_bytes": facts.storages.size_bytes},
@@ -104,7 +111,12 @@ def _importer(facts: ImporterFacts) -> Json:
 
 
 def _resource(facts: ResourceFacts) -> Json:
-    return {"record": facts.record, "kind": facts.kind.value, "size_bytes": facts.size_bytes}
+    return {
+        "record": facts.record,
+        "kind": facts.kind.value,
+        "size_bytes": facts.size_bytes,
+        "owner": facts.owner,
+    }
 
 
 def _problem(problem: Problem) -> Json:

@@ -9,6 +9,7 @@ from modpack.core.actions import Action, Owner
 from modpack.core.hookspec import HookSpec
 from modpack.core.imports import ImportKind
 from modpack.core.plan import Note, Problem
+from modpack.core.trialrecord import TrialRecord
 
 __all__ = [
     "HookFacts",
@@ -95,6 +96,17 @@ class ResourceKind(str, Enum):
     """A part of a compiled module, as torch serialised it."""
     FILE = "file"
     """Text or bytes that the user saved."""
+    DATA = "data"
+    """A file that lay beside the code, for the code to read."""
+    METADATA = "metadata"
+    """What is known of a distribution: name, version, licence, entry points."""
+    COMPILED = "compiled"
+    """A compiled module, or a library that one needs."""
+
+    @property
+    def goes_along(self) -> bool:
+        """Whether nobody saved it: it came with the code."""
+        return self in (ResourceKind.DATA, ResourceKind.METADATA, ResourceKind.COMPILED)
 
 
 @dataclass(frozen=True)
@@ -105,11 +117,13 @@ class ResourceFacts:
         record: its name.
         kind: what it holds.
         size_bytes: its size, uncompressed.
+        owner: the module or distribution that it came with, if it came with one.
     """
 
     record: str
     kind: ResourceKind
     size_bytes: int
+    owner: str | None = None
 
 
 @dataclass(frozen=True)
@@ -146,11 +160,13 @@ class PlanFacts:
         modules: every module that was decided, sorted by path.
         problems: everything that stops the package from being written.
         notes: hazards and remarks.
+        files: the files that come with the code.
     """
 
     modules: tuple[ModuleFacts, ...]
     problems: tuple[Problem, ...] = ()
     notes: tuple[Note, ...] = ()
+    files: tuple[ResourceFacts, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -172,6 +188,8 @@ class PackageFacts:
         storages: its tensor storages.
         hooks: the hooks of its saved objects.
         notes: hazards and remarks that were recorded when it was written.
+        namespace: the one in which :func:`modpack.load` loads it.
+        trial: how it was tried when it was written, if it was.
     """
 
     file: str
@@ -188,3 +206,5 @@ class PackageFacts:
     entry: tuple[str, str] | None = None
     hooks: tuple[HookFacts, ...] = ()
     notes: tuple[Note, ...] = ()
+    namespace: str = "private"
+    trial: TrialRecord | None = None

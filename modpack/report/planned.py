@@ -8,8 +8,8 @@ from modpack.core.actions import Action, Owner
 from modpack.core.graph import Edge
 from modpack.core.location import CodeKind
 from modpack.core.names import module_record, root_of
-from modpack.core.plan import Decision, Plan
-from modpack.report.facts import ImporterFacts, ModuleFacts, PlanFacts
+from modpack.core.plan import Decision, Plan, PlannedFile
+from modpack.report.facts import ImporterFacts, ModuleFacts, PlanFacts, ResourceFacts, ResourceKind
 from modpack.resolution.distributions import RUNTIME_ROOTS, DistributionIndex, is_stdlib
 
 __all__ = ["importers_of", "plan_facts", "provider_of"]
@@ -26,7 +26,7 @@ def plan_facts(plan: Plan) -> PlanFacts:
     index = DistributionIndex()
     modules = (_module(plan, decision, index) for decision in plan.decisions.values())
     ordered = tuple(sorted(modules, key=lambda facts: facts.module))
-    return PlanFacts(ordered, plan.problems, plan.notes)
+    return PlanFacts(ordered, plan.problems, plan.notes, tuple(map(_file, plan.files)))
 
 
 def importers_of(plan: Plan, module: str) -> tuple[ImporterFacts, ...]:
@@ -67,6 +67,12 @@ def _module(plan: Plan, decision: Decision, index: DistributionIndex) -> ModuleF
         found.version if found is not None else None,
         module_record(module, source.is_package) if source is not None else None,
         _size(source.file) if source is not None else None,
+    )
+
+
+def _file(file: PlannedFile) -> ResourceFacts:
+    return ResourceFacts(
+        file.record, ResourceKind(file.kind.value), _size(file.source) or 0, file.owner
     )
 
 

@@ -15,9 +15,18 @@ from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
 from modpack.core.plan import Plan
 from modpack.core.planjson import GRAPH_VERSION, Json, plan_from_json
+from modpack.core.trialrecord import TRIAL_VERSION, TrialRecord, trial_from_json
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
-__all__ = ["Environment", "Objects", "Provider", "read_environment", "read_objects", "read_plan"]
+__all__ = [
+    "Environment",
+    "Objects",
+    "Provider",
+    "read_environment",
+    "read_objects",
+    "read_plan",
+    "read_trial",
+]
 
 
 @dataclass(frozen=True)
@@ -53,10 +62,12 @@ class Objects:
     Attributes:
         pickles: package and resource of each.
         entry: the one that the package is about: the main one, or the only one.
+        namespace: in which namespace they work.
     """
 
     pickles: tuple[tuple[str, str], ...]
     entry: tuple[str, str] | None
+    namespace: str = "private"
 
 
 def read_plan(archive: Archive, verify: RecordVerifier) -> Plan:
@@ -68,14 +79,7 @@ def read_plan(archive: Archive, verify: RecordVerifier) -> Plan:
     """
     with _checking(archive, layout.GRAPH):
         document = _document(archive, layout.GRAPH, verify)
-        version = document["version"]
-        if isinstance(version, int) and version > GRAPH_VERSION:
-            raise UnsupportedVersionError(
-                archive.source,
-                f"its version is {version}, and this modpack knows versions up to "
-                f"{GRAPH_VERSION}. Remedy: install a newer modpack",
-                layout.GRAPH,
-            )
+        _refuse_newer(archive, layout.GRAPH, document["version"], GRAPH_VERSION)
         plan = plan_from_json(document)
         _check_types(plan)
         return plan
@@ -109,7 +113,34 @@ def read_objects(archive: Archive, verify: RecordVerifier) -> Objects:
         document = _document(archive, layout.ENTRY, verify)
         pickles = tuple(_pair(each) for each in _list(document["pickles"], "pickles"))
         main = _pair(document["main"]) if document["main"] is not None else None
-        return Objects(pickles, main or (pickles[0] if len(pickles) == 1 else None))
+        namespace = _text(document.get("namespace", "private"), "namespace")
+        entry = main or (pickles[0] if len(pickles) == 1 else None)
+        return Objects(pickles, entry, namespace)
+
+
+def read_trial(archive: Archive, verify: RecordVerifier) -> TrialRecord | None:
+    """What came of the package's trial; None if it was not tried.
+
+    Raises:
+        UnsupportedVersionError: a newer modpack wrote it.
+        ArchiveError: the record is damaged.
+    """
+    if not archive.has(layout.TRIAL):
+        return None
+    with _checking(archive, layout.TRIAL):
+        document = _document(archive, layout.TRIAL, verify)
+        _refuse_newer(archive, layout.TRIAL, document["version"], TRIAL_VERSION)
+        return trial_from_json(document)
+
+
+def _refuse_newer(archive: Archive, record: str, version: Json, known: int) -> None:
+    if isinstance(version, int) and version > known:
+        raise UnsupportedVersionError(
+            archive.source,
+            f"its version is {version}, and this modpack knows versions up to {known}. "
+            "Remedy: install a newer modpack",
+            record,
+        )
 
 
 @contextmanager
@@ -140,6 +171,14 @@ def _check_types(plan: Plan) -> None:
         _text(note.subject, "a note's subject")
         _text(note.text, "a note's text")
         _optional_text(note.place, "a note's place")
+    for file in plan.files:
+        _text(file.record, "a file")
+        _text(file.owner, "a file's owner")
+        _text(file.why, "a file's evidence")
+    for distribution in plan.distributions:
+        _text(distribution.name, "a distribution's name")
+        _text(distribution.version, "a distribution's version")
+        _text(distribution.folder, "a distribution's folder")
 
 
 def _provider(found: dict[str, Json]) -> Provider:

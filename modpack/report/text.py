@@ -16,7 +16,14 @@ from modpack.core.hookspec import HookSpec
 from modpack.core.imports import ImportKind
 from modpack.core.names import root_of
 from modpack.core.plan import Note, PackagingErrorReason, Problem
-from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, PackageFacts, PlanFacts
+from modpack.report.facts import (
+    HookFacts,
+    ImporterFacts,
+    ModuleFacts,
+    PackageFacts,
+    PlanFacts,
+    ResourceFacts,
+)
 from modpack.report.wording import counted, human_size, printable
 
 __all__ = ["package_report", "plan_report", "problems_report"]
@@ -36,6 +43,7 @@ def package_report(facts: PackageFacts) -> RenderableType:
         *_modules(facts.modules, None),
         *_hooks(facts.hooks),
         *_resources(facts),
+        *_files(facts.resources),
         "",
         _totals(facts),
     )
@@ -48,7 +56,11 @@ def plan_report(facts: PlanFacts, folder: Path | None = None) -> RenderableType:
         facts: the plan.
         folder: files below it are shown relative to it.
     """
-    parts = [*_notes(facts.notes, folder), *_modules(facts.modules, folder)]
+    parts = [
+        *_notes(facts.notes, folder),
+        *_modules(facts.modules, folder),
+        *_files(facts.files),
+    ]
     if facts.problems:
         return Group(problems_report(facts.problems, True, folder), *parts)
     return Group(*parts[1:])  # without the empty line before the first group
@@ -98,11 +110,44 @@ def _head(facts: PackageFacts) -> RenderableType:
         ("made with", ", ".join(filter(None, origin)) or "not recorded"),
         ("digest", facts.digest),
         ("loads", "/".join(facts.entry) if facts.entry else "nothing by itself: name a resource"),
+        *_trial(facts),
     ]
     table = _table(("dim", "left"), ("", "left"))
     for label, value in rows:
         table.add_row(label, Text(printable(value)))
     return Group(title, _indented(table, 2))
+
+
+def _trial(facts: PackageFacts) -> Iterator[tuple[str, str]]:
+    """How the package was tried, and where it works."""
+    trial = facts.trial
+    if facts.namespace != "private":
+        why = f": {trial.why_process}" if trial is not None and trial.why_process else ""
+        yield "namespace", f"{facts.namespace}, because the private one fails{why}"
+    if trial is None:
+        return
+    compared = "bit by bit" if trial.deterministic else "in structure: it is not deterministic"
+    outcome = f"passed, compared {compared}" if trial.passed else f"failed: {trial.failure}"
+    rounds = counted(trial.rounds, "run")
+    yield "trial", f"{outcome} ({rounds}, Python {trial.python}, torch {trial.torch})"
+    for kind in dict.fromkeys(each.kind for each in trial.added):
+        names = [each.name for each in trial.added if each.kind == kind]
+        shown = ", ".join(names[:_SHOWN_ROOTS]) + (", ..." if len(names) > _SHOWN_ROOTS else "")
+        yield (
+            "added by it",
+            f"{_ADDED[kind].format(counted(len(names), 'module'), len(names))}{shown}",
+        )
+    for schema in trial.operators:
+        yield "declare first", schema
+
+
+_ADDED = {
+    "intern": "{0} interned: ",
+    "extern": "{0} extern: ",
+    "file": "{1} data files: ",
+    "metadata": "metadata of ",
+}
+"""How what a trial added is told: for modules by their count."""
 
 
 def _notes(notes: Sequence[Note], folder: Path | None) -> list[RenderableType]:
@@ -220,13 +265,30 @@ def _hook_target(spec: HookSpec) -> str:
 
 
 def _resources(facts: PackageFacts) -> list[RenderableType]:
-    if not facts.resources:
+    saved = [each for each in facts.resources if not each.kind.goes_along]
+    if not saved:
         return []
     table = _table(("", "left"), ("", "right"), ("dim", "left"))
-    for each in facts.resources:
+    for each in saved:
         size = human_size(each.size_bytes)
         table.add_row(Text(printable(each.record)), size, each.kind.value)
-    title = _title(counted(len(facts.resources), "resource"), "blue")
+    title = _title(counted(len(saved), "resource"), "blue")
+    return ["", title, _indented(table, 4)]
+
+
+def _files(resources: Sequence[ResourceFacts]) -> list[RenderableType]:
+    """The files that came with the code, counted: a library may have hundreds."""
+    groups: dict[tuple[str, str], list[ResourceFacts]] = {}
+    for each in resources:
+        if each.kind.goes_along:
+            groups.setdefault((each.owner or "", each.kind.value), []).append(each)
+    if not groups:
+        return []
+    table = _table(("", "left"), ("", "right"), ("", "right"), ("dim", "left"))
+    for (owner, kind), files in sorted(groups.items()):
+        size = human_size(sum(file.size_bytes for file in files))
+        table.add_row(Text(printable(owner)), counted(len(files), "file"), size, kind)
+    title = _title(f"{counted(sum(map(len, groups.values())), 'file')} beside the code", "blue")
     return ["", title, _indented(table, 4)]
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import PathFinder
@@ -17,15 +17,20 @@ from urllib.request import url2pathname
 
 from modpack.core.actions import Owner
 from modpack.core.location import Location
+from modpack.core.names import normalised_distribution as normalised
 from modpack.core.names import root_of
+from modpack.resolution.contents import DistributionContents, read_contents
 
 if TYPE_CHECKING:
     import importlib_metadata
 
-__all__ = ["RUNTIME_ROOTS", "Distribution", "DistributionIndex", "is_stdlib"]
+__all__ = ["RUNTIME_ROOTS", "Distribution", "DistributionIndex", "is_stdlib", "normalised"]
 
 RUNTIME_ROOTS = frozenset({"torch", "torchgen", "functorch", "modpack"})
 """What the torch distribution installs, and modpack: present wherever a package is loaded."""
+
+_COMPILED = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
+"""A file of machine code, as a line of a RECORD starts with it."""
 
 
 def is_stdlib(module: str) -> bool:
@@ -74,22 +79,19 @@ class Distribution:
         return f"{self.name}=={self.version}"
 
 
-def normalised(name: str) -> str:
-    """A distribution's name as PEP 503 compares it.
-
-    >>> normalised("Typing_Extensions")
-    'typing-extensions'
-    """
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 class DistributionIndex:
     """The installed distributions, by the files that they list as theirs.
 
     Asking each distribution's RECORD (PEP 376) for one file is much cheaper than
     ``packages_distributions()``, which reads all of them line by line, and exact: a loose file
     that has the name of an installed module belongs to nobody. Metadata is read on first use.
+
+    Args:
+        path: the folders in which distributions are looked for; ``sys.path`` if None.
     """
+
+    def __init__(self, path: Sequence[str] | None = None) -> None:
+        self._path = path
 
     def owner(self, module: str, location: Location | None) -> Owner:
         """Who is responsible for a module, where it was found."""
@@ -115,6 +117,21 @@ class DistributionIndex:
         if key not in self._owners:
             self._owners[key] = self._search(module, location)
         return self._owners[key]
+
+    def named(self, name: str) -> Distribution | None:
+        """The installed distribution of that name (PEP 503); None if there is none."""
+        return self._by_name.get(normalised(name))
+
+    def is_compiled(self, distribution: Distribution) -> bool:
+        """Whether a distribution has installed compiled code."""
+        mine = (entry for entry in self._installed if entry.described == distribution)
+        return any(entry.has_compiled_code for entry in mine)
+
+    def contents_of(self, distribution: Distribution) -> DistributionContents | None:
+        """The files of an installed distribution; None if it is not installed (any more)."""
+        mine = (entry for entry in self._installed if entry.described == distribution)
+        entry = next(mine, None)
+        return entry.contents if entry is not None else None
 
     def required_closure(self, distribution: Distribution) -> frozenset[str]:
         """The normalised names of all that a distribution requires, directly or not."""
@@ -153,13 +170,26 @@ class DistributionIndex:
     def _installed(self) -> tuple[_Installed, ...]:
         import importlib_metadata
 
-        return tuple(map(_Installed, importlib_metadata.Distribution.discover()))
+        where = {} if self._path is None else {"path": list(self._path)}
+        return tuple(map(_Installed, importlib_metadata.Distribution.discover(**where)))
+
+    @cached_property
+    def _candidates(self) -> dict[str, tuple[_Installed, ...]]:
+        return {}
+
+    def _claiming(self, file: Path) -> tuple[_Installed, ...]:
+        """The distributions that may have installed a file: the same for all files beside it."""
+        folder = str(file.parent)
+        if folder not in self._candidates:
+            able = tuple(entry for entry in self._installed if entry.may_have(file))
+            self._candidates[folder] = able
+        return self._candidates[folder]
 
     def _search(self, module: str, location: Location) -> Distribution | None:
-        files = [location.file] if location.file else list(location.search)
-        for entry in self._installed:
-            lists_it = any(entry.lists(module, Path(file)) for file in files)
-            if lists_it and entry.described is not None:
+        files = map(Path, [location.file] if location.file else location.search)
+        claims = ((file, entry) for file in files for entry in self._claiming(file))
+        for place, entry in claims:
+            if entry.lists(module, place) and entry.described is not None:
                 return entry.described
         return None
 
@@ -180,6 +210,26 @@ class _Installed:
             return root_of(module) in self.top_level
         return f"\n{file.relative_to(self.folder).as_posix()}," in self.record
 
+    def may_have(self, file: Path) -> bool:
+        """Whether the distribution can claim files in the folder of a file."""
+        if self.source_folder is not None:
+            return True
+        if not file.is_relative_to(self.folder):
+            return False
+        beside = file.parent.relative_to(self.folder).as_posix()
+        return not self.record or beside == "." or f"\n{beside}/" in self.record
+
+    @cached_property
+    def has_compiled_code(self) -> bool:
+        """Whether it lists a file of machine code."""
+        if self.record:
+            return _COMPILED.search(self.record) is not None
+        return any(
+            _COMPILED.search(f"{file},") is not None
+            for root in self.top_level
+            for file in (self.folder / root).rglob("*")
+        )
+
     @cached_property
     def described(self) -> Distribution | None:
         """What its metadata says; None if that cannot be read, as after a broken install."""
@@ -192,6 +242,10 @@ class _Installed:
         if not name or not version:
             return None
         return Distribution(name, version, self.source_folder is not None, _required(lines))
+
+    @cached_property
+    def contents(self) -> DistributionContents:
+        return read_contents(self.found)
 
     @cached_property
     def folder(self) -> Path:

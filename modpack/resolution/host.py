@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.machinery
 import pkgutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Protocol, cast
 
 from modpack.core.location import CodeKind, Location
@@ -60,6 +60,28 @@ class HostEnvironment:
         its_name = contents_of(value).get("__name__")
         is_submodule = issubclass(type(value), ModuleType) and its_name == f"{module}.{name}"
         return "submodule" if is_submodule else "attribute"
+
+    def live_home(self, module: str, name: str) -> str | None:
+        """Where a class or function lives that a loaded module binds, lazily or not."""
+        value = contents_of(sys.modules.get(module)).get(name)
+        if not isinstance(value, (type, FunctionType)):
+            return None
+        home = contents_of(value).get("__module__") if isinstance(value, type) else None
+        home = value.__module__ if home is None else home
+        return home if isinstance(home, str) and home in sys.modules else None
+
+    def loaded(self) -> Collection[str]:
+        """What ``sys.modules`` holds."""
+        return sys.modules.keys()
+
+    def lacks(self, module: str) -> bool:
+        """Nothing is ruled out."""
+        return False
+
+    @property
+    def is_package(self) -> bool:
+        """It is not."""
+        return False
 
     def _search(self, module: str) -> Location | None:
         if is_blocked(module):
@@ -152,9 +174,9 @@ def _loaded_spec(module: str) -> ModuleSpec | None:
     spec = contents.get("__spec__")
     if not isinstance(spec, ModuleSpec) or spec.name != module:
         return None
-    if spec.submodule_search_locations is None:
-        return spec
     path = cast("Iterable[str] | None", contents.get("__path__"))
+    if spec.submodule_search_locations is None and not path:
+        return spec  # with a __path__ it is a package, whatever its spec forgot to say
     current = ModuleSpec(module, spec.loader, origin=spec.origin, is_package=True)
     current.submodule_search_locations = list(
         _folders(path) or _folders(spec.submodule_search_locations)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from types import ModuleType
 
 from modpack.core.location import CodeKind, Location
@@ -48,6 +49,23 @@ class ImportedEnvironment:
         value = bound[name]
         same = isinstance(value, ModuleType) and value.__name__.endswith(f"{module}.{name}")
         return "submodule" if same else "attribute"
+
+    def live_home(self, module: str, name: str) -> str | None:
+        """Unknown: the importer's modules are imported one by one, when they are asked for."""
+        return None
+
+    def loaded(self) -> Collection[str]:
+        """Unknown as well."""
+        return ()
+
+    def lacks(self, module: str) -> bool:
+        """Nothing is ruled out."""
+        return False
+
+    @property
+    def is_package(self) -> bool:
+        """Whether it lacks what it does not have, or only has not been asked."""
+        return False
 
     def _get(self, module: str) -> ModuleType | None:
         try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from modpack.archive.base import Archive
+from modpack.archive.layout import ENTRY as _ENTRY
 from modpack.errors import ArchiveError, ModpackError
+from modpack.hermetic.namespace import NAMESPACES
 
-__all__ = ["find_entry"]
-
-_ENTRY = ".data/modpack/entry.json"
+__all__ = ["find_entry", "find_namespace"]
 
 
 def find_entry(archive: Archive) -> tuple[str, str]:
@@ -30,6 +30,25 @@ def find_entry(archive: Archive) -> tuple[str, str]:
         f"{archive.source} does not say which of its saved objects to load; name one. "
         f"It holds:{listed}"
     )
+
+
+def find_namespace(archive: Archive) -> str:
+    """The namespace in which a package says that it works; private if it does not say.
+
+    Raises:
+        ArchiveError: it says something else.
+    """
+    if not archive.has(_ENTRY):
+        return "private"
+    try:
+        namespace = json.loads(archive.read(_ENTRY)).get("namespace", "private")
+    except (ValueError, AttributeError) as failure:
+        raise ArchiveError(
+            archive.source, f"is not as it should be ({failure})", _ENTRY
+        ) from failure
+    if namespace not in NAMESPACES:
+        raise ArchiveError(archive.source, f"names no namespace with {namespace!r}", _ENTRY)
+    return str(namespace)
 
 
 def _recorded(archive: Archive) -> tuple[tuple[str, str] | None, list[tuple[str, str]]]:

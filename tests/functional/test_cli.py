@@ -404,7 +404,7 @@ rules = [
     assert result.exit_code == 2
     for told in (
         "tool.modpack.outptu: there is no such key. Did you mean 'output'?",
-        "tool.modpack.policy: must be one of 'none', 'pinned', not 'lax'",
+        "tool.modpack.policy: must be one of 'none', 'pinned', 'hermetic', not 'lax'",
         "tool.modpack.target: must be a string, not an integer",
         "tool.modpack.rules[0]: must have one of intern, extern, mock, deny; it has intern and",
         "tool.modpack.rules[1]: must have one of intern, extern, mock, deny; it has none",
@@ -569,7 +569,7 @@ def test_what_is_no_package_ends_with_2_and_a_message(tmp_path, content):
 def test_a_damaged_package_ends_with_2(package, tmp_path):
     damaged = tmp_path / "damaged.modpack"
     content = bytearray(package.read_bytes())
-    content[content.index(b'{"externs"') + 3] ^= 1
+    content[content.index(b'"externs"') + 2] ^= 1
     damaged.write_bytes(content)
     result = run("inspect", damaged)
     assert result.exit_code == 2

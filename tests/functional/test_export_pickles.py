@@ -7,7 +7,7 @@ import copy
 import enum
 import functools
 import io
-import threading
+import re
 from pathlib import Path
 
 import pytest
@@ -66,21 +66,24 @@ class Slotted:
         self.inside = inside
 
 
-LOCK = threading.Lock()
+ODD = (re.match("a", "a"),)
 
 
 @pytest.mark.parametrize(
     ("obj", "path"),
     [
-        (LOCK, "obj"),
-        ([1, LOCK], "obj[1]"),
-        ({"a": {"b": (1, LOCK)}}, "obj['a']['b'][1]"),
-        (Holder(encoder=Holder(layers=[1, 2, Holder(lock=LOCK)])), "obj.encoder.layers[2].lock"),
-        (collections.deque([0, LOCK]), "obj[1]"),
-        ([Slotted(LOCK)], "obj[0].inside"),
-        (functools.partial(print, LOCK), "obj.args[0]"),
-        (Holder(method=Holder(lock=LOCK).bound), "obj.method.__self__.lock"),
-        ({Keyed(LOCK): 1}, "obj.keys()[Keyed].lock"),
+        (ODD[0], "obj"),
+        ([1, ODD[0]], "obj[1]"),
+        ({"a": {"b": (1, ODD[0])}}, "obj['a']['b'][1]"),
+        (
+            Holder(encoder=Holder(layers=[1, 2, Holder(lock=ODD[0])])),
+            "obj.encoder.layers[2].lock",
+        ),
+        (collections.deque([0, ODD[0]]), "obj[1]"),
+        ([Slotted(ODD[0])], "obj[0].inside"),
+        (functools.partial(print, ODD[0]), "obj.args[0]"),
+        (Holder(method=Holder(lock=ODD[0]).bound), "obj.method.__self__.lock"),
+        ({Keyed(ODD[0]): 1}, "obj.keys()[Keyed].lock"),
     ],
 )
 def test_what_pickle_cannot_do_is_named_by_its_attribute_path(obj, path):
@@ -88,25 +91,15 @@ def test_what_pickle_cannot_do_is_named_by_its_attribute_path(obj, path):
         save(obj)
     assert failure.value.path == path
     assert failure.value.resource == "res/obj.pkl"
-    assert str(failure.value).startswith(f"cannot pickle res/obj.pkl (at {path}): cannot pickle")
+    assert str(failure.value).startswith(f"cannot pickle res/obj.pkl (at {path}): a match")
 
 
 def test_the_path_spells_modules_as_their_users_do():
     model = nn.Sequential(nn.Linear(2, 2), nn.ModuleDict({"head": nn.Linear(2, 2)}))
-    model[1]["head"].lock = LOCK
+    model[1]["head"].match = ODD[0]
     with pytest.raises(PicklingError) as failure:
         save({"model": model})
-    assert failure.value.path == "obj['model'][1].head.lock"
-
-
-def test_an_instance_of_a_local_class_is_a_pickling_error_with_its_path():
-    class Local:
-        pass
-
-    with pytest.raises(PicklingError, match="is not found as") as failure:
-        save({"x": Holder(it=Local())})
-    assert isinstance(failure.value, ObjNotFoundError)
-    assert "Local" in str(failure.value)
+    assert failure.value.path == "obj['model'][1].head.match"
 
 
 def test_a_lambda_without_source_is_a_pickling_error_with_its_path():
@@ -130,23 +123,19 @@ def test_a_class_whose_name_leads_to_another_is_a_mismatch(project):
     assert failure.value.path is not None
 
 
-def test_a_class_that_says_a_wrong_module_is_not_found(project):
-    project({"innocent_place.py": ""})
-    import innocent_place  # noqa: F401
-
-    liar = type("Liar", (), {"__module__": "innocent_place"})
-    with pytest.raises(ObjNotFoundError, match=r"is not found as innocent_place\.Liar"):
-        save(liar())
+def test_a_class_of_a_module_that_is_not_loaded_is_not_found():
     unloaded = type("Liar", (), {"__module__": "never_loaded_at_all"})
     with pytest.raises(ObjNotFoundError, match="never_loaded_at_all"):
         save(unloaded())
 
 
-def test_an_object_of_main_is_a_problem_that_says_what_to_do(clean_python, tmp_path):
+def test_an_object_of_main_without_a_source_is_a_problem_that_says_what_to_do(
+    clean_python, tmp_path
+):
     done = clean_python(
         """
         import modpack
-        class Net: pass
+        exec("class Net: pass")
         for rule in ("intern", "extern", "mock"):
             exporter = modpack.PackageExporter(target)
             getattr(exporter, rule)("**")
@@ -155,11 +144,11 @@ def test_an_object_of_main_is_a_problem_that_says_what_to_do(clean_python, tmp_p
                 exporter.close()
             except modpack.PackagingError as error:
                 print([(p.subject, p.reason.name) for p in error.problems], "Net" in str(error),
-                      "Move it into a module" in str(error))
+                      "move it into a module" in str(error))
         """,
         target=tmp_path / "x.pt",
     )
-    assert done.stdout.splitlines() == ["[('__main__', 'DEFINED_IN_SCRIPT')] True True"] * 3
+    assert done.stdout.splitlines() == ["[('__main__.Net', 'DEFINED_IN_SCRIPT')] True True"] * 3
     assert list(tmp_path.iterdir()) == []
 
 
@@ -187,7 +176,7 @@ def test_after_an_unpicklable_object_the_exporter_can_go_on(tmp_path: Path):
     target = tmp_path / "x.pt"
     with PackageExporter(target) as exporter:
         with pytest.raises(PicklingError):
-            exporter.save_pickle("m", "bad.pkl", [torch.ones(3), LOCK])
+            exporter.save_pickle("m", "bad.pkl", [torch.ones(3), ODD[0]])
         exporter.save_pickle("m", "good.pkl", [torch.ones(3)])
     importer = PackageImporter(target)
     assert torch.equal(importer.load_pickle("m", "good.pkl")[0], torch.ones(3))

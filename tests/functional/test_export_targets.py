@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
-import threading
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def breaks_with_problems(target: Path) -> None:
 def breaks_with_unpicklable(target: Path) -> None:
     with PackageExporter(target) as exporter:
         fill(exporter)
-        exporter.save_pickle("model", "lock.pkl", [torch.ones(5), threading.Lock()])
+        exporter.save_pickle("model", "match.pkl", [torch.ones(5), re.match("a", "a")])
 
 
 def breaks_with_a_name_taken(target: Path) -> None:

@@ -60,7 +60,7 @@ def test_what_a_function_of_the_script_imports_is_packaged(project, clean_python
     run = "import runpy, sys; sys.argv = argv; runpy.run_path(argv[0], run_name='__main__')"
     package = tmp_path / "net.modpack"
     done = clean_python(run, argv=[str(script), str(folder), str(package)])
-    assert done.stdout.splitlines() == ["['scripthelper']", "[[8.0, 8.0]]"]
+    assert done.stdout.splitlines() == ["['definitions_of_script', 'scripthelper']", "[[8.0, 8.0]]"]
 
 
 def test_hooks_on_parts_that_a_class_rebuilds_are_told(project):

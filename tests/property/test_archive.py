@@ -115,3 +115,35 @@ def test_noise_is_never_anything_but_a_modpack_error(noise, tail):
     for content in (noise, b"PK\3\4" + noise, noise + b"PK\5\6" + tail):
         with pytest.raises(ModpackError):
             open_archive(io.BytesIO(content))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(names, contents), max_size=6),
+    st.lists(st.tuples(names, contents), max_size=6),
+    st.lists(st.tuples(names, contents), max_size=6),
+)
+def test_what_is_rolled_back_was_never_there(before, forgotten, after):
+    def written(*groups, forgetting=()):
+        buffer = io.BytesIO()
+        with ArchiveWriter(buffer) as writer:
+            writer.write(".data/version", b"6\n")
+            add(writer, groups[0])
+            checkpoint = writer.checkpoint()
+            add(writer, forgetting)
+            if forgetting:
+                with writer.previewed():
+                    pass
+                writer.rollback(checkpoint)
+            add(writer, groups[1])
+            writer.commit()
+        return buffer.getvalue()
+
+    def add(writer, records):
+        for name, content in records:
+            try:
+                writer.write(name, content, compress=True)
+            except ArchiveError:
+                continue  # the name is taken or unsafe, and must be so both times
+
+    assert written(before, after, forgetting=forgotten) == written(before, after)

@@ -1,9 +1,11 @@
 import io
+import os
 import zipfile
 
 import pytest
 
 from modpack.archive import layout, zipformat
+from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
@@ -164,3 +166,65 @@ def test_more_records_than_16_bits_can_count_are_written_and_read(tmp_path):
     with open_archive(tmp_path / "m.pt") as archive:
         assert len(archive.names()) == count + 3
         assert archive.has(f"r/{count - 1}")
+
+
+def test_what_was_written_since_a_checkpoint_is_forgotten(tmp_path):
+    path, plain = tmp_path / "m.pt", tmp_path / "plain" / "m.pt"
+    plain.parent.mkdir()
+    big = memoryview(bytes(3 << 20))
+    with ArchiveWriter(path) as writer:
+        writer.write(".data/version", b"6\n")
+        writer.write_storage(".data/0.storage", big)
+        before = writer.checkpoint()
+        writer.write("pkg/a.py", b"x = 1\n" * 999, compress=True)
+        writer.write_storage(".data/1.storage", big)
+        writer.rollback(before)
+        assert writer.names() == (".data/version", ".data/0.storage")
+        writer.write("PKG/A.py", b"x = 2\n")
+        writer.commit()
+    with ArchiveWriter(plain) as writer:
+        writer.write(".data/version", b"6\n")
+        writer.write_storage(".data/0.storage", big)
+        writer.write("PKG/A.py", b"x = 2\n")
+        writer.commit()
+    assert path.read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.parametrize("to_buffer", [False, True])
+def test_a_preview_is_a_complete_package_and_leaves_no_trace(tmp_path, to_buffer):
+    target = io.BytesIO() if to_buffer else tmp_path / "m.pt"
+    with ArchiveWriter(target, root="m") as writer:
+        writer.write(".data/version", b"6\n")
+        writer.write("a.txt", b"one")
+        for _ in range(2):
+            with writer.previewed() as preview, open_archive(preview) as archive:
+                manifest = read_manifest(archive)
+                verify_records(archive, manifest, archive.names())
+                assert archive.read("a.txt") == b"one"
+            assert layout.MANIFEST not in writer.names()
+        writer.write("b.txt", b"two")
+        writer.commit()
+    content = target.getvalue() if to_buffer else target.read_bytes()
+    with open_archive(io.BytesIO(content)) as archive:
+        verify_records(archive, read_manifest(archive), archive.names())
+        assert archive.read("b.txt") == b"two"
+    assert not os.path.exists(preview)
+
+
+def test_a_stored_record_can_be_read_back_before_the_end(tmp_path):
+    content = bytes(range(256)) * 40000
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
+        writer.write_storage(".data/0.storage", memoryview(content))
+        writer.write("after.txt", b"more", compress=True)
+        assert b"".join(writer.stored_chunks(".data/0.storage")) == content
+        with pytest.raises(ArchiveError, match="not stored as it is"):
+            list(writer.stored_chunks("nothing"))
+
+
+def test_a_plan_has_no_preview():
+    with (
+        ArchiveWriter(None) as writer,
+        pytest.raises(ArchiveError, match="nothing to preview"),
+        writer.previewed(),
+    ):
+        pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 
@@ -28,6 +28,19 @@ class Library:
 
     def read_source(self, location: Location) -> bytes:
         return self.sources[location.module].encode()
+
+    def live_home(self, module: str, name: str) -> str | None:
+        return None
+
+    def loaded(self) -> Collection[str]:
+        return ()
+
+    def lacks(self, module: str) -> bool:
+        return False
+
+    @property
+    def is_package(self) -> bool:
+        return False
 
     def live_attribute(self, module: str, name: str) -> str | None:
         return self.live.get(f"{module}.{name}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import threading
+import re
 
 import pytest
 import torch
@@ -23,12 +23,10 @@ class Holder:
         return None
 
 
-def local_class() -> object:
-    class Local:
-        def __call__(self, *args: object) -> None:
-            return None
-
-    return Local()
+def class_from_nowhere() -> object:
+    namespace: dict[str, object] = {"__name__": "nowhere"}
+    exec("class Local:\n    def __call__(self, *args): return None", namespace)
+    return namespace["Local"]()
 
 
 def without_source() -> object:
@@ -47,19 +45,28 @@ def closing_over(value: object) -> object:
     return outer
 
 
-LOCK, GENERATOR = threading.Lock(), (number for number in range(3))
+def a_match() -> object:
+    return re.match("a", "a")
+
+
+def generator() -> object:
+    return (number for number in range(3))
 
 
 @pytest.mark.parametrize(
     ("hook", "place", "reason"),
     [
-        (closing_over(LOCK), " -> inner -> value", "lock.*Remedy: let the object that holds it"),
-        (closing_over(Holder(LOCK)), r" -> inner -> value\.inner\[0\]\['value'\]", "Remedy: "),
-        (Holder(GENERATOR), r" -> inner\[0\]\['value'\]", "generator.*Remedy: "),
-        (Holder(LOCK).method, r" -> self\.inner\[0\]\['value'\]", "lock.*Remedy: "),
-        (functools.partial(Holder(0), LOCK), r" -> args\[0\]", "lock.*Remedy: "),
-        (local_class(), "", "Local'> is not found.*Remedy: define the class at the top level"),
-        (closing_over(local_class()), " -> inner -> value", "Remedy: define the class"),
+        (closing_over(a_match()), " -> inner -> value", "match.*Remedy: keep its groups"),
+        (closing_over(Holder(a_match())), r" -> inner -> value\.inner\[0\]\['value'\]", "Remedy: "),
+        (Holder(generator()), r" -> inner\[0\]\['value'\]", "generator.*Remedy: "),
+        (Holder(a_match()).method, r" -> self\.inner\[0\]\['value'\]", "match.*Remedy: "),
+        (functools.partial(Holder(0), a_match()), r" -> args\[0\]", "match.*Remedy: "),
+        (
+            class_from_nowhere(),
+            "",
+            "Local'> is not found.*Remedy: define the class at the top level",
+        ),
+        (closing_over(class_from_nowhere()), " -> inner -> value", "Remedy: define the class"),
         (without_source(), "", "no source.*Remedy: define it with def at the top level"),
     ],
     ids=[
@@ -68,8 +75,8 @@ LOCK, GENERATOR = threading.Lock(), (number for number in range(3))
         "attribute",
         "bound method",
         "partial",
-        "local class",
-        "object of a local class",
+        "class from nowhere",
+        "object of a class from nowhere",
         "no source",
     ],
 )
@@ -88,7 +95,7 @@ def test_the_problem_names_the_hook_the_path_from_it_and_the_remedy(hook, place,
 
 def test_the_remedy_works(tmp_path):
     model = nn.Linear(2, 2)
-    model.weight.register_hook(closing_over(LOCK))
+    model.weight.register_hook(closing_over(a_match()))
     with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:
         exporter.extern("**")
         with pytest.raises(modpack.PicklingError, match=r"hooks=lambda spec: spec.name") as caught:
@@ -102,10 +109,10 @@ def test_the_remedy_works(tmp_path):
 def test_hooks_of_the_optimizer_and_of_graphs_are_named_too():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters())
-    optimizer.register_step_pre_hook(closing_over(LOCK))
+    optimizer.register_step_pre_hook(closing_over(a_match()))
     with pytest.raises(modpack.PicklingError, match=r"'optimizer/optimizer.step_pre/0' -> inner"):
         modpack.hooks.capture(model, optimizer)
-    modpack.hooks.attach(model, modpack.hooks.OutputGrad("", closing_over(LOCK)))
+    modpack.hooks.attach(model, modpack.hooks.OutputGrad("", closing_over(a_match())))
     with pytest.raises(
         modpack.PicklingError, match=r"hook 'graph.output_grad/0' -> inner -> value"
     ):
@@ -114,12 +121,12 @@ def test_hooks_of_the_optimizer_and_of_graphs_are_named_too():
 
 def test_what_is_not_in_a_hook_is_named_by_its_place_in_the_object():
     model = nn.Linear(2, 2)
-    model.lock = LOCK
+    model.match = a_match()
     model.register_forward_hook(closing_over(model))
     with modpack.PackageExporter(None) as exporter:
-        with pytest.raises(modpack.PicklingError, match=r"\(at obj\.lock\)"):
+        with pytest.raises(modpack.PicklingError, match=r"\(at model\.match\)"):
             exporter.save_model("net", "model.pkl", model)
         optimizer = torch.optim.SGD(model.parameters())
-        optimizer.param_groups[0]["lock"] = LOCK
+        optimizer.param_groups[0]["match"] = a_match()
         with pytest.raises(modpack.PicklingError, match=r"at optimizer\.param_groups\[0\]"):
             exporter.save_model("net", "model.pkl", nn.Linear(2, 2), optimizer)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
+import types
+import weakref
 
 import pytest
 from torch import nn
 
-from modpack.pickling.paths import path_to
+from modpack.pickling.paths import objects_in, path_to, paths_to, reached_from
 
 TARGET = object()
 
@@ -103,3 +106,76 @@ def test_what_shows_itself_with_an_error_is_not_asked_to():
             raise RuntimeError
 
     assert path_to({Angry(): TARGET}, TARGET) == "obj[Angry]"
+
+
+class OddList(list):
+    def __iter__(self) -> object:
+        raise RuntimeError("iterated")
+
+
+class OddSet(set):
+    def __iter__(self) -> object:
+        raise RuntimeError("iterated")
+
+
+class partial:
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(f"asked for {name}")
+
+
+def test_containers_are_looked_into_whatever_they_make_of_iterating():
+    assert path_to(OddList([0, TARGET]), TARGET) == "obj[1]"
+    assert path_to([OddSet([TARGET]), partial()], TARGET) == "obj[0]{...}"
+
+
+def test_what_functions_cells_views_and_descriptors_hold():
+    def function(x=TARGET, *, y=None):
+        return closed
+
+    closed = Box(a=1)
+    assert path_to(function, TARGET) == "obj.__defaults__[0]"
+    assert path_to(function, closed, "f") == "f -> closed"
+    assert path_to(function.__closure__[0], closed) == "obj.cell_contents"
+    assert path_to({"a": TARGET}.values(), TARGET) == "obj.mapping['a']"
+    assert path_to(types.MappingProxyType({"a": TARGET}), TARGET) == "obj.mapping['a']"
+    assert path_to(staticmethod(function), closed) == "obj.__func__ -> closed"
+    assert path_to(property(function), closed) == "obj.fget -> closed"
+    assert path_to([closed].append, closed) == "obj.__self__[0]"
+
+
+def test_fields_of_dataclasses_and_named_tuples():
+    @dataclasses.dataclass
+    class Config:
+        backend: object
+
+    pair = collections.namedtuple("pair", "left right")
+    assert path_to(Config(TARGET), TARGET, "config") == "config.backend"
+    assert path_to(pair(0, TARGET), TARGET) == "obj[1]"
+
+
+def test_a_class_made_in_a_function_is_looked_into():
+    class Local:
+        registry = (TARGET,)
+
+    assert path_to([Local()], TARGET) == "obj[0].__class__.registry[0]"
+
+
+def test_names_that_are_no_identifiers_are_quoted():
+    model = nn.ModuleDict({"1x1": nn.Linear(1, 1), "a b": nn.Linear(1, 1)})
+    assert path_to(model, model["1x1"].weight, "model") == "model['1x1'].weight"
+    assert path_to(model, model["a b"], "model") == "model['a b']"
+
+
+def test_several_objects_are_found_in_one_search():
+    first, second = object(), object()
+    paths = paths_to([first, {"x": second}], [first, second, object()])
+    assert paths == {id(first): "obj[0]", id(second): "obj[1]['x']"}
+
+
+def test_a_weak_proxy_is_not_mistaken_for_what_it_refers_to():
+    model = nn.Linear(1, 1)
+    proxy, gone = weakref.proxy(model), weakref.proxy(Box())
+    assert not any(isinstance(each, nn.Module) for each in objects_in([proxy, gone]))
+    seen: set[int] = set()
+    reached_from([proxy, gone], seen, set())
+    assert id(model) not in seen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 
@@ -24,6 +24,8 @@ class Shelf:
 
     def __init__(self, sources: Mapping[str, str], kinds: Mapping[str, CodeKind]) -> None:
         self.sources, self.kinds = sources, kinds
+        self.running: set[str] = set()
+        self.homes: dict[tuple[str, str], str] = {}
 
     def locate(self, module: str) -> Location | None:
         if module not in self.sources:
@@ -36,6 +38,19 @@ class Shelf:
 
     def live_attribute(self, module: str, name: str) -> str | None:
         return None
+
+    def live_home(self, module: str, name: str) -> str | None:
+        return self.homes.get((module, name))
+
+    def loaded(self) -> Collection[str]:
+        return self.running
+
+    def lacks(self, module: str) -> bool:
+        return False
+
+    @property
+    def is_package(self) -> bool:
+        return False
 
 
 class Owners:
@@ -192,7 +207,7 @@ def test_presets_come_after_the_users_rules_and_policies_have_names():
     assert decisions["inst_a"].action is Action.EXTERN
     assert decisions["inst_a"].why == "policy pinned: installed distributions are extern"
     assert decisions["mine"].action is Action.MOCK
-    assert set(POLICIES) == {"none", "pinned"}
+    assert set(POLICIES) == {"none", "pinned", "hermetic"}
     with pytest.raises(ValueError, match="'pinned'"):
         preset_rules("unheard of")
 

@@ -18,7 +18,8 @@ def test_package_and_plan_have_the_same_keys_and_a_schema(made):
     package = read(package_document(package_facts(made.file)))
     plan = read(plan_document(plan_facts(made.plan)))
     assert package["schema"] == plan["schema"] == 1
-    assert list(package) == list(plan) == ["schema", "package", "modules", "problems", "notes"]
+    keys = ["schema", "package", "modules", "problems", "notes", "files"]
+    assert list(package) == list(plan) == keys
     assert plan["package"] is None
     assert package["package"]["entry"] == {"package": "model", "resource": "till.pkl"}
 

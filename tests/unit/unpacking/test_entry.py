@@ -10,7 +10,7 @@ import pytest
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, ModpackError
-from modpack.unpacking.entry import find_entry
+from modpack.unpacking.entry import find_entry, find_namespace
 
 
 def archive(entry=None, *records):
@@ -72,3 +72,21 @@ def test_without_a_list_the_pickles_are_found_by_their_names():
 def test_a_malformed_list_is_an_archive_error(entry):
     with pytest.raises(ArchiveError, match=r"entry\.json"):
         find_entry(archive(entry))
+
+
+@pytest.mark.parametrize(
+    ("entry", "namespace"),
+    [
+        (None, "private"),
+        ({"main": None, "pickles": []}, "private"),
+        ({"main": None, "pickles": [], "namespace": "process"}, "process"),
+    ],
+)
+def test_a_package_says_in_which_namespace_it_works(entry, namespace):
+    assert find_namespace(archive(entry)) == namespace
+
+
+@pytest.mark.parametrize("entry", ["[]", "no json", {"namespace": "public"}, {"namespace": 3}])
+def test_a_namespace_that_is_none_is_refused(entry):
+    with pytest.raises(ArchiveError, match=r"entry\.json"):
+        find_namespace(archive(entry))

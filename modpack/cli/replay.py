@@ -1,0 +1,83 @@
+"""``modpack replay``: the trial that is stored in a package, once more, here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from modpack.cli._console import write
+from modpack.cli._failures import FINDINGS, failing_clearly
+
+if TYPE_CHECKING:
+    from modpack.core.planjson import Json
+    from modpack.replaying.replay import Replay
+
+__all__ = ["replay_command"]
+
+
+_HELP = """\
+Repeat the trial that is stored in a package.
+
+A package that was saved with example inputs holds them, and the output that the live model
+gave. A clean interpreter loads the package, runs it on those inputs, and compares the output.
+
+This runs the package's code: replay only what you trust.
+
+\b
+Examples:
+  modpack replay model.modpack
+  modpack replay model.modpack --json
+"""
+
+
+@click.command(
+    "replay",
+    help=_HELP,
+    epilog="Exit status: 0 if the package passed, 1 if it did not, 2 if FILE holds no trial.",
+)
+@click.argument("file", metavar="FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def replay_command(ctx: click.Context, file: str, as_json: bool) -> None:
+    """Repeat the trial that is stored in a package."""
+    with failing_clearly(as_json):
+        from modpack.replaying.replay import replay
+
+        outcome = replay(file)
+        if as_json:
+            from modpack.report.as_json import dumps
+
+            write(dumps(_document(outcome)))
+        else:
+            write(_text(outcome))
+    ctx.exit(0 if outcome.passed else FINDINGS)
+
+
+def _document(outcome: Replay) -> dict[str, Json]:
+    from modpack.report.as_json import SCHEMA
+
+    return {
+        "schema": SCHEMA,
+        "file": outcome.file,
+        "passed": outcome.passed,
+        "reason": outcome.reason or None,
+        "details": list(outcome.details),
+        "log": outcome.log,
+        "seconds": outcome.seconds,
+        "recorded": outcome.recorded.to_json(),
+    }
+
+
+def _text(outcome: Replay) -> str:
+    from modpack.report.wording import counted, printable
+
+    recorded = outcome.recorded
+    if outcome.passed:
+        how = "bit by bit" if recorded.deterministic else "in structure: it is not deterministic"
+        outputs = counted(len(recorded.cases), "output")
+        return f"passed: {outputs} compared {how}, in {outcome.seconds:.1f} seconds\n"
+    lines = [f"failed: {outcome.reason}", *(f"  {line}" for line in outcome.details)]
+    if outcome.log:
+        lines += ["It wrote:", *(f"  {line}" for line in outcome.log.splitlines())]
+    return "".join(f"{printable(line)}\n" for line in lines)

@@ -1,0 +1,177 @@
+"""What a package records about its trial run, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from modpack.core.planjson import Json
+
+__all__ = ["TRIAL_VERSION", "Addition", "TrialRecord", "TriedCase", "trial_from_json"]
+
+TRIAL_VERSION = 1
+"""Raise it when a reader of the old version would misunderstand what is written."""
+
+
+@dataclass(frozen=True)
+class Addition:
+    """Something that the trial found missing, and that was added for it.
+
+    Attributes:
+        kind: ``"intern"`` or ``"extern"`` for a module, ``"file"`` or ``"metadata"``.
+        name: the module path, the record, or the distribution.
+        by: the packaged module that asked for it; None if none did.
+    """
+
+    kind: str
+    name: str
+    by: str | None = None
+
+
+@dataclass(frozen=True)
+class TriedCase:
+    """One saved object that was tried on one example.
+
+    Attributes:
+        resource: package and resource of the object.
+        number: of the example: names its records.
+        restore_global: whether process-wide hooks are restored for it.
+        deterministic: whether the live object gave the same output twice. If not, only types,
+            shapes and lengths were compared.
+        unstable: paths in the output at which not even those were the same twice.
+    """
+
+    resource: tuple[str, str]
+    number: int
+    restore_global: bool = False
+    deterministic: bool = True
+    unstable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A trial run and its outcome.
+
+    Attributes:
+        passed: whether the package loaded and computed what the live objects did.
+        namespace: in which namespace.
+        cases: what was run.
+        rounds: how many clean interpreters it took.
+        seconds: how long it took in all.
+        added: what it found missing.
+        why_process: why the private namespace cannot serve the package, if it cannot.
+        failure: why it did not pass, if it did not.
+        hidden: module paths that were hidden in it, with all that is below them.
+        hidden_distributions: distributions that were hidden in it.
+        operators: schemas of operators that had to be declared first.
+        python: the version of Python.
+        torch: the version of torch.
+    """
+
+    passed: bool
+    namespace: str
+    cases: tuple[TriedCase, ...]
+    rounds: int
+    seconds: float
+    added: tuple[Addition, ...] = ()
+    why_process: str | None = None
+    failure: str | None = None
+    hidden: tuple[str, ...] = ()
+    hidden_distributions: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+    python: str | None = None
+    torch: str | None = None
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether outputs were compared bit by bit."""
+        return all(case.deterministic for case in self.cases)
+
+    def to_json(self) -> dict[str, Json]:
+        """The record that a package holds; the archive format page documents it."""
+        return {
+            "version": TRIAL_VERSION,
+            "passed": self.passed,
+            "namespace": self.namespace,
+            "cases": [_case(case) for case in self.cases],
+            "rounds": self.rounds,
+            "seconds": round(self.seconds, 3),
+            "added": [{"kind": a.kind, "name": a.name, "by": a.by} for a in self.added],
+            "why_process": self.why_process,
+            "failure": self.failure,
+            "hidden": list(self.hidden),
+            "hidden_distributions": list(self.hidden_distributions),
+            "operators": list(self.operators),
+            "python": self.python,
+            "torch": self.torch,
+        }
+
+
+def trial_from_json(record: Mapping[str, Json]) -> TrialRecord:
+    """Read back what :meth:`TrialRecord.to_json` made.
+
+    Raises:
+        KeyError, TypeError, ValueError: it made something else.
+    """
+    cases = tuple(_read_case(cast(Mapping[str, Json], case)) for case in _list(record["cases"]))
+    added = [cast(Mapping[str, Json], each) for each in _list(record["added"])]
+    seconds = record["seconds"]
+    return TrialRecord(
+        bool(record["passed"]),
+        _text(record["namespace"]),
+        cases,
+        _number(record["rounds"]),
+        float(seconds) if isinstance(seconds, (int, float)) else 0.0,
+        tuple(Addition(_text(a["kind"]), _text(a["name"]), _optional(a["by"])) for a in added),
+        _optional(record["why_process"]),
+        _optional(record["failure"]),
+        tuple(map(_text, _list(record["hidden"]))),
+        tuple(map(_text, _list(record["hidden_distributions"]))),
+        tuple(map(_text, _list(record["operators"]))),
+        _optional(record["python"]),
+        _optional(record["torch"]),
+    )
+
+
+def _case(case: TriedCase) -> Json:
+    return {
+        "resource": list(case.resource),
+        "number": case.number,
+        "restore_global": case.restore_global,
+        "deterministic": case.deterministic,
+        "unstable": list(case.unstable),
+    }
+
+
+def _read_case(record: Mapping[str, Json]) -> TriedCase:
+    package, resource = _list(record["resource"])
+    return TriedCase(
+        (_text(package), _text(resource)),
+        _number(record["number"]),
+        bool(record["restore_global"]),
+        bool(record["deterministic"]),
+        tuple(map(_text, _list(record["unstable"]))),
+    )
+
+
+def _list(value: Json) -> list[Json]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list")
+    return value
+
+
+def _text(value: Json) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _optional(value: Json) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _number(value: Json) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no number")
+    return value

@@ -1,0 +1,264 @@
+"""The pickler: what is written for an object of each type."""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+from collections.abc import Callable
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from modpack.errors import ArchiveError, TargetError
+from modpack.pickling.context import Observer, PickleContext
+from modpack.pickling.naming import Naming
+from modpack.pickling.problems import Problem
+from modpack.pickling.rows import Packaged, Refusal
+from modpack.pickling.scriptnames import ModuleNamed
+from modpack.pickling.surroundings import Graph
+from modpack.pickling.tables import (
+    ROWS,
+    is_empty,
+    is_kind_of_stream,
+    reduce_constant,
+    reduce_stream,
+    reduced_by,
+)
+from modpack.pickling.torchscript import load_script_module, script_bytes
+
+__all__ = ["NO_FAULT_OF_THE_OBJECT", "Pickler"]
+
+NO_FAULT_OF_THE_OBJECT = (ArchiveError, TargetError, MemoryError, RecursionError)
+"""What ends the saving of an object at once."""
+
+_MOST_PROBLEMS = 1000
+
+
+_Handler = Callable[[Any], Any]
+
+
+class Pickler(pickle.Pickler):
+    """The C pickler, with a look at each type the first time that it is met."""
+
+    def __init__(
+        self,
+        buffer: io.BytesIO,
+        protocol: int,
+        context: PickleContext,
+        observer: Observer | None,
+    ) -> None:
+        super().__init__(buffer, protocol, fix_imports=False)
+        self._buffer = buffer
+        self._protocol = protocol
+        self._context = context
+        self.observer = observer
+        self.naming = Naming(context)
+        self._persistent: dict[type, _Handler | None] = {}
+        self._reducers: dict[type, _Handler | None] = {}
+        self._packaged: dict[int, tuple[object, object]] = {}
+        self._graph = Graph(self._attach, self._own_reduce)
+        self.current: object = None
+        self.problems: list[Problem] = []
+
+    def dump_all(self, obj: object) -> tuple[bytes, list[bytes]]:
+        """Pickle an object, and what the observer appends, with one memo for all."""
+        pieces = [self._dump_piece(obj)]
+        while self.observer is not None:
+            payload = self.observer.next_payload()
+            if payload is None:
+                break
+            pieces.append(self._dump_piece(payload))
+        return pieces[0], pieces[1:]
+
+    def _dump_piece(self, obj: object) -> bytes:
+        start = self._buffer.tell()
+        self._graph.add_root(obj)
+        self.dump(obj)
+        return self._buffer.getvalue()[start:]
+
+    def note_problem(self, obj: object, failure: Exception) -> None:
+        """Remember that an object cannot be saved, and go on to find what else cannot.
+
+        Raises:
+            Exception: the failure itself, where there are too many to go on.
+        """
+        place = self.observer.whereabouts(obj) if self.observer is not None else None
+        self.problems.append(Problem(obj, failure, place))
+        if len(self.problems) > _MOST_PROBLEMS:
+            raise failure
+
+    def persistent_id(self, obj: Any) -> Any:
+        """What stands for an object that does not go through the pickle; None if it does."""
+        kind = type(obj)
+        try:
+            handler = self._persistent[kind]
+        except KeyError:
+            handler = self._persistent[kind] = self._persistent_handler(kind)
+        return None if handler is None else self._attempt(handler, obj, _NOTHING_PERSISTENT)
+
+    def reducer_override(self, obj: Any) -> Any:
+        """What an object is reduced to; NotImplemented for what pickle does on its own."""
+        self.current = obj
+        kind = type(obj)
+        try:
+            handler = self._reducers[kind]
+        except KeyError:
+            handler = self._reducers[kind] = self._reducing_handler(kind, obj)
+        return NotImplemented if handler is None else self._attempt(handler, obj, _NOTHING)
+
+    def _attempt(self, handler: _Handler, obj: Any, instead: Any) -> Any:
+        try:
+            return handler(obj)
+        except NO_FAULT_OF_THE_OBJECT:
+            raise
+        except Exception as failure:  # an object's own methods may raise anything
+            self.note_problem(obj, failure)
+            return instead
+
+    def _persistent_handler(self, kind: type) -> _Handler | None:
+        own = self._own_persistent_handler(kind)
+        stand_in = self.observer.stand_in(kind) if self.observer is not None else None
+        if stand_in is None:
+            return own
+
+        def handle(obj: Any) -> Any:
+            made = stand_in(obj)
+            if made is not None:
+                return self._once(obj, lambda: made)
+            return None if own is None else own(obj)
+
+        return handle
+
+    def _own_persistent_handler(self, kind: type) -> _Handler | None:
+        if issubclass(kind, torch.storage.TypedStorage):
+            return self._typed_storage
+        if issubclass(kind, torch.UntypedStorage):
+            return self._untyped_storage
+        if issubclass(kind, torch.jit.ScriptModule):
+            return self._script_module
+        if callable(getattr(kind, "__reduce_package__", None)) and not issubclass(kind, type):
+            return self._reduce_package
+        if issubclass(kind, ModuleType):
+            return self.naming.module if ROWS.of(kind) is None else None
+        if kind is ModuleNamed:
+            return lambda module: ("module", module.name)
+        if kind is _Nothing:
+            return lambda nothing: _NOTHING_PERSISTENT
+        if kind is Packaged:
+            return lambda made: self._once(made, lambda: (made.function, made.arguments))
+        return None
+
+    def _reducing_handler(self, kind: type, first: Any) -> _Handler | None:
+        if issubclass(kind, FunctionType):
+            return self.naming.of_function
+        if issubclass(kind, MethodType):
+            return self.naming.method
+        if issubclass(kind, CellType):
+            return self.naming.cell
+        if kind in copyreg.dispatch_table:
+            return self._observed_reducer(kind) or self._registered_reduce
+        if issubclass(kind, type):
+            return self.naming.of_class
+        return self._observed_reducer(kind) or self._special_reducer(kind, first)
+
+    def _observed_reducer(self, kind: type) -> _Handler | None:
+        observed = self.observer.reducer(kind) if self.observer is not None else None
+        if observed is None or isinstance(ROWS.of(kind), Refusal):
+            return None
+        return lambda obj: observed(obj, lambda: self._plain_reduction(obj))
+
+    def _special_reducer(self, kind: type, first: Any) -> _Handler | None:
+        """For objects that are found in the tables; else what :meth:`_plain_reducer` tells."""
+        row = ROWS.of(kind)
+        reducer = self._plain_reducer(kind, first) if row is None else None
+        if row is not None:
+            reducer = lambda obj: reduced_by(row, obj, self._graph, self._own_reduce)  # noqa: E731
+        if not is_kind_of_stream(kind):
+            return reducer
+        return lambda obj: reduce_stream(obj) or (reducer or self._own_reduce)(obj)
+
+    def _plain_reducer(self, kind: type, first: Any) -> _Handler | None:
+        """None where pickle may do it alone, which is fast, and cannot fail."""
+        if _has_own_reduction(kind):
+            return self._own_reduce
+        try:
+            reduced = first.__reduce_ex__(self._protocol)
+        except Exception:  # told when it is reduced
+            return self._own_reduce
+        return self._constant if is_empty(reduced) else None
+
+    def _constant(self, obj: Any) -> Any:
+        return reduce_constant(obj, obj.__reduce_ex__(self._protocol), self._graph)
+
+    def _plain_reduction(self, obj: Any) -> Any:
+        registered = copyreg.dispatch_table.get(type(obj))
+        return obj.__reduce_ex__(self._protocol) if registered is None else registered(obj)
+
+    def _registered_reduce(self, obj: Any) -> Any:
+        return self.naming.reduced(obj, copyreg.dispatch_table[type(obj)](obj))
+
+    def _own_reduce(self, obj: Any) -> Any:
+        return self.naming.reduced(obj, obj.__reduce_ex__(self._protocol))
+
+    def _typed_storage(self, obj: Any) -> tuple[object, ...]:
+        storage_type = getattr(torch, obj._pickle_storage_type())
+        return self._storage(obj._untyped_storage, storage_type, obj._size())
+
+    def _untyped_storage(self, obj: torch.UntypedStorage) -> tuple[object, ...]:
+        return self._storage(obj, torch.UntypedStorage, obj.nbytes())
+
+    def _storage(
+        self, storage: torch.UntypedStorage, storage_type: object, size: int
+    ) -> tuple[object, ...]:
+        key = "0" if self.problems else self._context.add_storage(storage)
+        return ("storage", storage_type, key, torch.serialization.location_tag(storage), size)
+
+    def _attach(self, data: bytes) -> str:
+        return "" if self.problems else self._context.add_attachment(data)
+
+    def _script_module(self, obj: Any) -> object:
+        def reduce() -> tuple[Any, ...]:
+            record = self._attach(script_bytes(obj))
+            return self._observed(obj, (load_script_module, (record,)))
+
+        return self._once(obj, reduce)
+
+    def _reduce_package(self, obj: Any) -> object:
+        def reduce() -> tuple[Any, ...]:
+            return self._observed(obj, obj.__reduce_package__(self._context.exporter))
+
+        return self._once(obj, reduce)
+
+    def _observed(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        return parts if self.observer is None else self.observer.packaged(obj, parts)
+
+    def _once(self, obj: object, reduce: Callable[[], tuple[object, ...]]) -> object:
+        if id(obj) not in self._packaged:
+            self.current = obj
+            number = self._context.next_reduce_id()
+            function, arguments = reduce()
+            self._packaged[id(obj)] = (obj, ("reduce_package", number, function, arguments))
+        return self._packaged[id(obj)][1]
+
+
+class _Nothing:
+    """Takes the place of an object that cannot be saved, so that others can be looked at."""
+
+    def __call__(self) -> None:
+        """Pickle takes callables only."""
+
+
+_NOTHING = (_Nothing(), ())
+_NOTHING_PERSISTENT = ("module", "builtins")
+
+
+def _has_own_reduction(kind: Any) -> bool:
+    """Whether a class has a say in how its objects are pickled."""
+    if any(hasattr(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__")):
+        return True
+    return any(
+        getattr(kind, name, None) is not getattr(object, name, None)
+        for name in ("__reduce_ex__", "__reduce__", "__getstate__")
+    )

@@ -1,0 +1,110 @@
+"""What is saved of objects of torch that plain pickle refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from modpack.pickling import remade
+from modpack.pickling.rows import BY_NAME, Packaged, Row, Substitute, Surroundings
+from modpack.pickling.torchscript import load_script_module, script_bytes
+
+__all__ = ["TORCH"]
+
+
+def _named_by_torch(constant: Any, around: Surroundings) -> Any:
+    return getattr, (torch, str(constant).rpartition(".")[2])
+
+
+def _type_info(info: Any, around: Surroundings) -> Any:
+    return type(info), (getattr(torch, info.dtype),)
+
+
+def _overload(operator: Any, around: Surroundings) -> Any:
+    return remade.operator_of, (*operator._schema.name.split("::"), operator._overloadname)
+
+
+def _packet(packet: Any, around: Surroundings) -> Any:
+    return remade.operator_of, tuple(packet._qualified_op_name.split("::"))
+
+
+def _operators(namespace: Any, around: Surroundings) -> Any:
+    return remade.operator_of, (namespace.name,)
+
+
+def _script_function(function: Any, around: Surroundings) -> Any:
+    return Packaged(load_script_module, (around.attach(script_bytes(function)),))
+
+
+def _program(program: Any, around: Surroundings) -> Any:
+    return Packaged(remade.exported_program, (around.attach(remade.program_bytes(program)),))
+
+
+TORCH: tuple[Row, ...] = (
+    Substitute(
+        "`torch.Generator`",
+        (torch.Generator,),
+        BY_NAME + "its device and its state; `torch.default_generator` is that of the process",
+        "one that goes on with the same numbers",
+        by_name=True,
+    ),
+    Substitute(
+        "`torch.memory_format`, `layout`, `qscheme`, `dtype`, `device`, `Size`, `Tag`",
+        (torch.memory_format,),
+        "the name, or the value",
+        "the same",
+        _named_by_torch,
+    ),
+    Substitute(
+        "`torch.finfo`, `torch.iinfo`",
+        (torch.finfo, torch.iinfo),
+        "the dtype",
+        "the same",
+        _type_info,
+    ),
+    Substitute(
+        "enums of torch, such as `ReduceOp`, `SDPBackend`, `ProfilerActivity`",
+        (),
+        "the name",
+        "the same",
+    ),
+    Substitute(
+        "built-in functions and methods, such as `torch.add`, `torch.Tensor.add`",
+        (),
+        "the name",
+        "the same",
+    ),
+    Substitute(
+        "operators: `torch.ops.aten.add`, its overloads, `torch.ops.aten`",
+        ("torch._ops.OpOverload",),
+        "the name; what registers it has to be loaded with the package",
+        "the same",
+        _overload,
+        subclasses=True,
+    ),
+    Substitute("", ("torch._ops.OpOverloadPacket",), "", "", _packet, subclasses=True),
+    Substitute("", ("torch._ops._OpNamespace",), "", "", _operators),
+    Substitute(
+        "functions of `torch.jit.script` and `trace`",
+        (torch.jit.ScriptFunction,),
+        "the name, if a module of the model holds them; else what `torch.jit.save` writes",
+        "the same; or a ScriptModule that is called alike",
+        _script_function,
+        by_name=True,
+    ),
+    Substitute(
+        "`torch.export.ExportedProgram`",
+        ("torch.export.exported_program.ExportedProgram",),
+        "what `torch.export.save` writes; it shares no tensors with other objects",
+        "the same",
+        _program,
+    ),
+    Substitute(
+        "modules and functions of `torch.compile`",
+        (),
+        "what they are made of; nothing that was compiled",
+        "the same, compiled again when called",
+    ),
+)
+"""Rows for torch; those without a title belong to the row above them."""

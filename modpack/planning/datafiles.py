@@ -1,0 +1,140 @@
+"""Which files may go into a package without anybody naming them, and how many bytes of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+__all__ = [
+    "MOST_BYTES_OF_A_FILE",
+    "MOST_BYTES_UNNAMED",
+    "Budget",
+    "files_below",
+    "is_code",
+    "is_compiled",
+    "is_data_like",
+    "is_loadable",
+    "is_private",
+    "is_tests",
+]
+
+MOST_BYTES_OF_A_FILE = 64 * 2**20
+"""A larger file is left out, with a warning: it is more likely a checkpoint than a vocabulary."""
+MOST_BYTES_OF_ALL = 256 * 2**20
+MOST_BYTES_UNNAMED = 8 * 2**20
+"""The same for a file of the user's that no source names, but that lies where one reads."""
+
+_CODE = (".py", ".pyc", ".pyo", ".pyi", ".pyx", ".pxd", ".pxi", ".pyw", ".ipynb")
+_LOADABLE = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*$")
+_FOR_LINKERS = (".a", ".lib", ".o", ".obj", ".exe")
+_DATA = frozenset(
+    {".bin", ".bpe", ".cfg", ".conf", ".csv", ".dat", ".gz", ".html", ".ini", ".j2", ".jinja"}
+    | {".jinja2", ".json", ".jsonl", ".md", ".model", ".npy", ".npz", ".pkl", ".properties", ".pt"}
+    | {".pth", ".rst", ".safetensors", ".spm", ".svg", ".template", ".tmpl", ".toml", ".tsv"}
+    | {".txt", ".vocab", ".xml", ".yaml", ".yml", ".zip"}
+)
+_KEYS = frozenset({".crt", ".der", ".jks", ".kdbx", ".key", ".keystore", ".p12", ".pem", ".pfx"})
+_SECRETS = re.compile(
+    r"(.*\.env|id_(rsa|dsa|ecdsa|ed25519)|.*credentials?|.*secrets?|passwords?|.*api_?keys?)"
+    r"(\.[a-z0-9]+)?",
+    re.IGNORECASE,
+)
+_NOT_DATA = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
+_TESTS = frozenset({"test", "tests"})
+_MOST_FILES_LISTED = 10_000
+
+
+def is_code(name: str) -> bool:
+    """Whether a file is code in Python, in any form: it goes along as a module or not at all."""
+    return name.lower().endswith(_CODE)
+
+
+def is_compiled(name: str) -> bool:
+    """Whether a file is machine code.
+
+    >>> is_compiled("libx.so.1"), is_compiled("kernel.cu")
+    (True, False)
+    """
+    return is_loadable(name) or name.lower().endswith(_FOR_LINKERS)
+
+
+def is_loadable(name: str) -> bool:
+    """Whether a file is an extension module, or a shared library."""
+    return _LOADABLE.search(name.lower()) is not None
+
+
+def is_data_like(name: str) -> bool:
+    """Whether a file looks like something that code reads, by its name alone."""
+    return PurePosixPath(name.lower()).suffix in _DATA or ("." not in name and name.isupper())
+
+
+def is_private(path: str) -> bool:
+    """Whether a path is hidden, or looks like a secret: such files never go along by themselves.
+
+    >>> is_private("pkg/.env"), is_private("pkg/server.key"), is_private("pkg/words.txt")
+    (True, True, False)
+    """
+    *folders, name = path.split("/")
+    if any(part.startswith(".") and part != ".." for part in (*folders, name)):
+        return True
+    return PurePosixPath(name.lower()).suffix in _KEYS or bool(_SECRETS.fullmatch(name))
+
+
+def is_tests(folders: str) -> bool:
+    """Whether a path below a package leads into its tests."""
+    return not _TESTS.isdisjoint(folders.split("/")[:-1])
+
+
+def files_below(folder: Path, deep: bool = True) -> Iterator[Path]:
+    """The data files in a folder, sorted; folders with code of their own are not entered.
+
+    Args:
+        folder: the folder.
+        deep: whether to look into its subfolders.
+    """
+    listed = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(n for n in folders if deep and _is_entered(Path(place, n)))
+        for name in sorted(names):
+            listed += 1
+            if listed > _MOST_FILES_LISTED:
+                return
+            if not (is_code(name) or is_compiled(name) or is_private(name)):
+                yield Path(place, name)
+
+
+def _is_entered(folder: Path) -> bool:
+    is_hidden = folder.name.startswith(".") or folder.name in _NOT_DATA
+    has_own_code = (folder / "__init__.py").exists() or (folder / "pyvenv.cfg").exists()
+    return not (is_hidden or has_own_code or folder.is_symlink())
+
+
+class Budget:
+    """Counts the bytes of the files that go along.
+
+    Attributes:
+        left_out: the files that were too large, with their sizes in bytes, by owner.
+    """
+
+    def __init__(self) -> None:
+        self.left_out: dict[str, dict[Path, int]] = {}
+        self._left = MOST_BYTES_OF_ALL
+
+    def admits(self, file: Path, owner: str = "", most: int = MOST_BYTES_OF_A_FILE) -> bool:
+        """Whether there is room for a file, which is then taken off what is left.
+
+        Args:
+            file: the file; what is none, or cannot be read, is not admitted.
+            owner: the module or distribution that it belongs to.
+            most: the most bytes that it may have.
+        """
+        if not file.is_file() or not os.access(file, os.R_OK):
+            return False
+        size = file.stat().st_size
+        if size > min(most, self._left):
+            self.left_out.setdefault(owner, {})[file] = size
+            return False
+        self._left -= size
+        return True

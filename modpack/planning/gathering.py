@@ -1,0 +1,299 @@
+"""One pass over a plan: which files and metadata go along with its interned modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modpack.core.actions import Action
+from modpack.core.names import join_record, package_folder, root_of
+from modpack.core.plan import (
+    Decision,
+    FileKind,
+    Note,
+    NoteKind,
+    PlannedDistribution,
+    PlannedFile,
+)
+from modpack.planning.beside import Offer, files_beside
+from modpack.planning.datafiles import (
+    Budget,
+    files_below,
+    is_code,
+    is_compiled,
+    is_loadable,
+    is_tests,
+)
+from modpack.planning.homes import Home, Homes, Installed
+from modpack.resolution.contents import metadata_folder
+from modpack.resolution.distributions import RUNTIME_ROOTS, Distribution, normalised
+
+__all__ = ["Gathering", "Holdings", "interned", "is_data"]
+
+_KEPT = "the package that the code comes from holds it"
+_KNOWN_WITHOUT_CODE = ("METADATA", "WHEEL", "top_level.txt")
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What goes along with interned code.
+
+    Attributes:
+        files: the files, by record.
+        distributions: the distributions whose metadata is among them.
+        notes: what was left out, and why.
+    """
+
+    files: tuple[PlannedFile, ...] = ()
+    distributions: tuple[PlannedDistribution, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+def interned(decisions: Mapping[str, Decision]) -> list[str]:
+    """The interned modules, sorted."""
+    return sorted(m for m, d in decisions.items() if d.action is Action.INTERN)
+
+
+class Gathering:
+    """Collects what goes along; use it once.
+
+    Args:
+        decisions: what happens to each module.
+        homes: where modules are on this machine.
+        native: whether compiled files of distributions with interned modules go along.
+    """
+
+    def __init__(self, decisions: Mapping[str, Decision], homes: Homes, native: bool) -> None:
+        self._decisions = decisions
+        self._homes = homes.of(interned(decisions))
+        self._walker = homes.walker
+        self._host = homes.host
+        self._native = native
+        self._files: dict[str, PlannedFile] = {}
+        self._distributions: dict[str, PlannedDistribution] = {}
+        self._budget = Budget()
+        self._notes: list[Note] = []
+
+    def all(self, asked: Iterable[PlannedFile], asked_metadata: Mapping[str, str]) -> Holdings:
+        """Everything that goes along.
+
+        Args:
+            asked: files that were asked for.
+            asked_metadata: names of distributions whose metadata was asked for, and who asks.
+        """
+        groups = self._by_distribution()
+        if self._native:
+            self._take_compiled_modules()
+        for (installed, distribution), homes in groups:
+            self._take_metadata(installed, distribution, homes)
+            if not distribution.editable:
+                self._take_listed(installed, distribution, homes)
+                if self._native:
+                    self._take_libraries(installed, distribution)
+        for (installed, distribution), _ in groups:
+            self._take_requirements(installed, distribution)
+        for offer in files_beside(self._homes, self._walker, self._notes):
+            self._take_offered(offer)
+        for offer in _kept(self._homes.values()):
+            self._take_offered(offer)
+        for file in asked:
+            self._files.setdefault(file.record, file)
+        for name, why in asked_metadata.items():
+            self._take_name_and_version(self._host, name, why)
+        self._keep_metadata()
+        self._notes += _left_out(self._budget)
+        files = tuple(self._files[record] for record in sorted(self._files))
+        distributions = tuple(self._distributions[n] for n in sorted(self._distributions))
+        return Holdings(files, distributions, tuple(dict.fromkeys(self._notes)))
+
+    def _by_distribution(self) -> list[tuple[tuple[Installed, Distribution], list[Home]]]:
+        groups: dict[tuple[int, str], list[Home]] = {}
+        for home in self._homes.values():
+            if home.distribution is not None:
+                key = id(home.installed), home.distribution.name
+                groups.setdefault(key, []).append(home)
+        return [
+            ((homes[0].installed, homes[0].distribution), homes)
+            for homes in groups.values()
+            if homes[0].distribution is not None
+        ]
+
+    # -- metadata ----------------------------------------------------------------------------
+
+    def _take_metadata(
+        self, installed: Installed, distribution: Distribution, homes: Sequence[Home]
+    ) -> None:
+        contents = installed.contents_of(distribution)
+        modules = tuple(home.module for home in homes)
+        names = tuple(contents.metadata) if contents is not None else ()
+        self._describe(installed, distribution, modules, names, "its modules are interned")
+
+    def _take_requirements(self, installed: Installed, distribution: Distribution) -> None:
+        """Let packaged code see what its distribution requires, as it is installed here."""
+        for name in sorted(distribution.requires):
+            self._take_name_and_version(installed, name, f"{distribution.name} requires it")
+
+    def _take_name_and_version(self, installed: Installed, name: str, why: str) -> None:
+        found = installed.named(name)
+        if found is not None and not self._comes_from_host(found):
+            self._describe(installed, found, (), _KNOWN_WITHOUT_CODE, why)
+
+    def _keep_metadata(self) -> None:
+        """Keep what packages know of distributions without having code of them."""
+        homes = {id(home.installed): home for home in self._homes.values()}
+        for home in homes.values():
+            for file in sorted(home.package.tree.glob("*.dist-info")) if home.package else ():
+                if not (file / "RECORD").exists():
+                    name = file.name.removesuffix(".dist-info").rpartition("-")[0]
+                    self._take_name_and_version(home.installed, name, _KEPT)
+
+    def _comes_from_host(self, distribution: Distribution) -> bool:
+        """Whether the packaged code will use the copy where it is loaded."""
+        name = normalised(distribution.name)
+        return name in RUNTIME_ROOTS or name in self._externs
+
+    def _describe(
+        self,
+        installed: Installed,
+        distribution: Distribution,
+        modules: tuple[str, ...],
+        names: tuple[str, ...],
+        why: str,
+    ) -> None:
+        key = normalised(distribution.name)
+        contents = installed.contents_of(distribution)
+        if contents is None or "METADATA" not in contents.metadata or key in self._distributions:
+            return
+        folder = metadata_folder(distribution.name, distribution.version)
+        self._distributions[key] = PlannedDistribution(
+            distribution.name, distribution.version, folder, modules
+        )
+        for name in names:
+            if name in contents.metadata:
+                source = str(contents.metadata[name])
+                record = f"{folder}/{name}"
+                owner = distribution.name
+                file = PlannedFile(record, source, owner, why, FileKind.METADATA)
+                self._files[record] = file
+
+    @property
+    def _externs(self) -> frozenset[str]:
+        """The normalised names of the distributions that stay where the package is loaded."""
+        if self._known_externs is None:
+            self._known_externs = frozenset(self._find_externs())
+        return self._known_externs
+
+    _known_externs: frozenset[str] | None = None
+
+    def _find_externs(self) -> Iterator[str]:
+        asked: set[str] = set()
+        for module, decision in self._decisions.items():
+            is_extern = decision.action is Action.EXTERN and decision.location is not None
+            if is_extern and root_of(module) not in asked:
+                found = self._host.distribution_of(module, decision.location)
+                if found is not None:
+                    asked.add(root_of(module))
+                    yield normalised(found.name)
+
+    # -- files -------------------------------------------------------------------------------
+
+    def _take_listed(
+        self, installed: Installed, distribution: Distribution, homes: Sequence[Home]
+    ) -> None:
+        """The files that a distribution lists in the folders of its interned packages."""
+        contents = installed.contents_of(distribution)
+        if contents is None:
+            return
+        folders = {home.folder: home.record_folder for home in homes if home.record_folder}
+        listed = [contents.folder / name for name in contents.listed]
+        if not listed:
+            listed = [file for folder in folders for file in files_below(folder)]
+        packages = {file.parent for file in listed if file.name == "__init__.py"}
+        for file in listed:
+            place = next((p for p in file.parents if p in packages or p in folders), None)
+            if place not in folders:
+                continue
+            path = file.relative_to(place).as_posix()
+            record = join_record(folders[place], path)
+            if _is_listed_data(path):
+                why = f"{distribution.name} lists it beside interned code"
+                self._take_offered(Offer(file, record, distribution.name, why))
+            elif self._native and is_loadable(file.name) and not is_tests(path):
+                self._take_compiled(record, file, distribution.name, "interned code may load it")
+
+    def _take_compiled_modules(self) -> None:
+        for home in self._homes.values():
+            if is_compiled(home.file.name):
+                package = home.module.rpartition(".")[0]
+                record = join_record(package_folder(package), home.file.name)
+                self._take_compiled(record, home.file, home.module, "it is interned")
+
+    def _take_libraries(self, installed: Installed, distribution: Distribution) -> None:
+        """The shared libraries that a distribution keeps in a folder beside its packages."""
+        contents = installed.contents_of(distribution)
+        for name in contents.listed if contents is not None else ():
+            if name.partition("/")[0].endswith(".libs") and contents is not None:
+                why = "compiled modules need it"
+                self._take_compiled(name, contents.folder / name, distribution.name, why)
+
+    def _take_compiled(self, record: str, file: Path, owner: str, why: str) -> None:
+        if file.is_file() and record not in self._files:
+            self._files[record] = PlannedFile(record, str(file), owner, why, FileKind.COMPILED)
+
+    def _take_offered(self, offer: Offer) -> None:
+        known = self._files.get(offer.record)
+        if known is not None:
+            if known.source != str(offer.file):
+                self._notes.append(_in_the_way(offer, known))
+            return
+        if self._budget.admits(offer.file, offer.owner, offer.most):
+            file = PlannedFile(offer.record, str(offer.file), offer.owner, offer.why)
+            self._files[offer.record] = file
+
+
+def _kept(homes: Iterable[Home]) -> Iterator[Offer]:
+    """What packages hold for the code that is taken from them, whatever the evidence was."""
+    homes = list(homes)
+    owners = {id(h.package): set[str]() for h in homes}
+    for home in homes:
+        owners[id(home.package)].add(home.module)
+        if home.distribution is not None:
+            owners[id(home.package)].add(home.distribution.name)
+    for package in {id(h.package): h.package for h in homes if h.package is not None}.values():
+        for record, owner in package.data_files().items():
+            if owner in owners[id(package)]:
+                yield Offer(package.tree / record, record, owner, _KEPT)
+
+
+def is_data(name: str) -> bool:
+    """Whether a file can go along as data: it is no code in any form."""
+    return not (is_code(name) or is_compiled(name))
+
+
+def _is_listed_data(path: str) -> bool:
+    """Whether a distribution's file, named relative to an interned package, is data."""
+    is_hidden = any(part.startswith(".") for part in path.split("/"))
+    is_for_tools = path.endswith("py.typed")  # PEP 561: only type checkers look at it
+    return is_data(path) and not (
+        is_hidden or is_for_tools or is_tests(path) or "__pycache__/" in path
+    )
+
+
+def _in_the_way(offer: Offer, known: PlannedFile) -> Note:
+    text = (
+        f"{offer.file} is left out: it would be {offer.record} in the package, as {known.source} "
+        "is. Move one of them into a package's folder"
+    )
+    return Note(NoteKind.FILES_LEFT_OUT, offer.owner, text)
+
+
+def _left_out(budget: Budget) -> Iterator[Note]:
+    for owner, files in budget.left_out.items():
+        shown = ", ".join(f"{file} ({size / 2**20:,.0f} MiB)" for file, size in files.items())
+        yield Note(
+            NoteKind.FILES_LEFT_OUT,
+            owner,
+            f"left out for their size, although code of {owner} may read them: {shown}. If it "
+            "does, save them: save_binary(package, name, contents)",
+        )

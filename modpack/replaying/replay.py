@@ -1,0 +1,111 @@
+"""Repeating a stored trial here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from modpack.archive.manifest import read_manifest
+from modpack.archive.reader import open_archive
+from modpack.core.planjson import Json
+from modpack.core.trialrecord import TrialRecord
+from modpack.errors import ModpackError
+from modpack.report.recorded import read_trial
+
+__all__ = ["Replay", "replay"]
+
+_LIMIT_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of repeating a package's trial.
+
+    Attributes:
+        file: the package, as the user named it.
+        passed: whether it loaded and computed what was recorded.
+        recorded: the trial as it was when the package was made.
+        reason: why it did not pass, in one sentence; empty if it did.
+        details: lines that show it.
+        log: the end of what was written to stdout and stderr, if it did not pass.
+        seconds: how long it took.
+    """
+
+    file: str
+    passed: bool
+    recorded: TrialRecord
+    reason: str = ""
+    details: tuple[str, ...] = ()
+    log: str = ""
+    seconds: float = 0.0
+
+
+def replay(path: str | os.PathLike[str], *, limit_seconds: float = _LIMIT_SECONDS) -> Replay:
+    """Repeat here the trial that is stored in a package, in a clean interpreter.
+
+    It loads the package, runs it on the stored inputs under the recorded conditions (random
+    states, threads, modes), and compares the output with the stored one. What was hidden when
+    the package was made is hidden again. This runs the package's code: replay only what you trust.
+
+    Args:
+        path: a package file, or the folder of an unzipped package.
+        limit_seconds: when to give up.
+
+    Returns:
+        What came of it. That it did not pass is no exception.
+
+    Raises:
+        TypeError: it is no path.
+        ArchiveError: it is no package, or a damaged one.
+        ModpackError: no trial is stored in it.
+    """
+    from modpack.trial.explaining import explained
+    from modpack.trial.hiding import Hidden
+    from modpack.trial.process import perform
+
+    recorded = _recorded(path)
+    hidden = Hidden(recorded.hidden, recorded.hidden_distributions)
+    job: dict[str, Json] = {
+        "package": str(Path(path).absolute()),
+        "namespace": recorded.namespace,
+        "cases": recorded.to_json()["cases"],
+        "hidden": hidden.to_json(),
+        "path": [str(Path(entry or Path.cwd()).absolute()) for entry in sys.path],
+        "eagerness": 0,
+        "operators": list(recorded.operators),
+    }
+    verdict = perform(job, _no_answer, limit_seconds)
+    unstable = {case.number: case for case in recorded.cases if not case.deterministic}
+    differences = [
+        difference
+        for number, difference in verdict.differences
+        if number not in unstable
+        or (difference.is_structural and difference.path not in unstable[number].unstable)
+    ]
+    file = os.fspath(path)
+    if verdict.failure is None and not differences:
+        return Replay(file, True, recorded, seconds=verdict.seconds)
+    why = explained(verdict, differences)
+    return Replay(file, False, recorded, why.reason, why.details, why.log, verdict.seconds)
+
+
+def _recorded(path: str | os.PathLike[str]) -> TrialRecord:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path must be a path, not {type(path).__name__}")
+    with open_archive(path) as archive:
+        manifest = read_manifest(archive)
+        recorded = read_trial(archive, manifest) if manifest is not None else None
+        if recorded is None:
+            raise ModpackError(
+                f"{archive.source} holds no trial that could be repeated. Remedy: give "
+                "example_inputs when saving"
+            )
+        return recorded
+
+
+def _no_answer(question: Mapping[str, object]) -> dict[str, Json]:
+    """Nothing is added to a package that is there already."""
+    return {"files": {}, "externs": [], "names": []}

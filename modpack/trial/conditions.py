@@ -1,0 +1,123 @@
+"""What a computation depends on besides model and input: random states, modes, threads.
+
+Recorded in one interpreter and put in place in another, so that both compute the same bits.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+
+import torch
+
+from modpack.core.planjson import Json
+
+__all__ = ["applied", "conditions_now", "preserved_random_states", "restored_random_states"]
+
+
+def conditions_now() -> dict[str, Json]:
+    """What holds in this thread now, as a record."""
+    return {
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "autocast": _autocast(),
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "default_device": str(torch.get_default_device()),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "mkldnn": bool(torch.backends.mkldnn.enabled),
+        "threads": torch.get_num_threads(),
+        "random": _random_states(),
+    }
+
+
+@contextmanager
+def applied(conditions: dict[str, Any]) -> Iterator[None]:
+    """Put recorded conditions in place; for a process that does nothing else."""
+    torch.set_num_threads(conditions["threads"])
+    torch.set_default_dtype(getattr(torch, conditions["default_dtype"]))
+    torch.set_float32_matmul_precision(conditions["matmul_precision"])
+    torch.backends.mkldnn.enabled = conditions["mkldnn"]
+    torch.use_deterministic_algorithms(
+        conditions["deterministic"], warn_only=conditions["deterministic_warn_only"]
+    )
+    with ExitStack() as modes:
+        if conditions["default_device"] != "cpu":
+            modes.enter_context(torch.device(conditions["default_device"]))
+        for device, dtype in conditions["autocast"].items():
+            modes.enter_context(torch.autocast(device, getattr(torch, dtype)))
+        modes.enter_context(torch.set_grad_enabled(conditions["grad"]))
+        if conditions["inference"]:
+            modes.enter_context(torch.inference_mode())
+        _set_random_states(conditions["random"])
+        yield
+
+
+@contextmanager
+def preserved_random_states() -> Iterator[None]:
+    """Random numbers go on afterwards as if nothing had been drawn within the block."""
+    before = _random_states()
+    try:
+        yield
+    finally:
+        _set_random_states(before)
+
+
+@contextmanager
+def restored_random_states(conditions: dict[str, Any]) -> Iterator[None]:
+    """Draw the random numbers within the block that were drawn when these were recorded."""
+    with preserved_random_states():
+        _set_random_states(conditions["random"])
+        yield
+
+
+def _autocast() -> dict[str, Json]:
+    """The devices on which autocast is on, with its dtype."""
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    return {
+        device: str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        for device in devices
+        if torch.is_autocast_enabled(device)
+    }
+
+
+def _random_states() -> dict[str, Json]:
+    states: dict[str, Json] = {
+        "torch": _encoded(torch.get_rng_state()),
+        "python": cast(Json, _listed(random.getstate())),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states["cuda"] = [_encoded(state) for state in torch.cuda.get_rng_state_all()]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "random"):
+        kind, keys, *rest = numpy.random.get_state()
+        states["numpy"] = [kind, keys.tolist(), *rest]
+    return states
+
+
+def _set_random_states(states: dict[str, Any]) -> None:
+    torch.set_rng_state(_decoded(states["torch"]))
+    version, internal, following = states["python"]
+    random.setstate((version, tuple(internal), following))
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(list(map(_decoded, states["cuda"])))
+    numpy = sys.modules.get("numpy")
+    if "numpy" in states and numpy is not None:
+        numpy.random.set_state(tuple(states["numpy"]))
+
+
+def _listed(value: object) -> object:
+    return [_listed(part) for part in value] if isinstance(value, tuple) else value
+
+
+def _encoded(state: torch.Tensor) -> str:
+    return base64.b64encode(bytes(state.tolist())).decode("ascii")
+
+
+def _decoded(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)

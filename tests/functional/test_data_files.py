@@ -1,0 +1,354 @@
+"""Files that code reads beside it go along, and no others."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from modpack import PackageExporter, PackageImporter, sys_importer
+from modpack.core.plan import FileKind, NoteKind, Plan
+
+READERS = """
+    import glob, gzip, importlib.resources, json, os, pkgutil
+    from importlib.resources import files
+    from pathlib import Path
+
+    here = Path(__file__).parent
+    found = {
+        "pathlib": (here / "words.txt").read_text(),
+        "os.path": open(os.path.join(os.path.dirname(__file__), "words.txt")).read(),
+        "resources": (files("reader") / "conf" / "a.json").read_text(),
+        "of a folder": files("reader.conf").joinpath("a.json").read_text(),
+        "pkgutil": pkgutil.get_data(__name__, "words.txt").decode(),
+        "glob": sorted(os.path.basename(p) for p in glob.glob(str(here / "conf" / "*.json"))),
+        "listed": sorted(p.name for p in here.joinpath("conf").iterdir()),
+        "gzip": gzip.open(here / "big.txt.gz", "rt").read(),
+        "own name": open(f"{here}/VERSION").read(),
+    }
+"""
+FOUND = {
+    "pathlib": "a b",
+    "os.path": "a b",
+    "resources": "{}",
+    "of a folder": "{}",
+    "pkgutil": "a b",
+    "glob": ["a.json", "b.json"],
+    "listed": ["a.json", "b.json"],
+    "gzip": "much",
+    "own name": "7",
+}
+
+
+def reader_files() -> dict[str, str | bytes]:
+    return {
+        "reader/__init__.py": READERS,
+        "reader/words.txt": "a b",
+        "reader/conf/a.json": "{}",
+        "reader/conf/b.json": "[]",
+        "reader/big.txt.gz": gzip.compress(b"much"),
+        "reader/VERSION": "7",
+    }
+
+
+def written(root: Path, files: dict[str, str | bytes]) -> None:
+    for name, content in files.items():
+        place = root / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def plan_of(*modules: str, policy: str = "hermetic") -> Plan:
+    with PackageExporter(None) as exporter:
+        exporter.use_policy(policy)
+        for module in modules:
+            exporter.save_module(module)
+        return exporter.plan()
+
+
+def data_of(plan: Plan) -> list[str]:
+    return [file.record for file in plan.files if file.kind is FileKind.DATA]
+
+
+def notes_of(plan: Plan, kind: NoteKind) -> list[str]:
+    return [note.text for note in plan.notes if note.kind is kind]
+
+
+@pytest.mark.parametrize("namespace", ["private", "process"])
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_every_way_to_read_a_file_beside_the_code_works_where_the_code_is_not_installed(
+    installed, project, clean_python, tmp_path, namespace, is_installed
+):
+    if is_installed:
+        installed("reader", reader_files())
+    else:
+        root = project({"reader/__init__.py": READERS})
+        written(root, {n: c for n, c in reader_files().items() if not n.endswith(".py")})
+    with PackageExporter(tmp_path / "reader.pt") as exporter:
+        exporter.use_policy("hermetic")
+        exporter.save_module("reader")
+    done = clean_python(
+        """
+        import json, modpack
+        importer = modpack.PackageImporter(path, namespace=namespace)
+        print(json.dumps(importer.import_module("reader").found))
+        """,
+        path=tmp_path / "reader.pt",
+        namespace=namespace,
+    )
+    assert json.loads(done.stdout) == FOUND
+
+
+def test_of_a_distribution_goes_along_what_lies_in_the_folders_of_interned_packages(installed):
+    installed(
+        "shop",
+        {
+            "shop/__init__.py": "from shop import till",
+            "shop/till/__init__.py": "",
+            "shop/till/coins.csv": "1,2",
+            "shop/till/deep/er/notes.csv": "5",
+            "shop/unused/__init__.py": "",
+            "shop/unused/big.csv": "0",
+            "shop/tests/expected.csv": "0",
+            "shop/module.pyi": "",
+            "shop/fast.so": b"\x7fELF",
+            "shop_docs/manual.txt": "read me",
+            "../../bin/shop": "#!python",
+        },
+    )
+    with PackageExporter(None) as exporter:
+        exporter.intern("shop.**")
+        exporter.save_module("shop")
+        plan = exporter.plan()
+    assert data_of(plan) == ["shop/till/coins.csv", "shop/till/deep/er/notes.csv"]
+    assert {file.owner for file in plan.files} == {"shop"}
+
+
+def test_a_file_of_a_distribution_outside_its_packages_goes_along_if_the_source_names_it(installed):
+    installed(
+        "shop",
+        {
+            "shop/__init__.py": """
+                from pathlib import Path
+                prices = Path(__file__).parents[1] / "shop_data" / "prices.csv"
+            """,
+            "shop_data/prices.csv": "1",
+            "shop_data/other.csv": "1",
+        },
+    )
+    assert data_of(plan_of("shop")) == ["shop_data/prices.csv"]
+
+
+def test_of_ones_own_code_goes_along_only_what_the_source_names(project):
+    project(
+        {
+            "mine.py": """
+                import json, os
+                with open(os.path.join(os.path.dirname(__file__), "settings.json")) as file:
+                    settings = json.load(file)
+            """,
+            "settings.json": "{}",
+            "measurements.json": "[1, 2, 3]",
+            ".env": "TOKEN=1",
+        }
+    )
+    plan = plan_of("mine")
+    assert data_of(plan) == ["settings.json"]
+    assert plan.files[0].why == "mine names it (line 3)"
+
+
+def test_a_name_that_a_helper_gets_is_found_as_well(project):
+    project(
+        {
+            "mine/__init__.py": """
+                from pathlib import Path
+
+                def words(name):
+                    return (Path(__file__).parent / "lists" / name).read_text()
+
+                english = words("english.txt")
+            """,
+            "mine/lists/english.txt": "a",
+            "mine/lists/french.txt": "un",
+        }
+    )
+    assert data_of(plan_of("mine")) == ["mine/lists/english.txt", "mine/lists/french.txt"]
+
+
+def test_a_path_that_another_module_reads_from_is_followed(project):
+    project(
+        {
+            "mine/__init__.py": "",
+            "mine/paths.py": """
+                from pathlib import Path
+                MODELS = Path(__file__).parent / "models"
+            """,
+            "mine/load.py": "from mine.paths import MODELS\nall = list(MODELS.glob('*.json'))\n",
+            "mine/models/small.json": "{}",
+        }
+    )
+    assert data_of(plan_of("mine.load")) == ["mine/models/small.json"]
+
+
+def test_code_that_names_no_place_takes_nothing_along(project):
+    project({"mine/__init__.py": "name = 'table.json'", "mine/table.json": "{}"})
+    assert data_of(plan_of("mine")) == []
+
+
+@pytest.mark.parametrize(
+    "name", [".env", "service.key", "id_rsa", "credentials.json", "secrets.yaml", "prod.env"]
+)
+def test_what_looks_like_a_secret_never_goes_along_by_itself(project, name):
+    project(
+        {
+            "mine/__init__.py": f"""
+                from pathlib import Path
+                here = Path(__file__).parent
+                secret = here / "{name}"
+                everything = list((here / "conf").iterdir())
+            """,
+            f"mine/{name}": "hush",
+            f"mine/conf/{name}": "hush",
+        }
+    )
+    plan = plan_of("mine")
+    assert data_of(plan) == []
+    assert f"{name} looks like a secret" in notes_of(plan, NoteKind.FILES_LEFT_OUT)[0]
+
+
+def test_a_folder_is_taken_without_caches_environments_and_code(project):
+    project(
+        {
+            "mine/__init__.py": """
+                from pathlib import Path
+                all = Path(__file__).parent / "assets"
+            """,
+            "mine/assets/a.yaml": "",
+            "mine/assets/deep/b.yaml": "",
+            "mine/assets/script.py": "",
+            "mine/assets/.git/config": "",
+            "mine/assets/venv/pyvenv.cfg": "",
+            "mine/assets/venv/lib/c.yaml": "",
+            "mine/assets/node_modules/d.yaml": "",
+        }
+    )
+    assert data_of(plan_of("mine")) == ["mine/assets/a.yaml", "mine/assets/deep/b.yaml"]
+
+
+def test_a_file_that_is_too_large_is_left_out_with_a_warning(installed):
+    site = installed("shop", {"shop/__init__.py": "", "shop/weights.bin": ""})
+    with (site / "shop/weights.bin").open("wb") as file:
+        file.truncate(65 * 2**20)
+    plan = plan_of("shop")
+    assert data_of(plan) == []
+    (note,) = notes_of(plan, NoteKind.FILES_LEFT_OUT)
+    assert "weights.bin (65 MiB)" in note
+    assert "save_binary" in note
+
+
+def test_what_lies_beside_a_loose_script_is_not_guessed_but_told(project):
+    project(
+        {
+            "mine.py": """
+                import os, sys
+                def load(name):
+                    return open(os.path.join(os.path.dirname(__file__), name)).read()
+            """,
+            "diary.txt": "dear diary",
+        }
+    )
+    plan = plan_of("mine")
+    assert data_of(plan) == []
+    (note,) = [note for note in plan.notes if note.kind is NoteKind.FILES_UNKNOWN]
+    assert "diary.txt" in note.text
+    assert note.place is not None and note.place.endswith("mine.py:4")
+
+
+def test_what_the_user_saved_comes_before_the_file_of_that_name(project, tmp_path):
+    project(
+        {
+            "mine/__init__.py": """
+                from pathlib import Path
+                mode = (Path(__file__).parent / "mode.txt").read_text()
+            """,
+            "mine/mode.txt": "development",
+        }
+    )
+    with PackageExporter(tmp_path / "mine.pt") as exporter:
+        exporter.use_policy("pinned")
+        exporter.save_module("mine")
+        exporter.save_text("mine", "mode.txt", "production")
+    assert PackageImporter(tmp_path / "mine.pt").import_module("mine").mode == "production"
+
+
+def test_two_projects_with_a_file_of_one_name_at_their_tops_are_told_apart(project):
+    source = "from pathlib import Path\ntext = (Path(__file__).parent / 'words.txt').read_text()\n"
+    project({"one.py": source, "words.txt": "1"})
+    project({"two.py": source, "words.txt": "2"})
+    plan = plan_of("one", "two")
+    assert data_of(plan) == ["words.txt"]
+    assert "two" in notes_of(plan, NoteKind.FILES_LEFT_OUT)[0]
+
+
+def test_a_folder_given_as_source_brings_the_files_that_it_reads(project, tmp_path):
+    root = project({"elsewhere/net/__init__.py": READERS})
+    files = {n: c for n, c in reader_files().items() if not n.endswith(".py")}
+    written(root / "elsewhere", {n.replace("reader/", "net/"): c for n, c in files.items()})
+    with PackageExporter(None) as exporter:
+        exporter.save_source_file("reader", root / "elsewhere" / "net")
+        records = data_of(exporter.plan())
+    assert "reader/words.txt" in records
+    assert "reader/conf/b.json" in records
+
+
+def test_files_go_along_again_when_a_loaded_package_is_exported(installed, tmp_path):
+    installed("reader", reader_files())
+    first, second = tmp_path / "first.pt", tmp_path / "second.pt"
+    with PackageExporter(first) as exporter:
+        exporter.use_policy("hermetic")
+        exporter.save_module("reader")
+    importer = PackageImporter(first)
+    with PackageExporter(second, importer=[importer, sys_importer]) as exporter:
+        exporter.use_policy("hermetic")
+        exporter.save_module("reader")
+    assert PackageImporter(second).import_module("reader").found == FOUND
+    assert _records(second) == _records(first)
+
+
+def test_a_file_that_only_a_trial_asked_for_goes_along_again_too(project, tmp_path):
+    project({"mine/__init__.py": "", "mine/odd": "odd"})
+    first, second = tmp_path / "first.pt", tmp_path / "second.pt"
+    with PackageExporter(first) as exporter:
+        exporter.use_policy("pinned")
+        exporter.save_module("mine")
+        assert exporter._planner.add_file("mine/odd", "the trial read it")
+    importer = PackageImporter(first)
+    with PackageExporter(second, importer=[importer, sys_importer]) as exporter:
+        exporter.use_policy("pinned")
+        exporter.save_module("mine")
+    assert PackageImporter(second).load_text("mine", "odd") == "odd"
+
+
+def test_equal_exports_with_files_are_equal_bytes(installed, tmp_path):
+    installed("reader", reader_files(), metadata={"direct_url.json": '{"url": "file:///home/me"}'})
+    for name in ("a", "b"):
+        with PackageExporter(tmp_path / name) as exporter:
+            exporter.use_policy("hermetic")
+            exporter.save_module("reader")
+    assert _contents(tmp_path / "a") == _contents(tmp_path / "b")
+    assert not any(
+        "home/me" in text.decode("utf-8", "replace") for _, text in _contents(tmp_path / "a")
+    )
+
+
+def _contents(package: Path) -> list[tuple[str, bytes]]:
+    with zipfile.ZipFile(package) as archive:
+        names = (name for name in archive.namelist())
+        return sorted((n.partition("/")[2], archive.read(n)) for n in names if "manifest" not in n)
+
+
+def _records(package: Path) -> list[str]:
+    return [name for name, _ in _contents(package)]

@@ -1,0 +1,254 @@
+"""Policies: nobody writes a rule, and the package loads where the libraries are not installed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import pytest
+
+import modpack
+from modpack import PackageExporter
+from modpack.core.actions import Action
+from modpack.core.plan import NoteKind, PackagingError, Plan
+
+
+def planned(source: str, policy: str = "hermetic", **rules: str) -> Plan:
+    """The plan for a module of the user's with this source."""
+    with PackageExporter(None) as exporter:
+        for action, pattern in rules.items():
+            getattr(exporter, action)(pattern)
+        exporter.use_policy(policy)
+        exporter.save_source_string("mine", source)
+        return exporter.plan()
+
+
+def actions(plan: Plan) -> dict[str, str]:
+    return {module: decision.action.value for module, decision in plan.decisions.items()}
+
+
+def notes(plan: Plan, kind: NoteKind) -> dict[str, str]:
+    return {note.subject: note.text for note in plan.notes if note.kind is kind}
+
+
+LAYERS = """
+    import torch
+    from layers_base import Base
+
+    class Scale(Base):
+        def forward(self, x):
+            return x * self.factor
+"""
+BASE = """
+    import torch
+
+    class Base(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = torch.nn.Parameter(torch.tensor([3.0]))
+"""
+
+
+def test_a_hermetic_package_loads_where_its_libraries_are_not_installed(
+    installed, clean_python, tmp_path
+):
+    installed("layers", {"layers/__init__.py": LAYERS}, requires=["layers-base"])
+    installed("layers-base", {"layers_base.py": BASE})
+    model: Any = importlib.import_module("layers").Scale()
+    plan = modpack.save(model, tmp_path / "net.modpack", policy="hermetic")
+    assert {m: a for m, a in actions(plan).items() if m.startswith("layers")} == {
+        "layers": "intern",
+        "layers_base": "intern",
+    }
+    clean_python(
+        """
+        import importlib.util, modpack, torch
+        assert importlib.util.find_spec("layers") is None
+        assert modpack.load(path)(torch.ones(2)).tolist() == [3.0, 3.0]
+        """,
+        path=tmp_path / "net.modpack",
+    )
+
+
+def test_pinned_leaves_installed_distributions_where_they_are(installed):
+    installed("layers", {"layers/__init__.py": "import layers_base"}, requires=["layers-base"])
+    installed("layers-base", {"layers_base.py": ""})
+    assert actions(planned("import layers", "pinned")) == {"layers": "extern", "mine": "intern"}
+
+
+def test_compiled_distributions_stay_and_what_they_require_stays_with_them(installed):
+    installed("fast", {"fast/__init__.py": "", "fast/_speed.so": ""}, requires=["helper"])
+    installed("helper", {"helper.py": ""}, requires=["deeper"])
+    installed("deeper", {"deeper.py": ""})
+    installed("free", {"free.py": "import deeper"})
+    plan = planned("import free, helper, fast")
+    assert actions(plan) == {
+        "mine": "intern",
+        "free": "intern",
+        "helper": "extern",
+        "deeper": "extern",
+        "fast": "extern",
+    }
+    assert plan.decisions["fast"].why.endswith("fast has compiled code, so it is extern")
+    assert plan.decisions["helper"].why.endswith(
+        "fast, which is extern, requires helper: they stay together"
+    )
+
+
+def test_what_an_optional_extern_requires_can_still_come_along(installed):
+    installed("fast", {"fast/__init__.py": "", "fast/_speed.so": ""}, requires=["helper"])
+    installed("helper", {"helper.py": ""})
+    source = "import helper\ntry:\n    import fast\nexcept ImportError:\n    fast = None"
+    plan = planned(source)
+    assert actions(plan) == {"mine": "intern", "helper": "intern", "fast": "extern"}
+    assert plan.warnings() == ()
+
+
+def test_what_the_user_leaves_extern_keeps_its_requirements(installed):
+    installed("suite", {"suite.py": ""}, requires=["helper"])
+    installed("helper", {"helper.py": ""})
+    plan = planned("import suite, helper", extern="suite")
+    assert actions(plan) == {"mine": "intern", "suite": "extern", "helper": "extern"}
+
+
+def test_what_torch_requires_stays_with_torch():
+    assert actions(planned("import sympy"))["sympy"] == "extern"
+
+
+def test_the_users_rules_come_first(installed):
+    installed("layers", {"layers.py": ""})
+    assert actions(planned("import layers", mock="layers"))["layers"] == "mock"
+    assert actions(planned("import layers", extern="layers"))["layers"] == "extern"
+
+
+def test_a_distribution_that_nobody_requires_and_nobody_loaded_is_left_out(installed):
+    installed("host", {"host.py": "def plot():\n    import plots\n"})
+    installed("plots", {"plots.py": ""})
+    importlib.import_module("host")
+    plan = planned("import host")
+    assert "plots" not in plan.decisions
+    assert "host does not require its distribution" in notes(plan, NoteKind.ABSENT)["plots"]
+
+
+@pytest.mark.parametrize("why", ["required", "loaded", "unknown"])
+def test_what_may_be_needed_comes_along(installed, why):
+    requires = ["plots"] if why == "required" else []
+    installed("host", {"host.py": "def plot():\n    import plots\n"}, requires=requires)
+    installed("plots", {"plots.py": ""})
+    if why != "unknown":  # without a loaded importer there is no evidence that it can do without
+        importlib.import_module("host")
+    if why == "loaded":
+        importlib.import_module("plots")
+    assert actions(planned("import host"))["plots"] == "intern"
+
+
+def test_what_a_library_cannot_import_here_is_no_problem_but_the_users_own_imports_are(installed):
+    installed("host", {"host.py": "def fast():\n    import no_such_backend\n"})
+    plan = planned("import host")
+    assert plan.problems == ()
+    assert "cannot import it here either" in notes(plan, NoteKind.ABSENT)["no_such_backend"]
+    with pytest.raises(PackagingError, match="no_such_backend"):
+        planned("import host\ndef f():\n    import no_such_backend")
+
+
+def test_a_name_given_out_lazily_is_followed_to_where_it_lives(installed):
+    lazy = "import importlib\ndef __getattr__(name):\n"
+    lazy += "    value = getattr(importlib.import_module('zoo.' + name.lower()), name)\n"
+    lazy += "    globals()[name] = value\n    return value\n"
+    installed("zoo", {"zoo/__init__.py": lazy, "zoo/cat.py": "class Cat: pass", "zoo/dog.py": ""})
+    assert importlib.import_module("zoo").Cat.__name__ == "Cat"
+    plan = planned("from zoo import Cat")
+    assert actions(plan) == {"mine": "intern", "zoo": "intern", "zoo.cat": "intern"} | {
+        "importlib": "extern"
+    }
+
+
+def test_loaded_modules_of_a_library_that_imports_dynamically_come_along(installed):
+    loader = "import importlib\ndef load(name):\n    return importlib.import_module(name)\n"
+    installed("zoo", {"zoo/__init__.py": loader, "zoo/cat.py": "", "zoo/dog.py": ""})
+    importlib.import_module("zoo").load("zoo.cat")
+    plan = planned("import zoo")
+    assert [m for m in plan.modules(Action.INTERN) if m.startswith("zoo")] == ["zoo", "zoo.cat"]
+    assert list(notes(plan, NoteKind.DYNAMIC_LIBRARY)) == ["zoo"]
+    assert notes(plan, NoteKind.DYNAMIC_IMPORT) == {}, "one remark a library is enough"
+
+
+def test_modules_that_a_library_makes_as_it_runs_need_no_file(installed, monkeypatch):
+    monkeypatch.setitem(sys.modules, "made.moves", None)  # it is put back afterwards
+    del sys.modules["made.moves"]
+    maker = "import sys, types\nsys.modules['made.moves'] = types.ModuleType('made.moves')\n"
+    installed("made", {"made/__init__.py": maker, "made/user.py": "import made.moves"})
+    importlib.import_module("made.user")
+    plan = planned("import made.user")
+    assert plan.problems == ()
+    assert "code makes it when it runs" in notes(plan, NoteKind.ABSENT)["made.moves"]
+
+
+def test_a_module_that_looks_itself_up_by_its_literal_name_finds_itself(installed, packaged):
+    source = "import sys\nKEPT = 7\ndef me():\n    return sys.modules['shelf.me']\n"
+    importer = packaged({"shelf/__init__.py": "", "shelf/me.py": source})
+    me = importer.import_module("shelf.me")
+    assert me.me() is me
+    assert "shelf.me" not in sys.modules
+
+
+def test_a_package_that_loads_itself_by_its_file_is_itself(packaged):
+    source = (
+        "import importlib.util, sys, pathlib\n"
+        "def again():\n"
+        "    spec = importlib.util.spec_from_file_location('shelf', __file__)\n"
+        "    module = importlib.util.module_from_spec(spec)\n"
+        "    spec.loader.exec_module(module)\n"
+        "    return module.__name__, sys.modules['shelf']\n"
+        "from . import part\n"
+    )
+    importer = packaged({"shelf/__init__.py": source, "shelf/part.py": ""})
+    shelf = importer.import_module("shelf")
+    assert shelf.again() == (shelf.__name__, shelf)
+
+
+def test_what_came_by_live_evidence_comes_along_when_the_package_is_saved_again(
+    installed, clean_python, tmp_path
+):
+    installed(
+        "zoo",
+        {
+            "zoo/__init__.py": "import importlib, torch\n"
+            "class Net(torch.nn.Module):\n"
+            "    def forward(self, x):\n"
+            "        return importlib.import_module('zoo.' + 'cat').sound(x)\n",
+            "zoo/cat.py": "def sound(x):\n    return x + 1\n",
+        },
+    )
+    model: Any = importlib.import_module("zoo").Net()
+    model(1)
+    modpack.save(model, tmp_path / "first.modpack", policy="hermetic")
+    clean_python(
+        """
+        import modpack
+        loaded = modpack.load(path)
+        importers = [modpack.importer_of(loaded), modpack.sys_importer]
+        modpack.save(loaded, "second.modpack", policy="hermetic", importer=importers)
+        assert modpack.load("second.modpack")(1) == 2
+        """,
+        path=tmp_path / "first.modpack",
+    )
+
+
+def test_what_was_left_out_stays_out_when_the_package_is_saved_again(installed, tmp_path):
+    source = (
+        "import torch\nclass Net(torch.nn.Module):\n    def plot(self):\n        import plots\n"
+    )
+    installed("zoo", {"zoo.py": source})
+    installed("plots", {"plots.py": ""})
+    model: Any = importlib.import_module("zoo").Net()
+    modpack.save(model, tmp_path / "first.modpack", policy="hermetic")
+    loaded = modpack.load(tmp_path / "first.modpack")
+    importers = [modpack.importer_of(loaded), modpack.sys_importer]
+    with PackageExporter(None, importers) as exporter:
+        exporter.use_policy("hermetic")
+        exporter.save_model("m", "m.pkl", loaded)
+        plan = exporter.plan()
+    assert "plots" not in plan.decisions
+    assert "was made without plots" in notes(plan, NoteKind.ABSENT)["plots"]

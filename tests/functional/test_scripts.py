@@ -1,0 +1,861 @@
+"""Definitions of scripts and notebooks: taken along as source, loaded where there is no script."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+Story = Callable[..., str]
+
+SAVE = """
+with modpack.PackageExporter("o.modpack") as exporter:
+    exporter.use_policy("pinned")
+    exporter.save_pickle("m", "o.pkl", saved)
+"""
+LOAD = """
+import inspect, sys
+import modpack, torch
+importer = modpack.PackageImporter(package)
+loaded = importer.load_pickle("m", "o.pkl")
+module = lambda: importer.import_module("definitions_of_train")
+source = lambda: inspect.getsource(module())
+"""
+
+
+def execute(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, env=environment
+    )
+
+
+@pytest.fixture
+def story(tmp_path, clean_python) -> Story:
+    """Run a script that saves ``saved``; then, elsewhere, code that has ``loaded``.
+
+    ``story("saved = 1", "print(loaded)")`` is ``"1\\n"``. The first may read other files, and
+    saves as the last thing that it does unless it calls modpack itself.
+    """
+
+    def run(script: str, use: str, files: Mapping[str, str] | None = None) -> str:
+        folder = tmp_path / "work"
+        for name, content in {"train.py": _script(script), **(files or {})}.items():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(textwrap.dedent(content))
+        done = execute(folder, "train.py")
+        assert done.returncode == 0, done.stderr
+        code = textwrap.dedent(LOAD) + textwrap.dedent(use)
+        return clean_python(code, package=folder / "o.modpack").stdout
+
+    return run
+
+
+def _script(script: str) -> str:
+    text = textwrap.dedent(script).lstrip()
+    future, text = text.split("\n", 1) if text.startswith("from __future__") else ("", text)
+    text = f"{future}\nimport modpack, torch\n{text}"
+    return text if "modpack." in script else text + SAVE
+
+
+# -- the whole ----------------------------------------------------------------------------------
+
+TRAIN = '''
+"""Trains a net on two numbers."""
+import torch
+from torch import nn
+
+import modpack
+from parts import Block  # of this project
+
+WIDTH = 4
+STEPS = 3
+losses = []
+
+
+class Scale(nn.Module):
+    """Scales what it gets."""
+
+    def __init__(self, factor=2.0):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return x * self.factor  # that is all
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, WIDTH), Block(), Scale())
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Unused(nn.Module):
+    pass
+
+
+def collect(module, args, output):
+    losses.append(float(output.sum()))
+
+
+print("training")
+torch.manual_seed(0)
+model = Net()
+model.register_forward_hook(collect)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(STEPS):
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+x = torch.ones(1, 2)
+with torch.no_grad():
+    torch.save((x, model(x)), "expected.pt")
+modpack.save(model, "net.modpack")
+'''
+PARTS = "import torch\nclass Block(torch.nn.Tanh):\n    pass\n"
+
+
+def test_a_model_of_a_training_script_loads_elsewhere_and_trains_nothing(tmp_path, clean_python):
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "parts.py").write_text(PARTS)
+    done = execute(tmp_path, "train.py")
+    assert (done.returncode, done.stdout) == (0, "training\n"), done.stderr
+    use = """
+        import copy, inspect, io
+        import modpack, torch
+        model = modpack.load(folder / "net.modpack")
+        x, y = torch.load(folder / "expected.pt")
+        print(torch.equal(model(x), y), type(model).__module__.partition(".")[2])
+        print(inspect.getsource(type(model.layers[2])))
+        print(torch.equal(copy.deepcopy(model)(x), y))
+        buffer = io.BytesIO()
+        torch.save(model, buffer)
+        buffer.seek(0)
+        print(torch.equal(torch.load(buffer, weights_only=False)(x), y))
+        """
+    printed = clean_python(use, folder=tmp_path).stdout
+    lines = TRAIN.splitlines()
+    text = "\n".join(lines[lines.index("class Scale(nn.Module):") :][:9])
+    assert printed == f"True definitions_of_train\n{text}\n\nTrue\nTrue\n"
+
+
+def test_the_module_holds_what_is_needed_as_it_stands_in_the_script(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "parts.py").write_text(PARTS)
+    assert execute(tmp_path, "train.py").returncode == 0
+    done = execute(
+        tmp_path, "-m", "modpack", "inspect", "--source", "definitions_of_train", "net.modpack"
+    )
+    assert done.stdout == textwrap.dedent(
+        '''\
+        # Definitions that objects in this package need, as they stand in train.py.
+        # The script itself is not in the package, and is never run; values that it computed
+        # come with the objects.
+
+        __modpack_script__ = 'train.py'
+
+        from torch import nn
+        from parts import Block  # of this project
+
+        WIDTH = 4
+        losses = []
+
+
+        class Scale(nn.Module):
+            """Scales what it gets."""
+
+            def __init__(self, factor=2.0):
+                super().__init__()
+                self.factor = factor
+
+            def forward(self, x):
+                return x * self.factor  # that is all
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.Sequential(nn.Linear(2, WIDTH), Block(), Scale())
+
+            def forward(self, x):
+                return self.layers(x)
+
+
+        def collect(module, args, output):
+            losses.append(float(output.sum()))
+        '''
+    )
+
+
+def test_what_definitions_import_is_decided_by_the_rules(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import modpack, parts, unusedparts\n"
+        "class Net(parts.Block): pass\n"
+        "plan = modpack.save(Net(), 'net.modpack')\n"
+        "print(plan.modules(modpack.Action.INTERN))\n"
+        "print(plan.decisions['definitions_of_train'].why, '|', plan.why('parts'))\n"
+    )
+    (tmp_path / "parts.py").write_text(PARTS)
+    (tmp_path / "unusedparts.py").write_text("")
+    assert execute(tmp_path, "train.py").stdout.splitlines() == [
+        "['definitions_of_train', 'parts']",
+        "definitions of train.py that objects need | ('definitions_of_train', 'parts')",
+    ]
+
+
+def test_a_package_whose_definitions_need_no_values_loads_in_torch_package(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import modpack, torch, torch.package\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x): return x + 1\n"
+        "modpack.save(Net(), 'net.modpack')\n"
+        "importer = torch.package.PackageImporter('net.modpack')\n"
+        "print(importer.load_pickle('__model__', 'model.pkl')(1))\n"
+    )
+    assert execute(tmp_path, "train.py").stdout == "2\n"
+
+
+# -- kinds of definitions --------------------------------------------------------------------------
+
+
+def test_classes_of_all_kinds_come_back(story):
+    script = """
+        import abc, collections, dataclasses, enum, functools, typing
+        T = typing.TypeVar("T")
+        LIMIT = 7
+        class Colour(enum.Enum):
+            RED = "r"
+        Mood = enum.Enum("Mood", "GOOD BAD")
+        Point = collections.namedtuple("Point", "x y")
+        class Pair(typing.NamedTuple):
+            x: int
+            y: float = 2.0
+        class Box(typing.Generic[T]):
+            def __init__(self, value: T): self.value = value
+        @dataclasses.dataclass(frozen=True)
+        class Config:
+            width: int = LIMIT
+            tags: list = dataclasses.field(default_factory=list)
+        class Meta(type):
+            def __call__(cls, *args):
+                made = super().__call__(*args)
+                made.limit = LIMIT
+                return made
+        class Made(metaclass=Meta): pass
+        class Abstract(abc.ABC):
+            @abc.abstractmethod
+            def f(self): ...
+        class Concrete(Abstract):
+            __slots__ = ("a",)
+            def f(self): return self.a
+        Dynamic = type("Dynamic", (torch.nn.Module,), {"forward": lambda self, x: x + LIMIT})
+        class Outer:
+            class Inner:
+                def hi(self): return "hi"
+            @staticmethod
+            def static(a=LIMIT): return a
+            @functools.cached_property
+            def cached(self): return self.__private()
+            def __private(self): return LIMIT + 1
+        concrete = Concrete()
+        concrete.a = 5
+        saved = [Colour.RED, Mood.BAD, Point(1, 2), Pair(1), Box(3), Config(), Made(), concrete,
+                 Dynamic(), Outer.Inner(), Outer(), T, Box[int], Colour]
+        """
+    use = """
+        colour, mood, point, pair, box, config, made, concrete, dynamic, inner, outer, *_ = loaded
+        print(colour, mood, point, pair, box.value, config, made.limit, concrete.f())
+        print(dynamic(1), inner.hi(), outer.static(), outer.cached, *loaded[11:12])
+        print(colour.__class__ is loaded[-1], loaded[12].__args__, type(point)(3, 4))
+        """
+    assert story(script, use).splitlines() == [
+        "Colour.RED Mood.BAD Point(x=1, y=2) Pair(x=1, y=2.0) 3 Config(width=7, tags=[]) 7 5",
+        "8 hi 7 8 ~T",
+        "True (<class 'int'>,) Point(x=3, y=4)",
+    ]
+
+
+def test_functions_of_all_kinds_come_back(story):
+    script = """
+        import functools, sys
+        def announced(function):
+            @functools.wraps(function)
+            def wrapper(*args): return "announced", function(*args)
+            return wrapper
+        @announced
+        def decorated(x): return helper(x)
+        @functools.lru_cache(None)
+        def cached(x): return helper(x)
+        def helper(x): return x + len(sys.argv[:1])
+        times = lambda x: x * helper(1)
+        def outer(y):
+            def inner(x): return x + y + helper(0)
+            return inner
+        if len(sys.argv) > 1:
+            def branch(): return "other"
+        else:
+            def branch():
+                return '''two
+            lines'''
+        saved = [decorated, cached, helper, times, outer(10), branch, functools.partial(helper, 5)]
+        """
+    use = """
+        decorated, cached, helper, times, inner, branch, partial = loaded
+        print(decorated(1), cached(1), helper(1), times(2), inner(1), repr(branch()), partial())
+        print(cached.__wrapped__.__globals__ is helper.__globals__ is times.__globals__
+              is inner.__globals__ is vars(module()), helper is module().helper)
+        """
+    assert story(script, use).splitlines() == [
+        "('announced', 2) 2 2 4 12 'two\\n    lines' 6",
+        "True True",
+    ]
+
+
+def test_what_later_statements_add_to_a_definition_comes_along(story):
+    script = """
+        import dataclasses, functools
+        @functools.singledispatch
+        def show(x): return "any"
+        @show.register
+        def _(x: int): return "int"
+        @show.register(str)
+        def _(x): return "text" + mark()
+        def mark(): return "!"
+        def slow(x): return x + 1
+        slow = functools.lru_cache(None)(slow)
+        class Out:
+            a: int = 3
+        Out = dataclasses.dataclass(Out)
+        saved = [show, slow, Out()]
+        """
+    use = """
+        show, slow, out = loaded
+        print(show(1), show("a"), show(None), slow(1), slow.cache_info().misses, out)
+        """
+    assert story(script, use) == "int text! any 2 1 Out(a=3)\n"
+
+
+def test_imports_of_all_kinds_come_along_if_they_are_used(story):
+    script = """
+        from __future__ import annotations
+        from typing import TYPE_CHECKING
+        import json, os.path as osp, thenothing as _unused
+        import pkg.deep, pkg.other
+        from starred import *
+        try:
+            import missing_for_sure as fast
+        except ImportError:
+            fast = None
+        if TYPE_CHECKING:
+            from collections.abc import Sequence
+        def f(x: Sequence[int]) -> str:
+            return json.dumps([osp.basename("a/b"), pkg.deep.value, star(x), fast is None])
+        saved = f
+        """
+    files = {
+        "starred.py": "def star(x): return x * 2\ndef star2(): pass\n",
+        "thenothing.py": "",
+        "pkg/__init__.py": "",
+        "pkg/deep.py": "value = 'deep'",
+        "pkg/other.py": "",
+    }
+    use = """
+        print(loaded(2))
+        lines = source().splitlines()
+        print([line for line in lines if "import" in line or "Checking" in line])
+        """
+    printed = story(script, use, files).splitlines()
+    assert printed[0] == '["b", "deep", 4, true]'
+    assert printed[1] == str(
+        [
+            "from __future__ import annotations",
+            "from typing import TYPE_CHECKING",
+            "import json, os.path as osp",
+            "import pkg.deep, pkg.other",
+            "from starred import star",
+            "    import missing_for_sure as fast",
+            "    from collections.abc import Sequence",
+        ]
+    )
+
+
+def test_relative_imports_of_a_module_that_runs_as_a_script_lead_to_its_package(
+    tmp_path, clean_python
+):
+    (tmp_path / "pkg").mkdir()
+    for name, content in {
+        "__init__": "",
+        "layers": "value = 5",
+        "train": "import modpack\nfrom . import layers\nfrom .layers import value\n"
+        "class Net:\n    def f(self): return layers.value, value\n"
+        "modpack.save(Net(), 'net.modpack')\n",
+    }.items():
+        (tmp_path / "pkg" / f"{name}.py").write_text(content)
+    assert execute(tmp_path, "-m", "pkg.train").returncode == 0
+    use = "import modpack\nprint(modpack.load(path).f())"
+    assert clean_python(use, path=tmp_path / "net.modpack").stdout == "(5, 5)\n"
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def test_values_that_the_script_computed_come_along_and_stay_shared(story):
+    script = """
+        DEVICE = torch.device("cpu")
+        weights = torch.ones(2)
+        seen = []
+        settings = {"scale": 2}
+        settings["bias"] = 3
+        count = 0
+        for count in range(4): pass
+        class Net(torch.nn.Module):
+            def __init__(self, w):
+                super().__init__()
+                self.w = w
+            def forward(self, x):
+                seen.append(count)
+                return x.to(DEVICE) * weights * settings["scale"] + settings["bias"]
+        def hook(*args): seen.append("hook")
+        model = Net(weights)
+        model.register_forward_hook(hook)
+        model.seen = seen
+        model(torch.ones(2))
+        saved = [model, seen]
+        """
+    use = """
+        model, seen = loaded
+        print(model(torch.ones(2)).tolist(), seen, model.seen is seen is module().seen)
+        print(module().weights is model.w, module().settings)
+        """
+    assert story(script, use).splitlines() == [
+        "[5.0, 5.0] [3, 'hook', 3, 'hook'] True",
+        "True {'scale': 2, 'bias': 3}",
+    ]
+
+
+def test_values_that_are_needed_while_definitions_are_run_are_there(story):
+    script = """
+        import json
+        config = json.loads('{"width": 3, "name": "net"}')
+        DEVICE = torch.device("cpu")
+        def named(name):
+            def decorate(cls):
+                cls.label = name + config["name"]
+                return cls
+            return decorate
+        @named("my-")
+        class Net:
+            width = config["width"] + 1
+            def f(self, device=DEVICE, sizes=[config["width"]]): return device, sizes
+        saved = Net()
+        """
+    use = """
+        print(loaded.label, loaded.width, loaded.f())
+        print(inspect.getsource(type(loaded)).splitlines()[:2])
+        fresh = modpack.PackageImporter(package).import_module("definitions_of_train")
+        print(fresh.Net.width)
+        """
+    assert story(script, use).splitlines() == [
+        "my-net 4 (device(type='cpu'), [3])",
+        "['@named(\"my-\")', 'class Net:']",
+        "4",
+    ]
+
+
+def test_values_may_be_made_of_the_definitions_themselves(story):
+    script = """
+        class Registry:
+            def __init__(self): self.known = {}
+            def register(self, cls):
+                self.known[cls.__name__] = cls
+                return cls
+        REGISTRY = Registry()
+        class Base:
+            kinds = []
+            def __init_subclass__(cls): Base.kinds.append(cls)
+        @REGISTRY.register
+        class Net(Base):
+            def other(self): return default, REGISTRY
+        @REGISTRY.register
+        class Other(Base): pass
+        default = Net()
+        default.loop = [default]
+        saved = [Net(), default]
+        """
+    use = """
+        net, default = loaded
+        print(net.other()[0] is default, default.loop[0] is default)
+        print(sorted(net.other()[1].known), net.other()[1].known["Net"] is type(net))
+        print([kind.__name__ for kind in type(net).kinds], net.other()[1] is module().REGISTRY)
+        """
+    assert story(script, use).splitlines() == [
+        "True True",
+        "['Net', 'Other'] True",
+        "['Net', 'Other'] True",
+    ]
+
+
+def test_what_was_set_on_classes_and_functions_later_comes_along(story):
+    script = """
+        def patched(self): return "patched"
+        class Net:
+            scale = 2
+            count = 0
+            def __init__(self): type(self).count += 1
+            def f(self): return "original"
+            def g(self, more=[]): return more
+            @classmethod
+            def h(cls, x=torch.ones(1)): return x
+        Net.f = patched
+        Net.scale = 5
+        Net.extra = {"a": 1}
+        Net().g().append("kept")
+        def counted():
+            counted.calls += 1
+            return counted.calls
+        counted.calls = 3
+        saved = [Net(), counted]
+        """
+    use = """
+        net, counted = loaded
+        print(net.f(), net.scale, net.extra, net.count, net.g(), net.h().tolist(), counted())
+        """
+    assert story(script, use) == "patched 5 {'a': 1} 2 ['kept'] [1.0] 4\n"
+
+
+def test_several_objects_of_one_exporter_share_one_module(story):
+    script = """
+        DEVICE = torch.device("cpu")
+        log = []
+        class First:
+            def f(self): return log
+        class Second(First):
+            def __init__(self, device=DEVICE): self.device = device
+        with modpack.PackageExporter("o.modpack") as exporter:
+            exporter.use_policy("pinned")
+            exporter.save_pickle("m", "o.pkl", First())
+            log.append(1)
+            exporter.save_pickle("m", "second.pkl", [First(), Second()])
+        """
+    use = """
+        first, second = importer.load_pickle("m", "second.pkl")
+        print(type(first) is type(loaded), loaded.f() is second.f(), second.f(), second.device)
+        """
+    assert story(script, use) == "True True [1] cpu\n"
+
+
+def test_a_loaded_model_is_saved_again_with_its_definitions_and_values(story):
+    script = """
+        DEVICE = torch.device("cpu")
+        seen = [0]
+        class Net:
+            def __init__(self, device=DEVICE): self.seen = seen
+            def f(self): return seen, DEVICE
+        saved = [Net(), lambda: seen]
+        """
+    use = """
+        both = [importer, modpack.sys_importer]
+        with modpack.PackageExporter("again.modpack", importer=both) as exporter:
+            exporter.use_policy("pinned")
+            exporter.save_pickle("m", "o.pkl", loaded)
+        importer.close()
+        again = modpack.PackageImporter("again.modpack")
+        net, function = again.load_pickle("m", "o.pkl")
+        print(net.f(), net.f()[0] is net.seen is function())
+        """
+    assert story(script, use) == "([0], device(type='cpu')) True\n"
+
+
+def test_a_script_that_builds_on_its_own_earlier_package_keeps_both_apart(tmp_path, clean_python):
+    script = """
+        import sys, modpack
+        class Net:
+            def __init__(self, inner=None): self.inner = inner
+            def f(self): return VERSION, self.inner and self.inner.f()
+        VERSION = int(sys.argv[1])
+        if VERSION == 1:
+            modpack.save(Net(), "1.modpack")
+        else:
+            old = modpack.PackageImporter("1.modpack")
+            inner = old.load_pickle("__model__", "model.pkl")
+            modpack.save(Net(inner), "2.modpack", importer=[old, modpack.sys_importer])
+        """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    for version in ("1", "2"):
+        done = execute(tmp_path, "train.py", version)
+        assert done.returncode == 0, done.stderr
+    use = "import modpack\nprint(modpack.load(path).f())"
+    assert clean_python(use, path=tmp_path / "2.modpack").stdout == "(2, (1, None))\n"
+
+
+def test_examples_may_be_objects_of_the_script_too(tmp_path):
+    script = """
+        import dataclasses, modpack, torch
+        @dataclasses.dataclass
+        class Batch:
+            x: torch.Tensor
+        @dataclasses.dataclass
+        class Out:
+            y: torch.Tensor
+        class Net(torch.nn.Module):
+            def forward(self, batch): return Out(batch.x + 1)
+        modpack.save(Net(), "net.modpack", policy="hermetic",
+                     example_inputs=(Batch(torch.ones(2)),))
+        print(modpack.replay("net.modpack").passed)
+        """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    done = execute(tmp_path, "train.py")
+    assert done.stdout == "True\n", done.stderr
+
+
+# -- what cannot be taken -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("return 1", "return 2"), ("def f(self)", "def g(self)"), ("(Base)", "(Other)")],
+)
+def test_a_class_whose_source_was_edited_after_the_start_is_refused(tmp_path, before, after):
+    script = f"""
+        import linecache, modpack
+        class Base: pass
+        class Other: pass
+        class Net(Base):
+            def f(self): return 1
+        with open(__file__) as file:
+            text = file.read()
+        head, mark, tail = text.partition("import linecache")
+        with open(__file__, "w") as file:
+            file.write(text.replace({before!r}, {after!r}, 1))
+        linecache.clearcache()
+        try:
+            modpack.save([Net()], "net.modpack")
+        except modpack.PackagingError as error:
+            (problem,) = error.problems
+            print(problem.subject, problem.reason.name, problem.place.rpartition("/")[2])
+            print("changed since it was run" in str(error), "Remedy: run the script" in str(error))
+        """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    done = execute(tmp_path, "train.py")
+    assert done.stdout.splitlines() == [
+        "__main__.Net DEFINED_IN_SCRIPT train.py:5",
+        "True True",
+    ], done.stderr
+    assert not (tmp_path / "net.modpack").exists()
+
+
+def test_numbers_and_attributes_are_those_of_the_process_even_if_the_file_says_others(story):
+    script = """
+        import linecache
+        SIZE = 3
+        class Net:
+            scale = 2
+            def f(self, x=5): return SIZE, self.scale, x
+        with open(__file__) as file:
+            text = file.read()
+        edited = text.replace("SIZE = 3", "SIZE = 4").replace("scale = 2", "scale = 9")
+        with open(__file__, "w") as file:
+            file.write("# A line more.\\n" + edited)
+        linecache.clearcache()
+        saved = Net()
+        """
+    assert story(script, "print(loaded.f())") == "(3, 2, 5)\n"
+
+
+def test_everything_that_cannot_be_taken_is_told_at_once(tmp_path):
+    script = """
+        import modpack
+        exec("class One: pass")
+        exec("class Two: pass")
+        class Net:
+            def f(self): return Two
+        try:
+            modpack.save([One(), Net()], "net.modpack")
+        except modpack.PackagingError as error:
+            print(sorted(problem.subject for problem in error.problems))
+        """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    assert execute(tmp_path, "train.py").stdout == "['__main__.One', '__main__.Two']\n"
+
+
+def test_a_value_that_cannot_be_saved_is_told_by_the_name_of_the_global(tmp_path):
+    script = """
+        import modpack
+        running = {"jobs": [(i for i in "abc")]}
+        class Net:
+            def f(self): return running
+        try:
+            modpack.save(Net(), "net.modpack")
+        except modpack.PicklingError as error:
+            print(error)
+        """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    assert "(at global running['jobs'][0])" in execute(tmp_path, "train.py").stdout
+
+
+def test_a_rule_that_spells_main_leaves_it_to_the_place_where_it_is_loaded(tmp_path):
+    script = """
+        import modpack
+        class Net: pass
+        with modpack.PackageExporter("net.modpack") as exporter:
+            exporter.extern("__main__")
+            exporter.save_pickle("m", "o.pkl", Net())
+        loaded = modpack.PackageImporter("net.modpack").load_pickle("m", "o.pkl")
+        print(type(loaded) is Net)
+        """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    assert execute(tmp_path, "train.py").stdout == "True\n"
+
+
+# -- notebooks ------------------------------------------------------------------------------------
+
+NOTEBOOK = '''
+import linecache, zlib
+import __main__
+names = vars(__main__)
+del names["__file__"]
+{history}
+
+def cell(source):
+    """Run a cell as IPython's kernel does."""
+    name = f"/tmp/ipykernel_7/{{zlib.crc32(source.encode())}}.py"
+    lines = [line + "\\n" for line in source.splitlines()]
+    linecache.cache[name] = (len(source), None, lines, name)
+    if "_ih" in names:
+        names["_ih"].append(source)
+    exec(compile(source, name, "exec", dont_inherit=True), names)
+
+cells = {cells!r}
+for source in cells:
+    try:
+        cell(source)
+    except Exception as failure:
+        print(f"{{type(failure).__name__}}: {{failure}}")
+'''
+IMPORTS = "import modpack, torch\nfrom torch import nn\nWIDTH = 3"
+BLOCK = "class Block(nn.Module):\n    def forward(self, x): return x + {number}"
+NET = """
+class Net(nn.Module):
+    width = WIDTH
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+    def forward(self, x): return self.block(x) * scale
+"""
+SAVE_IT = "modpack.save(model, 'net.modpack')"
+
+
+@pytest.fixture(params=["_ih = ['']", ""], ids=["with history", "without history"])
+def notebook(request, tmp_path):
+    """Run cells one after the other; returns what was printed."""
+
+    def run(*cells: str) -> str:
+        script = NOTEBOOK.format(history=request.param, cells=list(cells))
+        (tmp_path / "kernel.py").write_text(script)
+        done = execute(tmp_path, "kernel.py")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def used(clean_python, tmp_path: Path) -> list[str]:
+    code = """
+        import inspect, sys, modpack
+        model = modpack.load(path)
+        print(model(1), type(model).__module__.partition(".")[2])
+        print(inspect.getsource(sys.modules[type(model).__module__]))
+        """
+    return clean_python(code, path=tmp_path / "net.modpack").stdout.splitlines()
+
+
+def test_a_model_of_a_notebook_takes_its_cells_definitions(notebook, clean_python, tmp_path):
+    cells = [IMPORTS, BLOCK.format(number=1), NET, "scale = 2\nmodel = Net()", SAVE_IT]
+    assert notebook(*cells) == ""
+    first, *lines = used(clean_python, tmp_path)
+    assert first == "4 definitions_of_notebook"
+    assert "as they stand in a notebook." in lines[0]
+    assert [line for line in lines if line[:1].isalpha()] == [
+        "from torch import nn",
+        "WIDTH = 3",
+        "class Block(nn.Module):",
+        "class Net(nn.Module):",
+        "scale = 2",
+    ]
+
+
+def test_of_a_cell_that_was_run_again_the_later_definition_counts(notebook, clean_python, tmp_path):
+    cells = [
+        *(IMPORTS, BLOCK.format(number=1), NET, "scale = 2\nmodel = Net()"),
+        *(BLOCK.format(number=5), "scale = 10\nmodel = Net()", IMPORTS, SAVE_IT),
+    ]
+    assert notebook(*cells) == ""
+    assert used(clean_python, tmp_path)[0] == "60 definitions_of_notebook"
+
+
+def test_an_object_of_a_class_that_was_defined_again_is_refused(notebook):
+    cells = [
+        *(IMPORTS, BLOCK.format(number=1), NET, "scale = 2\nmodel = Net()"),
+        *(BLOCK.format(number=5), SAVE_IT),
+    ]
+    printed = notebook(*cells)
+    assert "at model.block" in printed and "was defined again since" in printed
+    assert "Remedy: make the object anew" in printed
+
+
+def test_a_class_that_was_made_with_something_defined_again_since_is_refused(notebook):
+    decorator = "def marked(cls):\n    cls.mark = {number}\n    return cls"
+    cells = [
+        *(IMPORTS, decorator.format(number=1), "@marked\nclass Net(nn.Module): pass"),
+        *("model = Net()", decorator.format(number=2), SAVE_IT),
+    ]
+    printed = notebook(*cells)
+    assert "__main__.Net" in printed and "was made with marked" in printed
+
+
+# -- modules that are treated like scripts --------------------------------------------------------
+
+APP = """
+import torch
+with open("weights.txt") as file:
+    weight = int(file.read())
+print("the app runs")
+class Net(torch.nn.Module):
+    def forward(self, x): return x + weight
+model = Net()
+"""
+
+
+def test_of_a_file_that_does_work_the_command_line_takes_the_definitions(tmp_path, clean_python):
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "weights.txt").write_text("5")
+    done = execute(tmp_path, "-m", "modpack", "export", "app.py:model", "-o", "net.modpack")
+    assert done.returncode == 0, done.stderr
+    use = "import modpack\nprint(modpack.load(path)(1))"
+    assert clean_python(use, path=tmp_path / "net.modpack").stdout == "6\n"
+
+
+def test_of_any_module_only_the_definitions_can_be_taken(project, tmp_path, monkeypatch, capsys):
+    import modpack
+
+    folder = project({"workingapp.py": APP, "weights.txt": "5"})
+    monkeypatch.chdir(folder)
+    import workingapp
+
+    with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:
+        exporter.only_definitions("workingapp")
+        exporter.save_pickle("m", "o.pkl", workingapp.model)
+        assert exporter.interned_modules() == ["definitions_of_workingapp"]
+    capsys.readouterr()
+    importer = modpack.PackageImporter(tmp_path / "net.modpack")
+    assert importer.load_pickle("m", "o.pkl")(1) == 6
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,547 @@
+"""A package is tried in an interpreter that cannot see what it holds, before it is written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import modpack
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import ExampleError, ModpackError, ModpackWarning, TrialError
+from modpack.report.archived import package_facts
+
+ONE = torch.ones(1, 3)
+
+
+def net(forward, more="", init="", name=""):
+    """A library ``shop`` with a model whose ``forward`` and surroundings are given.
+
+    The model has a ``layer``, and a ``name`` that no source tells.
+    """
+    init = f"self.layer = nn.Linear(3, 3)\nself.name = {name!r}\n{init}"
+    body = "\n".join(f"        {line}" for line in forward.splitlines())
+    start = "\n".join(f"        {line}" for line in init.splitlines())
+    source = (
+        f"import importlib, sys\nimport torch\nfrom torch import nn\n\n{more}\n\n"
+        f"class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n{start}\n"
+        f"    def forward(self, x):\n{body}\n"
+    )
+    return {"shop/__init__.py": "", "shop/net.py": source}
+
+
+@pytest.fixture
+def make(project):
+    """Write a project with a model and return a live one."""
+
+    def build(files):
+        project(files)
+        from shop.net import Net
+
+        torch.manual_seed(0)
+        return Net().eval()
+
+    return build
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "net.modpack"
+
+
+def tried(path):
+    facts = package_facts(path)
+    assert facts.trial is not None
+    return facts.trial
+
+
+# -- what passes -----------------------------------------------------------------------------
+
+
+def test_a_package_that_stands_alone_passes_and_says_so(make, target):
+    model = make(net("return self.layer(x)"))
+    plan = modpack.save(model, target, example_inputs=(ONE,))
+    trial = tried(target)
+    assert trial.passed and trial.deterministic
+    assert (trial.namespace, trial.rounds, trial.added) == ("private", 1, ())
+    assert trial.hidden == ("shop",)
+    assert trial.torch == str(torch.__version__)
+    assert plan.modules(modpack.Action.INTERN) == ["shop", "shop.net"]
+
+
+def test_without_example_inputs_nothing_is_tried(make, target):
+    modpack.save(make(net("return self.layer(x)")), target)
+    assert package_facts(target).trial is None
+
+
+def test_no_trial_leaves_neither_inputs_nor_a_record(make, target):
+    model = make(net("raise ValueError('never called')"))
+    modpack.save(model, target, example_inputs=(ONE,), trial=False)
+    with open_archive(target) as archive:
+        assert not [name for name in archive.names() if "trial" in name]
+
+
+def test_a_module_that_is_imported_by_a_computed_name_is_added(make, target, clean_python):
+    model = make(
+        {
+            **net(
+                "return importlib.import_module('shop.plugins.' + self.name).f(self.layer(x))",
+                name="double",
+            ),
+            "shop/plugins/__init__.py": "",
+            "shop/plugins/double.py": "from .tools import two\ndef f(x): return two * x\n",
+            "shop/plugins/tools.py": "two = 2\n",
+            "shop/plugins/unused.py": "",
+        }
+    )
+    plan = modpack.save(model, target, example_inputs=(ONE,))
+    added = {(each.kind, each.name, each.by) for each in tried(target).added}
+    assert ("intern", "shop.plugins.double", "shop.net") in added
+    assert "shop.plugins.tools" in plan.modules(modpack.Action.INTERN)
+    assert "shop.plugins.unused" not in plan.modules(modpack.Action.INTERN)
+    needed = plan.graph.edges_between("shop.net", "shop.plugins.double")
+    assert [edge.kind.value for edge in needed] == ["trial"]
+    out = clean_python(
+        "import modpack, torch; print(modpack.load(path)(torch.ones(1, 3)).tolist())", path=target
+    ).stdout
+    assert json.loads(out) == model(ONE).tolist()
+
+
+def test_a_module_whose_absence_the_code_would_hide_is_added(make, target):
+    forward = """\
+try:
+    factor = importlib.import_module("shop." + self.name).value
+except ImportError:
+    factor = 1
+return factor * self.layer(x)"""
+    model = make({**net(forward, name="factor"), "shop/factor.py": "value = 3\n"})
+    modpack.save(model, target, example_inputs=(ONE,))
+    assert [each.name for each in tried(target).added] == ["shop.factor"]
+
+
+def test_another_library_of_the_users_own_is_added(make, target):
+    model = make(
+        {
+            **net("return importlib.import_module(self.name).f(self.layer(x))", name="stockroom"),
+            "stockroom.py": "def f(x): return x + 1\n",
+        }
+    )
+    modpack.save(model, target, example_inputs=(ONE,))
+    assert [each.name for each in tried(target).added] == ["stockroom"]
+
+
+def test_an_installed_library_is_declared_extern(make, target):
+    model = make(
+        net("importlib.import_module(self.name).style('x')\nreturn self.layer(x)", name="click")
+    )
+    plan = modpack.save(model, target, example_inputs=(ONE,))
+    assert [(each.kind, each.name) for each in tried(target).added] == [("extern", "click")]
+    assert "click" in plan.modules(modpack.Action.EXTERN)
+
+
+def test_metadata_that_the_code_asks_for_is_added(make, target):
+    forward = """\
+from importlib.metadata import version
+return self.layer(x) + len(version(self.name))"""
+    model = make(net(forward, name="iniconfig"))
+    plan = modpack.save(model, target, example_inputs=(ONE,))
+    assert [(e.kind, e.name) for e in tried(target).added] == [("metadata", "iniconfig")]
+    assert [each.name for each in plan.distributions] == ["iniconfig"]
+
+
+def test_a_file_that_is_read_by_a_computed_name_is_added(make, target, clean_python):
+    forward = """\
+import pathlib
+text = (pathlib.Path(__file__).parent / "tables" / self.name).read_text()
+return self.layer(x) * float(text)"""
+    model = make({**net(forward, name="ofday.txt"), "shop/tables/ofday.txt": "2.5"})
+    modpack.save(model, target, example_inputs=(ONE,))
+    assert tried(target).passed
+    with open_archive(target) as archive:
+        assert archive.read("shop/tables/ofday.txt") == b"2.5"
+
+
+def test_what_probes_and_walks_find_missing_is_added(make, target):
+    forward = """\
+import pkgutil
+import shop.parts
+found = [name for _, name, _ in pkgutil.iter_modules(shop.parts.__path__)]
+if not found:
+    raise LookupError("no parts")
+for name in found:
+    x = importlib.import_module("shop.parts." + name).f(x)
+return self.layer(x)"""
+    model = make(
+        {
+            **net(forward),
+            "shop/parts/__init__.py": "",
+            "shop/parts/one.py": "def f(x): return x + 1\n",
+            "shop/parts/two.py": "def f(x): return x * 2\n",
+        }
+    )
+    modpack.save(model, target, example_inputs=(ONE,))
+    with open_archive(target) as archive:
+        assert {"shop/parts/one.py", "shop/parts/two.py"} <= set(archive.names())
+
+
+def test_classes_of_the_inputs_and_outputs_go_along(make, target):
+    more = """\
+from dataclasses import dataclass
+@dataclass
+class Batch:
+    x: torch.Tensor
+class Answer:
+    def __init__(self, y): self.y, self.kind = y, type(self)"""
+    model = make(net("return Answer(self.layer(x.x))", more=more))
+    from shop.net import Batch
+
+    modpack.save(model, target, example_inputs=Batch(ONE))
+    assert tried(target).passed
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kwargs"),
+    [((ONE,), {"scale": 2.0}), ({"x": ONE, "scale": 2.0}, None), (None, {"x": ONE, "scale": 2.0})],
+)
+def test_inputs_are_given_as_arguments_of_one_call(make, target, inputs, kwargs):
+    files = net("return self.layer(x) * scale")
+    files["shop/net.py"] = files["shop/net.py"].replace("(self, x)", "(self, x, scale=1.0)")
+    make_it = make(files)
+    modpack.save(make_it, target, example_inputs=inputs, example_kwargs=kwargs)
+    with open_archive(target) as archive:
+        output = json.loads(archive.read(".data/modpack/trial/0/output.json"))
+        record = output["leaves"][0]["tensor"]["record"]
+        expected = (make_it.layer(ONE) * 2).detach().flatten()
+        assert torch.equal(
+            torch.frombuffer(bytearray(archive.read(record)), dtype=torch.float32), expected
+        )
+
+
+def test_a_model_that_draws_random_numbers_is_compared_bit_by_bit(make, target):
+    init = "self.layer = nn.Linear(3, 300)\nself.drop = nn.Dropout(0.5)"
+    forward = "import random\nreturn self.drop(self.layer(x)) * random.random()"
+    model = make(net(forward, init=init)).train()
+    modpack.save(model, target, example_inputs=(ONE,))
+    assert tried(target).passed and tried(target).deterministic
+
+
+def test_a_model_that_never_does_the_same_twice_is_compared_in_structure(make, target):
+    forward = "import os\nreturn self.layer(x) + int.from_bytes(os.urandom(2), 'big')"
+    modpack.save(make(net(forward)), target, example_inputs=(ONE,))
+    trial = tried(target)
+    assert trial.passed and not trial.deterministic
+    assert modpack.replay(target).passed
+
+
+def test_the_modes_of_the_live_run_hold_in_the_trial(make, target):
+    forward = "return self.layer(x), torch.is_grad_enabled(), torch.get_default_dtype()"
+    with torch.inference_mode():
+        modpack.save(make(net(forward)), target, example_inputs=(ONE,))
+    assert tried(target).passed
+
+
+def test_a_model_that_was_loaded_from_a_package_is_saved_and_tried_again(make, target, tmp_path):
+    model = make(net("return {'y': self.layer(x), 'made by': repr(type(self))}"))
+    modpack.save(model, tmp_path / "first.modpack", trial=False)
+    loaded = modpack.load(tmp_path / "first.modpack")
+    importers = [modpack.importer_of(loaded), modpack.sys_importer]
+    modpack.save(loaded, target, importer=importers, example_inputs=(ONE,))
+    assert tried(target).passed and tried(target).hidden == ("shop",)
+
+
+# -- the process namespace -------------------------------------------------------------------
+
+
+def test_code_that_others_look_up_by_name_is_found_to_need_the_process_namespace(
+    make, target, clean_python
+):
+    forward = "import pydoc\nreturn pydoc.locate('shop.net.scale')(self.layer(x))"
+    model = make(net(forward, more="def scale(x): return x * 2"))
+    modpack.save(model, target, example_inputs=(ONE,))
+    trial = tried(target)
+    assert trial.passed and trial.namespace == "process"
+    assert "NoneType" in (trial.why_process or "")
+    assert package_facts(target).namespace == "process"
+    out = clean_python(
+        """
+        import modpack, torch
+        model = modpack.load(path)
+        print(type(model).__module__, model(torch.ones(1, 3)).tolist() == expected)
+        """,
+        path=target,
+        expected=model(ONE).tolist(),
+    ).stdout
+    assert out == "shop.net True\n"
+    assert modpack.replay(target).passed
+
+
+def test_an_extern_library_that_needs_an_interned_one_gets_it_in_the_process_namespace(
+    make, target, project
+):
+    project({"helper.py": "def run(x):\n    import shop.net\n    return x\n"})
+    model = make(net("import helper\nreturn helper.run(self.layer(x))"))
+    with pytest.warns(ModpackWarning, match="helper is extern, but its code imports"):
+        modpack.save(model, target, example_inputs=(ONE,), extern="helper")
+    trial = tried(target)
+    assert (trial.passed, trial.namespace) == (True, "process")
+    assert "No module named 'shop'" in (trial.why_process or "")
+
+
+# -- what fails ------------------------------------------------------------------------------
+
+
+def test_a_package_that_fails_is_not_written_and_the_reason_is_told(make, target):
+    target.write_bytes(b"what was here before")
+    forward = """\
+if 'modpack' in sys.modules and not sys.argv[0]:
+    raise RuntimeError('no till at ' + __name__)
+return self.layer(x)"""
+    with pytest.raises(TrialError, match=r"no till at shop\.net") as caught:
+        modpack.save(make(net(forward)), target, example_inputs=(ONE,))
+    assert any(line.startswith("at shop/net.py:1") for line in caught.value.details)
+    assert caught.value.source == str(target)
+    assert target.read_bytes() == b"what was here before"
+    assert [path.name for path in target.parent.glob(".*")] == []
+
+
+def test_an_output_that_differs_is_told_with_its_place(make, target):
+    forward = "y = self.layer(x)\ny[0, 1] += len(sys.argv[0]) > 0\nreturn {'scores': [y]}"
+    with pytest.raises(TrialError, match="differs from the live model's in 1 place") as caught:
+        modpack.save(make(net(forward)), target, example_inputs=(ONE,))
+    assert any(
+        line.startswith("output['scores'][0]: 1 of 3 elements differ, the first at [0, 1]")
+        for line in caught.value.details
+    )
+
+
+def test_an_interpreter_that_dies_is_told(make, target):
+    forward = "import os\nif not sys.argv[0]: print('bye', flush=True); os._exit(7)\nreturn x"
+    with pytest.raises(TrialError, match="exit status 7") as caught:
+        modpack.save(make(net(forward)), target, example_inputs=(ONE,))
+    assert caught.value.log == "bye"
+
+
+def test_a_file_of_this_machine_is_not_there_in_the_trial(make, target):
+    forward = "return self.layer(x) + len(open(self.file).read())"
+    init = "self.file = __file__"
+    with pytest.raises(TrialError, match="FileNotFoundError") as caught:
+        modpack.save(make(net(forward, init=init)), target, example_inputs=(ONE,))
+    assert any("a file of this machine" in line for line in caught.value.details)
+
+
+def test_a_package_that_fails_can_be_written_with_a_warning(make, target):
+    forward = "if not sys.argv[0]: raise RuntimeError('not here')\nreturn self.layer(x)"
+    with pytest.warns(ModpackWarning, match="not here"):
+        modpack.save(make(net(forward)), target, example_inputs=(ONE,), trial="warn")
+    trial = tried(target)
+    assert not trial.passed and "not here" in (trial.failure or "")
+    outcome = modpack.replay(target)
+    assert not outcome.passed and "not here" in outcome.reason
+
+
+def test_a_live_model_that_does_not_run_is_no_failure_of_the_package(make, target):
+    with pytest.raises(ExampleError, match="does not run on the example inputs: RuntimeError"):
+        modpack.save(make(net("return self.layer(x)")), target, example_inputs=(torch.ones(1, 4),))
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"example_inputs": [ONE]}, "A list could be either"),
+        ({"example_inputs": (ONE,), "example_kwargs": 3}, "example_kwargs must be a mapping"),
+        ({"example_inputs": (ONE,), "trial": 3}, "trial must be True, False or 'warn'"),
+    ],
+)
+def test_what_is_no_example_is_a_type_error(target, arguments, message):
+    with pytest.raises(TypeError, match=message):
+        modpack.save(nn.Identity(), target, **arguments)
+
+
+def test_an_object_that_cannot_be_called_is_a_type_error(target):
+    with pytest.raises(TypeError, match="a dict cannot be called"):
+        modpack.save({"a": 1}, target, example_inputs=(ONE,))
+
+
+# -- what the live model keeps ---------------------------------------------------------------
+
+
+def test_the_live_model_and_all_random_states_stay_as_they_were(make, target):
+    init = "self.norm = nn.BatchNorm1d(3)\nself.register_buffer('n', torch.zeros(1))"
+    forward = """\
+with torch.no_grad():
+    self.layer.weight.data.mul_(2)
+    self.n = self.n + 1
+x.add_(1)
+return self.norm(self.layer(x)) + torch.rand(1)"""
+    model = make(net(forward, init=init)).train()
+    counter, weight = model.n, model.layer.weight
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    given = torch.rand(4, 3)
+    copy, states = given.clone(), (torch.get_rng_state(), random.getstate())
+    modpack.save(model, target, example_inputs=(given,))
+    assert model.n is counter and model.layer.weight is weight
+    assert all(torch.equal(model.state_dict()[name], before[name]) for name in before)
+    assert torch.equal(given, copy)
+    assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[1]
+    assert torch.equal(modpack.load(target).norm.running_mean, before["norm.running_mean"])
+
+
+def test_the_package_holds_the_model_as_it_was_before_it_ran(make, target):
+    model = make(
+        net(
+            "self.seen.append(1)\nreturn self.layer(x)",
+            init="self.seen = []",
+        )
+    )
+    modpack.save(model, target, example_inputs=(ONE,))
+    assert model.seen == [1] and modpack.load(target).seen == []
+
+
+# -- how it is written -----------------------------------------------------------------------
+
+
+def test_storages_are_written_once_however_often_the_package_is_tried(make, target, monkeypatch):
+    written = []
+    real = ArchiveWriter.write_storage
+
+    def write_storage(self, name, data):
+        written.append(name)
+        real(self, name, data)
+
+    monkeypatch.setattr(ArchiveWriter, "write_storage", write_storage)
+    model = make(
+        {
+            **net(
+                "return importlib.import_module('shop.' + self.name).f(self.layer(x))", name="more"
+            ),
+            "shop/more.py": "def f(x): return x\n",
+        }
+    )
+    modpack.save(model, target, example_inputs=(ONE,))
+    assert tried(target).rounds == 3
+    assert len(written) == len(set(written))
+
+
+def test_a_package_in_a_buffer_is_tried_too(make, tmp_path):
+    path = tmp_path / "net.modpack"
+    with path.open("wb") as file:
+        modpack.save(make(net("return self.layer(x)")), file, example_inputs=(ONE,))
+    assert tried(path).passed
+
+
+def test_a_plan_runs_nothing(make):
+    model = make(net("raise ValueError('never called')"))
+    with modpack.PackageExporter(None) as exporter:
+        exporter.use_policy("pinned")
+        exporter.save_model("model", "model.pkl", model, example_inputs=(ONE,))
+        assert "shop.net" in exporter.interned_modules()
+
+
+def test_torch_package_reads_a_package_that_was_tried(make, target):
+    model = make(net("return self.layer(x)"))
+    modpack.save(model, target, example_inputs=(ONE,))
+    loaded = torch.package.PackageImporter(str(target)).load_pickle("__model__", "model.pkl")
+    assert torch.equal(loaded(ONE), model(ONE))
+
+
+def test_several_models_of_a_package_are_tried_together(make, target):
+    model = make(net("return self.layer(x)"))
+    with modpack.PackageExporter(target) as exporter:
+        exporter.use_policy("pinned")
+        exporter.save_model("one", "model.pkl", model, example_inputs=(ONE,))
+        exporter.save_model("two", "model.pkl", model, example_inputs=(ONE * 2,))
+    trial = tried(target)
+    assert [case.resource for case in trial.cases] == [("one", "model.pkl"), ("two", "model.pkl")]
+    assert trial.rounds == 1 and modpack.replay(target).passed
+
+
+def test_each_run_is_logged(make, target, caplog):
+    with caplog.at_level(logging.INFO, "modpack"):
+        modpack.save(make(net("return self.layer(x)")), target, example_inputs=(ONE,))
+    assert "trial run 1 of" in caplog.text and "passed after" in caplog.text
+
+
+# -- replaying -------------------------------------------------------------------------------
+
+
+def test_a_stored_trial_is_repeated_where_nothing_of_the_project_is_known(
+    make, target, clean_python
+):
+    modpack.save(make(net("return self.layer(x)")), target, example_inputs=(ONE,))
+    out = clean_python(
+        "import modpack; r = modpack.replay(path); print(r.passed, r.recorded.namespace)",
+        path=target,
+    ).stdout
+    assert out == "True private\n"
+
+
+def test_a_package_without_a_trial_cannot_be_replayed(target):
+    modpack.save(nn.Identity(), target)
+    with pytest.raises(ModpackError, match="holds no trial that could be repeated"):
+        modpack.replay(target)
+
+
+def test_operators_that_a_script_declared_are_found_and_told(make, target):
+    library = torch.library.Library("trialshop", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    more = """\
+@torch.library.register_fake("trialshop::twice")
+def fake(x): return x
+torch.library.impl("trialshop::twice", "CPU")(lambda x: x * 2)"""
+    model = make(net("return torch.ops.trialshop.twice(self.layer(x))", more=more))
+    with pytest.warns(ModpackWarning, match="must first declare trialshop::twice"):
+        modpack.save(model, target, example_inputs=(ONE,))
+    assert tried(target).operators == ("trialshop::twice(Tensor x) -> Tensor",)
+    assert modpack.replay(target).passed
+    assert "trialshop" in sys.modules["torch"].ops.trialshop.name or library
+
+
+# -- the command line ------------------------------------------------------------------------
+
+
+def run(arguments, folder):
+    return subprocess.run(
+        [sys.executable, "-m", "modpack", *map(str, arguments)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_the_command_line_tries_replays_and_tells(project, target):
+    app = "import torch\nfrom shop.net import Net\nmodel = Net().eval()\n"
+    inputs = "def inputs(): return {'x': torch.ones(1, 3)}\n"
+    root = project({**net("return self.layer(x)"), "app.py": app + inputs})
+    given = ["export", "app.py:model", "-o", target, "--example-inputs", "app.py:inputs"]
+    exported = run([*given, "--json"], root)
+    assert exported.returncode == 0, exported.stderr
+    assert json.loads(exported.stdout)["package"]["trial"]["passed"] is True
+    replayed = run(["replay", target, "--json"], root)
+    assert (replayed.returncode, json.loads(replayed.stdout)["passed"]) == (0, True)
+
+
+def test_the_command_line_ends_with_a_finding_where_a_trial_fails(make, target):
+    forward = "if not sys.argv[0]: raise RuntimeError('not here')\nreturn self.layer(x)"
+    with pytest.warns(ModpackWarning, match="not here"):
+        modpack.save(make(net(forward)), target, example_inputs=(ONE,), trial="warn")
+    replayed = run(["replay", target], target.parent)
+    assert replayed.returncode == 1
+    assert replayed.stdout.startswith("failed: RuntimeError: not here\n  at shop/net.py:")
+
+
+def test_the_command_line_says_that_there_is_nothing_to_replay(target):
+    modpack.save(nn.Identity(), target)
+    replayed = run(["replay", target], target.parent)
+    assert replayed.returncode == 2
+    assert "holds no trial that could be repeated" in replayed.stderr

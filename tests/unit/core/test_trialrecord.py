@@ -1,0 +1,39 @@
+"""The record of a trial, as a package holds it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from modpack.core.trialrecord import Addition, TrialRecord, TriedCase, trial_from_json
+
+RECORD = TrialRecord(
+    False,
+    "process",
+    (TriedCase(("model", "model.pkl"), 0, True, False, ("output[0]",)),),
+    4,
+    12.5,
+    (Addition("intern", "shop.parts", "shop"), Addition("file", "shop/x.txt")),
+    "private fails",
+    "so does process",
+    ("shop",),
+    ("shop-tools",),
+    ("shop::sell(Tensor x) -> Tensor",),
+    "3.11.7",
+    "2.13.0",
+)
+
+
+def test_it_comes_back_as_it_was():
+    assert trial_from_json(json.loads(json.dumps(RECORD.to_json()))) == RECORD
+
+
+@pytest.mark.parametrize("key", sorted(RECORD.to_json()))
+def test_a_damaged_field_is_noticed_or_harmless(key):
+    document = {**RECORD.to_json(), key: {"not": ["that"]}}
+    if key in ("version", "passed", "seconds"):
+        assert isinstance(trial_from_json(document), TrialRecord)
+        return
+    with pytest.raises((TypeError, ValueError, KeyError)):
+        trial_from_json(document)

@@ -1,0 +1,285 @@
+"""The statements of a script that bind names, and the module that is made of some of them."""
+
+import ast
+import textwrap
+
+import pytest
+
+from modpack.discovery.definitions import Cell, Kind, Script, does_work
+from modpack.discovery.definitiontext import (
+    DEFINITION,
+    IMPORTS,
+    Piece,
+    literal_text,
+    module_text,
+    text_of_statement,
+    value_comment,
+)
+
+
+def script(*cells: str) -> Script:
+    texts = [textwrap.dedent(cell).lstrip("\n") for cell in cells]
+    return Script([Cell(f"<cell {number}>", text) for number, text in enumerate(texts, 1)])
+
+
+def bound(source: str, name: str) -> list[tuple[Kind, str]]:
+    return [(each.kind, each.place) for each in script(source).binding(name)]
+
+
+def text(source: str, name: str, package: str = "", names: tuple[str, ...] = ()) -> str:
+    statement = script(source).binding(name)[-1]
+    return text_of_statement(statement, frozenset(names or (name,)), package)
+
+
+# -- who binds a name --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("def x(): pass", Kind.FUNCTION),
+        ("async def x(): pass", Kind.FUNCTION),
+        ("class x: pass", Kind.CLASS),
+        ("import x", Kind.IMPORT),
+        ("import x.y", Kind.IMPORT),
+        ("import a.b as x", Kind.IMPORT),
+        ("from a import b as x", Kind.IMPORT),
+        ("x = 1", Kind.ASSIGNMENT),
+        ("a, (b, *x) = f()", Kind.ASSIGNMENT),
+        ("x: int = 1", Kind.ASSIGNMENT),
+        ("x += 1", Kind.ASSIGNMENT),
+        ("for x in f(): pass", Kind.OTHER),
+        ("with f() as x: pass", Kind.OTHER),
+        ("print(x := 1)", Kind.OTHER),
+    ],
+)
+def test_a_statement_binds_its_names(source, kind):
+    assert [found for found, _ in bound(source, "x")] == [kind]
+
+
+@pytest.mark.parametrize("source", ["x: int", "x.y = 1", "x[0] = 1", "def f(): x = 1", "print(x)"])
+def test_what_only_mentions_a_name_does_not_bind_it(source):
+    assert bound(source, "x") == []
+
+
+def test_definitions_in_branches_and_blocks_are_found_with_what_is_around_them():
+    source = """
+        if ready:
+            for i in range(2):
+                def f(): pass
+        else:
+            f = None
+        with lock:
+            class C: pass
+        """
+    (function, none), (kind,) = script(source).binding("f"), script(source).binding("C")
+    assert function.inside == ("if ready:", "for i in range(2):")
+    assert (none.kind, none.inside) == (Kind.ASSIGNMENT, ("if ready:",))
+    assert kind.inside == ("with lock:",)
+
+
+def test_of_several_cells_the_last_one_that_binds_a_name_comes_last():
+    found = script("def f(): return 1", "not python at all (", "def f(): return 2").binding("f")
+    assert [each.place for each in found] == ["<cell 1>:1", "<cell 3>:1"]
+
+
+def test_a_statement_begins_with_its_decorators():
+    assert bound("\n\n@a\n@b\ndef f(): pass", "f") == [(Kind.FUNCTION, "<cell 1>:1")]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "try:\n    import x\nexcept ImportError:\n    x = None",
+        "try:\n    import x\n    has = True\nexcept Exception:\n    has = False",
+        "try:\n    import x\nexcept ImportError:\n    try:\n        import y as x\n"
+        "    except ImportError:\n        pass",
+        "if TYPE_CHECKING:\n    from a import x",
+        "if typing.TYPE_CHECKING:\n    from a import x",
+        "if sys.version_info >= (3, 11):\n    import x\nelse:\n    import y as x",
+    ],
+)
+def test_blocks_that_only_import_are_one_statement(source):
+    assert bound(source, "x")[0][0] is Kind.IMPORT_BLOCK
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "try:\n    import x\n    x.start()\nexcept ImportError:\n    pass",
+        "try:\n    import x\nexcept ValueError:\n    pass",
+        "try:\n    import x\nfinally:\n    pass",
+        "if wanted():\n    import x",
+        'if __name__ == "__main__":\n    import x',
+    ],
+)
+def test_blocks_that_do_more_than_to_import_are_taken_apart(source):
+    assert bound(source, "x")[0][0] is Kind.IMPORT
+
+
+# -- what a definition uses ---------------------------------------------------------------------
+
+
+def uses(source: str, name: str) -> tuple[set[str], set[str]]:
+    found = script(source).binding(name)[-1].uses
+    return set(found.eager), set(found.late)
+
+
+def test_what_runs_at_once_is_told_from_what_runs_later():
+    eager, late = uses(
+        """
+        @decorate(LEVEL)
+        class Net(Base, metaclass=Meta):
+            sizes = [SIZE for _ in RANGE]
+            def run(self, x=DEFAULT, *, y=OTHER):
+                return helper(x) + [inner for _ in self.sizes]
+        """,
+        "Net",
+    )
+    at_once = {"decorate", "LEVEL", "Base", "Meta", "SIZE", "RANGE", "DEFAULT", "OTHER"}
+    assert at_once <= eager and late >= {"helper", "inner"}
+    assert not eager & {"helper", "inner"} and not late & {"SIZE", "x", "self", "sizes"}
+
+
+def test_names_of_ones_own_are_no_names_of_the_module():
+    eager, late = uses(
+        """
+        class Net:
+            width = 3
+            double = 2 * width
+            def f(self, model):
+                def g(): return model, width
+                import os
+                return g, os, [i for i in self.x]
+        """,
+        "Net",
+    )
+    assert eager == set()
+    assert late == {"width"}
+
+
+def test_a_name_that_a_class_takes_from_the_module_before_it_binds_it_is_used():
+    assert uses("class Net:\n    width = width", "Net")[0] == {"width"}
+
+
+def test_names_that_a_function_binds_with_global_are_used():
+    assert uses("def f():\n    global count\n    count = 1", "f")[1] == {"count"}
+
+
+def test_annotations_use_what_they_name_as_text_too():
+    source = 'def f(x: "Batch[Item]", y: int) -> "Out": pass'
+    assert uses(source, "f")[1] >= {"Batch", "Item", "Out"}
+    postponed = "from __future__ import annotations\n" + "def f(x: Batch) -> Out: pass"
+    assert uses(postponed, "f") == (set(), {"Batch", "Out"})
+
+
+def test_a_future_statement_of_a_cell_holds_for_the_cells_after_it():
+    cells = script("from __future__ import annotations", "def f(x: Batch): pass")
+    assert set(cells.binding("f")[0].uses.eager) == set()
+
+
+def test_what_every_module_has_is_no_use():
+    assert uses("def f(): return __name__, __file__, __doc__", "f") == (set(), set())
+
+
+# -- the text -------------------------------------------------------------------------------------
+
+
+def test_a_definition_keeps_its_text_with_the_comments_above_it():
+    source = (
+        "x = 1  # not this\n\n# About f.\n# More.\n@wraps\ndef f( a ):  # odd\n\n    return a ;\n\n"
+        "# not this\n"
+    )
+    assert text(source, "f") == "# About f.\n# More.\n@wraps\ndef f( a ):  # odd\n\n    return a ;"
+
+
+def test_a_definition_in_a_branch_keeps_its_indentation_under_a_line_that_says_where_it_was():
+    found = text('if a:\n    if b:\n        def f(): return """x\n  y"""\n', "f")
+    assert found == ('if True:  # in the script: if a: if b:\n        def f(): return """x\n  y"""')
+    assert eval("f()", _run(found)) == "x\n  y"
+
+
+@pytest.mark.parametrize("source", ["a = 1; x = 2; b = 3", "if a: x = 2", "if a: b = 1; x = 2"])
+def test_of_statements_on_one_line_the_wanted_one_is_taken(source):
+    namespace = _run(text(source, "x"))
+    assert (namespace["x"], namespace.keys() & {"a", "b"}) == (2, set())
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "taken"),
+    [
+        ("import os, sys", "sys", "import sys"),
+        ("import os.path as p, sys", "p", "import os.path as p"),
+        ("from a import (b,\n    c)  # both", "b", "from a import b"),
+        ("from a import b  as c", "c", "from a import b  as c"),
+        ("from a import *", "b", "from a import b"),
+        ("from . import b", "b", "from pkg.sub import b"),
+        ("from .m import b", "b", "from pkg.sub.m import b"),
+        ("from ..m import b", "b", "from pkg.m import b"),
+        ("if x():\n    import os", "os", "import os"),
+    ],
+)
+def test_of_an_import_only_the_wanted_names_are_taken(source, name, taken):
+    statements = script(source).binding(name) or script(source).star_imports
+    assert text_of_statement(statements[-1], frozenset({name}), "pkg.sub") == taken
+
+
+def test_a_module_has_its_parts_in_order_with_blank_lines_between_groups():
+    pieces = [
+        Piece(3, "def g(): pass", DEFINITION),
+        Piece(0, "import os", IMPORTS),
+        Piece(1, "import sys", IMPORTS),
+        Piece(2, "def f(): pass\n", DEFINITION),
+        Piece(4, "x = 1"),
+        Piece(5, "y = 1"),
+    ]
+    assert module_text("# Header.", pieces, postponed=True) == (
+        "# Header.\n\nfrom __future__ import annotations\n\nimport os\nimport sys\n\n\n"
+        "def f(): pass\n\n\ndef g(): pass\n\n\nx = 1\ny = 1\n"
+    )
+
+
+def test_values_are_told_with_what_the_script_says():
+    (statement,) = script("cfg = load(\n    'x')").binding("cfg")
+    assert literal_text(statement, "cfg", "3") == "cfg = 3  # in the script: cfg = load( ..."
+    long = literal_text(statement, "cfg", repr("x" * 80))
+    assert long.splitlines()[0] == "# in the script: cfg = load( ..."
+    comment = value_comment(statement, "cfg")
+    assert comment == "# cfg (its value comes with the objects): cfg = load( ..."
+    assert value_comment(None, "i") == "# i: its value comes with the objects"
+
+
+def _run(source: str) -> dict[str, object]:
+    namespace: dict[str, object] = {}
+    exec(compile(ast.parse(source), "<text>", "exec"), namespace)
+    return namespace
+
+
+# -- scripts and modules --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        '"""Doc."""\nimport os\nSIZE = 3\nclass C: pass\ndef f(): return f()',
+        'def f(): pass\nif __name__ == "__main__":\n    f()',
+        "try:\n    import x\nexcept ImportError:\n    x = None",
+        "not python (",
+    ],
+)
+def test_a_module_that_only_defines_does_no_work(source):
+    assert not does_work(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["model = Net()", "print(1)", "for i in range(3): pass", "with open('x') as f: pass", "x += 1"],
+)
+def test_a_module_with_other_statements_does_work(source):
+    assert does_work(source)
+
+
+def test_attributes_that_are_set_at_the_top_level_are_known():
+    found = script("Net.scale = 2\nif a:\n    Net.size += 1\ndef f(): Net.no = 1").patched
+    assert found == {("Net", "scale"), ("Net", "size")}

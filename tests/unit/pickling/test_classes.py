@@ -1,0 +1,316 @@
+"""Classes made in functions or on the spot travel with their objects."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import copy
+import copyreg
+import dataclasses
+import enum
+import functools
+import io
+import typing
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import pytest
+import torch
+from torch import nn
+
+import modpack
+
+
+def again(obj: Any) -> Any:
+    buffer = io.BytesIO()
+    with modpack.PackageExporter(buffer) as exporter:
+        exporter.extern("**")
+        exporter.save_pickle("m", "o.pkl", obj)
+    buffer.seek(0)
+    return modpack.PackageImporter(buffer).load_pickle("m", "o.pkl")
+
+
+def network(scale: float) -> nn.Module:
+    class Base(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.layer = nn.Linear(width, width)
+
+        def scaled(self, x: torch.Tensor) -> torch.Tensor:
+            return x * scale
+
+    class Net(Base):
+        """Scales."""
+
+        __slots__ = ()
+        depth: ClassVar[int] = 2
+
+        def __init__(self, width: int) -> None:
+            super().__init__(width)
+            self.inner = Base(width)
+
+        @property
+        def size(self) -> int:
+            return self.layer.in_features
+
+        @staticmethod
+        def half(x: torch.Tensor) -> torch.Tensor:
+            return x / 2
+
+        @classmethod
+        def make(cls, width: int) -> Net:
+            return cls(width)
+
+        @functools.cached_property
+        def twice(self) -> int:
+            return self.size * 2
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.half(self.scaled(self.layer(self.inner.layer(x))))
+
+    return Net(3)
+
+
+def test_a_model_of_a_local_class_computes_the_same_and_can_do_all_that_it_could():
+    model, x = network(3.0), torch.randn(2, 3)
+    loaded = again(model)
+    kind = type(loaded)
+    assert torch.equal(loaded(x), model(x))
+    assert (loaded.size, loaded.twice, kind.depth, kind.__doc__) == (3, 6, 2, "Scales.")
+    assert kind is not type(model) and kind.__name__ == "Net"
+    assert kind.__qualname__ == "network.<locals>.Net" and kind.__module__ == __name__
+    assert type(loaded.inner) is kind.__mro__[1]
+    assert type(kind.make(4)) is kind and kind.make(4).size == 4
+    assert torch.equal(copy.deepcopy(loaded)(x), model(x))
+    assert torch.equal(again(loaded)(x), model(x))
+
+
+def test_a_class_that_refers_to_itself_and_to_its_objects():
+    class Tree:
+        instances: ClassVar[list[Any]] = []
+
+        def __init__(self, *children: Tree) -> None:
+            self.children = children
+            Tree.instances.append(self)
+
+        def grow(self) -> Tree:
+            return Tree(self)
+
+    tree = Tree(Tree())
+    loaded = again(tree)
+    kind = type(loaded)
+    assert type(loaded.grow()) is kind and len(kind.instances) == 3
+    assert kind.instances[1] is loaded and kind.instances[0] is loaded.children[0]
+    assert len(Tree.instances) == 2
+
+
+class Held:
+    """The base of classes that something derives on the spot."""
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = value
+
+    def shown(self) -> str:
+        return f"held {self.value}"
+
+
+def mixed_in(kind: type) -> Any:
+    return type(kind.__name__, (kind,), {"shown": lambda self: "mixed in", "k": 3})
+
+
+def test_a_class_with_the_name_of_its_base():
+    loaded = again(mixed_in(Held)(5))
+    assert (loaded.shown(), loaded.value, loaded.k) == ("mixed in", 5, 3)
+    assert type(loaded).__mro__[1] is Held
+
+
+Renamed = type("SomethingElse", (Held,), {"__module__": __name__})
+
+
+def test_a_class_that_its_module_has_under_another_name_is_that_one():
+    assert type(again(Renamed())) is Renamed
+
+
+def test_slots_and_private_names():
+    class Slotted:
+        __slots__ = ("_Slotted__secret", "__weakref__", "open")
+
+        def __init__(self) -> None:
+            self.__secret, self.open = 7, 8
+
+        def secret(self) -> int:
+            return self.__secret
+
+    loaded = again(Slotted())
+    assert (loaded.secret(), loaded.open, hasattr(loaded, "__dict__")) == (7, 8, False)
+
+
+def test_abstract_and_generic_classes():
+    T = TypeVar("T")
+
+    class Shape(abc.ABC, Generic[T]):
+        @abc.abstractmethod
+        def area(self) -> float: ...
+
+    class Square(Shape[int]):
+        def area(self) -> float:
+            return 4.0
+
+    loaded, shape = again([Square(), Shape])
+    assert loaded.area() == 4.0 and isinstance(loaded, shape)
+    assert shape.__abstractmethods__ == {"area"}
+    assert shape[int].__origin__ is shape
+    with pytest.raises(TypeError, match="abstract"):
+        shape()
+
+
+class Registering(type):
+    """Notes what it makes."""
+
+    made: ClassVar[list[str]] = []
+
+    def __new__(mcs, name: str, bases: Any, body: Any) -> Any:
+        cls = super().__new__(mcs, name, bases, body)
+        mcs.made.append(name)
+        return cls
+
+
+def test_metaclasses_make_the_class_again():
+    class Noted(metaclass=Registering):
+        value = 3
+
+    loaded = again(Noted())
+    assert type(type(loaded)) is Registering and loaded.value == 3
+    assert Registering.made == ["Noted", "Noted"]
+
+
+def test_an_autograd_function_made_in_a_function():
+    factor = 3.0
+
+    class Tripled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return grad * factor
+
+    kind, apply = again([Tripled, Tripled.apply])
+    for function in (kind.apply, apply):
+        x = torch.ones(2, requires_grad=True)
+        function(x).sum().backward()
+        assert torch.equal(x.grad, torch.full((2,), 3.0))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("slots", [False, True])
+def test_dataclasses(frozen, slots):
+    @dataclasses.dataclass(frozen=frozen, slots=slots, order=True)
+    class Point:
+        x: int
+        y: int = 2
+        tags: list[str] = dataclasses.field(default_factory=list, compare=False)
+        scale: ClassVar[int] = 10
+
+        def scaled(self) -> int:
+            return self.x * self.scale
+
+    loaded = again(Point(1, tags=["a"]))
+    kind = type(loaded)
+    assert (loaded.x, loaded.y, loaded.tags, loaded.scaled()) == (1, 2, ["a"], 10)
+    assert repr(kind(5)) == repr(Point(5)) and kind(1) == loaded < kind(2)
+    assert dataclasses.replace(loaded, y=9).y == 9
+    assert [f.name for f in dataclasses.fields(kind)] == ["x", "y", "tags"]
+    assert hasattr(loaded, "__dict__") is not slots
+    if frozen:
+        assert hash(loaded) == hash(kind(1))
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            loaded.x = 3
+
+
+def test_a_dataclass_made_from_a_list_of_fields():
+    made = dataclasses.make_dataclass("Made", [("a", int), ("b", list, dataclasses.field())])
+    loaded = again(made(1, [2]))
+    assert (loaded.a, loaded.b, type(loaded)(1, [2]) == loaded) == (1, [2], True)
+
+
+def test_named_tuples():
+    class Typed(NamedTuple):
+        a: int
+        b: str = "b"
+
+        def both(self) -> str:
+            return f"{self.a}{self.b}"
+
+    plain = collections.namedtuple("plain", "x y", defaults=[5])
+    first, second = again([Typed(1), plain(3)])
+    assert (first.both(), first._asdict(), second.y) == ("1b", {"a": 1, "b": "b"}, 5)
+    assert first._replace(a=2).both() == "2b" and type(second)(1) == (1, 5)
+
+
+def test_enums_and_flags():
+    class Colour(enum.Enum):
+        RED = "r"
+        CRIMSON = "r"
+        BLUE = "b"
+
+        @property
+        def long(self) -> str:
+            return self.name.lower()
+
+        def __str__(self) -> str:
+            return f"<{self.long}>"
+
+    made, flags = enum.IntEnum("Made", "one two"), enum.Flag("Flags", "a b")
+    red, two, both = again([Colour.RED, made.two, flags.a | flags.b])
+    kind = type(red)
+    assert red is kind.RED is kind.CRIMSON is kind("r")
+    assert (red.long, str(red), list(kind.__members__)) == ("red", "<red>", [*Colour.__members__])
+    assert two == 2 and isinstance(two, int) and type(two).one + 1 == two
+    assert both == type(both).a | type(both).b
+
+
+def test_typed_dictionaries_and_protocols():
+    class Options(typing.TypedDict, total=False):
+        width: int
+
+    class Sized(typing.Protocol):
+        def size(self) -> int: ...
+
+    options, sized = again([Options, Sized])
+    assert options(width=1) == {"width": 1} and options.__optional_keys__ == {"width"}
+    assert sized.__name__ == "Sized"
+
+
+def test_an_enum_that_makes_its_members_itself_is_refused():
+    class Planet(enum.Enum):
+        EARTH = (1, 2)
+
+        def __init__(self, mass: int, radius: int) -> None:
+            self.mass = mass
+
+    with pytest.raises(modpack.PicklingError, match="top level of a module"):
+        again(Planet.EARTH)
+
+
+def test_what_cannot_be_saved_in_a_class_is_named_by_its_path():
+    class Odd:
+        steps = (number for number in range(3))
+
+    with pytest.raises(modpack.PicklingError) as caught:
+        again({"x": Odd()})
+    assert caught.value.path == "obj['x'].__class__.steps"
+
+
+def test_a_registered_reduction_of_a_metaclass_is_respected():
+    class Meta(type):
+        pass
+
+    class Special(metaclass=Meta):
+        pass
+
+    copyreg.pickle(Meta, lambda cls: (str, ("special",)))
+    try:
+        assert again([Special]) == ["special"]
+    finally:
+        del copyreg.dispatch_table[Meta]

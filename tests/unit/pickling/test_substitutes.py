@@ -1,0 +1,644 @@
+"""Special objects: each kind comes back as the one thing that it can mean elsewhere."""
+
+from __future__ import annotations
+
+import array
+import concurrent.futures
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import io
+import logging
+import queue
+import random
+import re
+import struct
+import sys
+import threading
+import types
+import typing
+import weakref
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import modpack
+from modpack.pickling.rows import Refusal, Rows, Substitute
+from modpack.pickling.tables import ALL_ROWS, ROWS
+
+
+class Node:
+    """Something to refer to."""
+
+    def __init__(self, **attributes: object) -> None:
+        self.__dict__.update(attributes)
+
+    def method(self) -> object:
+        return self
+
+
+def again(obj: Any) -> Any:
+    """Save and load."""
+    buffer = io.BytesIO()
+    with modpack.PackageExporter(buffer) as exporter:
+        exporter.extern("**")
+        exporter.save_pickle("m", "o.pkl", obj)
+    buffer.seek(0)
+    return modpack.PackageImporter(buffer).load_pickle("m", "o.pkl")
+
+
+def refused(obj: Any) -> modpack.PicklingError:
+    with pytest.raises(modpack.PicklingError) as caught:
+        again(obj)
+    return caught.value
+
+
+# -- threads -------------------------------------------------------------------------------------
+
+LOCK = threading.Lock()
+VARIABLE = contextvars.ContextVar("VARIABLE", default=3)
+NOTHING = object()
+
+
+@pytest.mark.parametrize("make", [threading.Lock, threading.RLock], ids=["Lock", "RLock"])
+def test_a_lock_comes_back_released_and_is_shared_as_before(make):
+    lock = make()
+    lock.acquire()
+    first, second = again([lock, lock])
+    assert first is second is not lock
+    assert first.acquire(blocking=False)
+
+
+def test_what_a_module_holds_under_a_name_is_that_of_the_module():
+    for held in (LOCK, VARIABLE, NOTHING, torch.default_generator):
+        assert again(Node(held=held)).held is held
+
+
+def test_a_module_that_nothing_else_needs_is_not_made_a_part_of_the_model(project):
+    project({"driver.py": "import threading\nLOCK = threading.Lock()\nSENTINEL = object()"})
+    import driver
+
+    with modpack.PackageExporter(None) as exporter:
+        exporter.extern("tests.**")
+        exporter.save_pickle("m", "o.pkl", Node(lock=driver.LOCK, sentinel=driver.SENTINEL))
+    assert not exporter.get_rdeps("driver")
+
+
+def test_a_condition_shares_its_lock_and_nobody_waits():
+    lock = threading.RLock()
+    condition = threading.Condition(lock)
+    condition._waiters.append(threading.Lock())
+    loaded, its_lock = again([condition, lock])
+    assert loaded._lock is its_lock and not loaded._waiters
+    with loaded:
+        loaded.notify_all()
+
+
+def test_events_semaphores_and_barriers_keep_what_is_not_about_threads():
+    event, bounded, plain = threading.Event(), threading.BoundedSemaphore(2), threading.Semaphore(5)
+    event.set()
+    bounded.acquire()
+    loaded = again([event, bounded, plain, threading.Barrier(3, timeout=7)])
+    assert loaded[0].is_set()
+    assert (loaded[1]._value, loaded[1]._initial_value, loaded[2]._value) == (2, 2, 5)
+    assert loaded[3].parties == 3 and loaded[3]._timeout == 7
+
+
+class Counting(threading.local):
+    def __init__(self) -> None:
+        self.depth = 0
+
+
+def test_the_loading_thread_sees_what_the_saving_thread_saw():
+    plain, derived = threading.local(), Counting()
+    plain.cache, derived.depth = [1, 2], 7
+    loaded, other = again([plain, derived])
+    elsewhere: list[object] = []
+    thread = threading.Thread(target=lambda: elsewhere.extend((vars(loaded), other.depth)))
+    thread.start()
+    thread.join()
+    assert (loaded.cache, other.depth, elsewhere) == ([1, 2], 7, [{}, 0])
+
+
+def test_queues_and_pools_come_back_without_the_threads():
+    waiting: queue.Queue[int] = queue.Queue(3)
+    waiting.put(1)
+    loaded, simple = again([waiting, queue.SimpleQueue()])
+    assert (loaded.get_nowait(), loaded.maxsize, simple.empty()) == (1, 3, True)
+    with concurrent.futures.ThreadPoolExecutor(2, "worker") as pool:
+        assert pool.submit(int, "3").result() == 3
+        pool = again([pool])[0]
+    with pool:
+        assert (pool._max_workers, pool.submit(int, "4").result()) == (2, 4)
+    full: queue.SimpleQueue[int] = queue.SimpleQueue()
+    full.put(1)
+    assert "holds something" in refused([full]).reason
+    assert "shut down" in refused([pool]).reason
+
+
+def test_a_context_variable_of_no_module_is_a_new_one_with_its_default():
+    variable, bare = contextvars.ContextVar("v", default=(1,)), contextvars.ContextVar("bare")
+    variable.set((2,))
+    bare.set(1)
+    loaded, loaded_bare = again([variable, bare])
+    assert (loaded.name, loaded.get()) == ("v", (1,))
+    with pytest.raises(LookupError):
+        loaded_bare.get()
+
+
+# -- weak references -----------------------------------------------------------------------------
+
+
+def test_weak_references_refer_to_the_same_object_of_the_loaded_ones():
+    node = Node(a=1)
+    ref, proxy, method = weakref.ref(node), weakref.proxy(node), weakref.WeakMethod(node.method)
+    for order in ([ref, proxy, method, node], [node, ref, proxy, method]):
+        loaded = again(order)
+        found = next(each for each in loaded if type(each) is Node)
+        for each in loaded:
+            if isinstance(each, weakref.WeakMethod):
+                assert each()() is found
+            elif isinstance(each, weakref.ref):
+                assert each() is found
+        assert next(e for e in loaded if type(e) is weakref.ProxyType).method() is found
+
+
+def test_a_child_finds_its_parent():
+    parent = nn.Module()
+    parent.child = nn.Linear(1, 1)
+    parent.child.__dict__["parent"] = weakref.ref(parent)
+    loaded = again(parent)
+    assert loaded.child.parent() is loaded
+    alone = again(parent.child)
+    assert alone.parent() is None
+
+
+def test_a_weak_reference_keeps_nothing_in_the_package():
+    outside = Node(weights=torch.ones(100_000))
+    buffer = io.BytesIO()
+    with modpack.PackageExporter(buffer) as exporter:
+        exporter.extern("**")
+        exporter.save_pickle("m", "o.pkl", [weakref.ref(outside), weakref.proxy(outside)])
+    assert len(buffer.getvalue()) < 50_000
+    buffer.seek(0)
+    dead, proxy = modpack.PackageImporter(buffer).load_pickle("m", "o.pkl")
+    assert dead() is None
+    with pytest.raises(ReferenceError):
+        proxy.weights  # noqa: B018
+
+
+def test_dead_references_come_back_dead():
+    ref, method = weakref.ref(Node()), weakref.WeakMethod(Node().method)
+    assert [each() for each in again([ref, method])] == [None, None]
+
+
+def test_classes_and_functions_are_alive_wherever_their_modules_are():
+    assert [each() for each in again([weakref.ref(Node), weakref.ref(again)])] == [Node, again]
+
+
+GONE: list[object] = []
+
+
+def note_gone(ref: object) -> None:
+    GONE.append(ref)
+
+
+def test_callbacks_of_weak_references_are_called():
+    node = Node()
+    loaded, ref = again([node, weakref.ref(node, note_gone)])
+    assert GONE == []
+    del loaded
+    assert GONE[0] is ref
+
+
+class Keyed(weakref.WeakValueDictionary[str, Node]):
+    title = ""
+
+
+def test_weak_containers_hold_what_others_hold():
+    node, key = Node(), Node()
+    values, keys, members = Keyed(a=node, b=key), weakref.WeakKeyDictionary(), weakref.WeakSet()
+    values.title = "cache"
+    keys[key] = [node]
+    members.update((node, key))
+    loaded_node, loaded_values, loaded_keys, loaded_members = again([node, values, keys, members])
+    assert dict(loaded_values) == {"a": loaded_node} and loaded_values.title == "cache"
+    assert type(loaded_values) is Keyed
+    assert len(loaded_keys) == 0
+    assert set(loaded_members) == {loaded_node}
+    del loaded_node
+    loaded_values["c"] = again_held = Node()
+    assert list(loaded_values.values())[-1] is again_held
+
+
+def test_torchs_weak_containers_are_keyed_by_the_loaded_tensors():
+    from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef, WeakTensorKeyDictionary
+
+    tensor = torch.ones(2)
+    by_tensor, by_id = WeakTensorKeyDictionary({tensor: "here"}), WeakIdKeyDictionary()
+    by_id[tensor] = "there"
+    tensor2, one, other, ref = again([tensor, by_tensor, by_id, WeakIdRef(tensor)])
+    assert (one[tensor2], other[tensor2], ref()) == ("here", "there", tensor2)
+
+
+def test_a_finalizer_does_not_clean_up_in_another_process():
+    node, calls = Node(), []
+    finalizer = weakref.finalize(node, calls.append, 1)
+    loaded, its_finalizer = again([node, finalizer])
+    assert not its_finalizer.alive
+    assert finalizer.detach() is not None
+    del loaded
+    assert calls == []
+
+
+# -- names: loggers, streams, constants ----------------------------------------------------------
+
+
+def test_loggers_are_those_of_the_process():
+    logger, root = logging.getLogger("special.objects"), logging.getLogger()
+    assert again([logger, root]) == [logger, root]
+    adapter = again([logging.LoggerAdapter(logger, {"a": 1})])[0]
+    assert adapter.logger is logger and adapter.extra == {"a": 1}
+    assert "logging.getLogger" in refused([logging.Logger("loose")]).reason
+
+
+def test_a_logging_handler_writes_to_the_streams_of_its_process():
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(30)
+    loaded = again([handler])[0]
+    assert (loaded.level, loaded.stream) == (30, sys.stderr)
+    assert loaded.lock is not handler.lock
+    assert any(ref() is loaded for ref in logging._handlerList), "it is flushed at exit"
+
+
+def test_standard_streams_are_those_of_the_process(capsys):
+    streams = [sys.stdout, sys.stderr, sys.__stdout__]
+    assert all(a is b for a, b in zip(again(streams), streams, strict=True))
+
+
+def test_constants_stay_what_is_compares_with():
+    constants = [dataclasses.MISSING, dataclasses.KW_ONLY, Node, NOTHING]
+    assert all(a is b for a, b in zip(again(constants), constants, strict=True))
+    fields = again(list(dataclasses.fields(Described)))
+    assert [field.default for field in fields] == [1, dataclasses.MISSING]
+    anonymous = object()
+    first, second = again([anonymous, anonymous])
+    assert first is second is not anonymous
+
+
+@dataclasses.dataclass
+class Described:
+    number: int = 1
+    items: list[int] = dataclasses.field(default_factory=list)
+
+
+# -- views and wrappers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [dict, OrderedDict])
+def test_views_are_views_of_the_loaded_dictionary(make):
+    mapping = make(a=1)
+    loaded, keys, values, items, proxy = again(
+        [
+            mapping,
+            mapping.keys(),
+            mapping.values(),
+            mapping.items(),
+            types.MappingProxyType(mapping),
+        ]
+    )
+    loaded["b"] = 2
+    assert (list(keys), list(values), list(items)) == (["a", "b"], [1, 2], [("a", 1), ("b", 2)])
+    assert proxy["b"] == 2
+
+
+def test_a_memoryview_is_a_view_of_the_loaded_object():
+    base, numbers = bytearray(b"abcd"), array.array("i", [1, 2, 3, 4])
+    shaped = memoryview(numbers).cast("B").cast("i", [2, 2])
+    loaded, view, fixed, grid = again([base, memoryview(base), memoryview(b"xyz")[1:], shaped])
+    view[0] = ord("z")
+    assert loaded == b"zbcd" and bytes(fixed) == b"yz"
+    assert (grid.shape, grid.format, grid[1, 0]) == ((2, 2), "i", 3)
+    assert again([memoryview(base).toreadonly()])[0].readonly
+    assert "a part of an object" in refused([memoryview(base)[1:]]).reason
+
+
+def plus_one(x: int) -> int:
+    return x + 1
+
+
+@functools.lru_cache(maxsize=7)
+def remembered(x: int) -> int:
+    return x + 1
+
+
+def test_cached_functions_come_back_with_an_empty_cache():
+    @functools.lru_cache(maxsize=5, typed=True)
+    def local(x: int) -> int:
+        return x + 1
+
+    assert local(1) == 2
+    loaded, named, method, built_in = again(
+        [local, remembered, functools.cache(Node(a=1).method), functools.cache(abs)]
+    )
+    assert named is remembered
+    assert loaded.cache_parameters() == {"maxsize": 5, "typed": True}
+    assert (loaded.cache_info().currsize, loaded(3), method().a, built_in(-2)) == (0, 4, 1, 2)
+
+
+def test_what_wraps_functions_comes_back_around_them():
+    wrapped = again(
+        [property(plus_one, None, None, "doc"), staticmethod(plus_one), classmethod(plus_one)]
+    )
+    assert (wrapped[0].fget, wrapped[0].__doc__) == (plus_one, "doc")
+    assert [each.__func__ for each in wrapped[1:]] == [plus_one, plus_one]
+
+
+def test_single_dispatch_functions_made_in_functions_still_dispatch():
+    @functools.singledispatch
+    def shown(x: object) -> str:
+        return "something"
+
+    @shown.register(int)
+    def _(x: int) -> str:
+        return "a number"
+
+    assert shown(1) == "a number"
+    loaded = again([shown])[0]
+    assert (loaded(1), loaded("")) == ("a number", "something")
+
+
+def test_a_cell_keeps_what_is_in_it():
+    number = 5
+    cell = (lambda: number).__closure__[0]
+    loaded, function = again([cell, lambda: number])
+    assert loaded.cell_contents == function() == 5
+    assert function.__closure__[0] is loaded
+
+
+@contextlib.contextmanager
+def entered(value: object) -> Any:
+    yield value
+
+
+def test_a_context_manager_can_be_entered_after_loading():
+    with again([entered(3)])[0] as value:
+        assert value == 3
+    used = entered(3)
+    used.__enter__()
+    assert "has been entered" in refused([used]).reason
+
+
+def test_small_things_come_back_as_they_are():
+    record, entropy = struct.Struct("<i"), random.SystemRandom()
+    loaded = again([record, entropy, torch.Tensor.T, types.FunctionType])
+    assert loaded[0].unpack(record.pack(3)) == (3,)
+    assert type(loaded[1]) is random.SystemRandom
+    assert loaded[2] is torch.Tensor.T
+    assert loaded[3] is types.FunctionType
+    bound = super(Counting, Counting)
+    assert again([bound])[0].__thisclass__ is Counting
+
+
+T = typing.TypeVar("T")
+
+
+def test_typing_objects_come_back():
+    local, new = typing.TypeVar("Local", bound=int), typing.NewType("Metres", float)
+    loaded = again([T, local, new, typing.ParamSpec("P"), typing.ForwardRef("int"), local])
+    assert loaded[0] is T
+    assert (loaded[1].__name__, loaded[1].__bound__) == ("Local", int)
+    assert loaded[5] is loaded[1]
+    assert (loaded[2].__name__, loaded[2].__supertype__) == ("Metres", float)
+    assert loaded[3].__name__ == "P" and loaded[4].__forward_arg__ == "int"
+
+
+# -- torch ---------------------------------------------------------------------------------------
+
+
+def test_a_generator_goes_on_with_the_same_numbers():
+    generator = torch.Generator().manual_seed(7)
+    torch.rand(3, generator=generator)
+    loaded = again({"g": generator})["g"]
+    assert torch.equal(torch.rand(5, generator=loaded), torch.rand(5, generator=generator))
+
+
+OF_TORCH = {
+    "memory format": torch.channels_last,
+    "layout": torch.strided,
+    "quantization scheme": torch.per_tensor_affine,
+    "dtype": torch.bfloat16,
+    "device": torch.device("cpu"),
+    "size": torch.Size([1, 2]),
+    "reduce op": torch.distributed.ReduceOp.SUM,
+    "attention backend": torch.nn.attention.SDPBackend.MATH,
+    "profiler activity": torch.profiler.ProfilerActivity.CPU,
+    "finfo": torch.finfo(torch.float16),
+    "iinfo": torch.iinfo(torch.int8),
+    "operator": torch.ops.aten.add,
+    "overload": torch.ops.aten.add.Tensor,
+    "default overload": torch.ops.aten.relu.default,
+    "operators": torch.ops.aten,
+    "built-in function": torch.nn.functional.gelu,
+    "function of a function": torch.nn.functional.max_pool2d,
+    "method": torch.Tensor.add,
+    "static method": torch.add,
+}
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_constants_and_operators_of_torch_come_back_as_themselves(name):
+    value = OF_TORCH[name]
+    loaded = again([value])[0]
+    assert loaded == value and type(loaded) is type(value)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_script_functions_and_exported_programs_compute_the_same():
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    x = torch.ones(1, 2)
+    program = torch.export.export(nn.Linear(2, 2), (x,))
+    script = torch.jit.script(scaled)
+    loaded, loaded_program, same = again([script, program, script])
+    assert torch.equal(loaded(x), x * 3) and same is loaded
+    assert torch.equal(loaded_program.module()(x), program.module()(x))
+
+
+def test_functions_made_by_torch_compute_the_same():
+    def cubed(x: torch.Tensor) -> torch.Tensor:
+        return (x**3).sum()
+
+    x = torch.arange(3.0)
+    functions = [
+        torch.func.grad(cubed),
+        torch.vmap(torch.func.grad(lambda x: x**2)),
+        torch.func.jacrev(cubed),
+        functools.partial(torch.utils.checkpoint.checkpoint, cubed, use_reentrant=False),
+    ]
+    for function, loaded in zip(functions, again(functions), strict=True):
+        assert torch.equal(function(x), loaded(x))
+
+
+def test_compiled_modules_and_functions_are_compiled_again():
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    x, module = torch.ones(1, 2), torch.compile(nn.Linear(2, 2), backend="eager")
+    module(x)
+    function = torch.compile(doubled, backend="eager")
+    loaded, loaded_function = again([module, function])
+    assert torch.equal(loaded(x), module(x)) and torch.equal(loaded_function(x), x * 2)
+    assert type(loaded) is type(module)
+
+
+# -- what means nothing elsewhere ----------------------------------------------------------------
+
+
+def a_generator() -> Any:
+    return (number for number in range(3))
+
+
+async def a_coroutine() -> None:
+    return None
+
+
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("what", "make"),
+    [
+        ("a generator", a_generator),
+        ("a generator or a coroutine", a_coroutine),
+        ("a thread", lambda: threading.Thread(target=print)),
+        ("a thread", lambda: threading.Timer(9, print)),
+        ("a future", concurrent.futures.Future),
+        ("a future", torch.futures.Future),
+        ("a match", lambda: re.match("a", "a")),
+        ("a context", contextvars.copy_context),
+        ("a frame", sys._getframe),
+        ("a code object", lambda: plus_one.__code__),
+        ("a stream or an event", torch.Event),
+        ("a node of an autograd graph", lambda: (torch.ones(1, requires_grad=True) * 2).grad_fn),
+        ("a registration", lambda: torch.library.Library("modpack_tests", "FRAGMENT")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_means_nothing_elsewhere_is_refused_with_the_reason_and_the_remedy(what, make):
+    model = nn.Sequential(nn.Linear(1, 1), nn.ModuleDict({"attn": nn.Linear(1, 1)}))
+    model[1]["attn"]._backend = obj = make()
+    error = refused(model)
+    kind = type(obj)
+    assert error.path == "obj[1].attn._backend"
+    assert error.reason.startswith(what)
+    assert kind.__qualname__ in error.reason and "Remedy: " in error.reason
+
+
+def test_open_files_are_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("a")
+    with (tmp_path / "a.txt").open() as text, (tmp_path / "a.txt").open("rb") as raw:
+        for file in (text, raw):
+            assert refused(Node(f=file)).path == "obj.f"
+    handler = logging.FileHandler(tmp_path / "log.txt")
+    assert refused(Node(handler=handler)).path == "obj.handler.stream"
+    handler.close()
+
+
+def test_fake_tensors_are_refused():
+    from torch._subclasses import FakeTensorMode
+
+    assert "a fake tensor" in refused([FakeTensorMode().from_tensor(torch.ones(2))]).reason
+
+
+def test_a_module_made_on_the_spot_is_refused():
+    error = refused(Node(made=types.ModuleType("made_here")))
+    assert error.path == "obj.made" and "made_here" in error.reason
+
+
+def test_all_problems_are_told_at_once():
+    shared = a_generator()
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1))
+    model[0].a, model[1].b, model[2].c = shared, a_generator(), re.match("a", "a")
+    model[2].shared = shared
+    error = refused(model)
+    assert [path for path, _ in error.problems] == ["obj[0].a", "obj[1].b", "obj[2].c"]
+    assert (error.path, error.reason) == error.problems[0]
+    text = str(error)
+    assert "for 2 reasons" in text and "at obj[0].a, obj[1].b: a generator" in text
+    assert text.count("\n* at ") == 2
+
+
+def test_no_tensor_is_written_once_a_problem_is_known():
+    buffer = io.BytesIO()
+    with pytest.raises(modpack.PicklingError), modpack.PackageExporter(buffer) as exporter:
+        exporter.save_pickle("m", "o.pkl", [a_generator(), torch.ones(10)])
+    assert buffer.getvalue() == b""
+
+
+class Respected:
+    """Says itself what becomes of it, and of what plain pickle refuses."""
+
+    def __init__(self) -> None:
+        self.file = a_generator()
+
+    def __reduce__(self) -> Any:
+        return Respected, ()
+
+
+class OwnLock(threading.local):
+    def __reduce__(self) -> Any:
+        return str, ("its own",)
+
+
+def test_an_objects_own_reduction_is_respected():
+    assert type(again([Respected()])[0].file) is types.GeneratorType
+    assert again([OwnLock()]) == ["its own"]
+
+
+# -- the table -----------------------------------------------------------------------------------
+
+
+def test_every_row_says_what_becomes_of_its_kind():
+    for before, row in zip((None, *ALL_ROWS), ALL_ROWS, strict=False):
+        if isinstance(row, Refusal):
+            assert row.what and row.why and row.remedy and row.kinds
+        else:
+            belongs_to_the_last = isinstance(before, Substitute) and not row.what
+            assert belongs_to_the_last or (row.what and row.saved and row.back)
+
+
+def test_no_two_rows_are_for_the_same_type():
+    kinds = [kind for row in ALL_ROWS for kind in row.kinds]
+    assert len(kinds) == len(set(kinds))
+
+
+def test_a_type_is_found_by_its_path_and_by_its_base():
+    class Derived(threading.Thread):
+        pass
+
+    class Other(threading.Thread):
+        def __reduce__(self) -> Any:
+            return int, ()
+
+    assert ROWS.of(Derived) is ROWS.of(threading.Thread) is not None
+    assert ROWS.of(Other) is None
+    row = Refusal("a thing", (f"{__name__}.Node",), "so", "not so")
+    assert Rows([row]).of(Node) is row
+
+
+def test_the_reference_shows_the_tables():
+    page = Path(__file__).parents[3].joinpath("docs/reference/objects.md").read_text()
+    shown = [
+        f"| {row.what} | {row.saved} | {row.back} |"
+        if isinstance(row, Substitute)
+        else f"| {row.what} | {row.why} | {row.remedy} |"
+        for row in ALL_ROWS
+        if row.what
+    ]
+    in_page = [line for line in page.splitlines() if line.startswith("| ")]
+    assert [line for line in in_page if not line.startswith("| object")] == shown

@@ -1,0 +1,132 @@
+"""The corpus proves what it says: libraries are really missing, and equal means equal."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[3]
+CORPUS = ROOT / "tools" / "corpus"
+RECIPES = sorted(file.stem for file in (CORPUS / "recipes").glob("*.py"))
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    """Import a module of the tool by its name, and forget it afterwards."""
+    monkeypatch.syspath_prepend(str(CORPUS))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(CORPUS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A site-packages with two distributions in one shared folder, and one of its own.
+
+    site/shared/one/a.py        belongs to "one"
+    site/shared/two/b.py        belongs to "two"
+    site/alone/__init__.py      belongs to "alone"
+    """
+    for file in ("shared/one/a.py", "shared/two/b.py", "alone/__init__.py", "alone.pth"):
+        (tmp_path / "site" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / file).write_text("")
+    return tmp_path / "site"
+
+
+def test_a_hidden_distribution_leaves_no_trace(tool, site, tmp_path):
+    hidden = {Path("alone/__init__.py"), Path("alone.pth")}
+    tool("bare").link_all_but(hidden, site, tmp_path / "bare")
+    assert [entry.name for entry in (tmp_path / "bare").iterdir()] == ["shared"]
+    assert (tmp_path / "bare" / "shared").is_symlink()
+
+
+def test_what_shares_a_folder_with_a_hidden_distribution_stays(tool, site, tmp_path):
+    tool("bare").link_all_but({Path("shared/one/a.py")}, site, tmp_path / "bare")
+    shared = tmp_path / "bare" / "shared"
+    assert not shared.is_symlink()
+    assert [entry.name for entry in shared.iterdir()] == ["two"]
+    assert (shared / "two" / "b.py").exists()
+
+
+def test_compiled_leftovers_of_a_hidden_distribution_are_no_reason_to_keep_it(tool, site, tmp_path):
+    (site / "alone" / "__pycache__").mkdir()
+    tool("bare").link_all_but({Path("alone/__init__.py")}, site, tmp_path / "bare")
+    assert not (tmp_path / "bare" / "alone").exists()
+
+
+def test_what_loads_a_package_itself_is_never_hidden(tool):
+    assert {"torch", "typing-extensions", "importlib-metadata"} <= tool("bare").foundation()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        ([torch.zeros(2)], [torch.zeros(2)], None),
+        ([torch.zeros(2)], [-torch.zeros(2)], "output[0] differs"),
+        ({"a": torch.tensor(float("nan"))}, {"a": torch.tensor(float("nan"))}, None),
+        ([torch.zeros(2)], [torch.zeros(2, dtype=torch.double)], "output[0] differs"),
+        ([torch.zeros(2)], [torch.zeros(2, 1)], "output[0] differs"),
+        ([1], [1.0], "output[0] differs"),
+        ({"a": 1}, {"b": 1}, "other leaves: output['a'], output['b']"),
+        ([torch.zeros(2), None], [torch.zeros(2)], "other leaves: output[1]"),
+    ],
+)
+def test_outputs_are_compared_to_the_last_bit(tool, one, other, told):
+    leaves = tool("leaves")
+    assert leaves.difference(leaves.leaves(one), leaves.leaves(other)) == told
+
+
+def test_the_attributes_of_other_objects_are_compared(tool):
+    leaves = tool("leaves")
+    found = leaves.leaves(torch.distributions.Normal(torch.zeros(2), torch.ones(2)))
+    assert {"output.loc", "output.scale"} <= set(found)
+
+
+def test_an_object_that_holds_itself_is_followed_once(tool):
+    knot = [torch.ones(1)]
+    knot.append(knot)
+    assert list(tool("leaves").leaves(knot)) == ["output[0]"]
+
+
+def test_a_side_passes_only_if_its_output_was_compared(tool):
+    side = tool("runner").Side
+    assert side({"save": "ok", "load": "ok", "run": "ok"}).passed
+    assert not side({"save": "ok", "load": "ok"}).passed
+    failed = side({"save": "ok", "load": "ok", "run": "ok", "again load": "KeyError: 1"})
+    assert not failed.passed
+    assert failed.failure == "again load: KeyError: 1"
+
+
+def test_a_failing_step_does_not_hide_the_others(tool, capsys):
+    steps = tool("steps").Steps()
+    steps.take("first", lambda: 1 / 0)
+    assert steps.take("second", lambda: 7) == 7
+    assert steps.outcomes == {"first": "ZeroDivisionError: division by zero", "second": "ok"}
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_operators_are_read_without_running_the_recipe(tool):
+    assert [name for name in tool("saving").operators_of("timm_vit")] == [
+        "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+        "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    ]
+    assert tool("saving").operators_of("einops_layers") == []
+
+
+def test_the_page_has_a_row_for_every_recipe():
+    page = (ROOT / "docs" / "reference" / "corpus.md").read_text()
+    rows = [line.split("|")[1].strip(" `") for line in page.splitlines() if line[:3] == "| `"]
+    assert rows == RECIPES, "run: make corpus"
+
+
+def test_the_page_tells_of_failures_without_the_folders_of_a_machine(tool):
+    runner, page = tool("runner"), tool("page")
+    good = runner.Side({"save": "ok", "load": "ok", "run": "ok"}, {"save": 1, "load": 2, "run": 3})
+    bad = runner.Side({"save": "ok", "load": "OSError: no file '/home/me/thing.json'"}, {"save": 1})
+    text = page.rendered([runner.Result("net", ["lib"], good, bad)])
+    assert "1 models: 1 passed with modpack" in text
+    assert "- `net`: load: `OSError: no file 'thing.json'`" in text

@@ -1,0 +1,125 @@
+"""The page that shows what came of all recipes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from runner import Result, Side
+
+HEAD = """\
+# The corpus: models of real libraries
+
+<!-- Made by `make corpus`. Do not edit. -->
+
+Each row is a model with random weights, of the libraries in the second column. It was built and
+packaged in one process with
+
+```py
+modpack.save(model, "net.modpack", policy="hermetic", example_inputs=inputs)
+```
+
+and no rule, and loaded in another, whose environment lacks every distribution that the package
+holds code of: their files and their metadata, whoever installed them. (What torch and modpack
+require themselves is there.) `passed` says that
+
+- the model put out what the original did, every number equal to the last bit;
+- so did a `copy.deepcopy` of it;
+- `inspect.getsource` of its class gave the original source, and `torch.save` took it;
+- the loaded model was packaged again, with the same line and `importer=[importer_of(model),
+  sys_importer]`, and what a third process loaded from that, where the libraries are missing as
+  well, put out the same.
+
+Beside it is torch.package, with rules written for each recipe: the library's modules and the
+recipe's interned, all others extern. There only the library itself is missing when it is loaded,
+and loading and one equal output pass.
+
+`save` has the trial run in it, and `load` the unpacking of the package, as on a machine that sees
+it for the first time; torch itself was imported before. Seconds on two cores, which vary. `code` is
+how many modules are interned, extern and mocked; for torch.package, how many sources the package
+holds. `size` is the whole package, with the weights.
+"""
+
+OURS = ("model", "libraries", "modpack", "namespace", "save", "load", "size", "code")
+THEIRS = ("torch.package", "save", "load", "size", "code")
+
+
+def rendered(results: Sequence[Result]) -> str:
+    """The page, in Markdown."""
+    heads = [*OURS, *THEIRS]
+    table = [_line(heads), _line(["---"] * len(heads)), *map(_row, results)]
+    lines = [HEAD, *_summary(results), "", *table, "", *_failures(results)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _summary(results: Sequence[Result]) -> Iterator[str]:
+    ours, theirs = _passed([r.modpack for r in results]), _passed([r.torch for r in results])
+    private = sum(r.modpack.passed and r.modpack.namespace == "private" for r in results)
+    yield (
+        f"**{len(results)} models: {ours} passed with modpack and no rule, {private} of them in "
+        f"the private namespace; {theirs} passed with torch.package and rules.**"
+    )
+
+
+def _passed(sides: Sequence[Side]) -> int:
+    return sum(side.passed for side in sides)
+
+
+def _row(result: Result) -> str:
+    ours, theirs = result.modpack, result.torch
+    cells = [
+        f"`{result.recipe}`",
+        ", ".join(result.libraries),
+        _outcome(ours),
+        ours.namespace,
+        _seconds(ours, "save"),
+        _seconds(ours, "load"),
+        _size(ours),
+        _decisions(ours),
+        _outcome(theirs),
+        _seconds(theirs, "save"),
+        _seconds(theirs, "load"),
+        _size(theirs),
+        str(theirs.sources or ""),
+    ]
+    return _line(cells)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _outcome(side: Side) -> str:
+    if side.passed:
+        return "passed"
+    return f"**fails** in {side.failure.partition(':')[0]}"
+
+
+def _seconds(side: Side, step: str) -> str:
+    return f"{side.seconds[step]:.1f}" if side.steps.get(step) == "ok" else ""
+
+
+def _size(side: Side) -> str:
+    return f"{side.size / 1e6:.1f} MB" if side.size else ""
+
+
+def _decisions(side: Side) -> str:
+    numbers = [side.modules.get(decision, 0) for decision in ("interned", "externed", "mocked")]
+    return " / ".join(map(str, numbers)) if side.modules else ""
+
+
+def _failures(results: Sequence[Result]) -> Iterator[str]:
+    for packager in ("modpack", "torch"):
+        failed = [result for result in results if not getattr(result, packager).passed]
+        if failed:
+            yield f"## What fails with {'torch.package' if packager == 'torch' else packager}"
+            yield ""
+            yield from (f"- `{r.recipe}`: {_escaped(getattr(r, packager))}" for r in failed)
+            yield ""
+
+
+def _escaped(side: Side) -> str:
+    """The failure as code that breaks no line, without the folders of this machine."""
+    step, _, what = side.failure.partition(": ")
+    short = re.sub(r"/[^\s'\"]*/", "", what.replace("`", "'"))
+    return f"{step}: `{short[:200]}`"

@@ -1,0 +1,38 @@
+"""A LightningModule with hyperparameters and a metric."""
+
+import lightning
+import torch
+from torch import nn
+
+LIBRARIES = ("lightning",)
+OPERATORS = (
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+
+class Classifier(lightning.LightningModule):
+    """A small classifier."""
+
+    def __init__(self, hidden: int = 16) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.net = nn.Sequential(nn.Linear(8, hidden), nn.ReLU(), nn.Linear(hidden, 3))
+
+    def forward(self, x):
+        """Class scores."""
+        return self.net(x)
+
+    def training_step(self, batch, batch_idx):
+        """The loss."""
+        x, y = batch
+        return nn.functional.cross_entropy(self(x), y)
+
+    def configure_optimizers(self):
+        """Adam."""
+        return torch.optim.Adam(self.parameters())
+
+
+def build():
+    """The model and its inputs."""
+    return Classifier(hidden=16), (torch.randn(2, 8),)

@@ -1,0 +1,49 @@
+"""A LightningModule after an epoch of training."""
+
+import lightning
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+LIBRARIES = ("lightning",)
+OPERATORS = (
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+
+class Regression(lightning.LightningModule):
+    """A linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x):
+        """The estimates."""
+        return self.layer(x)
+
+    def training_step(self, batch, batch_idx):
+        """The loss."""
+        x, y = batch
+        return nn.functional.mse_loss(self(x), y)
+
+    def configure_optimizers(self):
+        """SGD."""
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def build():
+    """The model and its inputs."""
+    model = Regression()
+    data = TensorDataset(torch.randn(8, 4), torch.randn(8, 1))
+    trainer = lightning.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(model, DataLoader(data, batch_size=4))
+    return model, (torch.randn(2, 4),)

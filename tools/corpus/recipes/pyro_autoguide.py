@@ -1,0 +1,26 @@
+"""A normalizing flow of pyro's distributions."""
+
+import pyro.distributions.transforms as transforms
+import torch
+from pyro.nn import AutoRegressiveNN
+from torch import nn
+
+LIBRARIES = ("pyro-ppl",)
+
+
+class Warped(nn.Module):
+    """A transform, applied."""
+
+    def __init__(self, transform: nn.Module) -> None:
+        super().__init__()
+        self.transform = transform
+
+    def forward(self, x):
+        """The transformed points."""
+        return self.transform(x)
+
+
+def build():
+    """The model and its inputs."""
+    flow = transforms.AffineAutoregressive(AutoRegressiveNN(4, [16]))
+    return Warped(flow), (torch.randn(3, 4),)

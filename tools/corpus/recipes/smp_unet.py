@@ -1,0 +1,16 @@
+"""A U-Net of segmentation-models-pytorch."""
+
+import segmentation_models_pytorch as smp
+import torch
+
+LIBRARIES = ("segmentation-models-pytorch",)
+OPERATORS = (
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+
+def build():
+    """The model and its inputs."""
+    model = smp.Unet("resnet18", encoder_weights=None, classes=2)
+    return model, (torch.randn(1, 3, 64, 64),)

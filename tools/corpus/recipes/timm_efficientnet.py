@@ -1,0 +1,16 @@
+"""efficientnet_b0 of timm."""
+
+import timm
+import torch
+
+LIBRARIES = ("timm",)
+OPERATORS = (
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+
+def build():
+    """The model and its inputs."""
+    model = timm.create_model("efficientnet_b0", num_classes=10)
+    return model, (torch.randn(1, 3, 64, 64),)

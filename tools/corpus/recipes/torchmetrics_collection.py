@@ -1,0 +1,36 @@
+"""Metrics of torchmetrics that are parts of a model."""
+
+import torch
+import torchmetrics
+from torch import nn
+
+LIBRARIES = ("torchmetrics",)
+OPERATORS = (
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+
+class Scored(nn.Module):
+    """A classifier that measures itself."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, classes)
+        self.scores = torchmetrics.MetricCollection(
+            {
+                "accuracy": torchmetrics.Accuracy("multiclass", num_classes=classes),
+                "f1": torchmetrics.F1Score("multiclass", num_classes=classes),
+            }
+        )
+
+    def forward(self, x, y):
+        """The class scores, and how good they are."""
+        found = self.layer(x)
+        self.scores.reset()
+        return found, self.scores(found, y)
+
+
+def build():
+    """The model and its inputs."""
+    return Scored(8, 3), (torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2]))

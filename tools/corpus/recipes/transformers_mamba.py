@@ -1,0 +1,16 @@
+"""A Mamba of transformers, which computes its scan in Python."""
+
+import torch
+from transformers import MambaConfig, MambaModel
+
+LIBRARIES = ("transformers",)
+OPERATORS = (
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+
+def build():
+    """The model and its inputs."""
+    config = MambaConfig(vocab_size=99, hidden_size=32, state_size=4, num_hidden_layers=2)
+    return MambaModel(config), (torch.randint(0, 99, (2, 7)),)

@@ -1,0 +1,108 @@
+"""Loads a package where its libraries are not, and tries what users do with a model.
+
+``python -I reloading.py FOLDER PACKAGE`` reads ``case.pt`` and writes a report beside the
+package, and ``again.modpack``, which holds the loaded model once more.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from leaves import difference, leaves
+from operators import declare
+from steps import Steps
+
+del sys.path[0]
+
+
+class DifferenceError(Exception):
+    """The model does not put out what it did when it was packaged."""
+
+
+def main(folder: Path, package: Path) -> None:
+    """Take all steps that the first one leaves possible, and write down what came of them."""
+    saved = json.loads((folder / "saved.json").read_text())
+    declare(saved["stubs"])
+    case = torch.load(folder / "case.pt", weights_only=True)
+    steps = Steps()
+    loader = _with_torch_package if package.suffix == ".pt" else _with_modpack
+    model = steps.take("load", lambda: loader(package))
+    report: dict[str, Any] = {}
+    if model is not None:
+        steps.take("run", lambda: _compare(model, case))
+        if package.name == "net.modpack":
+            _use(model, case, steps, folder)
+            report["namespace"] = _namespace(model)
+    report |= {"steps": steps.outcomes, "seconds": steps.seconds}
+    package.with_name(f"{package.name}.json").write_text(json.dumps(report, indent=1))
+
+
+def _with_modpack(package: Path) -> Any:
+    import modpack
+
+    return modpack.load(package)
+
+
+def _with_torch_package(package: Path) -> Any:
+    from torch.package import PackageImporter
+
+    return PackageImporter(package).load_pickle("model", "model.pkl")
+
+
+def _use(model: Any, case: dict[str, Any], steps: Steps, folder: Path) -> None:
+    steps.take("deepcopy", lambda: _compare(copy.deepcopy(model), case))
+    if case["source"] is not None:
+        steps.take("getsource", lambda: _compare_source(model, case["source"]))
+    steps.take("torch.save", lambda: torch.save(model, io.BytesIO()))
+    steps.take("re-export", lambda: _save_again(model, folder / "again.modpack"))
+
+
+def _save_again(model: Any, path: Path) -> None:
+    import modpack
+
+    owner = _owner(model)
+    origins = [modpack.sys_importer] if owner is None else [owner, modpack.sys_importer]
+    modpack.save(model, path, policy="hermetic", importer=origins)
+
+
+def _owner(model: Any) -> Any:
+    """The importer of the package that any part of the model came from."""
+    import modpack
+
+    owners = (modpack.importer_of(part) for part in model.modules())
+    return next((owner for owner in owners if owner is not None), None)
+
+
+def _compare(model: Any, case: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        found = leaves(model(*case["inputs"]))
+    if told := difference(case["output"], found):
+        raise DifferenceError(told)
+
+
+def _compare_source(model: Any, source: str) -> None:
+    if inspect.getsource(type(model)) != source:
+        raise DifferenceError("the source is another")
+
+
+def _namespace(model: Any) -> str:
+    """Which namespace the package chose: do its modules have the names they had?"""
+    owner = _owner(model)
+    if owner is None:
+        return "no packaged code"
+    names = (type(part).__module__ for part in model.modules())
+    return "private" if any(name.startswith(f"{owner.id()}.") for name in names) else "process"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

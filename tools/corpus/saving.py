@@ -1,0 +1,143 @@
+"""Builds one recipe, notes what its model puts out, and packages it; in a process of its own.
+
+``python saving.py RECIPE FOLDER`` writes ``case.pt`` (inputs and output), ``net.modpack`` and
+``saved.json``; with ``--torch`` it packages with ``torch.package`` and writes ``net.pt``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from bare import foundation, normalized, owners_of
+from leaves import leaves
+from operators import declare
+from steps import Steps
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+def main() -> None:
+    """Do it, and write down what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recipe")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--torch", action="store_true")
+    given = parser.parse_args()
+    if given.torch:
+        report = _with_torch_package(given.recipe, given.folder)
+    else:
+        report = _with_modpack(given.recipe, given.folder)
+    name = "torch-saved.json" if given.torch else "saved.json"
+    (given.folder / name).write_text(json.dumps(report, indent=1))
+
+
+def _with_modpack(name: str, folder: Path) -> dict[str, Any]:
+    import modpack
+
+    recipe, model, inputs = built(name)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        output = leaves(model(*inputs))
+    case = {"inputs": inputs, "output": output, "source": _source(type(model))}
+    torch.save(case, folder / "case.pt")
+    steps = Steps()
+    options: dict[str, Any] = {"policy": "hermetic"}
+    if "example_inputs" in inspect.signature(modpack.save).parameters:
+        options["example_inputs"] = inputs
+    plan = steps.take("save", lambda: modpack.save(model, folder / "net.modpack", **options))
+    report: dict[str, Any] = {
+        "steps": steps.outcomes,
+        "seconds": steps.seconds,
+        "stubs": list(getattr(recipe, "OPERATORS", ())),
+        "libraries": list(recipe.LIBRARIES),
+        "leaves": len(output),
+    }
+    return report if plan is None else report | _facts(plan)
+
+
+def _facts(plan: Any) -> dict[str, Any]:
+    decided: dict[str, list[str]] = {}
+    for module, decision in sorted(plan.decisions.items()):
+        decided.setdefault(decision.action.past, []).append(module)
+    owners = owners_of(_interned_files(plan))
+    return {
+        "modules": decided,
+        "interned": sorted(owners),
+        "hidden": sorted(owners - foundation()),
+        "notes": [str(note) for note in plan.warnings()],
+    }
+
+
+def _interned_files(plan: Any) -> Iterator[Path]:
+    for decision in plan.decisions.values():
+        if decision.action.past == "interned" and decision.location is not None:
+            yield from map(Path, filter(None, [decision.location.file]))
+
+
+def _with_torch_package(name: str, folder: Path) -> dict[str, Any]:
+    from torch.package import PackageExporter
+
+    recipe, model, _ = built(name)
+
+    def save() -> None:
+        with PackageExporter(folder / "net.pt") as exporter:
+            exporter.intern([f"{root}.**" for root in _roots(recipe)])
+            exporter.extern("**")
+            exporter.save_pickle("model", "model.pkl", model)
+
+    steps = Steps()
+    steps.take("save", save)
+    return {"steps": steps.outcomes, "seconds": steps.seconds}
+
+
+def _roots(recipe: Any) -> list[str]:
+    """The top-level modules of the recipe's libraries, and the recipe's own."""
+    from importlib.metadata import packages_distributions
+
+    libraries = {normalized(library) for library in recipe.LIBRARIES}
+    found = [
+        root
+        for root, names in packages_distributions().items()
+        if libraries & {normalized(name) for name in names}
+    ]
+    return [recipe.__name__, *sorted(found)]
+
+
+def built(name: str) -> tuple[Any, torch.nn.Module, tuple[Any, ...]]:
+    """The module of a recipe, its model, and the inputs of its model."""
+    sys.path.insert(0, str(RECIPES))
+    declare(operators_of(name))
+    recipe = importlib.import_module(name)
+    torch.manual_seed(0)
+    model, inputs = recipe.build()
+    return recipe, model.eval(), inputs
+
+
+def operators_of(name: str) -> list[str]:
+    """The operators that a recipe wants declared before its libraries are imported."""
+    import ast
+
+    tree = ast.parse((RECIPES / f"{name}.py").read_text())
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and "OPERATORS" in map(ast.unparse, statement.targets):
+            return list(ast.literal_eval(statement.value))
+    return []
+
+
+def _source(kind: type) -> str | None:
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        return None
+
+
+if __name__ == "__main__":
+    main()
