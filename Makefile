@@ -8,7 +8,6 @@ CORPUS ?= .venv-corpus
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 READY := $(VENV)/ready.stamp
-CORPUS_PIP := $(CORPUS)/bin/python -m pip --quiet --disable-pip-version-check install
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -22,7 +21,7 @@ demo: $(READY) ## train a small model, package it, reload it in a clean interpre
 
 # One thread a worker: more of them than cores mostly wait for each other.
 test: $(READY) ## run the tests and the examples in docstrings and docs
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(READY) ## check style, types and the layers
 	@$(BIN)/ruff check .
@@ -59,21 +58,23 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) install --editable '.[dev]' --constraint constraints.txt
 	@touch $@
 
-# The libraries that the corpus tries. Those in the second list require more than they need.
-$(CORPUS)/ready.stamp: $(wildcard tools/corpus/requirements*.txt) pyproject.toml constraints.txt
-	@echo "Setting up $(CORPUS), once; this takes some minutes."
+# The libraries that the corpus tries. Those in the last list require more than they need.
+CORPUS_LISTS := $(wildcard tools/corpus/requirements*.txt) pyproject.toml constraints.txt
+CORPUS_PIP = $(@D)/bin/python -m pip --quiet --disable-pip-version-check install
+
+$(CORPUS)/ready.stamp: $(CORPUS_LISTS)
+	@echo "Setting up $(@D), once; this takes some minutes."
 	@rm -f $@
-	@$(PYTHON) -m venv $(CORPUS)
+	@$(PYTHON) -m venv $(@D)
 	@$(CORPUS_PIP) torch --constraint constraints.txt
-	@$(CORPUS_PIP) --requirement tools/corpus/requirements.txt --constraint constraints.txt
+	@$(CORPUS_PIP) --editable . --requirement tools/corpus/requirements.txt
 	@$(CORPUS_PIP) --no-deps --requirement tools/corpus/requirements-no-deps.txt
-	@$(CORPUS_PIP) --editable . --constraint constraints.txt
 	@touch $@
 
-$(CORPUS)-fast/ready.stamp: $(wildcard tools/corpus/requirements*.txt) pyproject.toml constraints.txt
-	@echo "Setting up $(CORPUS)-fast, once; this takes a minute."
+$(CORPUS)-fast/ready.stamp: $(CORPUS_LISTS)
+	@echo "Setting up $(@D), once; this takes a minute."
 	@rm -f $@
-	@$(PYTHON) -m venv $(CORPUS)-fast
-	@$(CORPUS)-fast/bin/python -m pip --quiet --disable-pip-version-check install torch --constraint constraints.txt
-	@$(CORPUS)-fast/bin/python -m pip --quiet --disable-pip-version-check install --editable . --requirement tools/corpus/requirements-fast.txt --constraint constraints.txt --constraint tools/corpus/requirements.txt
+	@$(PYTHON) -m venv $(@D)
+	@$(CORPUS_PIP) torch --constraint constraints.txt
+	@$(CORPUS_PIP) --editable . --requirement tools/corpus/requirements-fast.txt --constraint tools/corpus/requirements.txt
 	@touch $@

@@ -9,40 +9,35 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.actions import Action
 from modpack.core.arguments import require_type
 from modpack.core.globs import GlobGroup, GlobPattern
 from modpack.core.graph import DependencyGraph
-from modpack.core.names import require_module_name, resource_record, root_of
-from modpack.core.plan import (
-    EmptyMatchError,
-    NoteKind,
-    PackagingError,
-    PackagingErrorReason,
-    Plan,
-    Problem,
-)
+from modpack.core.names import require_module_name, root_of
+from modpack.core.plan import NoteKind, Plan
 from modpack.core.rules import Rule
-from modpack.errors import ModpackError, ModpackWarning, TrialError
-from modpack.packing.contents import write_contents
-from modpack.packing.files import with_room
+from modpack.errors import ModpackError, ModpackWarning
+from modpack.packing.arguments import (
+    as_importer,
+    record_of,
+    require_protocol,
+    require_target,
+    require_trial,
+)
+from modpack.packing.bench import Bench
 from modpack.packing.objects import ObjectSaver
-from modpack.packing.records import clashes
 from modpack.packing.sources import ImporterEnvironments, encoded, files_of
 from modpack.planning.hooks import Match, MatchHook, require_hook
 from modpack.planning.ownership import InstalledOwnership
 from modpack.planning.planner import Planner
 from modpack.planning.presets import asks_for_bound, preset_rules
-from modpack.resolution.importers import Importer, OrderedImporter, sys_importer
+from modpack.resolution.importers import Importer, sys_importer
 
 if TYPE_CHECKING:
     from modpack.hooks.report import HookReport
@@ -102,10 +97,10 @@ class PackageExporter:
         *,
         trial: bool | str = True,
     ) -> None:
-        _require_target(f)
-        _require_trial(trial)
+        require_target(f)
+        require_trial(trial)
         require_type(debug, bool, "debug", "a bool")
-        self.importer = _as_importer(importer)
+        self.importer = as_importer(importer)
         self.debug = debug
         self._environments = ImporterEnvironments(self.importer)
         self._ownership = InstalledOwnership()
@@ -113,6 +108,7 @@ class PackageExporter:
         self._planner = Planner(environments, self._ownership, self, self._ownership)
         self._writer = ArchiveWriter(f)
         self._objects = ObjectSaver(self, self._writer, self._environments, self._planner)
+        self._bench = Bench(self._planner, self._writer, self._objects, self._ownership, debug)
         self._plans_only = f is None
         self._trial = trial
         self._examples: ExampleSaver | None = None
@@ -399,7 +395,7 @@ class PackageExporter:
             TypeError, ValueError: an argument is of the wrong type, or no name.
         """
         self._check_open()
-        record = _record_of(package, resource)
+        record = record_of(package, resource)
         require_type(binary, (bytes, bytearray, memoryview), "binary", "bytes")
         self._writer.write(record, bytes(binary))
 
@@ -410,10 +406,7 @@ class PackageExporter:
 
         Writes nothing and raises nothing for problems.
         """
-        plan = self._planner.plan()
-        found = clashes(plan, self._planner.walker, self._writer.names())
-        plan = replace(plan, problems=(*_told_better(plan.problems, self._objects), *found))
-        return with_room(plan, self._planner.walker, self._writer.names())
+        return self._bench.preview()
 
     def interned_modules(self) -> list[str]:
         """The modules that are interned by now, sorted."""
@@ -475,46 +468,39 @@ class PackageExporter:
         self._check_open()
         self._closed = True
         try:
-            plan = self.plan()
-            _refuse(plan, self.debug)
-            is_tried = self._examples is not None and bool(self._examples.cases)
+            self._bench.begin()
+            plan = self._bench.plan()
             # A trial that passes shows that what is imported by computed names is there.
-            _warn(n for n in plan.warnings() if not (is_tried and n.kind in _TRIED_OUT))
+            tried_out = _TRIED_OUT if self._cases and not self._plans_only else ()
+            _warn(note for note in plan.warnings() if note.kind not in tried_out)
             if self._plans_only:
                 return plan
-            bench = _Bench(self, self._writer)
-            if self._examples is not None and is_tried:
-                tried = self._tried(plan, self._examples.cases, bench)
-                new = (note for note in tried.warnings() if note not in plan.notes)
-                _warn(note for note in new if note.kind not in _TRIED_OUT)
-                plan = tried
+            if self._cases:
+                plan = self._tried(plan, self._cases)
             else:
-                bench.write(plan)
+                self._bench.write(plan)
             self._writer.commit()
             return plan
         finally:
             self._writer.discard()
 
-    def _tried(self, plan: Plan, cases: Sequence[Case], bench: _Bench) -> Plan:
-        """Write the package as its trial shows that it must be, with a record of the trial."""
-        from modpack.trial.rounds import Trial
-        from modpack.trial.saving import write_record
+    @property
+    def _cases(self) -> Sequence[Case]:
+        return () if self._examples is None else self._examples.cases
 
-        source = self._writer.source
+    def _tried(self, plan: Plan, cases: Sequence[Case]) -> Plan:
+        """Write the package as its trial shows that it must be."""
+        from modpack.trial.rounds import Trial
+        from modpack.trial.trying import settle_trial
+
         scripts = self._objects.script_files
-        trial = Trial(source, plan, cases, bench, self._planner, self._ownership, scripts)
-        record = trial.outcome()
-        why = trial.explanation
-        if why is not None:
-            is_written = self._trial == "warn"
-            failure = TrialError(source, why.reason, why.details, why.log, is_written)
-            if not is_written:
-                raise failure
-            _warn([failure])
-        if record.operators:
-            _warn([f"whoever loads {source} must first declare {', '.join(record.operators)}"])
-        write_record(self._writer, layout.TRIAL, record)
-        return trial.plan
+        source, planner, ownership = self._writer.source, self._planner, self._ownership
+        trial = Trial(source, plan, cases, self._bench, planner, ownership, scripts)
+        tried = settle_trial(trial, self._writer, write_anyway=self._trial == "warn")
+        new = (note for note in tried.plan.warnings() if note not in plan.notes)
+        _warn(note for note in new if note.kind not in _TRIED_OUT)
+        _warn(tried.warnings)
+        return tried.plan
 
     def __enter__(self) -> PackageExporter:
         self._check_open()
@@ -543,11 +529,9 @@ class PackageExporter:
         hooks: HookOptions | None,
     ) -> None:
         self._check_open()
-        record = _record_of(package, resource)
+        record = record_of(package, resource)
         require_type(dependencies, bool, "dependencies", "a bool")
-        require_type(pickle_protocol, int, "pickle_protocol", "a number from 2 to 5")
-        if not 2 <= pickle_protocol <= 5:
-            raise ValueError(f"pickle_protocol must be 2, 3, 4 or 5, not {pickle_protocol!r}")
+        require_protocol(pickle_protocol)
         edges = self._objects.save(record, obj, pickle_protocol, hooks, dependencies)
         self._objects.note_resource(package, resource, main=hooks is not None)
         self._objects.pin_homes(self._planner.walker)
@@ -598,91 +582,10 @@ class PackageExporter:
             raise ModpackError("this PackageExporter is closed; make a new one")
 
 
-class _Bench:
-    """Where an exporter's package is made, several times if it is tried."""
-
-    def __init__(self, exporter: PackageExporter, writer: ArchiveWriter) -> None:
-        self._exporter = exporter
-        self._writer = writer
-        self._start = writer.checkpoint()
-
-    def plan(self) -> Plan:
-        """What the package will hold by now; what was written before is forgotten.
-
-        Raises:
-            PackagingError: there are problems.
-        """
-        self._writer.rollback(self._start)
-        plan = self._exporter.plan()
-        _refuse(plan, self._exporter.debug)
-        return plan
-
-    def write(self, plan: Plan, namespace: str = "private") -> None:
-        """Write all that the plan adds to what was saved, in place of what was written so."""
-        exporter = self._exporter
-        self._writer.rollback(self._start)
-        write_contents(
-            plan,
-            exporter._planner.walker,
-            self._writer,
-            exporter._objects,
-            exporter._ownership,
-            namespace,
-        )
-
-    def previewed(self) -> AbstractContextManager[str]:
-        """The complete package, in a temporary file."""
-        return self._writer.previewed()
-
-
 def _warn(messages: Iterable[object]) -> None:
     """Tell the user of something, where their code called modpack."""
     for message in messages:
         warnings.warn(str(message), ModpackWarning, stacklevel=_frames_of_ours())
-
-
-def _require_trial(trial: object) -> None:
-    require_type(trial, (bool, str), "trial", "True, False or 'warn'")
-    if isinstance(trial, str) and trial != "warn":
-        raise ValueError(f"trial must be True, False or 'warn', not {trial!r}")
-
-
-def _told_better(problems: Sequence[Problem], objects: ObjectSaver) -> Iterator[Problem]:
-    """Problems, with those of single definitions in place of the one about their script."""
-    of_scripts = tuple(objects.problems())
-    for problem in problems:
-        if problem.subject != "__main__" or not of_scripts:
-            yield problem
-    yield from of_scripts
-
-
-def _as_importer(importer: object) -> Importer:
-    if isinstance(importer, Importer):
-        return importer
-    is_text = isinstance(importer, (str, bytes))
-    listed = list(importer) if isinstance(importer, Sequence) and not is_text else [importer]
-    importers = [each for each in listed if isinstance(each, Importer)]
-    if importers != listed:
-        stranger = next(each for each in listed if not isinstance(each, Importer))
-        raise TypeError(
-            "importer must be a modpack importer (PackageImporter, sys_importer, ...) or a "
-            f"sequence of them, not {type(stranger).__name__}"
-        )
-    if not importers:
-        raise ValueError("importer must not be empty: without an importer nothing has a name")
-    return OrderedImporter(*importers)
-
-
-def _require_target(f: object) -> None:
-    if f is not None and not isinstance(f, (str, os.PathLike)) and not hasattr(f, "write"):
-        raise TypeError(f"f must be a path, a binary file object, or None, not {type(f).__name__}")
-
-
-def _record_of(package: object, resource: object) -> str:
-    record = resource_record(package, resource)
-    if layout.is_internal(record):
-        raise ValueError(f"resource {record!r} is a name that the archive format needs itself")
-    return record
 
 
 def _frames_of_ours() -> int:
@@ -691,10 +594,3 @@ def _frames_of_ours() -> int:
     while frame.f_back is not None and root_of(frame.f_globals.get("__name__", "")) == "modpack":
         depth, frame = depth + 1, frame.f_back
     return depth
-
-
-def _refuse(plan: Plan, debug: bool) -> None:
-    if not plan.problems:
-        return
-    only_empty = all(p.reason is PackagingErrorReason.EMPTY_MATCH for p in plan.problems)
-    raise (EmptyMatchError if only_empty else PackagingError)(plan.problems, debug)

@@ -63,8 +63,12 @@ class VisibleDistributions:
                 if _name_of(found) not in held and self._is_visible(found):
                     yield found
 
-    def entry_points(self) -> Iterator[Any]:
-        """The entry points of all of them; of two of one name, the first counts."""
+    def entry_points(self, group: str | None = None) -> Iterator[Any]:
+        """The entry points of all of them; of two of one name, the first counts.
+
+        Args:
+            group: what is looked for, if that is known. What is found holds other groups as well.
+        """
         seen: set[str] = set()
         for found in self.all():
             name = _name_of(found)
@@ -168,9 +172,10 @@ def metadata_functions(visible: VisibleDistributions, module: Any) -> dict[str, 
         return found
 
     def entry_points(**parameters: Any) -> Any:
+        found = visible.entry_points(parameters.get("group"))
         if hasattr(module, "SelectableGroups"):  # until Python 3.11
-            return module.SelectableGroups.load(visible.entry_points()).select(**parameters)
-        return module.EntryPoints(visible.entry_points()).select(**parameters)
+            return module.SelectableGroups.load(found).select(**parameters)
+        return module.EntryPoints(found).select(**parameters)
 
     return {
         "Distribution": _distribution_class(module, distribution, distributions),

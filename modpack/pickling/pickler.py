@@ -15,6 +15,7 @@ from modpack.errors import ArchiveError, TargetError
 from modpack.pickling.context import Observer, PickleContext
 from modpack.pickling.naming import Naming
 from modpack.pickling.problems import Problem
+from modpack.pickling.remade import set_state
 from modpack.pickling.rows import Packaged, Refusal
 from modpack.pickling.scriptnames import ModuleNamed
 from modpack.pickling.surroundings import Graph
@@ -183,11 +184,18 @@ class Pickler(pickle.Pickler):
         """None where pickle may do it alone, which is fast, and cannot fail."""
         if _has_own_reduction(kind):
             return self._own_reduce
+        if _forwards_attributes(kind):
+            return self._reduce_forwarding
         try:
             reduced = first.__reduce_ex__(self._protocol)
         except Exception:  # told when it is reduced
             return self._own_reduce
         return self._constant if is_empty(reduced) else None
+
+    def _reduce_forwarding(self, obj: Any) -> Any:
+        function, arguments, *rest = obj.__reduce_ex__(self._protocol)
+        state, items, pairs = (*rest, None, None, None)[:3]
+        return function, arguments, state, items, pairs, set_state
 
     def _constant(self, obj: Any) -> Any:
         return reduce_constant(obj, obj.__reduce_ex__(self._protocol), self._graph)
@@ -252,6 +260,14 @@ class _Nothing:
 
 _NOTHING = (_Nothing(), ())
 _NOTHING_PERSISTENT = ("module", "builtins")
+
+
+def _forwards_attributes(kind: type) -> bool:
+    """Whether asking an object for a method that its class lacks runs code of the class."""
+    if hasattr(kind, "__setstate__"):
+        return False
+    asked = ("__getattr__", "__getattribute__")
+    return any(name in vars(base) for base in kind.__mro__[:-1] for name in asked)
 
 
 def _has_own_reduction(kind: Any) -> bool:

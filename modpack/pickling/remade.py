@@ -46,6 +46,7 @@ __all__ = [
     "referent_of",
     "registered_handler",
     "resumed_manager",
+    "set_state",
     "standard_stream",
     "the_same",
     "thread_local",
@@ -65,6 +66,19 @@ def the_same(obj: Any) -> Any:
 def fill_cell(cell: CellType, contents: tuple[Any]) -> None:
     """Fill a closure's cell that is saved without a function that it belongs to."""
     (cell.cell_contents,) = contents
+
+
+def set_state(obj: Any, state: Any) -> None:
+    """Set an object's attributes without asking the object.
+
+    For classes whose ``__getattr__`` forwards to an attribute: pickle's own way looks for
+    ``__setstate__`` on the object while it has none yet, and never comes back.
+    """
+    attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+    if attributes:
+        object.__getattribute__(obj, "__dict__").update(attributes)
+    for name, value in (slots or {}).items():
+        object.__setattr__(obj, name, value)
 
 
 # -- threads: fresh ones, for the threads that held them exist in one process only ---------------

@@ -60,6 +60,11 @@ class HoldingsPlanner:
             self._found = key, gathering.all(self._asked.values(), self._asked_metadata)
         return self._found[1]
 
+    def trees(self, decisions: Mapping[str, Decision]) -> list[Path]:
+        """The unpacked trees of the packages that interned modules come from."""
+        homes = self._homes.of(interned(decisions)).values()
+        return sorted({home.package.tree for home in homes if home.package is not None})
+
     def add_file(self, decisions: Mapping[str, Decision], record: str, why: str) -> bool:
         """Take the file, or the files of the folder, that packaged code looked for.
 

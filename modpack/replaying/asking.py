@@ -47,9 +47,13 @@ class Asking:
         importer: the package.
         ask: sends a question and returns the answer.
         eagerness: what is asked for.
+
+    Attributes:
+        has_skipped: whether there was more that a greater eagerness would have asked for.
     """
 
     def __init__(self, importer: GrowingImporter, ask: Ask, eagerness: Eagerness) -> None:
+        self.has_skipped = False
         self._importer = importer
         self._ask = ask
         self._eagerness = eagerness
@@ -67,8 +71,7 @@ class Asking:
         self._importer.namespace.tell_misses(self.module)
         sys.addaudithook(self._audit)
         _watch_metadata(self)
-        if self._eagerness >= Eagerness.PROBES:
-            _watch_stat(self)
+        _watch_stat(self)
 
     # -- what may be missing -----------------------------------------------------------------
 
@@ -77,9 +80,8 @@ class Asking:
         record = name.replace(".", "/")
         for shown in (record, f"{record}.py", f"{record}/__init__.py"):
             self._uncover(self._tree + shown.replace("/", os.sep))
-        if _is_probe() and self._eagerness < Eagerness.PROBES:
-            return
-        self._request("module", name)
+        if not _is_probe() or self._probes():
+            self._request("module", name)
 
     def file(self, path: str) -> None:
         """Ask for a file of the package's tree that is not there."""
@@ -88,12 +90,17 @@ class Asking:
             if not _exists(path):
                 self._request("file", self._record(path))
 
+    def probe(self, path: str) -> None:
+        """Ask for a file whose absence is about to be told."""
+        if path.startswith(self._tree) and not _exists(path) and self._probes():
+            self.file(path)
+
     def folder(self, path: str) -> None:
         """Let a folder that is listed show everything that is in it where it comes from.
 
         What it shows is not there yet: it is asked for when it is imported or opened.
         """
-        if not f"{path}{os.sep}".startswith(self._tree) or self._eagerness < Eagerness.PROBES:
+        if not f"{path}{os.sep}".startswith(self._tree) or not self._probes():
             return
         answer = self._answer("folder", self._record(path)) or {"names": []}
         for name in answer["names"]:
@@ -106,6 +113,11 @@ class Asking:
                 with self._busy(), open(place, "xb"):
                     self._placeholders.add(place)
 
+    def _probes(self) -> bool:
+        """Whether to ask for what is only tested for."""
+        self.has_skipped |= self._eagerness < Eagerness.PROBES
+        return self._eagerness >= Eagerness.PROBES
+
     def _uncover(self, path: str) -> None:
         """Take away what only shows that there is something."""
         if path in self._placeholders:
@@ -116,6 +128,10 @@ class Asking:
     def metadata(self, distribution: str) -> bool:
         """Ask for the metadata of a distribution; tells whether it was given."""
         return self._request("metadata", distribution)
+
+    def plugins(self, group: str) -> None:
+        """Ask for what the live process has loaded from a group of entry points."""
+        self._request("plugins", group)
 
     def finds(self, module: str) -> bool:
         """Whether a module is only shown by now, and has to be asked for."""
@@ -241,15 +257,15 @@ def _watch_stat(asking: Asking) -> None:
 
     def stat(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
         if isinstance(path, (str, bytes, os.PathLike)) and not _by_importlib():
-            asking.file(os.path.abspath(os.fsdecode(path)))
+            asking.probe(os.path.abspath(os.fsdecode(path)))
         return _stat(path, *arguments, **options)
 
     os.stat = stat
 
 
 def _watch_metadata(asking: Asking) -> None:
-    """Ask for a distribution's metadata where packaged code does not see it."""
-    real = VisibleDistributions.all
+    """Ask for metadata where packaged code does not see it, and for plugins that it looks for."""
+    real, real_entry_points = VisibleDistributions.all, VisibleDistributions.entry_points
 
     def all_of(self: VisibleDistributions, name: str | None = None) -> Iterator[Any]:
         found = list(real(self, name))
@@ -257,4 +273,10 @@ def _watch_metadata(asking: Asking) -> None:
             found = list(real(self, name))
         return iter(found)
 
+    def entry_points(self: VisibleDistributions, group: str | None = None) -> Iterator[Any]:
+        if group is not None:
+            asking.plugins(group)
+        return real_entry_points(self, group)
+
     VisibleDistributions.all = all_of  # type: ignore[method-assign]
+    VisibleDistributions.entry_points = entry_points  # type: ignore[method-assign]

@@ -49,6 +49,7 @@ class _Performance:
         self._guard = guard
         self._connection = connection
         self._importer: Any = None
+        self._asking: Any = None
 
     def verdict(self) -> dict[str, Json]:
         """Do it, whatever happens."""
@@ -63,6 +64,7 @@ class _Performance:
             "kind": "verdict",
             "failure": failure,
             "differences": differences,
+            "has_skipped": self._asking is not None and self._asking.has_skipped,
             "refused": [[n, self._without_namespace(b)] for n, b in self._guard.refused.items()],
             "operators": list(_declared_operators()) if failure is not None else [],
         }
@@ -83,7 +85,8 @@ class _Performance:
 
         eagerness = Eagerness(self._job["eagerness"])
         if eagerness is not Eagerness.NOTHING:
-            Asking(self._importer, self._asked, eagerness).install()
+            self._asking = Asking(self._importer, self._asked, eagerness)
+            self._asking.install()
 
     def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
         self._connection.send_bytes(json.dumps(question).encode("ascii"))

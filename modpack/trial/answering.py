@@ -17,6 +17,7 @@ from modpack.core.planjson import Json
 from modpack.core.trialrecord import Addition
 from modpack.planning.planner import Planner
 from modpack.resolution.distributions import is_stdlib
+from modpack.trial.plugins import loaded_plugins
 
 __all__ = ["Answering"]
 
@@ -68,6 +69,7 @@ class Answering:
             "file": self._file,
             "folder": self._folder,
             "metadata": self._metadata,
+            "plugins": self._plugins,
         }
         given = answers[question["kind"]](question["name"], question["by"], question["line"])
         encoded: dict[str, Json] = {
@@ -128,6 +130,17 @@ class Answering:
         self._note("metadata", name, by)
         new = [file for file in self._planned() if file.record not in before]
         return _Given({file.record: Path(file.source).read_bytes() for file in new})
+
+    def _plugins(self, group: str, by: str | None, line: int | None) -> _Given:
+        """What was loaded here from a group of entry points, with the metadata that names it."""
+        before = {file.record for file in self._planned()}
+        trees = self._planner.holdings.trees(self._planner.decisions())
+        given = [self._module(module, by, line) for module in loaded_plugins(group, trees)]
+        new = [file for file in self._planned() if file.record not in before]
+        files = {file.record: Path(file.source).read_bytes() for file in new}
+        for each in given:
+            files.update(each.files)
+        return _Given(files, sorted({extern for each in given for extern in each.externs}))
 
     # -- what the plan holds -----------------------------------------------------------------
 

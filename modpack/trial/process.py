@@ -50,11 +50,13 @@ class Failure:
         text: what went wrong, in one sentence.
         trace: where, innermost last, in the package's terms.
         is_timeout: whether it just took too long.
+        is_end: whether the interpreter ended without a word.
     """
 
     text: str
     trace: tuple[str, ...] = ()
     is_timeout: bool = False
+    is_end: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Verdict:
         failure: why it came to no output; None if it did.
         differences: where the outputs differ from the recorded ones, by the example's number.
         refused: what was looked for in vain because it is hidden, and by whom.
+        has_skipped: whether a greater eagerness would have asked for more.
         operators: the operators that were declared from Python there.
         log: the end of what was written to stdout and stderr.
         seconds: how long it took.
@@ -74,8 +77,14 @@ class Verdict:
     differences: tuple[tuple[int, Difference], ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
     operators: frozenset[str] = frozenset()
+    has_skipped: bool = False
     log: str = ""
     seconds: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the interpreter itself told what happened, and neither hung nor died."""
+        return self.failure is None or not (self.failure.is_end or self.failure.is_timeout)
 
     def told_with(self, name: str, replacement: str) -> Verdict:
         """The same, with another name for the package's file in all texts."""
@@ -83,7 +92,7 @@ class Verdict:
             return self
         text = self.failure.text.replace(name, replacement)
         trace = tuple(line.replace(name, replacement) for line in self.failure.trace)
-        failure = Failure(text, trace, self.failure.is_timeout)
+        failure = replace(self.failure, text=text, trace=trace)
         return replace(self, failure=failure, log=self.log.replace(name, replacement))
 
 
@@ -164,14 +173,14 @@ class _Run:
     ) -> dict[str, Any] | Failure:
         while not connection.poll(_POLL_SECONDS):
             if process.poll() is not None and not connection.poll(0):
-                return Failure(_end_of(process))
+                return Failure(_end_of(process), is_end=True)
             if time.monotonic() > self._deadline:
                 text = f"it did not come to an end within {self._limit:.0f} seconds"
                 return Failure(text, is_timeout=True)
         try:
             message: dict[str, Any] = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
-            return Failure(_end_of(process))
+            return Failure(_end_of(process), is_end=True)
         return message
 
 
@@ -202,6 +211,7 @@ def _understood(message: dict[str, Any]) -> Verdict:
         tuple((number, difference_from_json(each)) for number, each in message["differences"]),
         tuple((name, by) for name, by in message["refused"]),
         frozenset(message["operators"]),
+        bool(message["has_skipped"]),
     )
 
 

@@ -132,7 +132,7 @@ class Trial:
         verdict = self._round(namespace, _STRICT)
         if before is not None and verdict.failure == before.failure is not None:
             return verdict
-        while not self._passes(verdict) and not _hung(verdict) and self._rounds < _MOST_ROUNDS:
+        while not self._passes(verdict) and verdict.is_complete and self._rounds < _MOST_ROUNDS:
             if not (self._declare_operators(verdict) or self._find_missing(namespace)):
                 break
             verdict = self._round(namespace, _STRICT)
@@ -142,9 +142,11 @@ class Trial:
         """Let the child ask for what it misses; tells whether anything was added."""
         before = len(self._answering.added)
         for eagerness in (_USES, _PROBES):
-            self._round(namespace, eagerness)
+            verdict = self._round(namespace, eagerness)
             if len(self._answering.added) > before:
                 return True
+            if not verdict.has_skipped and verdict.is_complete:
+                return False
         return False
 
     def _declare_operators(self, verdict: Verdict) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
-from modpack import PackageExporter, PackageImporter, sys_importer
+import modpack
+from modpack import Action, PackageExporter, PackageImporter, sys_importer
 
 NAMESPACES = pytest.mark.parametrize("namespace", ["private", "process"])
 LIBRARY = {
@@ -324,3 +327,39 @@ def test_the_plan_that_a_package_records_tells_its_distributions(shop):
         "why": "its modules are interned",
         "kind": "metadata",
     }
+
+
+def test_the_trial_takes_plugins_that_nothing_imports_or_requires(
+    installed, clean_python, tmp_path
+):
+    host = """
+    from importlib.metadata import entry_points
+    import torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            for entry in entry_points(group="host.steps"):
+                x = entry.load()(x)
+            return x
+    """
+    installed("host", {"host.py": host})
+    for name, factor in (("doubling", 2), ("unused", 100)):
+        group = "host.steps" if name == "doubling" else "host.other"
+        files = {f"{name}.py": f"def step(x):\n    return {factor} * x\n"}
+        entries = {"entry_points.txt": f"[{group}]\n{name} = {name}:step\n"}
+        installed(name, files, requires=["host"], metadata=entries)
+    x, first, second = torch.ones(2), tmp_path / "first.modpack", tmp_path / "second.modpack"
+    live = importlib.import_module("host").Net()
+    plan = modpack.save(live, first, policy="hermetic", example_inputs=(x,))
+    assert set(plan.modules(Action.INTERN)) == {"host", "doubling"}
+    loaded = modpack.load(first)
+    importers = [modpack.importer_of(loaded), modpack.sys_importer]
+    modpack.save(loaded, second, policy="hermetic", importer=importers, example_inputs=(x,))
+    clean_python(
+        """
+        import modpack, torch
+        for path in paths:
+            assert modpack.load(path)(torch.ones(2)).tolist() == [2.0, 2.0]
+        """,
+        paths=[str(first), str(second)],
+    )

@@ -268,7 +268,7 @@ def test_constructor_arguments_of_the_wrong_type_are_named(packaged, tmp_path):
     with pytest.raises(TypeError, match="module_allowed"):
         modpack.PackageImporter(path, module_allowed="json")
     with pytest.raises(TypeError, match="namespace"):
-        modpack.PackageImporter(path, namespace=None)
+        modpack.PackageImporter(path, namespace=1)
     with pytest.raises(ValueError, match=r"namespace.*'private' or 'process'"):
         modpack.PackageImporter(path, namespace="public")
     (tmp_path / "text").write_text("x")

@@ -44,9 +44,12 @@ def known() -> list[str]:
 
 def _run(name: str, given: argparse.Namespace) -> Result:
     started = time.perf_counter()
-    folder = given.folder / name
+    folder, file = given.folder / name, given.folder / f"{name}.json"
+    known_before = Result.from_json(file.read_text()) if file.exists() else None
     result = Case(name, folder).run(beside_torch=not given.no_torch)
-    (given.folder / f"{name}.json").write_text(result.as_json())
+    if given.no_torch and known_before is not None:
+        result.torch = known_before.torch
+    file.write_text(result.as_json())
     took = time.perf_counter() - started
     torch = "" if given.no_torch else f"; torch.package: {result.torch.failure or 'passed'}"
     print(f"{name}: {result.modpack.failure or 'passed'}{torch} ({took:.0f} s)", flush=True)
@@ -65,7 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python tools/corpus", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=known())
     parser.add_argument("--fast", action="store_true", help=f"only {', '.join(FAST)}")
-    parser.add_argument("--no-torch", action="store_true", help="leave out torch.package")
+    parser.add_argument("--no-torch", action="store_true", help="leave out torch.package; what is known of it stays")
     parser.add_argument("--jobs", type=int, default=1, help="how many recipes at a time")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument(

@@ -64,17 +64,16 @@ def link_all_but(unwanted: set[Path], source: Path, target: Path) -> None:
         source: the folder to link to.
         target: the folder to fill; made if there is anything to link.
     """
-    above = {folder for file in unwanted for folder in file.parents}
+    below: dict[str, set[Path]] = {}
+    for file in unwanted:
+        below.setdefault(file.parts[0], set()).add(Path(*file.parts[1:]))
     for entry in sorted(source.iterdir()):
-        name = entry.relative_to(source)
-        if name in unwanted or entry.name == "__pycache__":
-            continue
-        if name in above:
-            below = {file.relative_to(name) for file in unwanted if name in file.parents}
-            link_all_but(below, entry, target / name)
-        else:
+        files = below.get(entry.name)
+        if files is not None and entry.is_dir():
+            link_all_but(files, entry, target / entry.name)
+        elif files is None and entry.name != "__pycache__":
             target.mkdir(parents=True, exist_ok=True)
-            (target / name).symlink_to(entry)
+            (target / entry.name).symlink_to(entry)
 
 
 def _files(dist: Distribution) -> set[Path]:

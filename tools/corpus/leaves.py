@@ -22,7 +22,7 @@ def leaves(value: Any) -> dict[str, Leaf]:
 
 def _leaves(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
     if isinstance(value, torch.Tensor):
-        yield path, value.detach().clone()
+        yield path, value.detach().as_subclass(torch.Tensor).clone()
     elif value is None or isinstance(value, (str, int, float, bool)):
         yield path, value
     elif id(value) not in seen:

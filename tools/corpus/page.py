@@ -25,7 +25,8 @@ require themselves is there.) `passed` says that
 
 - the model put out what the original did, every number equal to the last bit;
 - so did a `copy.deepcopy` of it;
-- `inspect.getsource` of its class gave the original source, and `torch.save` took it;
+- `inspect.getsource` of its class gave the original source, and `torch.save` took it, where they
+  do that for the original;
 - the loaded model was packaged again, with the same line and `importer=[importer_of(model),
   sys_importer]`, and what a third process loaded from that, where the libraries are missing as
   well, put out the same.

@@ -40,7 +40,7 @@ def main(folder: Path, package: Path) -> None:
     if model is not None:
         steps.take("run", lambda: _compare(model, case))
         if package.name == "net.modpack":
-            _use(model, case, steps, folder)
+            _use(model, case, steps, folder, saved["torch.save"])
             report["namespace"] = _namespace(model)
     report |= {"steps": steps.outcomes, "seconds": steps.seconds}
     package.with_name(f"{package.name}.json").write_text(json.dumps(report, indent=1))
@@ -58,11 +58,12 @@ def _with_torch_package(package: Path) -> Any:
     return PackageImporter(package).load_pickle("model", "model.pkl")
 
 
-def _use(model: Any, case: dict[str, Any], steps: Steps, folder: Path) -> None:
+def _use(model: Any, case: dict[str, Any], steps: Steps, folder: Path, torch_saves: bool) -> None:
     steps.take("deepcopy", lambda: _compare(copy.deepcopy(model), case))
     if case["source"] is not None:
         steps.take("getsource", lambda: _compare_source(model, case["source"]))
-    steps.take("torch.save", lambda: torch.save(model, io.BytesIO()))
+    if torch_saves:
+        steps.take("torch.save", lambda: torch.save(model, io.BytesIO()))
     steps.take("re-export", lambda: _save_again(model, folder / "again.modpack"))
 
 

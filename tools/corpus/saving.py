@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -58,9 +59,18 @@ def _with_modpack(name: str, folder: Path) -> dict[str, Any]:
         "seconds": steps.seconds,
         "stubs": list(getattr(recipe, "OPERATORS", ())),
         "libraries": list(recipe.LIBRARIES),
-        "leaves": len(output),
+        "torch.save": _torch_saves(model),
     }
     return report if plan is None else report | _facts(plan)
+
+
+def _torch_saves(model: torch.nn.Module) -> bool:
+    """Whether ``torch.save`` takes the original: if it does not, it need not take the copy."""
+    try:
+        torch.save(model, io.BytesIO())
+    except Exception:
+        return False
+    return True
 
 
 def _facts(plan: Any) -> dict[str, Any]:
@@ -118,7 +128,8 @@ def built(name: str) -> tuple[Any, torch.nn.Module, tuple[Any, ...]]:
     recipe = importlib.import_module(name)
     torch.manual_seed(0)
     model, inputs = recipe.build()
-    return recipe, model.eval(), inputs
+    model.eval()
+    return recipe, model, inputs
 
 
 def operators_of(name: str) -> list[str]:

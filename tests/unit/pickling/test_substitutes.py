@@ -642,3 +642,21 @@ def test_the_reference_shows_the_tables():
     ]
     in_page = [line for line in page.splitlines() if line.startswith("| ")]
     assert [line for line in in_page if not line.startswith("| object")] == shown
+
+
+class Forwarding:
+    """Asks another object for whatever it lacks itself."""
+
+    def __init__(self, target: object) -> None:
+        self.target = target
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.target, name)
+
+
+def test_an_object_that_forwards_what_it_lacks_comes_back(tmp_path):
+    with modpack.PackageExporter(tmp_path / "x.pt") as exporter:
+        exporter.extern("**")
+        exporter.save_pickle("m", "x.pkl", Forwarding([1, 2]))
+    with modpack.PackageImporter(tmp_path / "x.pt") as importer:
+        assert importer.load_pickle("m", "x.pkl").index(2) == 1

@@ -1,0 +1,104 @@
+"""Where a package is planned and written, several times over if it is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from modpack.archive.writer import ArchiveWriter, Checkpoint
+from modpack.core.plan import (
+    EmptyMatchError,
+    PackagingError,
+    PackagingErrorReason,
+    Plan,
+    Problem,
+)
+from modpack.packing.contents import write_contents
+from modpack.packing.files import with_room
+from modpack.packing.objects import ObjectSaver
+from modpack.packing.records import clashes
+from modpack.planning.ownership import InstalledOwnership
+from modpack.planning.planner import Planner
+
+__all__ = ["Bench"]
+
+
+class Bench:
+    """One exporter's package in the making.
+
+    Args:
+        planner: decides what goes into it.
+        writer: writes it.
+        objects: what was saved so far.
+        ownership: knows what is installed here.
+        debug: whether errors show how each module is reached.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        writer: ArchiveWriter,
+        objects: ObjectSaver,
+        ownership: InstalledOwnership,
+        debug: bool,
+    ) -> None:
+        self._planner = planner
+        self._writer = writer
+        self._objects = objects
+        self._ownership = ownership
+        self._debug = debug
+        self._start: Checkpoint | None = None
+
+    def preview(self) -> Plan:
+        """What the package will hold by now, with all problems."""
+        plan = self._planner.plan()
+        taken = self._writer.names()
+        found = clashes(plan, self._planner.walker, taken)
+        plan = replace(plan, problems=(*_told_better(plan.problems, self._objects), *found))
+        return with_room(plan, self._planner.walker, taken)
+
+    def plan(self) -> Plan:
+        """What the package will hold by now; what :meth:`write` wrote is forgotten.
+
+        Raises:
+            PackagingError: there are problems.
+        """
+        self._clear()
+        plan = self.preview()
+        _refuse(plan, self._debug)
+        return plan
+
+    def write(self, plan: Plan, namespace: str = "private") -> None:
+        """Write all that the plan adds to what was saved, in place of what was written so."""
+        self._clear()
+        walker = self._planner.walker
+        write_contents(plan, walker, self._writer, self._objects, self._ownership, namespace)
+
+    def previewed(self) -> AbstractContextManager[str]:
+        """The complete package, in a temporary file."""
+        return self._writer.previewed()
+
+    def begin(self) -> None:
+        """Say that all has been saved: what is written from here on can be written again."""
+        self._start = self._writer.checkpoint()
+
+    def _clear(self) -> None:
+        if self._start is not None:
+            self._writer.rollback(self._start)
+
+
+def _told_better(problems: Sequence[Problem], objects: ObjectSaver) -> Iterator[Problem]:
+    """Problems, with those of single definitions in place of the one about their script."""
+    of_scripts = tuple(objects.problems())
+    for problem in problems:
+        if problem.subject != "__main__" or not of_scripts:
+            yield problem
+    yield from of_scripts
+
+
+def _refuse(plan: Plan, debug: bool) -> None:
+    if not plan.problems:
+        return
+    only_empty = all(p.reason is PackagingErrorReason.EMPTY_MATCH for p in plan.problems)
+    raise (EmptyMatchError if only_empty else PackagingError)(plan.problems, debug)
