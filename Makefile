@@ -39,7 +39,7 @@ corpus: $(CORPUS)/ready.stamp ## package models of real libraries, load them wit
 	@$(CORPUS)/bin/python tools/corpus $(if $(ONLY),--only $(ONLY),--write)
 
 corpus-fast: $(CORPUS)-fast/ready.stamp ## the same for a few small models, as in CI
-	@$(CORPUS)-fast/bin/python tools/corpus --fast --no-torch
+	@$(CORPUS)-fast/bin/python tools/corpus --fast --no-torch --folder build/corpus-fast
 
 clean: ## remove the virtual environment, caches and build results
 	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -20,6 +20,7 @@ __all__ = [
     "NotAPackageError",
     "ObjMismatchError",
     "ObjNotFoundError",
+    "OperatorNotFoundError",
     "PackageNotFoundError",
     "PicklingError",
     "PlatformMismatchError",
@@ -203,6 +204,24 @@ class ExternNotFoundError(ModpackError, ModuleNotFoundError):
         )
 
 
+class OperatorNotFoundError(ModpackError):
+    """The package needs operators that the program which made it had declared by itself.
+
+    Args:
+        source: the package file.
+        schemas: such as ``mylib::add(Tensor a, Tensor b) -> Tensor``.
+    """
+
+    def __init__(self, source: str, schemas: tuple[str, ...]) -> None:
+        self.source = source
+        self.schemas = schemas
+        listed = "".join(f"\n  {schema}" for schema in schemas)
+        super().__init__(
+            f"{source} needs operators that are not here:{listed}\nRemedy: import the library that "
+            "has them, or declare each with torch.library.define(name, signature), before loading"
+        )
+
+
 class PlatformMismatchError(ModpackError):
     """The package holds compiled modules that cannot run here.
 
@@ -269,15 +288,23 @@ class ExampleError(ModpackError):
     Args:
         resource: the model, as ``package/resource``.
         failure: what it raised.
+        place: the line of the model's code that did, if it is known.
     """
 
-    def __init__(self, resource: str, failure: BaseException) -> None:
+    def __init__(self, resource: str, failure: BaseException, place: str = "") -> None:
         self.resource = resource
         self.failure = failure
+        self.place = place
+        where = f"\n  at {place}" if place else ""
         super().__init__(
             f"{resource}: the model does not run on the example inputs: "
-            f"{type(failure).__name__}: {failure}"
+            f"{type(failure).__name__}: {failure}{where}"
         )
+
+
+_WRITE_ANYWAY = (
+    "Nothing was written. trial='warn', or --no-trial on the command line, writes it all the same"
+)
 
 
 class TrialError(ModpackError):
@@ -307,5 +334,5 @@ class TrialError(ModpackError):
         if log:
             lines += ["It wrote:", *(f"  {line}" for line in log.splitlines())]
         if not is_written:
-            lines.append("Nothing was written. trial='warn' writes it all the same")
+            lines.append(_WRITE_ANYWAY)
         super().__init__("\n".join(lines))

@@ -478,11 +478,16 @@ class PackageExporter:
             if self._cases:
                 plan = self._tried(plan, self._cases)
             else:
-                self._bench.write(plan)
+                self._bench.write(plan, self._inherited_namespace())
             self._writer.commit()
             return plan
         finally:
             self._writer.discard()
+
+    def _inherited_namespace(self) -> str:
+        """That of the packages which are saved again: what they need, this one needs."""
+        named = (getattr(i, "recommended_namespace", None) for i in self._environments.importers)
+        return "process" if "process" in named else "private"
 
     @property
     def _cases(self) -> Sequence[Case]:

@@ -300,6 +300,14 @@ class PackageImporter(Importer):
         """The name of this package's namespace, unique in this process; an identifier."""
         return self._namespace.name
 
+    @property
+    def recommended_namespace(self) -> str:
+        """The namespace in which the package says that it works: ``"private"`` or ``"process"``.
+
+        A trial run finds that out when a package is made; :func:`modpack.load` uses it.
+        """
+        return find_namespace(self._archive)
+
     def python_version(self) -> str | None:
         """The Python that wrote the package, such as ``"3.11.7"``; None if not recorded."""
         if not self._archive.has(layout.PYTHON_VERSION):

@@ -221,7 +221,7 @@ def _carry_out(request: _Request) -> _Outcome:
         add_rules(exporter, request.rules)
         exporter.use_policy(request.policy, intern_native=request.intern_native)
         model = build(request.target, request.debug)
-        inputs = _built_inputs(request)
+        inputs = _built_inputs(request, model)
         if request.target.is_script:
             exporter.only_definitions(request.target.module)
         with _working(f"Packaging {request.target.text} ..."):
@@ -241,14 +241,20 @@ def _carry_out(request: _Request) -> _Outcome:
     return _Outcome(plan, is_refused, tuple(dict.fromkeys(w for w in collected if w not in told)))
 
 
-def _built_inputs(request: _Request) -> object:
+def _built_inputs(request: _Request, model: object) -> object:
     """The example inputs, if there are any."""
     from modpack.cli._target import build, importable
+    from modpack.trial.examples import as_example
 
     if request.inputs is None:
         return None
     with importable(request.inputs.folder):
-        return build(request.inputs, request.debug)
+        inputs = build(request.inputs, request.debug)
+    try:
+        as_example(model, inputs, None)
+    except (TypeError, ValueError) as failure:
+        raise click.UsageError(f"--example-inputs {request.inputs.text}: {failure}") from failure
+    return inputs
 
 
 @contextlib.contextmanager

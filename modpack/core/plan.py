@@ -24,6 +24,7 @@ __all__ = [
     "PlannedDistribution",
     "PlannedFile",
     "Problem",
+    "notes_to_show",
 ]
 
 
@@ -92,6 +93,7 @@ class NoteKind(str, Enum):
         return self not in _QUIET
 
 
+_MOST_QUIET = 4
 _QUIET = frozenset({NoteKind.ABSENT, NoteKind.DYNAMIC_LIBRARY, NoteKind.FILES_UNKNOWN})
 
 
@@ -202,6 +204,7 @@ class Plan:
         graph: who imports whom.
         files: the files that go along with the code, by record.
         distributions: the distributions whose metadata goes along, by name.
+        trial: what came of the trial run, in one line; empty if there was none.
     """
 
     decisions: Mapping[str, Decision]
@@ -210,6 +213,7 @@ class Plan:
     graph: DependencyGraph = field(default_factory=DependencyGraph)
     files: tuple[PlannedFile, ...] = ()
     distributions: tuple[PlannedDistribution, ...] = ()
+    trial: str = ""
 
     def modules(self, action: Action) -> list[str]:
         """The modules with this decision, sorted."""
@@ -232,8 +236,25 @@ class Plan:
         if self.files:
             lines.append(f"files: {len(self.files)} ({_first([f.record for f in self.files])})")
         lines += [f"problem: {p.subject}: {p.reason.value}" for p in self.problems]
-        lines += [f"note: {note}" for note in self.notes]
+        if self.trial:
+            lines.append(f"trial: {self.trial}")
+        lines += [f"note: {note}" for note in self.shown_notes()]
+        if left := len(self.notes) - len(self.shown_notes()):
+            lines.append(f"{left} more notes, about modules that are not needed here: plan.notes")
         return "\n".join(lines)
+
+    def shown_notes(self) -> tuple[Note, ...]:
+        """The notes that a report shows one by one; see :func:`notes_to_show`."""
+        return notes_to_show(self.notes)
+
+
+def notes_to_show(notes: Sequence[Note]) -> tuple[Note, ...]:
+    """The notes to show one by one: of the quiet ones only if there are few.
+
+    Libraries ask for dozens of others that nobody has; the list would hide everything else.
+    """
+    quiet = [note for note in notes if not note.kind.is_warning]
+    return tuple(note for note in notes if note.kind.is_warning or len(quiet) <= _MOST_QUIET)
 
 
 def _first(modules: list[str], most: int = 4) -> str:

@@ -170,7 +170,7 @@ def _by(edge: Edge) -> str:
     return (
         f"imported by {edge.importer}"
         if edge.kind is not ImportKind.PICKLE
-        else (f"{edge.importer} holds {', '.join(edge.names)}")
+        else f"{edge.importer} holds {', '.join(edge.names) or 'it'}"
     )
 
 

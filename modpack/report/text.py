@@ -15,7 +15,7 @@ from modpack.core.actions import Action, Owner
 from modpack.core.hookspec import HookSpec
 from modpack.core.imports import ImportKind
 from modpack.core.names import root_of
-from modpack.core.plan import Note, PackagingErrorReason, Problem
+from modpack.core.plan import Note, PackagingErrorReason, Problem, notes_to_show
 from modpack.report.facts import (
     HookFacts,
     ImporterFacts,
@@ -154,10 +154,14 @@ def _notes(notes: Sequence[Note], folder: Path | None) -> list[RenderableType]:
     if not notes:
         return []
     parts: list[RenderableType] = ["", _title(counted(len(notes), "note"), "yellow")]
-    for note in notes:
+    shown = notes_to_show(notes)
+    for note in shown:
         style = "yellow" if note.kind.is_warning else "dim"
         place = f"{_relative(note.place, folder)}: " if note.place else ""
         parts.append(_indented(Text(printable(place + note.text), style), 2))
+    if left := len(notes) - len(shown):
+        told = f"{left} more, about modules that are not needed here; --json lists them"
+        parts.append(_indented(Text(told, "dim"), 2))
     return parts
 
 

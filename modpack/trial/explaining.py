@@ -54,8 +54,8 @@ def explained(
     reason, details = _reason(verdict, differences), list(_details(verdict, differences))
     if process is not None:
         other = _reason(process, process_differences)
-        also = "so it does" if other == reason else f"there: {other}. That is so"
-        details.append(f"{also} with namespace='process'")
+        also = "" if other == reason else f": {other}"
+        details.append(f"it fails with namespace='process', too{also}")
     return Explanation(reason, tuple(details), verdict.log)
 
 
@@ -68,7 +68,8 @@ def _reason(verdict: Verdict, differences: Sequence[Difference]) -> str:
 
 def _details(verdict: Verdict, differences: Sequence[Difference]) -> Iterator[str]:
     if verdict.failure is not None:
-        yield from (f"at {line}" for line in verdict.failure.trace)
+        for line in verdict.failure.trace:
+            yield line if line.startswith("because of ") else f"at {line}"
     yield from map(str, differences[:_MOST_DIFFERENCES])
     if len(differences) > _MOST_DIFFERENCES:
         yield f"and {len(differences) - _MOST_DIFFERENCES} more"

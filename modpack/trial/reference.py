@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -124,7 +127,19 @@ def _called(model: Any, example: Example, resource: tuple[str, str]) -> Any:
     try:
         return example.call(model)
     except Exception as failure:
-        raise ExampleError("/".join(resource), failure) from failure
+        raise ExampleError("/".join(resource), failure, _place_of(failure)) from failure
+
+
+def _place_of(failure: BaseException) -> str:
+    """The innermost line that raised it, outside torch: the one that its author wrote."""
+    folders = (Path(__file__).parents[1], Path(torch.__file__).parent)
+    ours = tuple(f"{folder}{os.sep}" for folder in folders)
+    frames = traceback.extract_tb(failure.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(("<", *ours))]
+    if not theirs:
+        return ""
+    line = f": {theirs[-1].line}" if theirs[-1].line else ""
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}, in {theirs[-1].name}{line}"
 
 
 @contextmanager

@@ -37,6 +37,8 @@ _SHORTEST_LIMIT_SECONDS = 600.0
 _PATIENCE = 30.0
 """Times the live run: how long a run may take before it counts as hanging."""
 _OPERATOR = re.compile(r"\b[A-Za-z_]\w*::[A-Za-z_]\w*")
+_ABSENT_OPERATOR = re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'")
+"""What torch says of ``torch.ops.mylib.add`` where nobody declared it."""
 
 
 class Bench(Protocol):
@@ -155,7 +157,8 @@ class Trial:
             return False
         told = "\n".join((verdict.failure.text, *verdict.failure.trace))
         missing = declared_operators() - verdict.operators
-        wanted = sorted(missing.intersection(_OPERATOR.findall(told)))
+        named = {f"{space}::{name}" for space, name in _ABSENT_OPERATOR.findall(told)}
+        wanted = sorted(missing.intersection(named.union(_OPERATOR.findall(told))))
         schemas = [each for each in schemas_of(wanted) if each not in self._operators]
         self._operators += schemas
         return bool(schemas)

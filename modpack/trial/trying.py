@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
@@ -47,7 +47,10 @@ def settle_trial(trial: Trial, writer: ArchiveWriter, write_anyway: bool) -> Tri
         if not write_anyway:
             raise failure
     write_record(writer, layout.TRIAL, record)
-    return Tried(trial.plan, tuple(_warnings(writer.source, failure, record.operators)))
+    runs = f"{record.rounds} run{'s' if record.rounds != 1 else ''}"
+    outcome = f"{'passed' if record.passed else 'failed'}, namespace {record.namespace}, {runs}"
+    told = tuple(_warnings(writer.source, failure, record.operators))
+    return Tried(replace(trial.plan, trial=outcome), told)
 
 
 def _warnings(source: str, failure: TrialError | None, operators: Sequence[str]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from modpack.hooks.restoring import Fresh, register_payload, remove_hooks, reser
 from modpack.hooks.selection import HookChoice, check_names, selector
 from modpack.pickling.loading import unpickle_object
 from modpack.pickling.storages import StorageLoader
+from modpack.unpacking.operators import require_operators
 from modpack.unpacking.records import ZipReader
 
 __all__ = ["Loaded", "load_object"]
@@ -59,6 +60,7 @@ def load_object(
         restore_global: whether process-wide hooks are among them.
     """
     data = archive.read(record)
+    require_operators(archive)
     result = Loaded()
     _, appended_record = hook_records(record)
     appended = archive.read(appended_record) if archive.has(appended_record) else b""

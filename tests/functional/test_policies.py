@@ -152,6 +152,15 @@ def test_what_a_library_cannot_import_here_is_no_problem_but_the_users_own_impor
         planned("import host\ndef f():\n    import no_such_backend")
 
 
+def test_many_notes_about_what_is_absent_do_not_hide_the_plan(installed):
+    lines = "".join(f"    import no_such_{n}\n" for n in range(9))
+    installed("host", {"host.py": f"def fast():\n{lines}"})
+    plan = planned("import host")
+    assert len(notes(plan, NoteKind.ABSENT)) == 9
+    assert "no_such" not in str(plan)
+    assert str(plan).endswith("9 more notes, about modules that are not needed here: plan.notes")
+
+
 def test_a_name_given_out_lazily_is_followed_to_where_it_lives(installed):
     lazy = "import importlib\ndef __getattr__(name):\n"
     lazy += "    value = getattr(importlib.import_module('zoo.' + name.lower()), name)\n"

@@ -275,11 +275,17 @@ def test_code_that_others_look_up_by_name_is_found_to_need_the_process_namespace
         import modpack, torch
         model = modpack.load(path)
         print(type(model).__module__, model(torch.ones(1, 3)).tolist() == expected)
+        importers = [modpack.importer_of(model), modpack.sys_importer]
+        modpack.save(model, "again.modpack", importer=importers)
+        print(modpack.PackageImporter("again.modpack", namespace=None))
         """,
         path=target,
         expected=model(ONE).tolist(),
-    ).stdout
-    assert out == "shop.net True\n"
+        check=False,
+    )
+    assert out.stdout.startswith("shop.net True\n")
+    assert "shop.net" in out.stderr, "the saved copy asks for the same names, which are taken here"
+    assert "NamespaceConflictError" in out.stderr
     assert modpack.replay(target).passed
 
 
@@ -348,8 +354,10 @@ def test_a_package_that_fails_can_be_written_with_a_warning(make, target):
 
 
 def test_a_live_model_that_does_not_run_is_no_failure_of_the_package(make, target):
-    with pytest.raises(ExampleError, match="does not run on the example inputs: RuntimeError"):
+    with pytest.raises(ExampleError, match="not run on the example inputs: RuntimeError") as told:
         modpack.save(make(net("return self.layer(x)")), target, example_inputs=(torch.ones(1, 4),))
+    assert "in forward: return self.layer(x)" in told.value.place
+    assert told.value.place in str(told.value)
     assert not target.exists()
 
 
@@ -503,6 +511,30 @@ torch.library.impl("trialshop::twice", "CPU")(lambda x: x * 2)"""
     assert tried(target).operators == ("trialshop::twice(Tensor x) -> Tensor",)
     assert modpack.replay(target).passed
     assert "trialshop" in sys.modules["torch"].ops.trialshop.name or library
+
+
+def test_operators_that_are_missing_are_named_before_anything_is_loaded(make, target, clean_python):
+    library = torch.library.Library("triallack", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    more = 'torch.library.impl("triallack::twice", "CPU")(lambda x: x * 2)'
+    model = make(net("return torch.ops.triallack.twice(self.layer(x))", more=more))
+    with pytest.warns(ModpackWarning, match="must first declare triallack::twice"):
+        modpack.save(model, target, example_inputs=(ONE,))
+    assert library
+    clean_python(
+        """
+        import modpack, torch
+        try:
+            modpack.load(path)
+        except modpack.errors.OperatorNotFoundError as error:
+            assert error.schemas == ("triallack::twice(Tensor x) -> Tensor",)
+        else:
+            raise AssertionError
+        torch.library.define("triallack::twice", "(Tensor x) -> Tensor")
+        modpack.load(path)
+        """,
+        path=target,
+    )
 
 
 # -- the command line ------------------------------------------------------------------------

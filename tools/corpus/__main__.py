@@ -2,7 +2,8 @@
 
 ``make corpus`` makes the environment and runs all recipes, one after the other.
 ``python tools/corpus --only NAME...`` runs some in the present environment. Everything of a
-recipe, its log too, is in ``build/corpus/NAME``.
+recipe, its log too, is in ``build/corpus/NAME``, and what came of it in
+``build/corpus/NAME.json``. ``--write`` makes the page of all that is there.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python tools/corpus", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=known())
     parser.add_argument("--fast", action="store_true", help=f"only {', '.join(FAST)}")
-    parser.add_argument("--no-torch", action="store_true", help="leave out torch.package; what is known of it stays")
+    parser.add_argument(
+        "--no-torch", action="store_true", help="leave torch.package out; what is known of it stays"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="how many recipes at a time")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument(

@@ -30,7 +30,7 @@ class Steps:
         self.outcomes[name] = OK
         try:
             return step()
-        except Exception as failure:
+        except (Exception, SystemExit) as failure:
             print(f"--- {name}", file=sys.stderr)
             traceback.print_exc()
             self.outcomes[name] = in_one_line(failure)
