@@ -49,7 +49,7 @@ def rendered(results: Sequence[Result]) -> str:
     """The page, in Markdown."""
     heads = [*OURS, *THEIRS]
     table = [_line(heads), _line(["---"] * len(heads)), *map(_row, results)]
-    lines = [HEAD, *_summary(results), "", *table, "", *_failures(results)]
+    lines = [HEAD, *_summary(results), "", *table, "", *_reasons(results), *_failures(results)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -109,6 +109,16 @@ def _decisions(side: Side) -> str:
     return " / ".join(map(str, numbers)) if side.modules else ""
 
 
+def _reasons(results: Sequence[Result]) -> Iterator[str]:
+    """Why some are in the process namespace, as their trials found out."""
+    explained = [result for result in results if result.modpack.why]
+    if explained:
+        yield "## Why in the process namespace"
+        yield ""
+        yield from (f"- `{r.recipe}`: `{_short(r.modpack.why)}`" for r in explained)
+        yield ""
+
+
 def _failures(results: Sequence[Result]) -> Iterator[str]:
     for packager in ("modpack", "torch"):
         failed = [result for result in results if not getattr(result, packager).passed]
@@ -120,7 +130,11 @@ def _failures(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _escaped(side: Side) -> str:
-    """The failure as code that breaks no line, without the folders of this machine."""
     step, _, what = side.failure.partition(": ")
-    short = re.sub(r"/[^\s'\"]*/", "", what.replace("`", "'"))
-    return f"{step}: `{short[:200]}`"
+    return f"{step}: `{_short(what)}`"
+
+
+def _short(text: str) -> str:
+    """Words of an error in one line of code, without the folders of this machine."""
+    words = " ".join(text.replace("`", "'").split())
+    return re.sub(r"/[^\s'\"]*/", "", words)[:200]

@@ -30,6 +30,7 @@ class Side:
         sources: how many Python sources the package holds.
         modules: how many modules there are of each decision.
         namespace: which one the package was loaded into.
+        why: what its trial said about that, if it is the process namespace.
         hidden: the distributions that were not there when it was loaded.
         notes: the warnings in the plan.
     """
@@ -40,6 +41,7 @@ class Side:
     sources: int = 0
     modules: dict[str, int] = field(default_factory=dict)
     namespace: str = ""
+    why: str = ""
     hidden: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -156,7 +158,10 @@ class Case:
         if package.exists():
             side.size = package.stat().st_size
             with zipfile.ZipFile(package) as archive:
-                side.sources = sum(name.endswith(".py") for name in archive.namelist())
+                names = archive.namelist()
+                side.sources = sum(name.endswith(".py") for name in names)
+                for name in (name for name in names if name.endswith("/modpack/trial.json")):
+                    side.why = json.loads(archive.read(name)).get("why_process") or ""
 
     def _report(
         self, name: str, side: Side, told: str | None, step: str, prefix: str = ""
