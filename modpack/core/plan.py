@@ -10,6 +10,7 @@ from modpack.core.actions import Action
 from modpack.core.graph import DependencyGraph
 from modpack.core.location import Location
 from modpack.core.rules import Rule
+from modpack.core.usage import NameUse
 from modpack.errors import ModpackError
 
 __all__ = [
@@ -205,6 +206,7 @@ class Plan:
         files: the files that go along with the code, by record.
         distributions: the distributions whose metadata goes along, by name.
         trial: what came of the trial run, in one line; empty if there was none.
+        uses: what interned code does with the names of mocked modules.
     """
 
     decisions: Mapping[str, Decision]
@@ -214,6 +216,7 @@ class Plan:
     files: tuple[PlannedFile, ...] = ()
     distributions: tuple[PlannedDistribution, ...] = ()
     trial: str = ""
+    uses: tuple[NameUse, ...] = ()
 
     def modules(self, action: Action) -> list[str]:
         """The modules with this decision, sorted."""

@@ -58,10 +58,12 @@ class ModuleFacts:
         overridden_by: the hook that changed the rule's action, if one did.
         importers: who needs it; empty if the package does not record it.
         provided_by: who provides an extern module where the package is loaded; None for others.
-        distribution: the distribution that provided an extern module at export, if known.
+        distribution: the distribution that the module belonged to at export, if known.
         version: that distribution's version at export.
         record: the record that holds its source or its stand-in, if there is one.
         size_bytes: bytes of that source.
+        licence: the distribution's licence, as its metadata says, if known.
+        editable: whether the distribution was an editable install.
     """
 
     module: str
@@ -74,6 +76,8 @@ class ModuleFacts:
     version: str | None = None
     record: str | None = None
     size_bytes: int | None = None
+    licence: str | None = None
+    editable: bool = False
 
     @property
     def why(self) -> str:

@@ -7,7 +7,6 @@ from itertools import groupby
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +23,7 @@ from modpack.report.facts import (
     PlanFacts,
     ResourceFacts,
 )
+from modpack.report.pieces import indented, relative, table, title
 from modpack.report.wording import counted, human_size, printable
 
 __all__ = ["package_report", "plan_report", "problems_report"]
@@ -76,22 +76,22 @@ def problems_report(
         show_chains: whether to show how each subject is reached.
         folder: files below it are shown relative to it.
     """
-    parts: list[RenderableType] = [_title(counted(len(problems), "problem"), "red")]
+    parts: list[RenderableType] = [title(counted(len(problems), "problem"), "red")]
     for reason in PackagingErrorReason:
         concerned = [problem for problem in problems if problem.reason is reason]
         if concerned:
-            parts.append(_indented(Text(reason.value, "bold"), 2))
+            parts.append(indented(Text(reason.value, "bold"), 2))
         for problem in concerned:
-            parts.append(_indented(Text(printable(problem.subject)), 4))
+            parts.append(indented(Text(printable(problem.subject)), 4))
             parts += [
-                _indented(Text(printable(line), "dim"), 6)
+                indented(Text(printable(line), "dim"), 6)
                 for line in _problem_details(problem, show_chains, folder)
             ]
     return Group(*parts)
 
 
 def _problem_details(problem: Problem, show_chains: bool, folder: Path | None) -> Iterator[str]:
-    place = _relative(problem.place, folder) if problem.place else None
+    place = relative(problem.place, folder) if problem.place else None
     if place or problem.context:
         yield ": ".join(filter(None, (place, problem.context)))
     if show_chains and len(problem.chain) > 1:
@@ -99,7 +99,7 @@ def _problem_details(problem: Problem, show_chains: bool, folder: Path | None) -
 
 
 def _head(facts: PackageFacts) -> RenderableType:
-    title = Text.assemble((printable(facts.file), "bold"), f"  {human_size(facts.size_bytes)}")
+    heading = Text.assemble((printable(facts.file), "bold"), f"  {human_size(facts.size_bytes)}")
     origin = [
         f"Python {facts.python}" if facts.python else None,
         f"torch {facts.torch}" if facts.torch else None,
@@ -112,10 +112,10 @@ def _head(facts: PackageFacts) -> RenderableType:
         ("loads", "/".join(facts.entry) if facts.entry else "nothing by itself: name a resource"),
         *_trial(facts),
     ]
-    table = _table(("dim", "left"), ("", "left"))
+    columns = table(("dim", "left"), ("", "left"))
     for label, value in rows:
-        table.add_row(label, Text(printable(value)))
-    return Group(title, _indented(table, 2))
+        columns.add_row(label, Text(printable(value)))
+    return Group(heading, indented(columns, 2))
 
 
 def _trial(facts: PackageFacts) -> Iterator[tuple[str, str]]:
@@ -153,15 +153,15 @@ _ADDED = {
 def _notes(notes: Sequence[Note], folder: Path | None) -> list[RenderableType]:
     if not notes:
         return []
-    parts: list[RenderableType] = ["", _title(counted(len(notes), "note"), "yellow")]
+    parts: list[RenderableType] = ["", title(counted(len(notes), "note"), "yellow")]
     shown = notes_to_show(notes)
     for note in shown:
         style = "yellow" if note.kind.is_warning else "dim"
-        place = f"{_relative(note.place, folder)}: " if note.place else ""
-        parts.append(_indented(Text(printable(place + note.text), style), 2))
+        place = f"{relative(note.place, folder)}: " if note.place else ""
+        parts.append(indented(Text(printable(place + note.text), style), 2))
     if left := len(notes) - len(shown):
         told = f"{left} more, about modules that are not needed here; --json lists them"
-        parts.append(_indented(Text(told, "dim"), 2))
+        parts.append(indented(Text(told, "dim"), 2))
     return parts
 
 
@@ -170,7 +170,7 @@ def _modules(modules: Sequence[ModuleFacts], folder: Path | None) -> list[Render
     for action in (Action.INTERN, Action.EXTERN, Action.MOCK, Action.DENY):
         chosen = [facts for facts in modules if facts.action is action]
         if chosen:
-            parts += ["", _title(_sum(action, chosen), STYLES[action])]
+            parts += ["", title(_sum(action, chosen), STYLES[action])]
             parts += _of_action(chosen, folder)
     return parts
 
@@ -189,12 +189,12 @@ def _of_action(modules: Sequence[ModuleFacts], folder: Path | None) -> Iterator[
     for why, group in groupby(each, key=lambda facts: facts.why):
         members = list(group)
         if members[0].rule is not None:
-            yield _indented(Text.assemble(("why: ", "dim"), printable(why)), 2)
-        yield _indented(_rows(members, width, folder), 4)
+            yield indented(Text.assemble(("why: ", "dim"), printable(why)), 2)
+        yield indented(_rows(members, width, folder), 4)
     for owner, name in _IN_ONE_LINE.items():
         chosen = [facts for facts in modules if facts.provided_by is owner]
         if chosen:
-            yield _indented(_line(name, chosen), 2)
+            yield indented(_line(name, chosen), 2)
 
 
 def _by_reason(facts: ModuleFacts) -> tuple[bool, str, str]:
@@ -209,21 +209,21 @@ def _line(name: str, modules: Sequence[ModuleFacts]) -> Text:
 
 
 def _rows(modules: Sequence[ModuleFacts], width: int, folder: Path | None) -> Table:
-    table = _table(("", "left"), ("", "right"), ("dim", "left"))
-    table.columns[0].min_width = min(width, 40)
+    rows = table(("", "left"), ("", "right"), ("dim", "left"))
+    rows.columns[0].min_width = min(width, 40)
     for facts in modules:
         size = human_size(facts.size_bytes) if facts.size_bytes is not None else ""
         what = facts.requirement or ("" if facts.action is Action.MOCK else size)
-        table.add_row(
+        rows.add_row(
             Text(printable(facts.module)), Text(printable(what)), _needed_by(facts, folder)
         )
-    return table
+    return rows
 
 
 def _needed_by(facts: ModuleFacts, folder: Path | None) -> Text:
     """The strongest evidence that a module is needed."""
     importers = sorted((i for i in facts.importers if i.kind.is_dependency), key=_weakness)
-    places = list(dict.fromkeys(_relative(i.place, folder) for i in importers if not _is_child(i)))
+    places = list(dict.fromkeys(relative(i.place, folder) for i in importers if not _is_child(i)))
     verb, names = "needed by", places
     if not places:
         verb, names = "holds", list(dict.fromkeys(i.importer for i in importers))
@@ -252,15 +252,15 @@ def _hooks(hooks: Sequence[HookFacts]) -> list[RenderableType]:
         called = each.spec.callable
         key = (each.resource, each.spec.kind, called.name, called.source)
         together.setdefault(key, []).append(each.spec)
-    parts: list[RenderableType] = ["", _title(counted(len(hooks), "hook"), "magenta")]
+    parts: list[RenderableType] = ["", title(counted(len(hooks), "hook"), "magenta")]
     for (resource, kind, called_name, source), specs in together.items():
         targets = list(dict.fromkeys(_hook_target(spec) for spec in specs))
         more = len(targets) - _SHOWN_PLACES
         places = ", ".join(targets[:_SHOWN_PLACES]) + (f" and {more} more" if more > 0 else "")
         line = Text.assemble(f"{kind} ", ("on ", "dim"), printable(places))
         line.append(f"  {printable(called_name)}, in {printable(resource)}", "dim")
-        parts.append(_indented(line, 2))
-        parts += [_indented(Text(printable(x)), 6) for x in (source or "").splitlines()]
+        parts.append(indented(line, 2))
+        parts += [indented(Text(printable(x)), 6) for x in (source or "").splitlines()]
     return parts
 
 
@@ -272,12 +272,12 @@ def _resources(facts: PackageFacts) -> list[RenderableType]:
     saved = [each for each in facts.resources if not each.kind.goes_along]
     if not saved:
         return []
-    table = _table(("", "left"), ("", "right"), ("dim", "left"))
+    rows = table(("", "left"), ("", "right"), ("dim", "left"))
     for each in saved:
         size = human_size(each.size_bytes)
-        table.add_row(Text(printable(each.record)), size, each.kind.value)
-    title = _title(counted(len(saved), "resource"), "blue")
-    return ["", title, _indented(table, 4)]
+        rows.add_row(Text(printable(each.record)), size, each.kind.value)
+    heading = title(counted(len(saved), "resource"), "blue")
+    return ["", heading, indented(rows, 4)]
 
 
 def _files(resources: Sequence[ResourceFacts]) -> list[RenderableType]:
@@ -288,12 +288,12 @@ def _files(resources: Sequence[ResourceFacts]) -> list[RenderableType]:
             groups.setdefault((each.owner or "", each.kind.value), []).append(each)
     if not groups:
         return []
-    table = _table(("", "left"), ("", "right"), ("", "right"), ("dim", "left"))
+    rows = table(("", "left"), ("", "right"), ("", "right"), ("dim", "left"))
     for (owner, kind), files in sorted(groups.items()):
         size = human_size(sum(file.size_bytes for file in files))
-        table.add_row(Text(printable(owner)), counted(len(files), "file"), size, kind)
-    title = _title(f"{counted(sum(map(len, groups.values())), 'file')} beside the code", "blue")
-    return ["", title, _indented(table, 4)]
+        rows.add_row(Text(printable(owner)), counted(len(files), "file"), size, kind)
+    heading = title(f"{counted(sum(map(len, groups.values())), 'file')} beside the code", "blue")
+    return ["", heading, indented(rows, 4)]
 
 
 def _totals(facts: PackageFacts) -> RenderableType:
@@ -306,27 +306,3 @@ def _totals(facts: PackageFacts) -> RenderableType:
         f"{counted(len(facts.resources), 'resource')}; "
         f"{human_size(facts.size_bytes)} in all"
     )
-
-
-def _relative(place: str, folder: Path | None) -> str:
-    if folder is None or not Path(place).is_relative_to(folder):
-        return place
-    return Path(place).relative_to(folder).as_posix()
-
-
-def _title(text: str, colour: str) -> Text:
-    return Text(text, f"bold {colour}")
-
-
-def _indented(content: RenderableType, columns: int) -> RenderableType:
-    return Padding(content, (0, 0, 0, columns), expand=False)
-
-
-def _table(*columns: tuple[str, str]) -> Table:
-    """A table without lines; each column by its style and alignment."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
-    for style, justify in columns:
-        table.add_column(style=style, justify="right" if justify == "right" else "left")
-    for column in table.columns:
-        column.overflow = "fold"
-    return table
