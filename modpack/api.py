@@ -13,6 +13,7 @@ from modpack.core.plan import Plan
 from modpack.errors import ModpackError
 from modpack.exporter import DEFAULT_PROTOCOL, PackageExporter
 from modpack.importer import PackageImporter
+from modpack.packing.arguments import require_target
 from modpack.resolution.importers import Importer, sys_importer
 from modpack.resolution.importers import importer_of as module_importer
 
@@ -86,6 +87,7 @@ def save(
         ExampleError: the live object does not run on the example inputs.
         TrialError: the package was tried and failed; what was there before is still there.
     """
+    _require_target(obj, path)
     given = {"deny": deny, "mock": mock, "extern": extern, "intern": intern}
     rules = {action: _patterns(patterns, action) for action, patterns in given.items()}
     with PackageExporter(path, importer, debug, trial=trial) as exporter:
@@ -205,6 +207,16 @@ def current_importer() -> PackageImporter:
             return importer
         frame = frame.f_back
     raise ModpackError("current_importer() was called by code that no package holds")
+
+
+def _require_target(obj: object, path: object) -> None:
+    """Refuse what cannot be written to; say so where the two were only exchanged."""
+    try:
+        require_target(path, "path")
+    except TypeError as failure:
+        if not isinstance(obj, (str, os.PathLike)):
+            raise
+        raise TypeError(f"{failure}. The object comes first: save(model, {obj!r})") from None
 
 
 def _patterns(given: object, argument: str) -> list[str]:

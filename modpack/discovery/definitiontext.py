@@ -12,6 +12,7 @@ from modpack.discovery.definitions import Statement, imported_as
 __all__ = [
     "DEFINITION",
     "IMPORTS",
+    "ModuleText",
     "Piece",
     "literal_text",
     "module_text",
@@ -33,14 +34,37 @@ class Piece:
         number: its place among the others.
         text: its lines.
         group: what it stands together with: blank lines are between groups.
+        origin: file and line of the script where its first line stands, if it does; the others
+            follow it there as they do here.
     """
 
     number: int
     text: str
     group: str = ""
+    origin: tuple[str, int] | None = None
 
 
-def module_text(header: str, pieces: Iterable[Piece], postponed: bool) -> str:
+@dataclass(frozen=True)
+class ModuleText:
+    """A module that was put together.
+
+    Attributes:
+        text: its source.
+        origins: the lines of each part that stands in the script, and where its first one does.
+    """
+
+    text: str
+    origins: tuple[tuple[range, tuple[str, int]], ...] = ()
+
+    def place(self, line: int) -> str | None:
+        """``file:line`` of the script for a line of the module; None if it has none there."""
+        for lines, (file, start) in self.origins:
+            if line in lines:
+                return f"{file}:{start + line - lines.start}"
+        return None
+
+
+def module_text(header: str, pieces: Iterable[Piece], postponed: bool) -> ModuleText:
     """Put a module together.
 
     Args:
@@ -52,10 +76,15 @@ def module_text(header: str, pieces: Iterable[Piece], postponed: bool) -> str:
     if postponed:
         text += "\nfrom __future__ import annotations\n"
     before: Piece | None = None
+    origins = []
     for piece in sorted(pieces):
-        text += _gap(before, piece) + piece.text.rstrip("\n") + "\n"
+        text += _gap(before, piece)
+        first = text.count("\n") + 1
+        text += piece.text.rstrip("\n") + "\n"
+        if piece.origin is not None:
+            origins.append((range(first, text.count("\n") + 1), piece.origin))
         before = piece
-    return text
+    return ModuleText(text, tuple(origins))
 
 
 def _gap(before: Piece | None, piece: Piece) -> str:
@@ -65,7 +94,7 @@ def _gap(before: Piece | None, piece: Piece) -> str:
     return "\n\n" if piece.group == DEFINITION else ""
 
 
-def text_of_statement(statement: Statement, names: frozenset[str], package: str) -> str:
+def text_of_statement(statement: Statement, names: frozenset[str], package: str) -> tuple[str, int]:
     """The text of a statement, as it stands at the top level of a module.
 
     One that stands in a branch or a block keeps its indentation, under a line that says which.
@@ -74,20 +103,25 @@ def text_of_statement(statement: Statement, names: frozenset[str], package: str)
         statement: the statement.
         names: which names of an import are wanted; all others are left out of it.
         package: the package that relative imports start from; empty if there is none.
+
+    Returns:
+        The text, and the line of the script that its first line stands for.
     """
     if isinstance(statement.node, (ast.Import, ast.ImportFrom)):
         changed = _changed_import(statement.node, names, package)
         if changed is not None or statement.inside:
-            return ast.unparse(changed or statement.node)
+            return ast.unparse(changed or statement.node), statement.line
     lines = statement.cell.text.split("\n")
     first, last = statement.line - 1, (statement.node.end_lineno or statement.node.lineno) - 1
     if _shares_lines(statement, lines[first], lines[last]):
         text = ast.get_source_segment(statement.cell.text, statement.node) or ""
         text = f"    {text}" if statement.inside else text
+        start = statement.node.lineno - 1
     else:
         start = first - _comments_above(lines, first)
         text = "\n".join(lines[start : last + 1])
-    return f"{_branch(statement)}{text}"
+    branch = _branch(statement)
+    return branch + text, start + 1 - bool(branch)
 
 
 def value_comment(statement: Statement | None, name: str) -> str:

@@ -35,14 +35,20 @@ def as_importer(importer: object) -> Importer:
     return OrderedImporter(*importers)
 
 
-def require_target(f: object) -> None:
+def require_target(f: object, argument: str = "f") -> None:
     """Refuse what cannot be written to.
+
+    Args:
+        f: where to write.
+        argument: what the caller calls it.
 
     Raises:
         TypeError: it is no path, no file object, and not None.
     """
     if f is not None and not isinstance(f, (str, os.PathLike)) and not hasattr(f, "write"):
-        raise TypeError(f"f must be a path, a binary file object, or None, not {type(f).__name__}")
+        raise TypeError(
+            f"{argument} must be a path, a binary file object, or None, not {type(f).__name__}"
+        )
 
 
 def require_trial(trial: object) -> None:

@@ -89,11 +89,15 @@ class Bench:
 
 
 def _told_better(problems: Sequence[Problem], objects: ObjectSaver) -> Iterator[Problem]:
-    """Problems, with those of single definitions in place of the one about their script."""
+    """Problems, with those of single definitions in place of the one about their script.
+
+    Places in the modules of definitions become those in the scripts that the user can open.
+    """
     of_scripts = tuple(objects.problems())
     for problem in problems:
         if problem.subject != "__main__" or not of_scripts:
-            yield problem
+            place = problem.place and objects.script_place(problem.place)
+            yield replace(problem, place=place)
     yield from of_scripts
 
 

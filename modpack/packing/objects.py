@@ -124,6 +124,10 @@ class ObjectSaver:
         """What of scripts cannot be taken along."""
         yield from self._scripts.problems()
 
+    def script_place(self, place: str) -> str:
+        """A place, in the script itself if it is in the module of a script's definitions."""
+        return self._scripts.place(place)
+
     @property
     def script_files(self) -> tuple[str, ...]:
         """The files of scripts of which definitions were taken."""

@@ -9,6 +9,7 @@ from modpack.discovery.definitions import Kind, Script, Statement
 from modpack.discovery.definitiontext import (
     DEFINITION,
     IMPORTS,
+    ModuleText,
     Piece,
     literal_text,
     module_text,
@@ -38,12 +39,14 @@ class _Unit:
         text: its text.
         needs: the names that must be there before.
         group: what it stands together with; see :class:`Piece`.
+        origin: where its first line stands in the script.
     """
 
     number: int
     text: str
     needs: frozenset[str] = frozenset()
     group: str = ""
+    origin: tuple[str, int] | None = None
 
 
 @dataclass
@@ -63,7 +66,9 @@ class ModuleBuilder:
     postponed: bool
     _units: dict[str, _Unit] = field(default_factory=dict)
 
-    def text(self, names: Sequence[str], early: Sequence[str], stored: str, title: str) -> str:
+    def text(
+        self, names: Sequence[str], early: Sequence[str], stored: str, title: str
+    ) -> ModuleText:
         """The module's source.
 
         Args:
@@ -85,8 +90,9 @@ class ModuleBuilder:
         return module_text(_header(title), pieces, self.postponed)
 
     def _statement(self, statement: Statement, names: frozenset[str]) -> _Unit:
-        text = text_of_statement(statement, names, self.package)
-        return _Unit(statement.number, text, statement.uses.eager, _GROUPS.get(statement.kind, ""))
+        text, line = text_of_statement(statement, names, self.package)
+        group, origin = _GROUPS.get(statement.kind, ""), (statement.cell.file, line)
+        return _Unit(statement.number, text, statement.uses.eager, group, origin)
 
     def _stand_in(self, name: str, choice: Choice, stored: str | None) -> _Unit | None:
         """What takes the place of a name's statement; in which package its value is stored."""
@@ -106,7 +112,7 @@ class ModuleBuilder:
         for unit in sorted(self._units.values(), key=lambda each: each.number):
             self._place(unit, done, ())
         for position, unit in enumerate(done.values()):
-            yield Piece(position, unit.text, unit.group)
+            yield Piece(position, unit.text, unit.group, unit.origin)
 
     def _place(self, unit: _Unit, done: dict[int, _Unit], above: tuple[int, ...]) -> None:
         if id(unit) in done or id(unit) in above:

@@ -9,6 +9,7 @@ from typing import Any
 
 from modpack.core.plan import PackagingErrorReason, Problem
 from modpack.discovery.definitions import Cell, Kind, Script, Statement
+from modpack.discovery.definitiontext import ModuleText
 from modpack.errors import ObjMismatchError
 from modpack.packing.scriptchoice import Choice, Chooser, How
 from modpack.packing.scriptmodule import ModuleBuilder, needed_at_once, outdated
@@ -185,7 +186,7 @@ class ScriptDefinitions:
         """Why the module is in the package."""
         return f"definitions of {title_of(self.namespace)} that objects need"
 
-    def source(self, make_value: MakeValue) -> str:
+    def source(self, make_value: MakeValue) -> ModuleText:
         """The module's source, with everything that was taken so far.
 
         Args:

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Protocol
 
 from modpack.core.plan import Problem
+from modpack.discovery.definitiontext import ModuleText
 from modpack.packing.scripts import ScriptDefinitions
 from modpack.packing.scriptsources import name_of
 from modpack.pickling.functions import SCRIPTS
@@ -48,6 +49,7 @@ class ScriptSaver:
         self._sink = sink
         self._store_value = store_value
         self._scripts: dict[int, ScriptDefinitions] = {}
+        self._texts: dict[str, ModuleText] = {}
         self._names = set(SCRIPTS)
 
     def add(self, module: str) -> None:
@@ -87,14 +89,22 @@ class ScriptSaver:
                     record = f"{script.values_package}/{name}.pkl"
                     return self._store_value(record, value, script.module)
 
-                source = script.source(make)
-                self._sink.add_source(script.module, source.encode(), False, follow, script.why)
+                self._texts[script.module] = made = script.source(make)
+                source = made.text.encode()
+                self._sink.add_source(script.module, source, False, follow, script.why)
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files of the scripts of which something was taken."""
         taken = (script.namespace.get("__file__") for script in self._scripts.values())
         return tuple(file for file in taken if isinstance(file, str))
+
+    def place(self, place: str) -> str:
+        """A place, in the script itself if it is in a module of definitions."""
+        module, _, line = place.rpartition(":")
+        if module not in self._texts or not line.isdigit():
+            return place
+        return self._texts[module].place(int(line)) or place
 
     def problems(self) -> Iterator[Problem]:
         """What of the scripts cannot be taken."""

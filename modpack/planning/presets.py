@@ -48,6 +48,10 @@ def preset_rules(policy: str) -> tuple[Rule, ...]:
         ValueError: there is no such policy.
     """
     if policy not in POLICIES:
+        from difflib import get_close_matches
+
         known = ", ".join(map(repr, POLICIES))
-        raise ValueError(f"policy must be one of {known}, not {policy!r}")
+        close = get_close_matches(policy, POLICIES, 1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"policy must be one of {known}, not {policy!r}{meant}")
     return POLICIES[policy]

@@ -620,6 +620,38 @@ def test_examples_may_be_objects_of_the_script_too(tmp_path):
 # -- what cannot be taken -------------------------------------------------------------------------
 
 
+def test_a_problem_in_a_definition_shows_the_line_of_the_script(tmp_path):
+    script = """
+        import modpack, torch
+
+        if modpack:
+            # A comment above comes along.
+            class Late(torch.nn.Module):
+                def forward(self, x):
+                    import nowhere_either
+                    return x
+
+
+        @torch.no_grad()
+        def helper():
+            import nowhere_at_all
+
+        class Net(Late):
+            def call(self): helper()
+        try:
+            modpack.save(Net(), "net.modpack")
+        except modpack.PackagingError as error:
+            for problem in error.problems:
+                print(problem.subject, problem.place.rpartition("/")[2])
+        """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    done = execute(tmp_path, "train.py")
+    assert sorted(done.stdout.splitlines()) == [
+        "nowhere_at_all train.py:14",
+        "nowhere_either train.py:8",
+    ], done.stderr
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [("return 1", "return 2"), ("def f(self)", "def g(self)"), ("(Base)", "(Other)")],

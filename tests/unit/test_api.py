@@ -142,6 +142,20 @@ def test_importing_modpack_imports_neither_torch_nor_its_parts(clean_python):
     )
 
 
+def test_a_path_and_an_object_in_each_others_place_are_told_from_a_wrong_path(tmp_path):
+    with pytest.raises(
+        TypeError, match=r"path must be .*The object comes first: save\(model, 'x'\)"
+    ):
+        modpack.save("x", torch.nn.ReLU())
+    with pytest.raises(TypeError, match=r"path must be a path, .*, not int$"):
+        modpack.save(torch.nn.ReLU(), 3)
+
+
+def test_a_mistyped_policy_is_guessed(tmp_path):
+    with pytest.raises(ValueError, match="did you mean 'hermetic'"):
+        modpack.save({}, tmp_path / "x.pt", policy="hermtic")
+
+
 def test_the_importer_of_a_loaded_object_is_found_and_saves_it_again(project, tmp_path):
     project({"apiowner.py": "import torch\nclass Net(torch.nn.Linear):\n    pass\n"})
     owned = importlib.import_module("apiowner")

@@ -28,7 +28,7 @@ def bound(source: str, name: str) -> list[tuple[Kind, str]]:
 
 def text(source: str, name: str, package: str = "", names: tuple[str, ...] = ()) -> str:
     statement = script(source).binding(name)[-1]
-    return text_of_statement(statement, frozenset(names or (name,)), package)
+    return text_of_statement(statement, frozenset(names or (name,)), package)[0]
 
 
 # -- who binds a name --------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_of_statements_on_one_line_the_wanted_one_is_taken(source):
 )
 def test_of_an_import_only_the_wanted_names_are_taken(source, name, taken):
     statements = script(source).binding(name) or script(source).star_imports
-    assert text_of_statement(statements[-1], frozenset({name}), "pkg.sub") == taken
+    assert text_of_statement(statements[-1], frozenset({name}), "pkg.sub")[0] == taken
 
 
 def test_a_module_has_its_parts_in_order_with_blank_lines_between_groups():
@@ -233,10 +233,23 @@ def test_a_module_has_its_parts_in_order_with_blank_lines_between_groups():
         Piece(4, "x = 1"),
         Piece(5, "y = 1"),
     ]
-    assert module_text("# Header.", pieces, postponed=True) == (
+    assert module_text("# Header.", pieces, postponed=True).text == (
         "# Header.\n\nfrom __future__ import annotations\n\nimport os\nimport sys\n\n\n"
         "def f(): pass\n\n\ndef g(): pass\n\n\nx = 1\ny = 1\n"
     )
+
+
+def test_lines_of_a_module_are_found_in_the_script_that_they_come_from():
+    pieces = [
+        Piece(0, "import os", IMPORTS, ("train.py", 3)),
+        Piece(1, "x = 1"),
+        Piece(2, "@f\ndef g():\n    pass", DEFINITION, ("train.py", 20)),
+    ]
+    made = module_text("# Header.", pieces, postponed=False)
+    places = {line: made.place(number) for number, line in enumerate(made.text.split("\n"), 1)}
+    assert (places["# Header."], places["x = 1"]) == (None, None)
+    assert places["import os"] == "train.py:3"
+    assert (places["@f"], places["    pass"]) == ("train.py:20", "train.py:22")
 
 
 def test_values_are_told_with_what_the_script_says():
