@@ -11,7 +11,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format corpus corpus-fast clean
+.PHONY: help demo test lint format corpus corpus-fast torture torture-fast clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -40,6 +40,12 @@ corpus: $(CORPUS)/ready.stamp ## package models of real libraries, load them wit
 
 corpus-fast: $(CORPUS)-fast/ready.stamp ## the same for a few small models, as in CI
 	@$(CORPUS)-fast/bin/python tools/corpus --fast --no-torch --folder build/corpus-fast
+
+torture: $(READY) ## interrupt exports, mutate packages; a minute; writes docs/reference/torture.md
+	@$(BIN)/python tools/torture --write
+
+torture-fast: $(READY) ## a tenth of that, as in CI
+	@$(BIN)/python tools/torture --fast
 
 clean: ## remove the virtual environment, caches and build results
 	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

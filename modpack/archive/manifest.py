@@ -19,15 +19,15 @@ the same digest have the same contents, whatever their files are called.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.core.progress import Phase, Unit, phase
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "RecordDigest",
     "canonical_json",
     "encode_manifest",
+    "find_damage",
     "package_digest",
     "read_manifest",
     "verify_records",
@@ -161,20 +162,56 @@ def verify_records(archive: Archive, manifest: Manifest, names: Iterable[str]) -
     Raises:
         ArchiveError: the archive differs; the reason lists every difference.
     """
+    problems = find_damage(archive, manifest, names)
+    if problems:
+        listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
+        count = f"{len(problems)} record{'s' if len(problems) > 1 else ''}"
+        raise ArchiveError(archive.source, f"{count} not as the manifest says: {listed}")
+
+
+def find_damage(
+    archive: Archive, manifest: Manifest, names: Iterable[str], workers: int = 1
+) -> dict[str, str]:
+    """What of an archive is not as its manifest says, by record.
+
+    Args:
+        archive: the archive.
+        manifest: its manifest.
+        names: the records whose contents are read and compared.
+        workers: threads that do so at the same time; digests let go of Python's lock.
+    """
     present = set(archive.names()) - _OUTSIDE
     problems = {
         name: reason
         for name in sorted(present | set(manifest.records))
         if (reason := _structural_problem(archive, manifest, name, name in present))
     }
-    for name in names:
-        if name not in problems and name not in _OUTSIDE:
-            reason = _content_problem(archive, manifest, name)
-            problems.update({name: reason} if reason else {})
-    if problems:
-        listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
-        count = f"{len(problems)} record{'s' if len(problems) > 1 else ''}"
-        raise ArchiveError(archive.source, f"{count} not as the manifest says: {listed}")
+    todo = [name for name in names if name not in problems and name not in _OUTSIDE]
+    sizes = {name: archive.size(name) for name in todo if archive.has(name)}
+    if todo:
+        with phase("checking digests", Unit.BYTES, sum(sizes.values())) as checking:
+            problems.update(_read_all(archive, manifest, todo, workers, checking))
+    return problems
+
+
+def _read_all(
+    archive: Archive, manifest: Manifest, names: Sequence[str], workers: int, checking: Phase
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with the contents of records."""
+
+    def problem(name: str) -> str | None:
+        found = _content_problem(archive, manifest, name)
+        checking.advance(archive.size(name) if archive.has(name) else 0)
+        return found
+
+    if workers == 1:
+        reasons = list(map(problem, names))
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(workers) as pool:
+            reasons = list(pool.map(problem, names))
+    yield from ((name, reason) for name, reason in zip(names, reasons, strict=True) if reason)
 
 
 def _structural_problem(
@@ -256,6 +293,8 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _own_version() -> str:
+    import importlib.metadata  # not cheap, and readers do without
+
     try:
         return importlib.metadata.version("modpack")
     except importlib.metadata.PackageNotFoundError:  # used from a source tree

@@ -1,0 +1,69 @@
+"""Packages under torture: interrupted exports, crowds, mutants.
+
+``python tools/torture`` takes about a minute and prints a table; ``--write`` writes it to
+``docs/reference/torture.md``; ``--fast`` does a tenth of the work. The exit status is 1 if anything
+was damaged, silent or wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from crowds import cache_fills, readers_and_writers
+from interruptions import Interrupted, exceptions, file_size_limits, full_disks, kills
+from mutants import torture
+from page import Row, rendered
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "torture.md"
+
+
+def main() -> int:
+    """Run it all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--fast", action="store_true", help="a tenth of the work")
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # children are forked, which threads would not survive
+    rows = list(_rows(10 if options.fast else 1))
+    page = rendered(rows)
+    if options.write:
+        PAGE.write_text(page, encoding="utf-8")
+    else:
+        sys.stdout.reconfigure(encoding="utf-8")
+        print(page, end="")
+    for row in rows:
+        for wrong in row.wrong[:10]:
+            print(f"{row.what}: {wrong}", file=sys.stderr)
+    return int(any(row.wrong for row in rows))
+
+
+def _rows(share: int) -> list[Row]:
+    rows = [_of_interruptions(kills(200 // share), "SIGKILL at random moments")]
+    rows.append(_of_interruptions(exceptions(100 // share), "an interrupt at random moments"))
+    rows.append(_of_interruptions(file_size_limits(20), "a limit on file sizes (EFBIG), 20 sizes"))
+    full = full_disks(20)
+    if full is None:
+        rows.append(Row("a full disk (ENOSPC), 20 sizes", 0, "not tried: no right to mount one"))
+    else:
+        rows.append(_of_interruptions(full, "a full disk (ENOSPC), 20 sizes"))
+    crowd = readers_and_writers(10_000 // share)
+    result = f"{crowd.meanwhile} rewrites meanwhile"
+    rows.append(Row("opening and loading while it is rewritten", crowd.tries, result, crowd.wrong))
+    fills = cache_fills(16, 20 // share)
+    rows.append(Row("16 processes that fill one cache", fills.tries, "", fills.wrong))
+    mutants = torture(10_000 // share)
+    result = f"{mutants.refused} refused, {mutants.same} the same in every record"
+    rows.append(Row("mutants of good packages", mutants.tries, result, mutants.wrong))
+    return rows
+
+
+def _of_interruptions(found: Interrupted, what: str) -> Row:
+    result = f"the old package {found.old} times, the new one {found.new} times, whole"
+    return Row(what, found.tries, result, found.wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

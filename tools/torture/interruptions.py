@@ -1,0 +1,253 @@
+"""Exports that are interrupted: killed, out of space, over a limit, by an exception.
+
+Whatever happens, the target must afterwards be the old package or the new one, whole, and the
+error must be modpack's own and name the cause. Each export runs in a forked child of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from packages import digest_of_whole, model, write
+
+from modpack.errors import TargetError
+
+__all__ = ["Interrupted", "exceptions", "file_size_limits", "full_disks", "kills"]
+
+_CAUSES = {errno.ENOSPC: os.strerror(errno.ENOSPC), errno.EFBIG: os.strerror(errno.EFBIG)}
+
+
+@dataclass
+class Interrupted:
+    """What came of many interrupted exports.
+
+    Attributes:
+        what: how they were interrupted.
+        tries: how many there were.
+        old: after how many the old package was there, whole.
+        new: after how many the new one was.
+        wrong: what was wrong, one sentence each.
+    """
+
+    what: str
+    tries: int = 0
+    old: int = 0
+    new: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def count(self, target: Path, digests: tuple[str, str]) -> None:
+        """Look at the target after one of them."""
+        self.tries += 1
+        try:
+            found = digest_of_whole(target)
+        except (OSError, AssertionError) as failure:
+            self.wrong.append(f"{self.what}: {failure}")
+            return
+        self.old += found == digests[0]
+        self.new += found == digests[1]
+        if found not in digests:
+            self.wrong.append(f"{self.what}: a package that nobody wrote")
+
+
+@dataclass
+class _Scene:
+    """A folder with an old package in it, and the model that is to replace it."""
+
+    folder: Path
+    made: torch.nn.Module
+    digests: tuple[str, str] = ("", "")
+
+    @property
+    def target(self) -> Path:
+        return self.folder / "net.modpack"
+
+    def prepare(self) -> None:
+        """Put the old package in its place; learn both digests."""
+        write(self.target, self.made)
+        new = digest_of_whole(self.target)
+        write(self.target, model(0))
+        self.digests = (digest_of_whole(self.target), new)
+        shutil.copy(self.target, self._kept)
+
+    def reset(self) -> None:
+        """The old package again, if it is gone."""
+        if digest_of_whole(self.target) != self.digests[0]:
+            shutil.copy(self._kept, self.target)
+
+    def leftovers(self) -> list[str]:
+        """What lies beside the target."""
+        return sorted(each.name for each in self.folder.iterdir() if each != self.target)
+
+    @property
+    def _kept(self) -> Path:
+        return Path(tempfile.gettempdir()) / f"torture-{os.getpid()}.modpack"
+
+
+def kills(times: int, seed: int = 0) -> Interrupted:
+    """SIGKILL at random moments of an export, from its first instruction to after its last."""
+    found = Interrupted("SIGKILL")
+    chosen = random.Random(seed)
+    with _scene() as scene:
+        usual = _seconds(scene)
+        for _ in range(times):
+            scene.reset()
+            child = _forked(lambda: write(scene.target, scene.made))
+            time.sleep(chosen.uniform(0, usual * 1.2))
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            found.count(scene.target, scene.digests)
+        scene.reset()
+        write(scene.target, scene.made)
+        if left := scene.leftovers():
+            found.wrong.append(f"the next export left {left} of killed ones")
+    return found
+
+
+def exceptions(times: int, seed: int = 0) -> Interrupted:
+    """An exception out of a random call of an export, as from Ctrl-C."""
+    found = Interrupted("exception")
+    chosen = random.Random(seed)
+    with _scene() as scene:
+        usual = _seconds(scene)
+        for _ in range(times):
+            scene.reset()
+            status = _told(lambda: _with_alarm(scene, chosen.uniform(0.001, usual)))
+            found.count(scene.target, scene.digests)
+            if left := scene.leftovers():
+                found.wrong.append(f"an exception left {left}")
+            if status not in ("written", "KeyboardInterrupt"):
+                found.wrong.append(f"an interrupt became {status}")
+    return found
+
+
+def file_size_limits(times: int) -> Interrupted:
+    """A limit on the size of files (EFBIG), from nearly nothing to nearly enough."""
+    found = Interrupted("EFBIG")
+    with _scene() as scene:
+        for limit in _sizes(scene, times):
+            scene.reset()
+
+            def limited(limit: int = limit) -> None:
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+                write(scene.target, scene.made)
+
+            status = _told(limited)
+            found.count(scene.target, scene.digests)
+            _require_cause(found, status, errno.EFBIG, scene)
+    return found
+
+
+def full_disks(times: int) -> Interrupted | None:
+    """A disk that gets full (ENOSPC); None where this user may not mount a small one."""
+    found = Interrupted("ENOSPC")
+    with _scene() as scene, tempfile.TemporaryDirectory() as place:
+        old = scene.target.stat().st_size
+        for room in _sizes(scene, times):
+            with _mounted(Path(place), old + room + (64 << 10)) as mounted:
+                if not mounted:
+                    return None
+                shutil.copy(scene.target, place)
+                here = _Scene(Path(place), scene.made, scene.digests)
+                status = _told(lambda here=here: write(here.target, here.made))
+                found.count(here.target, scene.digests)
+                _require_cause(found, status, errno.ENOSPC, here)
+    return found
+
+
+def _require_cause(found: Interrupted, status: str, number: int, scene: _Scene) -> None:
+    cause = _CAUSES[number]
+    if status != "written" and not (status.startswith("TargetError") and cause in status):
+        found.wrong.append(f"{found.what}: the error was {status!r}")
+    if left := scene.leftovers():
+        found.wrong.append(f"{found.what} left {left}")
+
+
+def _with_alarm(scene: _Scene, after: float) -> None:
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, after)
+    write(scene.target, scene.made)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _sizes(scene: _Scene, times: int) -> list[int]:
+    whole = scene.target.stat().st_size
+    return [1 + whole * step // times for step in range(times)]
+
+
+def _seconds(scene: _Scene) -> float:
+    start = time.perf_counter()
+    os.waitpid(_forked(lambda: write(scene.target, scene.made)), 0)
+    return time.perf_counter() - start
+
+
+@contextmanager
+def _scene() -> Iterator[_Scene]:
+    with tempfile.TemporaryDirectory() as folder:
+        scene = _Scene(Path(folder), model(1))
+        scene.prepare()
+        try:
+            yield scene
+        finally:
+            scene._kept.unlink()
+
+
+@contextmanager
+def _mounted(place: Path, size: int) -> Iterator[bool]:
+    """A disk of some bytes; tells whether there is one."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    done = subprocess.run(mount, capture_output=True)
+    try:
+        yield done.returncode == 0
+    finally:
+        if done.returncode == 0:
+            subprocess.run(["umount", str(place)], check=True)
+
+
+def _told(work: Callable[[], None]) -> str:
+    """Do something in a child; ``written``, or the error's class and text."""
+    reading, writing = os.pipe()
+
+    def telling() -> None:
+        try:
+            work()
+            told = "written"
+        except TargetError as failure:
+            told = f"TargetError: {failure}"
+        except BaseException as failure:  # whatever else it is, is told
+            told = type(failure).__name__
+        os.write(writing, json.dumps(told).encode())
+
+    child = _forked(telling)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    return str(json.loads(told)) if told else "killed"
+
+
+def _forked(work: Callable[[], object]) -> int:
+    """Do something in a child, which ends without cleaning up after its parent."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work()
+    finally:
+        os._exit(0)
