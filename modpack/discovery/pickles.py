@@ -46,7 +46,8 @@ class PickledName:
 
     Attributes:
         module: the module path, as today's Python calls it.
-        name: what is taken from it, dotted.
+        name: what is taken from it, dotted; empty for the module itself, which packages hold as a
+            persistent id.
         position: of the opcode, in bytes from the start.
     """
 
@@ -55,7 +56,7 @@ class PickledName:
     position: int
 
     def __str__(self) -> str:
-        return f"{self.module}.{self.name}"
+        return f"{self.module}.{self.name}" if self.name else self.module
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,6 @@ class PickleReader:
         return PickleScan(tuple(names.values()), tuple(flaws), end)
 
 
-class _Mark:
-    """Where a MARK opcode stands on the stack."""
-
-
-_MARK: Final = _Mark()
 _OPAQUE: Final = object()
 """A value that is no text: nothing can be named by it."""
 
@@ -147,8 +143,17 @@ _TEXTS: Final = frozenset(
 )
 _PUTS: Final = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _GETS: Final = frozenset({"GET", "BINGET", "LONG_BINGET"})
+_TUPLES: Final = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _EXTENSIONS: Final = frozenset({"EXT1", "EXT2", "EXT4"})
 _BUFFERS: Final = frozenset({"NEXT_BUFFER", "READONLY_BUFFER"})
+_BYTES: Final = frozenset({"BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"})
+_SEEING: Final = (
+    frozenset({"GLOBAL", "INST", "STACK_GLOBAL", "BINPERSID", "PROTO"})
+    | _EXTENSIONS
+    | _BUFFERS
+    | _BYTES
+)
+"""Opcodes that name something, or might smuggle something in."""
 
 
 def _effects() -> dict[str, tuple[bool, int, int]]:
@@ -174,6 +179,7 @@ class _Machine:
         self._data = data
         self._start = start
         self._stack: list[object] = []
+        self._marks: list[int] = []
         self._protocol = 0
 
     def run(self) -> Iterator[PickledName | PickleFlaw]:
@@ -181,7 +187,10 @@ class _Machine:
         try:
             for opcode, argument, at in pickletools.genops(self._file()):
                 position = at or 0
-                yield from self._step(opcode.name, argument, position)
+                if opcode.name in _SEEING:
+                    yield from self._see(opcode.name, argument, position)
+                else:
+                    self._step(opcode.name, argument)
         except (ValueError, LookupError, OverflowError, MemoryError) as failure:
             told = "it takes what is not there" if isinstance(failure, LookupError) else failure
             yield PickleFlaw(FlawKind.MALFORMED, f"it is no pickle: {told}", position)
@@ -194,35 +203,48 @@ class _Machine:
         file.seek(self._start)
         return file
 
-    def _step(self, name: str, argument: object, at: int) -> Iterator[PickledName | PickleFlaw]:
+    def _step(self, name: str, argument: object) -> None:
+        """Follow an opcode that only moves values."""
         stack = self._stack
         if name in _TEXTS:
             stack.append(argument)
-        elif name == "MEMOIZE":
-            self._memo[len(self._memo)] = stack[-1]
         elif name in _PUTS:
             self._memo[_number(argument)] = stack[-1]
         elif name in _GETS:
             stack.append(self._memo[_number(argument)])
+        elif name == "MEMOIZE":
+            self._memo[len(self._memo)] = stack[-1]
         elif name == "MARK":
-            stack.append(_MARK)
+            self._marks.append(len(stack))
+        elif name in _TUPLES:
+            self._pack(len(stack) - _TUPLES[name])
+        elif name == "TUPLE":
+            self._pack(self._marks.pop())
         elif name == "DUP":
             stack.append(stack[-1])
-        elif name == "GLOBAL":
-            stack.append(_OPAQUE)
-            yield self._by_text(str(argument), at)
-        elif name == "INST":
-            self._pop_to_mark()
+        else:
+            self._apply(name)
+
+    def _see(self, name: str, argument: object, at: int) -> Iterator[PickledName | PickleFlaw]:
+        """Follow an opcode that names something, or might smuggle something in."""
+        stack = self._stack
+        if name in ("GLOBAL", "INST"):
+            if name == "INST":
+                del stack[self._marks.pop() :]
             stack.append(_OPAQUE)
             yield self._by_text(str(argument), at)
         elif name == "STACK_GLOBAL":
-            taken, module = stack.pop(), stack.pop()
+            taken, module = self._pop(), self._pop()
             stack.append(_OPAQUE)
             yield self._by_texts(module, taken, at)
+        elif name == "BINPERSID":
+            yield from self._by_id(self._pop(), at)
+            stack.append(_OPAQUE)
         else:
-            yield from self._other(name, argument, at)
+            yield from self._hazards(name, argument, at)
+            self._apply(name)
 
-    def _other(self, name: str, argument: object, at: int) -> Iterator[PickledName | PickleFlaw]:
+    def _hazards(self, name: str, argument: object, at: int) -> Iterator[PickleFlaw]:
         if name == "PROTO":
             self._protocol = _number(argument)
             if self._protocol > _HIGHEST_PROTOCOL:
@@ -235,25 +257,48 @@ class _Machine:
             yield PickleFlaw(FlawKind.BUFFER, "it takes data that is not in it", at)
         elif isinstance(argument, (bytes, bytearray)) and _is_nested(bytes(argument)):
             yield PickleFlaw(FlawKind.NESTED, "bytes in it are a pickle themselves", at)
-        self._apply(name)
 
     def _apply(self, name: str) -> None:
+        """What an opcode does to the stack, as far as numbers go."""
         to_mark, popped, pushed = _EFFECTS[name]
         if to_mark:
-            self._pop_to_mark()
+            del self._stack[self._marks.pop() :]
+        elif name == "POP" and self._marks and self._marks[-1] == len(self._stack):
+            self._marks.pop()
+            return
         for _ in range(popped):
-            if self._stack.pop() is _MARK:
-                raise ValueError(f"{name} finds a mark in place of a value")
+            self._pop()
         self._stack.extend([_OPAQUE] * pushed)
 
-    def _pop_to_mark(self) -> None:
-        while self._stack.pop() is not _MARK:
-            pass
+    def _pop(self) -> object:
+        if self._marks and self._marks[-1] == len(self._stack):
+            raise ValueError("it takes a mark for a value")
+        return self._stack.pop()
+
+    def _pack(self, start: int) -> None:
+        """Put the values from a place of the stack on into one tuple."""
+        if start < (self._marks[-1] if self._marks else 0):
+            raise ValueError("a tuple takes more than there is")
+        self._stack[start:] = [tuple(self._stack[start:])]
 
     def _named(self, module: str, name: str, at: int) -> PickledName:
         if self._protocol < 3:
             module, name = _todays_name(module, name)
         return PickledName(module, name, at)
+
+    def _by_id(self, value: object, at: int) -> Iterator[PickledName | PickleFlaw]:
+        """What a persistent id names: a module, in ``("module", path)``."""
+        kind = value[0] if isinstance(value, tuple) and value else None
+        if not isinstance(kind, str):
+            text = "it takes something by a persistent id that is made while it runs"
+            yield PickleFlaw(FlawKind.UNRESOLVED, text, at)
+        elif kind == "module" and isinstance(value, tuple):
+            module = value[1] if len(value) == 2 else None
+            if isinstance(module, str):
+                yield PickledName(module, "", at)
+            else:
+                text = "it takes a module by a name that is made while it runs"
+                yield PickleFlaw(FlawKind.UNRESOLVED, text, at)
 
     def _by_text(self, text: str, at: int) -> PickledName | PickleFlaw:
         """By module and name with a blank between, which neither of them may have."""

@@ -95,6 +95,20 @@ def test_what_cannot_be_relied_upon_is_a_flaw(data, kind):
     assert kind in kinds(data)
 
 
+def test_modules_are_found_by_their_persistent_ids():
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj):
+            return ("module", obj.__name__) if obj is os else None
+
+    for protocol in (2, 3, 4):
+        file = io.BytesIO()
+        Pickler(file, protocol).dump([os, (1, 2, 3, 4)])
+        assert names(file.getvalue()) == ["os"]
+        assert kinds(file.getvalue()) == []
+    made_up = b"\x80\x03cbuiltins\nstr\nX\x06\x00\x00\x00module\x85RQ."
+    assert kinds(made_up) == [FlawKind.UNRESOLVED]
+
+
 def test_bytes_that_only_look_like_a_pickle_are_none():
     assert (
         kinds(pickle.dumps([b"a sentence.", bytes(range(46)) + b".", pickle.dumps([1, 2])])) == []

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from modpack.discovery.effects import EffectKind, import_effects
+
+
+def effects(source: str) -> list[tuple[str, str, int]]:
+    found = import_effects(textwrap.dedent(source))
+    return [(effect.kind.value, effect.call, effect.line) for effect in found]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "call"),
+    [
+        ("import os\nos.system('ls')", "process", "os.system"),
+        ("import subprocess as s\ns.run(['ls'])", "process", "subprocess.run"),
+        ("from subprocess import Popen as P\nP(['ls'])", "process", "subprocess.Popen"),
+        ("from os import system\nrun = system\nrun('ls')", "process", "os.system"),
+        ("__import__('os').system('ls')", "process", "os.system"),
+        ("import importlib\nimportlib.import_module('os').system('')", "process", "os.system"),
+        ("import os\ngetattr(os, 'system')('ls')", "process", "os.system"),
+        ("import urllib.request\nurllib.request.urlopen('x')", "network", "urllib.request.urlopen"),
+        ("import socket\ns = socket.socket()", "network", "socket.socket"),
+        ("\nopen('x', 'w')", "write", "open"),
+        ("\nopen('x', mode='ab')", "write", "open"),
+        ("\nopen('x', how)", "write", "open"),
+        ("import pathlib\npathlib.Path('x').write_text('')", "write", "(...).write_text"),
+        ("import shutil\nshutil.rmtree('x')", "write", "shutil.rmtree"),
+        ("\nexec('x = 1')", "eval", "exec"),
+        ("import pickle\npickle.loads(b'')", "eval", "pickle.loads"),
+        ("import ctypes\nctypes.CDLL('x')", "native", "ctypes.CDLL"),
+        ("import torch\ntorch.ops.load_library('x')", "native", "torch.ops.load_library"),
+    ],
+)
+def test_what_runs_at_import_is_told_with_its_line(source, kind, call):
+    last = source.count("\n") + 1
+    assert effects(source) == [(kind, call, last)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\ndef f():\n    os.system('ls')",
+        "import os\nf = lambda: os.system('ls')",
+        "import os\nif __name__ == '__main__':\n    os.system('ls')",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    exec('')",
+        "open('x')\nopen('x', 'rb')",
+        "import shutil\nshutil.which('ls')",
+        "import subprocess\nclass Failed(subprocess.CalledProcessError): pass",
+        "import ctypes\nn = ctypes.sizeof(ctypes.c_int)",
+        "import re\nre.compile('x')\nmodel.eval()",
+        "x = = 1",
+    ],
+)
+def test_what_does_not_run_or_does_no_harm_is_no_effect(source):
+    assert effects(source) == []
+
+
+def test_functions_of_its_own_are_followed_where_they_are_called_at_import():
+    source = """
+        import os
+
+        def first():
+            second()
+
+        def second():
+            os.system("ls")
+
+        def never():
+            os.system("rm")
+
+        class Setup:
+            def __init__(self):
+                exec("x = 1")
+            def later(self):
+                exec("y = 1")
+
+        class Body:
+            os.remove("x")
+
+        @first
+        def decorated(): ...
+
+        Setup()
+        """
+    found = import_effects(textwrap.dedent(source).strip("\n"))
+    assert [(each.call, each.line, each.within) for each in found] == [
+        ("os.system", 7, "second"),
+        ("exec", 14, "Setup.__init__"),
+        ("os.remove", 19, ""),
+    ]
+
+
+def test_default_values_and_decorators_run_at_import():
+    assert effects("def f(x=eval('1')): ...\n@eval('g')\ndef h(): ...") == [
+        ("eval", "eval", 1),
+        ("eval", "eval", 2),
+    ]
+
+
+def test_functions_that_call_each_other_end():
+    assert effects("def f(): g()\ndef g(): f()\nf()") == []
+
+
+def test_deeply_nested_calls_have_an_answer():
+    nested = "getattr(" * 50 + "os" + ", 'a')" * 50
+    assert effects(f"import os\n{nested}()") == []
+
+
+def test_every_kind_has_a_name_for_people():
+    assert {kind.value for kind in EffectKind} == {"process", "network", "write", "eval", "native"}
