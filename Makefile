@@ -11,10 +11,10 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format corpus corpus-fast torture torture-fast clean
+.PHONY: help demo test test-browser lint format corpus corpus-fast bench-commands screenshot torture torture-fast clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY) ## train a small model, package it, reload it in a clean interpreter
 	@$(BIN)/python -m modpack demo
@@ -22,6 +22,9 @@ demo: $(READY) ## train a small model, package it, reload it in a clean interpre
 # One thread a worker: more of them than cores mostly wait for each other.
 test: $(READY) ## run the tests and the examples in docstrings and docs
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+test-browser: $(READY) ## run the tests of the report page, which need Chromium
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
 
 lint: $(READY) ## check style, types and the layers
 	@$(BIN)/ruff check .
@@ -46,6 +49,12 @@ torture: $(READY) ## interrupt exports, mutate packages; a minute; writes docs/r
 
 torture-fast: $(READY) ## a tenth of that, as in CI
 	@$(BIN)/python tools/torture --fast
+
+bench-commands: $(READY) ## time the commands that look at packages; writes docs/reference/command-speed.md
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py
+
+screenshot: $(READY) ## take the picture of the report page; needs Chromium, writes docs/images/audit.png
+	@$(BIN)/python tools/screenshot
 
 clean: ## remove the virtual environment, caches and build results
 	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         Problem,
     )
     from modpack.errors import (
+        EnvironmentMismatchError,
+        EnvironmentMismatchWarning,
         ExampleError,
         ModpackError,
         ModpackWarning,
@@ -39,11 +41,14 @@ if TYPE_CHECKING:
     from modpack.importer import PackageImporter
     from modpack.replaying.replay import Replay, replay
     from modpack.resolution.importers import Importer, OrderedImporter, sys_importer
+    from modpack.unpacking.weights import load_weights
 
 __all__ = [
     "Action",
     "Directory",
     "EmptyMatchError",
+    "EnvironmentMismatchError",
+    "EnvironmentMismatchWarning",
     "ExampleError",
     "GlobGroup",
     "Importer",
@@ -69,12 +74,14 @@ __all__ = [
     "importer_of",
     "is_from_package",
     "load",
+    "load_weights",
     "replay",
     "save",
     "sys_importer",
 ]
 
 _HOMES = {
+    "modpack.unpacking.weights": ("load_weights",),
     "modpack.api": ("current_importer", "importer_of", "is_from_package", "load", "save"),
     "modpack.core.actions": ("Action",),
     "modpack.core.directory": ("Directory",),
@@ -87,6 +94,8 @@ _HOMES = {
         "Problem",
     ),
     "modpack.errors": (
+        "EnvironmentMismatchError",
+        "EnvironmentMismatchWarning",
         "ExampleError",
         "ModpackError",
         "ModpackWarning",

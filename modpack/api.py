@@ -120,6 +120,7 @@ def load(
     hooks: HookChoice = True,
     optimizer: bool = False,
     restore_global: bool = False,
+    strict: bool = False,
 ) -> Any:
     """Load the object that a package is about, with its hooks registered again.
 
@@ -136,17 +137,20 @@ def load(
         hooks: which hooks to register: True, False, names, or a predicate over specs.
         optimizer: whether to return the optimizer that was saved with it as well.
         restore_global: whether to register process-wide hooks that were captured.
+        strict: whether to refuse a package that was made with other versions than those that are
+            here; see :class:`PackageImporter`. If not, a warning tells what differs.
 
     Returns:
         The object; with ``optimizer=True`` the object and its optimizer, or None.
 
     Raises:
         TypeError, ValueError: an argument is none of these, or no hook has a name.
+        EnvironmentMismatchError: ``strict``, and something differs; no code has run.
         ModpackError: it cannot be loaded, or it is not clear which object is meant.
     """
     if (package is None) != (resource is None):
         raise TypeError("give both package and resource, or neither")
-    importer = PackageImporter(path, namespace=namespace)
+    importer = PackageImporter(path, namespace=namespace, strict=strict)
     try:
         if package is None or resource is None:
             package, resource = importer.main_resource()

@@ -12,6 +12,8 @@ __all__ = [
     "CacheError",
     "CompiledModuleError",
     "DisallowedModuleError",
+    "EnvironmentMismatchError",
+    "EnvironmentMismatchWarning",
     "ExampleError",
     "ExternNotFoundError",
     "ModpackError",
@@ -38,6 +40,59 @@ class ModpackError(Exception):
 
 class ModpackWarning(UserWarning):
     """Something in a plan or a package that will not stop the work but may hurt later."""
+
+
+_Difference = tuple[str, str, str]
+"""What differs: its name, how it was where the package was made, how it is here."""
+
+
+class EnvironmentMismatchWarning(ModpackWarning):
+    """A package was made with other versions than those that are here.
+
+    Args:
+        source: the package file.
+        differences: what differs; name, recorded, and here.
+        repair: the command that repairs it, if pip can.
+    """
+
+    def __init__(
+        self, source: str, differences: tuple[_Difference, ...], repair: str | None = None
+    ) -> None:
+        self.source = source
+        self.differences = differences
+        self.repair = repair
+        super().__init__(_mismatch_text(source, differences, repair))
+
+
+class EnvironmentMismatchError(ModpackError):
+    """A package was to be loaded with ``strict``, and was made with other versions than are here.
+
+    Nothing of it was imported or unpickled.
+
+    Args:
+        source: the package file.
+        differences: what differs; name, recorded, and here.
+        repair: the command that repairs it, if pip can.
+    """
+
+    def __init__(
+        self, source: str, differences: tuple[_Difference, ...], repair: str | None = None
+    ) -> None:
+        self.source = source
+        self.differences = differences
+        self.repair = repair
+        super().__init__(_mismatch_text(source, differences, repair))
+
+
+def _mismatch_text(source: str, differences: tuple[_Difference, ...], repair: str | None) -> str:
+    """What differs, as a table, and the remedy."""
+    rows = [("", "recorded", "here"), *differences]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    lines = [f"{source} does not find here what it was made with:"]
+    lines += ["  " + "  ".join(row).rstrip() for row in cells]
+    otherwise = "load it in an environment like that, or export it again in this one"
+    return "\n".join([*lines, f"Remedy: {repair or otherwise}"])
 
 
 class ArchiveError(ModpackError):
@@ -187,21 +242,40 @@ class ExternNotFoundError(ModpackError, ModuleNotFoundError):
         source: the package file.
         module: the module that was imported.
         requirement: the distribution that provided it at export (``numpy==2.1.0``), if known.
+        others: what else was missing when the package was opened: each with its requirement.
     """
 
-    def __init__(self, source: str, module: str, requirement: str | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        module: str,
+        requirement: str | None = None,
+        others: tuple[tuple[str, str | None], ...] = (),
+    ) -> None:
         self.source = source
         self.module = module
         self.requirement = requirement
+        self.others = others
         remedy = (
             f"pip install '{requirement}'" if requirement else f"install what provides {module}"
         )
         ModuleNotFoundError.__init__(
             self,
             f"{source} expects to find {module!r} where it is loaded (it was declared extern), "
-            f"but it is not installed here. Remedy: {remedy}",
+            f"but it is not installed here. Remedy: {remedy}{_also_missing(requirement, others)}",
             name=module,
         )
+
+
+def _also_missing(requirement: str | None, others: tuple[tuple[str, str | None], ...]) -> str:
+    """What else is missing, and the command that brings all of it at once."""
+    if not others:
+        return ""
+    named = ", ".join(repr(name) for name, _ in others)
+    known = dict.fromkeys(r for r in (requirement, *(r for _, r in others)) if r is not None)
+    at_once = " ".join(f"'{each}'" for each in known)
+    command = f"; all at once: pip install {at_once}" if known else ""
+    return f". What is missing as well: {named}{command}"
 
 
 class OperatorNotFoundError(ModpackError):

@@ -7,7 +7,6 @@ planner decide every module that this leads to, and carries out the plan when it
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,10 +16,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.actions import Action
 from modpack.core.arguments import require_type
+from modpack.core.frames import frames_of_ours
 from modpack.core.globs import GlobGroup, GlobPattern
 from modpack.core.graph import DependencyGraph
-from modpack.core.names import require_module_name, root_of
+from modpack.core.names import require_module_name
 from modpack.core.plan import NoteKind, Plan
+from modpack.core.progress import Unit, phase
 from modpack.core.rules import Rule
 from modpack.errors import ModpackError, ModpackWarning
 from modpack.packing.arguments import (
@@ -537,7 +538,8 @@ class PackageExporter:
         record = record_of(package, resource)
         require_type(dependencies, bool, "dependencies", "a bool")
         require_protocol(pickle_protocol)
-        edges = self._objects.save(record, obj, pickle_protocol, hooks, dependencies)
+        with phase(f"saving {record}", Unit.BYTES, is_major=True):
+            edges = self._objects.save(record, obj, pickle_protocol, hooks, dependencies)
         self._objects.note_resource(package, resource, main=hooks is not None)
         self._objects.pin_homes(self._planner.walker)
         self._planner.add_resource(f"<{record}>", edges, dependencies)
@@ -590,12 +592,4 @@ class PackageExporter:
 def _warn(messages: Iterable[object]) -> None:
     """Tell the user of something, where their code called modpack."""
     for message in messages:
-        warnings.warn(str(message), ModpackWarning, stacklevel=_frames_of_ours())
-
-
-def _frames_of_ours() -> int:
-    """How many frames up the user's code is, for warnings that point there."""
-    depth, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and root_of(frame.f_globals.get("__name__", "")) == "modpack":
-        depth, frame = depth + 1, frame.f_back
-    return depth
+        warnings.warn(str(message), ModpackWarning, stacklevel=frames_of_ours())

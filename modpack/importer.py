@@ -10,7 +10,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -20,25 +20,29 @@ from modpack.archive.layout import is_internal
 from modpack.archive.manifest import package_digest, read_manifest, verify_records
 from modpack.archive.reader import open_archive, refuse_state_files
 from modpack.archive.specs import read_specs
+from modpack.core.arguments import require_type
 from modpack.core.directory import Directory
+from modpack.core.environment import RecordedEnvironment
 from modpack.core.globs import GlobPattern
 from modpack.core.names import package_folder, require_module_name, resource_record, root_of
-from modpack.core.native import NativeTag
 from modpack.core.plan import FileKind
 from modpack.core.planjson import plan_from_json
-from modpack.errors import (
-    ArchiveError,
-    DisallowedModuleError,
-    ModpackError,
-    PlatformMismatchError,
-)
+from modpack.core.progress import phase
+from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError
 from modpack.hermetic.environment import PackageEnvironment
 from modpack.hermetic.finder import FolderResources
 from modpack.hermetic.index import Entry, EntryKind, ModuleIndex
 from modpack.hermetic.namespace import NAMESPACES, open_namespace
 from modpack.hermetic.tree import unpack
+from modpack.report.recorded import environment_of
 from modpack.resolution.importers import Importer, sys_importer
 from modpack.unpacking.entry import find_entry, find_namespace
+from modpack.unpacking.environment import (
+    check_environment,
+    compare_environment,
+    missing_externs,
+    refuse_other_platforms,
+)
 from modpack.unpacking.records import ZipReader
 
 if TYPE_CHECKING:
@@ -68,6 +72,10 @@ class PackageImporter(Importer):
         module_allowed: asked for each extern module whether it may be used.
         namespace: ``"private"`` or ``"process"``; None for the one in which the package's trial
             found that it works, which is private unless it says otherwise.
+        strict: whether to refuse a package that was made with other versions than those that are
+            here: of Python, torch and the extern modules' distributions, or on another platform.
+            If not, there is one :class:`modpack.EnvironmentMismatchWarning` for each package,
+            unless only the last number of Python's version or the label of a local build differs.
 
     Attributes:
         hook_handles: torch's handles of the hooks that the latest loads registered, by name.
@@ -77,6 +85,8 @@ class PackageImporter(Importer):
         TypeError, ValueError: an argument is none of these.
         ArchiveError: it is no package, or a damaged one.
         DisallowedModuleError: ``module_allowed`` refused a module.
+        EnvironmentMismatchError: ``strict``, and something differs; names all of it.
+        PlatformMismatchError: it holds compiled modules that cannot run here.
         NamespaceConflictError: real names are asked for, but some are taken.
         CacheError: there is no place to unpack the code into.
     """
@@ -87,11 +97,13 @@ class PackageImporter(Importer):
         module_allowed: Callable[[str], bool] = lambda module_name: True,
         *,
         namespace: str | None = "private",
+        strict: bool = False,
     ) -> None:
         _require_arguments(file_or_buffer, module_allowed, namespace)
+        require_type(strict, bool, "strict", "a bool")
         self._archive = open_archive(file_or_buffer)
         try:
-            self._open(module_allowed, namespace)
+            self._open(module_allowed, namespace, strict)
         except BaseException:
             self._archive.close()
             raise
@@ -236,7 +248,8 @@ class PackageImporter(Importer):
         from modpack.unpacking.objects import load_object
 
         record = resource_record(package, resource)
-        loaded = load_object(self, self._archive, record, map_location, hooks, restore_global)
+        with phase(f"loading {record}", is_major=True):
+            loaded = load_object(self, self._archive, record, map_location, hooks, restore_global)
         self.hook_handles.update(loaded.handles)
         self.hooks.update(loaded.hooks)
         return loaded
@@ -336,6 +349,16 @@ class PackageImporter(Importer):
     def __repr__(self) -> str:
         return f"PackageImporter({self.filename!r})"
 
+    def _repr_html_(self) -> str | None:
+        """What notebooks show: what the package holds. Runs nothing of it."""
+        from modpack.report.archived import facts_of
+        from modpack.report.notebook import package_html
+
+        try:
+            return package_html(facts_of(self._archive, read_manifest(self._archive)))
+        except ArchiveError:  # closed, or unreadable: what repr() says must do
+            return None
+
     # -- names (Importer) --------------------------------------------------------------------
 
     def get_name(self, obj: object, name: str | None = None) -> tuple[str, str]:
@@ -375,16 +398,21 @@ class PackageImporter(Importer):
 
     # -- opening -----------------------------------------------------------------------------
 
-    def _open(self, module_allowed: Callable[[str], bool], namespace: str | None) -> None:
+    def _open(
+        self, module_allowed: Callable[[str], bool], namespace: str | None, strict: bool
+    ) -> None:
         self.filename = self._archive.source
         refuse_state_files(self._archive)
         self.extern_modules = self._read_externs()
         _refuse_disallowed(self.filename, self.extern_modules, module_allowed)
         digest = self._verified_digest()
+        recorded = environment_of(self._archive, None)
+        refuse_other_platforms(self.filename, recorded)
+        missing = self._check_environment(recorded, digest, strict)
         sizes = {n: self._archive.size(n) for n in self._archive.names() if not is_internal(n)}
-        self._refuse_other_platforms()
-        requirements, knows_distributions = self._provided()
-        self._index = ModuleIndex.build(sizes, requirements, knows_distributions)
+        self._index = ModuleIndex.build(
+            sizes, self._requirements(recorded), recorded.knows_distributions, missing
+        )
         self._tree = self._unpacked(digest, sizes)
         self._namespace = open_namespace(
             find_namespace(self._archive) if namespace is None else namespace,
@@ -408,37 +436,18 @@ class PackageImporter(Importer):
         listed = self._archive.read(layout.EXTERN_MODULES).decode("utf-8", "replace")
         return [line for line in listed.split("\n") if line]
 
-    def _provided(self) -> tuple[dict[str, str | None], bool]:
-        """The extern modules with what provided them; whether interned distributions are known."""
-        pins: dict[str, str] = {}
-        knows_distributions = False
-        if self._archive.has(layout.ENVIRONMENT):
-            try:
-                recorded = json.loads(self._archive.read(layout.ENVIRONMENT))
-                knows_distributions = "distributions" in recorded
-                for root, found in recorded["externs"].items():
-                    pins[root] = f"{found['distribution']}=={found['version']}"
-            except (ValueError, KeyError, TypeError, AttributeError) as failure:
-                raise ArchiveError(
-                    self.filename, f"it is not as it should be ({failure!r})", layout.ENVIRONMENT
-                ) from failure
-        externs = {module: pins.get(root_of(module)) for module in self.extern_modules}
-        return externs, knows_distributions
+    def _check_environment(
+        self, recorded: RecordedEnvironment, digest: str, strict: bool
+    ) -> Mapping[str, str | None]:
+        """Compare what the package was made with to what is here; returns what is missing."""
+        comparison = compare_environment(self._archive, recorded, self.extern_modules)
+        check_environment(self.filename, digest, comparison, strict)
+        return missing_externs(comparison.missing)
 
-    def _refuse_other_platforms(self) -> None:
-        """Refuse a package with compiled modules that were built for something else."""
-        if not self._archive.has(layout.ENVIRONMENT):
-            return
-        try:
-            recorded = json.loads(self._archive.read(layout.ENVIRONMENT)).get("native")
-            built_for = NativeTag.from_json(recorded) if recorded is not None else None
-        except (ValueError, KeyError, TypeError, AttributeError) as failure:
-            raise ArchiveError(
-                self.filename, f"it is not as it should be ({failure!r})", layout.ENVIRONMENT
-            ) from failure
-        present = NativeTag.here()
-        if built_for is not None and not built_for.runs_on(present):
-            raise PlatformMismatchError(self.filename, str(built_for), str(present))
+    def _requirements(self, recorded: RecordedEnvironment) -> dict[str, str | None]:
+        """The extern modules with what to give to pip for each."""
+        providers = {module: recorded.provider_of(module) for module in self.extern_modules}
+        return {m: found.requirement if found else None for m, found in providers.items()}
 
     def _data_files(self) -> dict[str, str]:
         """The files that the package's code reads, with what they belong to."""

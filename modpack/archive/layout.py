@@ -25,6 +25,7 @@ __all__ = [
     "MODPACK_PREFIX",
     "PYTHON_VERSION",
     "SERIALIZATION_ID",
+    "TENSORS",
     "TRIAL",
     "VERSION",
     "VERSIONS",
@@ -65,6 +66,7 @@ GRAPH: Final = MODPACK_PREFIX + "graph.json"
 ENVIRONMENT: Final = MODPACK_PREFIX + "environment.json"
 ENTRY: Final = MODPACK_PREFIX + "entry.json"
 TRIAL: Final = MODPACK_PREFIX + "trial.json"
+TENSORS: Final = MODPACK_PREFIX + "tensors.json"
 
 DEFAULT_ROOT: Final = "archive"
 """Top-level folder of an archive that is written to a buffer, as torch names it."""

@@ -5,15 +5,23 @@ Nothing slow is imported before a command needs it: ``modpack inspect`` never im
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import click
 
 from modpack._version import __version__
+from modpack.cli.audit import audit_command
 from modpack.cli.demo import demo_command
+from modpack.cli.diff import diff_command
 from modpack.cli.export import export_command
 from modpack.cli.inspect import inspect_command
 from modpack.cli.replay import replay_command
+from modpack.cli.report import report_command
+from modpack.cli.requirements import requirements_command
+from modpack.cli.sbom import sbom_command
+from modpack.cli.suggest import suggest_command
+from modpack.cli.why import why_command
 
 __all__ = ["cli", "main"]
 
@@ -25,7 +33,7 @@ Put a PyTorch model, its code and its weights into one file that loads anywhere.
 Examples:
   modpack demo
   modpack export train.py:make_model -o model.modpack
-  modpack inspect model.modpack
+  modpack audit model.modpack
 """
 
 
@@ -40,7 +48,19 @@ def cli() -> None:
     """Put a PyTorch model, its code and its weights into one file that loads anywhere."""
 
 
-for _command in (export_command, inspect_command, replay_command, demo_command):
+for _command in (
+    export_command,
+    suggest_command,
+    audit_command,
+    inspect_command,
+    why_command,
+    diff_command,
+    requirements_command,
+    sbom_command,
+    report_command,
+    replay_command,
+    demo_command,
+):
     cli.add_command(_command)
 
 
@@ -51,4 +71,6 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
+    # Most of what a command makes lives as long as it does: looking for garbage often finds none.
+    gc.set_threshold(100_000, 50, 50)
     cli.main(prog_name="modpack")

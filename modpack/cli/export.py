@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._console import make_console, show, warn, write
+from modpack.cli._completion import complete_file
+from modpack.cli._console import show, warn, write
+from modpack.cli._dryrun import (
+    PACKAGE,
+    RESOURCE,
+    Choices,
+    building,
+    chosen_settings,
+    collected_warnings,
+    finished,
+    planning_options,
+    read_choices,
+    saving,
+    untold,
+)
 from modpack.cli._failures import FINDINGS, failing_clearly
-from modpack.cli._rules import GivenRule, RulesCommand, add_rules, pattern, rules_in_order
-from modpack.planning.presets import POLICIES
+from modpack.cli._progress import working
+from modpack.cli._rules import RulesCommand
 
 if TYPE_CHECKING:
     from modpack.cli._config import Settings
@@ -23,14 +34,6 @@ if TYPE_CHECKING:
     from modpack.core.plan import Plan
 
 __all__ = ["export_command"]
-
-_Command = TypeVar("_Command", bound=Callable[..., object])
-_RULE_HELP = {
-    "intern": "Take the source of matching modules along.",
-    "extern": "Import matching modules from where the package is loaded.",
-    "mock": "Replace matching modules by stand-ins that fail when really used.",
-    "deny": "Refuse to write a package that needs matching modules.",
-}
 
 
 _HELP = """\
@@ -64,14 +67,10 @@ In pyproject.toml:
 class _Request:
     """What is to be done, command line and configuration put together."""
 
-    target: Target
+    choices: Choices
     output: str | None
-    rules: tuple[GivenRule, ...]
-    policy: str
-    intern_native: bool
     package: str
     resource: str
-    debug: bool
     inputs: Target | None
     trial: bool | str
 
@@ -85,15 +84,6 @@ class _Outcome:
     warnings: tuple[str, ...]
 
 
-def _rule_options(command: _Command) -> _Command:
-    for name, text in reversed(_RULE_HELP.items()):
-        option = click.option(
-            f"--{name}", metavar="PATTERN", multiple=True, callback=pattern, help=text
-        )
-        command = option(command)
-    return command
-
-
 @click.command(
     "export",
     cls=RulesCommand,
@@ -101,22 +91,9 @@ def _rule_options(command: _Command) -> _Command:
     epilog="Exit status: 0 if the package was written (or could be, with --dry-run); 1 if problems "
     "were found, and nothing was written; 2 if TARGET could not be built or FILE not be written.",
 )
-@click.argument("target", metavar="[TARGET]", required=False)
+@click.argument("target", metavar="[TARGET]", required=False, shell_complete=complete_file)
 @click.option("-o", "--output", metavar="FILE", help="Where to write the package.")
-@_rule_options
-@click.option(
-    "--policy",
-    type=click.Choice(list(POLICIES)),
-    help="What happens to modules that no rule names. pinned: installed distributions are "
-    "extern, your own code is interned. hermetic: pure-Python distributions are interned too. "
-    "none: it is a problem.  [default: pinned]",
-)
-@click.option(
-    "--intern-native",
-    is_flag=True,
-    help="Take compiled modules along as well: the package then loads only on this platform, with "
-    "this Python.",
-)
+@planning_options
 @click.option(
     "--example-inputs",
     metavar="TARGET",
@@ -129,14 +106,8 @@ def _rule_options(command: _Command) -> _Command:
     default=True,
     help="Whether to try the package on the example inputs.  [default: trial]",
 )
-@click.option("--package", default="__model__", show_default=True, help="Where to save the object.")
-@click.option("--resource", default="model.pkl", show_default=True, help="What to call it there.")
-@click.option(
-    "--config",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Read [tool.modpack] from this file.  [default: the nearest pyproject.toml that has it]",
-)
+@click.option("--package", default=PACKAGE, show_default=True, help="Where to save the object.")
+@click.option("--resource", default=RESOURCE, show_default=True, help="What to call it there.")
 @click.option("--dry-run", is_flag=True, help="Decide and report, write nothing.")
 @click.option("--debug", is_flag=True, help="Show import chains, and tracebacks of your own code.")
 @click.option("-q", "--quiet", is_flag=True, help="Print warnings and problems only.")
@@ -157,38 +128,22 @@ def export_command(
 
 
 def _request(ctx: click.Context, dry_run: bool) -> _Request:
-    from modpack.cli._config import find_settings, read_settings
     from modpack.core.names import resource_record
 
     given = ctx.params
-    config: Path | None = given["config"]
-    settings = read_settings(config) if config is not None else find_settings(Path.cwd())
+    settings = chosen_settings(ctx)
     try:
         resource_record(given["package"], given["resource"])
     except ValueError as failure:
         raise click.UsageError(str(failure), ctx) from failure
     return _Request(
-        _target(ctx, settings),
+        read_choices(ctx, given["target"], settings),
         None if dry_run else _output(ctx, settings),
-        (*rules_in_order(ctx), *settings.rules),
-        given["policy"] or settings.policy or "pinned",
-        given["intern_native"],
         given["package"],
         given["resource"],
-        given["debug"],
         _inputs(ctx),
         given["trial"],
     )
-
-
-def _target(ctx: click.Context, settings: Settings) -> Target:
-    from modpack.cli._target import parse_target
-
-    if ctx.params["target"] is not None:
-        return parse_target(ctx.params["target"], Path.cwd())
-    if settings.target is not None and settings.folder is not None:
-        return parse_target(settings.target, settings.folder)
-    raise click.UsageError("there is no TARGET, neither here nor in [tool.modpack]", ctx)
 
 
 def _inputs(ctx: click.Context) -> Target | None:
@@ -209,36 +164,22 @@ def _output(ctx: click.Context, settings: Settings) -> str:
 
 
 def _carry_out(request: _Request) -> _Outcome:
-    from modpack.cli._target import build, importable, users_code
-    from modpack.core.plan import PackagingError
-    from modpack.exporter import PackageExporter
-
+    choices = request.choices
     with (
-        importable(request.target.folder),
-        _collected_warnings() as collected,
-        PackageExporter(request.output, debug=request.debug, trial=request.trial) as exporter,
+        collected_warnings() as collected,
+        building(choices, request.output, request.trial) as (exporter, model),
     ):
-        add_rules(exporter, request.rules)
-        exporter.use_policy(request.policy, intern_native=request.intern_native)
-        model = build(request.target, request.debug)
         inputs = _built_inputs(request, model)
-        if request.target.is_script:
-            exporter.only_definitions(request.target.module)
-        with _working(f"Packaging {request.target.text} ..."):
-            # Pickling runs the objects' own __getstate__ and __reduce__.
-            with users_code(f"packaging {request.target.text}", request.debug):
+        with working(f"Packaging {choices.target.text}"):
+            with saving(choices):
                 if inputs is None:
                     exporter.save_pickle(request.package, request.resource, model)
                 else:
                     exporter.save_model(
                         request.package, request.resource, model, example_inputs=inputs
                     )
-            try:
-                plan, is_refused = exporter.close(), False
-            except PackagingError:
-                plan, is_refused = exporter.plan(), True
-    told = {str(note) for note in plan.notes}
-    return _Outcome(plan, is_refused, tuple(dict.fromkeys(w for w in collected if w not in told)))
+            plan, is_refused = finished(exporter)
+    return _Outcome(plan, is_refused, untold(collected, plan))
 
 
 def _built_inputs(request: _Request, model: object) -> object:
@@ -249,40 +190,12 @@ def _built_inputs(request: _Request, model: object) -> object:
     if request.inputs is None:
         return None
     with importable(request.inputs.folder):
-        inputs = build(request.inputs, request.debug)
+        inputs = build(request.inputs, request.choices.debug)
     try:
         as_example(model, inputs, None)
     except (TypeError, ValueError) as failure:
         raise click.UsageError(f"--example-inputs {request.inputs.text}: {failure}") from failure
     return inputs
-
-
-@contextlib.contextmanager
-def _collected_warnings() -> Iterator[list[str]]:
-    """Keeps modpack's own warnings for the report; all others are shown as ever."""
-    from modpack.errors import ModpackWarning
-
-    collected: list[str] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", ModpackWarning)
-        shown_as_ever = warnings.showwarning
-
-        def collect(message: Warning | str, category: type[Warning], *where: object) -> None:
-            if issubclass(category, ModpackWarning):
-                collected.append(str(message))
-            else:
-                shown_as_ever(message, category, *where)  # type: ignore[arg-type]
-
-        warnings.showwarning = collect  # type: ignore[assignment]
-        yield collected
-
-
-@contextlib.contextmanager
-def _working(what: str) -> Iterator[None]:
-    """A sign of life on stderr, at a terminal only."""
-    console = make_console(stderr=True)
-    with console.status(what) if console.is_terminal else contextlib.nullcontext():
-        yield
 
 
 def _report_json(request: _Request, outcome: _Outcome) -> None:
@@ -308,7 +221,7 @@ def _report_text(request: _Request, outcome: _Outcome, quiet: bool) -> None:
     for note in outcome.plan.warnings() if quiet else ():
         warn(str(note))
     if outcome.is_refused:
-        show(problems_report(outcome.plan.problems, request.debug, Path.cwd()))
+        show(problems_report(outcome.plan.problems, request.choices.debug, Path.cwd()))
         click.echo(_advice(request), err=True)
     elif quiet:
         return
@@ -320,5 +233,5 @@ def _report_text(request: _Request, outcome: _Outcome, quiet: bool) -> None:
 
 
 def _advice(request: _Request) -> str:
-    chains = "" if request.debug else " --debug shows who imports each of them."
+    chains = "" if request.choices.debug else " --debug shows who imports each of them."
     return f"Nothing was written.{chains}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from modpack.cli._completion import complete_file, complete_module
 from modpack.cli._console import show, write
 from modpack.cli._failures import failing_clearly
 
@@ -27,6 +28,7 @@ in it is run or unpickled, so that a package of unknown origin can be looked at.
 Examples:
   modpack inspect model.modpack
   modpack inspect model.modpack --source mylib.net
+  modpack inspect model.modpack --notes
   modpack inspect model.modpack --json | jq '.modules[] | select(.action == "intern")'
 """
 
@@ -34,21 +36,29 @@ Examples:
 @click.command(
     "inspect", help=_HELP, epilog="Exit status: 0 if the package could be read, 2 if not."
 )
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_file)
 @click.option("--tree", "tree", is_flag=True, help="Show the package's files as a tree instead.")
 @click.option(
-    "--source", metavar="MODULE", help="Print the source of a packaged module instead, as it is."
+    "--source",
+    metavar="MODULE",
+    shell_complete=complete_module,
+    help="Print the source of a packaged module instead, as it is.",
 )
+@click.option("--notes", "notes", is_flag=True, help="Show all notes, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def inspect_command(file: str, tree: bool, source: str | None, as_json: bool) -> None:
+def inspect_command(file: str, tree: bool, source: str | None, notes: bool, as_json: bool) -> None:
     """Show what a package holds, and why."""
     with failing_clearly(as_json):
-        if tree and source is not None:
-            raise click.UsageError("--tree and --source exclude each other: give one of them")
+        if [tree, source is not None, notes].count(True) > 1:
+            raise click.UsageError(
+                "--tree, --source and --notes exclude each other: give one of them"
+            )
         if tree:
             _show_tree(file, as_json)
         elif source is not None:
             _show_source(file, source, as_json)
+        elif notes:
+            _show_notes(file, as_json)
         else:
             _show_facts(file, as_json)
 
@@ -65,6 +75,21 @@ def _show_facts(file: str, as_json: bool) -> None:
         from modpack.report.text import package_report
 
         show(package_report(facts))
+
+
+def _show_notes(file: str, as_json: bool) -> None:
+    from modpack.report.archived import package_facts
+
+    facts = package_facts(file)
+    if as_json:
+        from modpack.report.as_json import SCHEMA, dumps, note_to_json
+
+        listed: list[Json] = [note_to_json(note) for note in facts.notes]
+        write(dumps({"schema": SCHEMA, "notes": listed}))
+    else:
+        from modpack.report.text import notes_report
+
+        show(notes_report(facts))
 
 
 def _show_tree(file: str, as_json: bool) -> None:
@@ -103,7 +128,6 @@ def _show_source(file: str, module: str, as_json: bool) -> None:
 
 
 def _record_of(archive: Archive, module: str) -> str:
-    from modpack.archive.layout import EXTERN_MODULES
     from modpack.core.names import module_record, require_module_name
     from modpack.errors import ModpackError
 
@@ -114,12 +138,29 @@ def _record_of(archive: Archive, module: str) -> str:
     package, plain = module_record(module, True), module_record(module, False)
     if archive.has(package) or archive.has(plain):
         return package if archive.has(package) else plain
-    if archive.has(EXTERN_MODULES) and module.encode() in archive.read(EXTERN_MODULES).split(b"\n"):
-        raise ModpackError(
-            f"{archive.source} holds no source of {module!r}: it is extern, "
-            "so that it comes from where the package is loaded"
-        )
-    return plain
+    raise ModpackError(
+        f"{archive.source} holds no source of {module!r}: {_why_not(archive, module)}"
+    )
+
+
+def _why_not(archive: Archive, module: str) -> str:
+    """Why there is no source of a module, and which modules have one."""
+    from modpack.core.actions import Action
+    from modpack.core.names import similar_modules
+    from modpack.report.archived import facts_of, read_checked_manifest
+
+    modules = {
+        facts.module: facts for facts in facts_of(archive, read_checked_manifest(archive)).modules
+    }
+    if module not in modules:
+        have = [name for name, facts in modules.items() if (facts.record or "").endswith(".py")]
+        close = similar_modules(module, have)
+        hint = f". Did you mean {' or '.join(map(repr, close))}?" if close else ""
+        return f"it neither holds nor needs such a module{hint}"
+    facts = modules[module]
+    if facts.action is Action.EXTERN:
+        return "it is extern, so that it comes from where the package is loaded"
+    return f"it is compiled code: {facts.record!r}" if facts.record else "it is a folder of modules"
 
 
 def _decoded(file: str, record: str, content: bytes) -> str:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._console import write
+from modpack.cli._completion import complete_file
+from modpack.cli._console import warn, write
 from modpack.cli._failures import FINDINGS, failing_clearly
+from modpack.cli._progress import working
 
 if TYPE_CHECKING:
     from modpack.core.planjson import Json
@@ -27,7 +29,7 @@ This runs the package's code: replay only what you trust.
 \b
 Examples:
   modpack replay model.modpack
-  modpack replay model.modpack --json
+  modpack replay model.modpack --strict
 """
 
 
@@ -36,15 +38,24 @@ Examples:
     help=_HELP,
     epilog="Exit status: 0 if the package passed, 1 if it did not, 2 if FILE holds no trial.",
 )
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Refuse a package that was made with other versions than those that are here.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def replay_command(ctx: click.Context, file: str, as_json: bool) -> None:
+def replay_command(ctx: click.Context, file: str, strict: bool, as_json: bool) -> None:
     """Repeat the trial that is stored in a package."""
     with failing_clearly(as_json):
+        from modpack.cli._dryrun import collected_warnings
         from modpack.replaying.replay import replay
 
-        outcome = replay(file)
+        with working(f"Replaying {file}"), collected_warnings() as collected:
+            outcome = replay(file, strict=strict)
+        for text in collected:
+            warn(text)
         if as_json:
             from modpack.report.as_json import dumps
 

@@ -1,11 +1,40 @@
-"""Where a package was made, as values: Python, the platform, and every distribution it needs."""
+"""Where a package was made, as values: Python, the platform, and every distribution it needs.
+
+And how that differs from where it is loaded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
-__all__ = ["RecordedDistribution", "RecordedEnvironment"]
+from modpack.core.names import normalised_distribution
+from modpack.core.native import NativeTag
+from modpack.core.plan import Plan
+
+__all__ = [
+    "EnvironmentComparison",
+    "EnvironmentRow",
+    "RecordedDistribution",
+    "RecordedEnvironment",
+    "RowStatus",
+    "public_version",
+]
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
+_URL = re.compile(r"(?:https?|git\+https?|git\+ssh|hg\+https?|svn\+https?)://[\w./@:%~+=?&#-]+")
+
+
+def public_version(version: str) -> str:
+    """A version without the label of a local build (PEP 440), which no index has.
+
+    >>> public_version("2.13.0+cpu")
+    '2.13.0'
+    """
+    return version.partition("+")[0]
 
 
 @dataclass(frozen=True)
@@ -20,6 +49,8 @@ class RecordedDistribution:
             it says nothing.
         requires: normalised names of the distributions that it requires, without extras.
         hashes: digests of what it was installed from, by algorithm; empty where not recorded.
+        url: what pip was given to install it, if that was an address in a network (PEP 610), with
+            the commit of a version control system; None if it came from an index, or is not known.
     """
 
     name: str
@@ -28,11 +59,29 @@ class RecordedDistribution:
     licence: str | None = None
     requires: tuple[str, ...] = ()
     hashes: Mapping[str, str] = field(default_factory=dict)
+    url: str | None = None
 
     @property
     def pin(self) -> str:
-        """What to give to pip: ``numpy==2.1.0``."""
-        return f"{self.name}=={self.version}"
+        """Its name and version as a requirement: ``numpy==2.1.0``.
+
+        A local build's label is left out: an index does not have it, and pip takes
+        ``2.13.0+cpu`` for ``2.13.0``.
+        """
+        return f"{self.name}=={public_version(self.version)}"
+
+    @property
+    def requirement(self) -> str | None:
+        """What to give to pip (PEP 508); None for an editable install, which no pip can repeat.
+
+        It never holds a blank line, a quote or another sign that a shell or a requirements file
+        would understand: a package may record anything.
+        """
+        if self.editable or not _NAME.fullmatch(self.name):
+            return None
+        if self.url is not None and _URL.fullmatch(self.url):
+            return f"{self.name} @ {self.url}"
+        return self.pin if _VERSION.fullmatch(self.version) else None
 
 
 @dataclass(frozen=True)
@@ -50,6 +99,11 @@ class RecordedEnvironment:
             where distributions share that (namespace packages).
         distributions: by normalised name: those of ``providers``, torch's, and all that they
             require, as far as installed.
+        native: what its compiled modules were built for; None if it holds none.
+        knows_distributions: whether the package has the metadata of all distributions that it
+            holds.
+        knows_required: whether ``distributions`` has what others require: older packages record
+            nothing of that.
     """
 
     python: str | None = None
@@ -59,6 +113,9 @@ class RecordedEnvironment:
     torch: str | None = None
     providers: Mapping[str, str] = field(default_factory=dict)
     distributions: Mapping[str, RecordedDistribution] = field(default_factory=dict)
+    native: NativeTag | None = None
+    knows_distributions: bool = False
+    knows_required: bool = False
 
     def provider_of(self, module: str) -> RecordedDistribution | None:
         """The distribution that provided an extern module; None if that is not recorded."""
@@ -68,3 +125,152 @@ class RecordedEnvironment:
                 return self.distributions.get(self.providers[path])
             path = path.rpartition(".")[0]
         return None
+
+    @property
+    def torchs_distribution(self) -> RecordedDistribution | None:
+        """The distribution of the torch that was loaded; None if none was."""
+        if self.torch is None:
+            return None
+        installed = self.distributions.get("torch") or RecordedDistribution("torch", self.torch)
+        return replace(installed, version=self.torch)
+
+    def by_provider(
+        self, externs: Iterable[str]
+    ) -> dict[str, tuple[RecordedDistribution, tuple[str, ...]]]:
+        """The distributions that provided extern modules, each with its modules.
+
+        Returns:
+            By normalised name, sorted. Modules of which no distribution is recorded are left out.
+        """
+        found: dict[str, tuple[RecordedDistribution, tuple[str, ...]]] = {}
+        for module in sorted(externs):
+            provider = self.provider_of(module)
+            if provider is not None:
+                name = normalised_distribution(provider.name)
+                modules = found[name][1] if name in found else ()
+                found[name] = (provider, (*modules, module))
+        return dict(sorted(found.items()))
+
+    @property
+    def place(self) -> str | None:
+        """Operating system and processor, as people read them: ``linux x86_64``."""
+        return " ".join(part for part in (self.platform, self.machine) if part) or None
+
+
+class RowStatus(str, Enum):
+    """What comparing one thing came to."""
+
+    SAME = "same"
+    """It is as recorded, or there where nothing more is recorded."""
+    SIMILAR = "similar"
+    """Only what rarely matters differs: the last number of Python's version, the label of a local
+    build (``2.13.0+cpu``)."""
+    UNKNOWN = "unknown"
+    """It is there, and nothing tells in which version."""
+    DIFFERENT = "different"
+    """Another version, another Python, another platform."""
+    MISSING = "missing"
+    """It is not installed here."""
+
+
+@dataclass(frozen=True)
+class EnvironmentRow:
+    """One thing that was recorded, and what is here.
+
+    Attributes:
+        name: ``Python``, ``platform``, or a distribution; a module, where its distribution is not
+            recorded.
+        recorded: its version where the package was made, if recorded.
+        installed: its version here; None if it is missing or unknown.
+        status: what that comes to.
+        modules: the extern modules that it provides.
+        requirement: what to give to pip to have it as recorded; None if pip cannot do that.
+        is_optional: for what is missing: whether loading can do without it, because it is
+            imported in functions only, or where the code copes with its absence.
+    """
+
+    name: str
+    recorded: str | None
+    installed: str | None
+    status: RowStatus
+    modules: tuple[str, ...] = ()
+    requirement: str | None = None
+    is_optional: bool = False
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether it is worth a warning."""
+        return self.status in (RowStatus.DIFFERENT, RowStatus.MISSING)
+
+    @property
+    def here(self) -> str:
+        """What is here, for people."""
+        if self.status is RowStatus.MISSING:
+            return "missing, not needed at once" if self.is_optional else "missing"
+        return self.installed or ("unknown" if self.recorded else "there")
+
+
+@dataclass(frozen=True)
+class EnvironmentComparison:
+    """What a package was made with, beside what is here.
+
+    Attributes:
+        rows: Python, the platform and torch first, then the others by name.
+    """
+
+    rows: tuple[EnvironmentRow, ...] = ()
+
+    @property
+    def differences(self) -> tuple[EnvironmentRow, ...]:
+        """The rows that are worth a warning."""
+        return tuple(row for row in self.rows if row.is_notable)
+
+    @property
+    def deviations(self) -> tuple[EnvironmentRow, ...]:
+        """All rows that are not as recorded: what ``strict`` refuses."""
+        return tuple(row for row in self.rows if row.status is not RowStatus.SAME)
+
+    @property
+    def missing(self) -> tuple[EnvironmentRow, ...]:
+        """What is not installed here."""
+        return tuple(row for row in self.rows if row.status is RowStatus.MISSING)
+
+    @property
+    def repair(self) -> str | None:
+        """The pip command that brings what differs here as it was; None if pip cannot help."""
+        return repair_command(self.differences)
+
+    def judged_by(self, plan: Plan) -> EnvironmentComparison:
+        """The same with what the package's graph tells of missing modules.
+
+        What was not there either when the package was made is no difference; and what nothing
+        imports at once is optional.
+
+        Args:
+            plan: the plan that the package was written by.
+        """
+        at_once = plan.graph.reached(at_once=True)
+        judged = (
+            _judged(row, plan, at_once) if row.status is RowStatus.MISSING else row
+            for row in self.rows
+        )
+        return replace(self, rows=tuple(row for row in judged if row is not None))
+
+
+def repair_command(rows: Iterable[EnvironmentRow]) -> str | None:
+    """The pip command that installs what some rows record; None if pip can do nothing."""
+    wanted = dict.fromkeys(row.requirement for row in rows if row.requirement is not None)
+    return "pip install " + " ".join(f"'{each}'" for each in wanted) if wanted else None
+
+
+def _judged(row: EnvironmentRow, plan: Plan, at_once: frozenset[str]) -> EnvironmentRow | None:
+    if row.recorded is None and not any(_was_there(module, plan) for module in row.modules):
+        return None
+    is_optional = bool(row.modules) and at_once.isdisjoint(row.modules)
+    return replace(row, is_optional=is_optional)
+
+
+def _was_there(module: str, plan: Plan) -> bool:
+    """Whether an extern module was installed when the package was made."""
+    decision = plan.decisions.get(module)
+    return decision is None or decision.location is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 __all__ = ["GlobGroup", "GlobPattern"]
 
@@ -40,8 +41,15 @@ class GlobGroup:
         self.separator = separator
         self.include = _patterns(include, "include", separator)
         self.exclude = _patterns(exclude, "exclude", separator)
-        self._included = _compiled(self.include, separator)
-        self._excluded = _compiled(self.exclude, separator)
+
+    @cached_property
+    def _included(self) -> re.Pattern[str] | None:
+        """Compiled when it is needed: whoever reads a plan matches nothing."""
+        return _compiled(self.include, self.separator)
+
+    @cached_property
+    def _excluded(self) -> re.Pattern[str] | None:
+        return _compiled(self.exclude, self.separator)
 
     def matches(self, candidate: str) -> bool:
         """Whether the group matches a whole module path or file path."""

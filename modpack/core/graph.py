@@ -94,6 +94,10 @@ class DependencyGraph:
         """Every edge that ends in a node."""
         return tuple(edge for edges in self._in.get(node, {}).values() for edge in edges)
 
+    def depends(self, importer: str, imported: str) -> bool:
+        """Whether code that can run makes one node depend on another."""
+        return imported in self._out.get(importer, ()) and self._runs(importer, imported)
+
     def edges_between(self, importer: str, imported: str) -> tuple[Edge, ...]:
         """The evidence for one dependency."""
         return tuple(self._out.get(importer, {}).get(imported, ()))
@@ -122,6 +126,24 @@ class DependencyGraph:
                     reached.add(imported)
                     todo.append(imported)
         return frozenset(reached)
+
+    def distances_to(self, target: str) -> dict[str, int]:
+        """How many steps lead to a node, by every node that chains of dependencies start from.
+
+        Args:
+            target: where the chains end; it is no step away from itself.
+        """
+        if target not in self._out:
+            return {}
+        distances = {target: 0}
+        queue = deque([target])
+        while queue:
+            node = queue.popleft()
+            for importer in self._in[node]:
+                if importer not in distances and self._runs(importer, node):
+                    distances[importer] = distances[node] + 1
+                    queue.append(importer)
+        return distances
 
     def shortest_path(self, target: str, sources: Iterable[str] | None = None) -> tuple[str, ...]:
         """The shortest chain of importers that leads to a node.

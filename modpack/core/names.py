@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 __all__ = [
     "is_within",
@@ -15,7 +16,10 @@ __all__ = [
     "require_module_name",
     "resource_record",
     "root_of",
+    "similar_modules",
 ]
+
+_COMPARED = 1000
 
 
 def root_of(module: str) -> str:
@@ -125,3 +129,27 @@ def resource_record(package: object, resource: object) -> str:
     if "\\" in resource or "\0" in resource or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"resource must be a file name inside the package, not {resource!r}")
     return join_record(package_folder(str(package)), resource)
+
+
+def similar_modules(module: str, known: Collection[str]) -> list[str]:
+    """Up to three known module paths that somebody may have meant, the likeliest first.
+
+    Args:
+        module: what they wrote.
+        known: the module paths that there are.
+
+    >>> similar_modules("shop.tll", ["shop", "shop.till", "numpy"])
+    ['shop.till', 'shop']
+    >>> similar_modules("till", ["shop", "shop.till", "numpy"])
+    ['shop.till']
+    >>> similar_modules("shop.till.Till.ring", ["shop", "shop.till", "numpy"])
+    ['shop.till']
+    """
+    around = [package for package in parents(module) if package in known][:1]
+    last = module.rpartition(".")[2]
+    same_end = [each for each in known if each.rpartition(".")[2] == last]
+    # Comparing is slow: of many modules, those in the same package are compared, then others.
+    package, root = module.rpartition(".")[0], root_of(module)
+    near = sorted(known, key=lambda m: (m.rpartition(".")[0] != package, root_of(m) != root))
+    close = difflib.get_close_matches(module, near[:_COMPARED], n=3, cutoff=0.7)
+    return list(dict.fromkeys([*same_end, *close, *around]))[:3]

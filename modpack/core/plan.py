@@ -9,6 +9,7 @@ from enum import Enum
 from modpack.core.actions import Action
 from modpack.core.graph import DependencyGraph
 from modpack.core.location import Location
+from modpack.core.notebook import plan_html
 from modpack.core.rules import Rule
 from modpack.core.usage import NameUse
 from modpack.errors import ModpackError
@@ -87,6 +88,8 @@ class NoteKind(str, Enum):
     ABSENT = "absent"
     FILES_LEFT_OUT = "files-left-out"
     FILES_UNKNOWN = "files-unknown"
+    SOURCE_UNREADABLE = "source-unreadable"
+    PICKLE_UNREADABLE = "pickle-unreadable"
 
     @property
     def is_warning(self) -> bool:
@@ -207,6 +210,7 @@ class Plan:
         distributions: the distributions whose metadata goes along, by name.
         trial: what came of the trial run, in one line; empty if there was none.
         uses: what interned code does with the names of mocked modules.
+        tells_uses: whether that was looked for; a plan that is not written yet may not tell.
     """
 
     decisions: Mapping[str, Decision]
@@ -217,6 +221,7 @@ class Plan:
     distributions: tuple[PlannedDistribution, ...] = ()
     trial: str = ""
     uses: tuple[NameUse, ...] = ()
+    tells_uses: bool = False
 
     def modules(self, action: Action) -> list[str]:
         """The modules with this decision, sorted."""
@@ -245,6 +250,10 @@ class Plan:
         if left := len(self.notes) - len(self.shown_notes()):
             lines.append(f"{left} more notes, about modules that are not needed here: plan.notes")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        return plan_html(self)
 
     def shown_notes(self) -> tuple[Note, ...]:
         """The notes that a report shows one by one; see :func:`notes_to_show`."""

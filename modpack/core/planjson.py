@@ -21,6 +21,7 @@ from modpack.core.plan import (
     PlannedFile,
 )
 from modpack.core.rules import Origin, Rule
+from modpack.core.usage import NameUse, UseKind
 
 __all__ = ["GRAPH_VERSION", "Json", "plan_from_json", "plan_to_json"]
 
@@ -57,6 +58,7 @@ def plan_to_json(plan: Plan, places: Mapping[str, str]) -> dict[str, Json]:
             }
             for d in plan.distributions
         ],
+        **({"uses": [_use(use) for use in plan.uses]} if plan.tells_uses else {}),
     }
 
 
@@ -89,6 +91,29 @@ def plan_from_json(record: Mapping[str, Json]) -> Plan:
         graph=graph,
         files=tuple(_read_file(*each) for each in _mapping(record.get("files"))),
         distributions=tuple(map(_read_distribution, _listed(record.get("distributions")))),
+        uses=tuple(map(_read_use, cast(list[list[Json]], record.get("uses", [])))),
+        tells_uses="uses" in record,
+    )
+
+
+def _use(use: NameUse) -> Json:
+    via: list[Json] = list(use.via)
+    place: list[Json] = [use.module, use.name, use.importer, use.line]
+    return [*place, use.kind.value, use.scope, use.is_live, via, use.is_called_later]
+
+
+def _read_use(entry: list[Json]) -> NameUse:
+    module, name, importer, line, kind, scope, is_live, via, is_called_later = entry
+    return NameUse(
+        cast(str, module),
+        cast(str, name),
+        cast(str, importer),
+        cast(int, line),
+        UseKind(cast(str, kind)),
+        cast(str, scope),
+        cast(bool, is_live),
+        tuple(cast(list[str], via)),
+        cast(bool, is_called_later),
     )
 
 

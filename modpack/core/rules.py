@@ -18,6 +18,7 @@ from modpack.core.names import root_of
 
 __all__ = [
     "RUNNING_SCRIPT",
+    "UNRECORDED",
     "DeadRule",
     "Origin",
     "Rule",
@@ -97,6 +98,9 @@ RUNNING_SCRIPT = Rule(
     label="implicit: whatever script runs is extern",
 )
 """For code that imports ``__main__`` to look at the script that runs, wherever it does."""
+
+UNRECORDED = "not recorded"
+"""What is shown for the rule of a module in packages that do not tell it."""
 
 
 def saved(module: str, why: str = "saved explicitly by name") -> Rule:

@@ -7,8 +7,17 @@ from dataclasses import dataclass
 from typing import cast
 
 from modpack.core.planjson import Json
+from modpack.core.usage import MockTouch, TouchKind
 
-__all__ = ["TRIAL_VERSION", "Addition", "TrialRecord", "TriedCase", "trial_from_json"]
+__all__ = [
+    "TRIAL_VERSION",
+    "Addition",
+    "TrialRecord",
+    "TriedCase",
+    "touch_from_json",
+    "touch_to_json",
+    "trial_from_json",
+]
 
 TRIAL_VERSION = 1
 """Raise it when a reader of the old version would misunderstand what is written."""
@@ -67,6 +76,8 @@ class TrialRecord:
         operators: schemas of operators that had to be declared first.
         python: the version of Python.
         torch: the version of torch.
+        touches: what the package did with mocked modules.
+        tells_touches: whether that was watched; trials of older versions did not watch.
     """
 
     passed: bool
@@ -82,6 +93,8 @@ class TrialRecord:
     operators: tuple[str, ...] = ()
     python: str | None = None
     torch: str | None = None
+    touches: tuple[MockTouch, ...] = ()
+    tells_touches: bool = True
 
     @property
     def deterministic(self) -> bool:
@@ -105,6 +118,7 @@ class TrialRecord:
             "operators": list(self.operators),
             "python": self.python,
             "torch": self.torch,
+            **({"touches": [touch_to_json(t) for t in self.touches]} if self.tells_touches else {}),
         }
 
 
@@ -131,6 +145,36 @@ def trial_from_json(record: Mapping[str, Json]) -> TrialRecord:
         tuple(map(_text, _list(record["operators"]))),
         _optional(record["python"]),
         _optional(record["torch"]),
+        tuple(map(touch_from_json, _list(record.get("touches", [])))),
+        "touches" in record,
+    )
+
+
+def touch_to_json(touch: MockTouch) -> Json:
+    """What was done with a mocked module, as it is stored and told."""
+    return {
+        "module": touch.module,
+        "kind": touch.kind.value,
+        "name": touch.name,
+        "operation": touch.operation,
+        "place": touch.place,
+    }
+
+
+def touch_from_json(record: Json) -> MockTouch:
+    """Read back what :func:`touch_to_json` made.
+
+    Raises:
+        KeyError, TypeError, ValueError: it made something else.
+    """
+    if not isinstance(record, dict):
+        raise TypeError(f"{record!r} is no object")
+    return MockTouch(
+        _text(record["module"]),
+        TouchKind(_text(record["kind"])),
+        _text(record["name"]),
+        _text(record["operation"]),
+        _optional(record["place"]),
     )
 
 

@@ -24,11 +24,14 @@ class UseKind(str, Enum):
     """In an annotation only: evaluated at import time or later, never called."""
     FUNCTION = "function"
     """In the body of a function: used when, and if, that is called."""
+    CHECK = "check"
+    """In the body of a function, where it is only asked about: ``isinstance``, ``is None``, the
+    type in an ``except`` clause. Stand-ins answer, as what is not there: no."""
 
     @property
     def is_at_import(self) -> bool:
         """Whether it happens when the importer is imported."""
-        return self is not UseKind.FUNCTION
+        return self not in (UseKind.FUNCTION, UseKind.CHECK)
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class NameUse:
     Attributes:
         module: the mocked module.
         name: what is used, dotted, below that module (``"init"``); empty for the module itself.
+            What comes of it is named by its way: ``"init(...).log"`` of what a call gave,
+            ``"Callback (base of Progress)"`` for a class that is derived from it.
         importer: the interned module whose code uses it.
         line: 1-based line of the use in the importer's source.
         kind: how it is used.
@@ -46,6 +51,8 @@ class NameUse:
             judged by names: False only if nothing else mentions it.
         via: the interned modules through which the name came, if the importer has it from another
             interned module (``from .tools import log``); in the order from the mock to the use.
+        is_called_later: for decorators and base classes, whether what is made with it can be called
+            once its module is imported: it is a stand-in, too.
     """
 
     module: str
@@ -56,6 +63,12 @@ class NameUse:
     scope: str = ""
     is_live: bool = True
     via: tuple[str, ...] = ()
+    is_called_later: bool = False
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether something will raise NotImplementedError if the package's code gets there."""
+        return self.is_called_later or (self.kind is UseKind.FUNCTION and self.is_live)
 
 
 class TouchKind(str, Enum):
@@ -94,15 +107,17 @@ class MockRisk(str, Enum):
     UNUSED = "unused"
     """Nothing of it is used, or only in functions that nothing can call."""
     IMPORT_TIME = "import-time"
-    """Used while modules are imported only, which stand-ins bear: base classes, decorators,
-    annotations, calls at module level."""
+    """Used only in ways that stand-ins bear: while modules are imported (base classes,
+    decorators, annotations, calls at module level), or asked about and no more."""
     REACHABLE = "reachable"
-    """Used in a function that can be called: it will raise NotImplementedError then."""
+    """Used in a function that can be called, or it decorates one: it will raise
+    NotImplementedError then."""
 
 
 def risk_of(uses: Iterable[NameUse]) -> MockRisk:
     """The risk of a mocked module, judged by all uses of its names."""
     listed = list(uses)
-    if any(use.kind is UseKind.FUNCTION and use.is_live for use in listed):
+    if any(use.is_reachable for use in listed):
         return MockRisk.REACHABLE
-    return MockRisk.IMPORT_TIME if any(u.kind.is_at_import for u in listed) else MockRisk.UNUSED
+    is_borne = any(use.kind is not UseKind.FUNCTION for use in listed)
+    return MockRisk.IMPORT_TIME if is_borne else MockRisk.UNUSED

@@ -14,6 +14,7 @@ from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.imports import ImportKind, ImportStatement, ModuleScan, ScanFailure
 from modpack.core.location import CodeKind, Environment, Location
 from modpack.core.names import parents, root_of
+from modpack.core.progress import Unit, advance, phase
 from modpack.discovery.source import scan_source
 
 __all__ = ["PROVIDED_ON_LOAD", "Walker"]
@@ -221,10 +222,13 @@ class Walker:
     def _run(self) -> None:
         if self._running:  # deciding a module brought up others: they wait for their turn
             return
+        if not self._queue:
+            return
         self._running = True
         try:
-            while self._queue:
-                self._visit(self._queue.popleft())
+            with phase("following imports", Unit.MODULES):
+                while self._queue:
+                    self._visit(self._queue.popleft())
         finally:
             self._running = False
 
@@ -240,6 +244,7 @@ class Walker:
     def _settle(self, module: str, action: Action) -> None:
         self.undecided.pop(module, None)
         self.actions[module] = action
+        advance()
         if action is not Action.DENY:
             self._reach_parents(module)
         if action is Action.INTERN:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
@@ -94,7 +95,7 @@ class PackageFinder(MetaPathFinder):
         if not self.prefix:
             return _host_spec(module)
         shared = self.index.has_code_below(module)
-        loader = _ExternLoader(self._source, module, self.index.requirement(module), shared)
+        loader = _ExternLoader(module, partial(self.index.not_found, self._source), shared)
         return ModuleSpec(fullname, loader, is_package=shared)
 
     def _on_changed_path(self, fullname: str, path: Sequence[str]) -> ModuleSpec | None:
@@ -255,10 +256,11 @@ class _ExternLoader(Loader):
     package, those must not become attributes of the host's: a facade goes between.
     """
 
-    def __init__(self, source: str, module: str, requirement: str | None, shared: bool) -> None:
-        self._source = source
+    def __init__(
+        self, module: str, not_found: Callable[[str], ExternNotFoundError], shared: bool
+    ) -> None:
         self._module = module
-        self._requirement = requirement
+        self._not_found = not_found
         self._shared = shared
 
     def create_module(self, spec: ModuleSpec) -> None:
@@ -279,4 +281,4 @@ class _ExternLoader(Loader):
         except ModuleNotFoundError as failure:
             if failure.name is None or not is_within(self._module, failure.name):
                 raise
-            raise ExternNotFoundError(self._source, self._module, self._requirement) from failure
+            raise self._not_found(self._module) from failure

@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.machinery import EXTENSION_SUFFIXES
+from types import MappingProxyType
 
-from modpack.core.names import normalised_distribution, parents, root_of
+from modpack.core.names import is_within, normalised_distribution, parents, root_of
+from modpack.errors import ExternNotFoundError
 
 __all__ = ["ANCESTOR_NAME", "Entry", "EntryKind", "ModuleIndex"]
 
@@ -17,6 +19,7 @@ ANCESTOR_NAME = "torch_package_importer"
 """What code written for torch.package imports to reach its importer."""
 
 _METADATA = re.compile(r"(([^/]+?)-[^/-]+\.dist-info)/METADATA")
+_NONE: Mapping[str, str | None] = MappingProxyType({})
 _ALWAYS_EXTERN = frozenset({"torch", "torchgen", "functorch", "modpack"})
 
 
@@ -65,6 +68,8 @@ class ModuleIndex:
         shared: the packages that hold sources of this package at any depth.
         distributions: the folders of distributions' metadata, by normalised names (PEP 503).
         hides_distributions: whether what packaged code cannot import looks absent to it.
+        missing: the extern modules that were not here when the package was opened, the outermost
+            of each, with the requirement that provided it.
     """
 
     entries: Mapping[str, Entry]
@@ -74,12 +79,14 @@ class ModuleIndex:
     shared: frozenset[str] = frozenset()
     distributions: Mapping[str, str] = field(default_factory=dict)
     hides_distributions: bool = False
+    missing: Mapping[str, str | None] = field(default_factory=dict)
 
     @staticmethod
     def build(
         records: Collection[str],
         externs: Mapping[str, str | None],
         hides_distributions: bool = False,
+        missing: Mapping[str, str | None] = _NONE,
     ) -> ModuleIndex:
         """Read the index off the records' names.
 
@@ -88,6 +95,7 @@ class ModuleIndex:
             externs: the extern modules and what provided them.
             hides_distributions: whether what packaged code cannot import looks absent to it:
                 so if the package has the metadata of all distributions that it holds.
+            missing: the extern modules that are not here.
 
         >>> index = ModuleIndex.build(["mylib/net.py", "data/words.txt"], {"numpy": "numpy==2.1"})
         >>> index.find("mylib.net").kind, index.find("numpy"), sorted(index.roots)
@@ -107,7 +115,14 @@ class ModuleIndex:
                 entries[module] = Entry(module, EntryKind.EXTERN)
         shared = frozenset(parent for module in code for parent in parents(module))
         return ModuleIndex(
-            entries, externs, roots, extern_roots, shared, distributions, hides_distributions
+            entries,
+            externs,
+            roots,
+            extern_roots,
+            shared,
+            distributions,
+            hides_distributions,
+            missing,
         )
 
     def find(self, module: str) -> Entry | None:
@@ -129,6 +144,21 @@ class ModuleIndex:
     def requirement(self, module: str) -> str | None:
         """What provided an extern module at export (``numpy==2.1.0``), if that is known."""
         return self.externs.get(module) or self.externs.get(root_of(module))
+
+    def not_found(self, source: str, module: str) -> ExternNotFoundError:
+        """The error for an extern module that is not here; names all others that are not.
+
+        Args:
+            source: the package file.
+            module: the module that was imported.
+        """
+        requirement = self.requirement(module)
+        others = {
+            name: its
+            for name, its in self.missing.items()
+            if not is_within(module, name) and (its is None or its != requirement)
+        }
+        return ExternNotFoundError(source, module, requirement, tuple(others.items()))
 
     def keeps(self, module: str) -> bool:
         """Whether an absolute import by packaged code must not reach the host."""

@@ -219,7 +219,7 @@ class Redirect:
         )
 
     def _extern_absent(self, name: str) -> ExternNotFoundError:
-        return ExternNotFoundError(self._source, name, self._index.requirement(name))
+        return self._index.not_found(self._source, name)
 
     def _view(self, module: Any) -> Any:
         """The view of a standard library module that takes module paths as strings."""

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from modpack.core.progress import Unit, advance, phase
 from modpack.errors import CacheError
 
 __all__ = ["cache_folder", "unpack"]
@@ -80,7 +81,8 @@ def _in_cache(
     _make_private(folder)
     making = Path(tempfile.mkdtemp(prefix=f"{digest[:12]}.", suffix=".tmp", dir=folder))
     try:
-        _write(making, records, read)
+        with phase("unpacking code", Unit.RECORDS, len(records), is_major=True):
+            _write(making, records, read)
         _put(making, tree, records)
         return tree
     finally:
@@ -170,3 +172,4 @@ def _write(folder: Path, records: Mapping[str, int], read: Callable[[str], bytes
             file.parent.mkdir(parents=True, exist_ok=True)
             made.add(file.parent)
         file.write_bytes(read(record))
+        advance()

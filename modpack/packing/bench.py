@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from modpack.archive.writer import ArchiveWriter, Checkpoint
+from modpack.core.actions import Action
 from modpack.core.plan import (
     EmptyMatchError,
     PackagingError,
@@ -14,10 +15,12 @@ from modpack.core.plan import (
     Plan,
     Problem,
 )
+from modpack.core.progress import phase
+from modpack.discovery.usage import callable_from_outside, find_uses
 from modpack.packing.contents import write_contents
 from modpack.packing.files import with_room
 from modpack.packing.objects import ObjectSaver
-from modpack.packing.records import clashes
+from modpack.packing.records import clashes, interned_records
 from modpack.planning.ownership import InstalledOwnership
 from modpack.planning.planner import Planner
 
@@ -52,6 +55,10 @@ class Bench:
 
     def preview(self) -> Plan:
         """What the package will hold by now, with all problems."""
+        with phase("planning", is_major=True):
+            return self._preview()
+
+    def _preview(self) -> Plan:
         plan = self._planner.plan()
         taken = self._writer.names()
         found = clashes(plan, self._planner.walker, taken)
@@ -67,7 +74,23 @@ class Bench:
         self._clear()
         plan = self.preview()
         _refuse(plan, self._debug)
-        return plan
+        return self._with_uses(plan)
+
+    def _with_uses(self, plan: Plan) -> Plan:
+        """The plan with the uses of mocked modules."""
+        mocked = plan.modules(Action.MOCK)
+        if not mocked:
+            return replace(plan, tells_uses=True)
+        walker = self._planner.walker
+        with phase("looking for uses of mocked modules"):
+            sources = {
+                module: (walker.source(module), walker.is_package(module))
+                for module in interned_records(plan, walker)
+            }
+            names = callable_from_outside(plan.graph)
+            return replace(
+                plan, uses=find_uses(sources, mocked, names, plan.graph), tells_uses=True
+            )
 
     def write(self, plan: Plan, namespace: str = "private") -> None:
         """Write all that the plan adds to what was saved, in place of what was written so."""

@@ -6,23 +6,22 @@ import json
 import platform
 import sys
 from collections.abc import Mapping
-from importlib.machinery import EXTENSION_SUFFIXES
 
-from modpack._version import __version__
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.actions import Action
-from modpack.core.names import module_record, root_of
-from modpack.core.native import NativeTag
-from modpack.core.plan import FileKind, Plan
+from modpack.core.names import module_record
+from modpack.core.plan import Plan
 from modpack.core.planjson import Json, plan_to_json
+from modpack.core.progress import Unit, phase
+from modpack.core.tensors import tensors_to_json
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
 from modpack.hermetic.mocks import RUNTIME_MODULE, mock_source, runtime_source
+from modpack.packing.environment import environment_record
 from modpack.packing.files import write_files
 from modpack.packing.objects import ObjectSaver
 from modpack.packing.records import interned_records, mocked_records
 from modpack.planning.ownership import InstalledOwnership
-from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
 
 __all__ = ["write_contents"]
 
@@ -56,13 +55,19 @@ def write_contents(
     writer.write("byteorder", sys.byteorder.encode())
     graph = plan_to_json(plan, _archive_places(plan, walker))
     writer.write(".data/modpack/graph.json", _json(graph), compress=True)
-    writer.write(".data/modpack/environment.json", _json(_environment(plan, ownership)))
+    writer.write(".data/modpack/environment.json", _json(environment_record(plan, ownership)))
     writer.write(".data/modpack/entry.json", _json(_entry(objects, namespace)))
+    if objects.tensors:
+        tensors = _json(tensors_to_json(objects.tensors))
+        writer.write(".data/modpack/tensors.json", tensors, compress=True)
 
 
 def _write_sources(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:
-    for module, record in interned_records(plan, walker).items():
-        writer.write(record, walker.source(module), compress=True)
+    records = interned_records(plan, walker)
+    with phase("writing sources", Unit.MODULES, len(records), is_major=True) as writing:
+        for module, record in records.items():
+            writer.write(record, walker.source(module), compress=True)
+            writing.advance()
 
 
 def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:
@@ -100,44 +105,6 @@ def _archive_places(plan: Plan, walker: Walker) -> Mapping[str, str]:
             file, _, line = note.place.rpartition(":")
             places[note.place] = f"{files.get(file, file.rpartition('/')[2])}:{line}"
     return places
-
-
-def _environment(plan: Plan, ownership: InstalledOwnership) -> dict[str, Json]:
-    """What the package was made with, as far as it matters where it is loaded."""
-    distributions: dict[str, Json] = {}
-    for module in plan.modules(Action.EXTERN):
-        root = root_of(module)
-        if root in distributions or is_stdlib(root) or root in RUNTIME_ROOTS:
-            continue
-        found = ownership.distribution_of(module, plan.decisions[module].location)
-        if found is not None:
-            distributions[root] = {
-                "distribution": found.name,
-                "version": found.version,
-                "editable": found.editable,
-            }
-    environment: dict[str, Json] = {
-        "python": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "platform": sys.platform,
-        "machine": platform.machine(),
-        "torch": _torch_version(),
-        "modpack": __version__,
-        "externs": distributions,
-        "distributions": {d.name: d.version for d in plan.distributions},
-    }
-    compiled = [file for file in plan.files if file.kind is FileKind.COMPILED]
-    if compiled:
-        suffixes = tuple(EXTENSION_SUFFIXES)
-        modules = [file.record for file in compiled if file.record.endswith(suffixes)]
-        environment["native"] = {**NativeTag.of(modules).to_json()}
-    return environment
-
-
-def _torch_version() -> str | None:
-    """The version of the torch that is loaded; None if only sources were saved."""
-    torch = sys.modules.get("torch")
-    return str(torch.__version__) if torch is not None else None
 
 
 def _entry(objects: ObjectSaver, namespace: str) -> dict[str, Json]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Protocol
@@ -73,6 +73,10 @@ class HookSaver:
         naming: tells which functions can be imported.
         obj: the object.
         options: what to do about its hooks.
+
+    Attributes:
+        extras: what is saved along with the object, by name.
+        observer: sees the parts of the object.
     """
 
     def __init__(self, naming: _Naming, obj: object, options: HookOptions | None) -> None:
@@ -85,6 +89,7 @@ class HookSaver:
         if self._options.process_wide:
             self._collector.process_wide()
         extras = {name: extra for name, extra in self._options.extras.items() if extra is not None}
+        self.extras: Mapping[str, object] = extras
         self._emptied = find_collected(
             obj,
             extras,

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
+from modpack.archive.layout import is_internal
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
 from modpack.core.names import root_of
 from modpack.core.plan import Problem
+from modpack.core.tensors import TensorFacts
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
@@ -60,6 +62,7 @@ class ObjectSaver:
         self.resources: list[tuple[str, str]] = []
         self.main: tuple[str, str] | None = None
         self.hook_statuses: list[HookStatus] = []
+        self.tensors: dict[str, tuple[TensorFacts, ...]] = {}
         self._writer = writer
         self._environments = environments
         self._planner = planner
@@ -89,6 +92,7 @@ class ObjectSaver:
             follow: whether to follow what the definitions of scripts import.
         """
         from modpack.packing.hooked import HookSaver
+        from modpack.packing.tensors import named_tensors
         from modpack.pickling.saving import pickle_object
         from modpack.pickling.storages import StorageSaver
 
@@ -107,6 +111,9 @@ class ObjectSaver:
         )
         self._writer.write(record, pickled.data)
         self.hook_statuses.extend(hooked.write(self._writer, record, pickled.appended))
+        if not is_internal(record):
+            root, key_of = hooked.observer.root, self._storages.key_of
+            self.tensors[record] = named_tensors(root, hooked.extras, key_of)
         self._scripts.provide(follow)
         node = f"<{record}>"
         return [*_named(node, pickled.references), *_imported(node, pickled.loose_sources)]

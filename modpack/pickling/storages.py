@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
+from modpack.core.progress import advance
 from modpack.errors import UnpicklingError
 
 __all__ = ["StorageLoader", "StorageSaver", "storage_bytes", "storage_record"]
@@ -66,8 +67,14 @@ class StorageSaver:
         key = str(self._count)
         self._count += 1
         self._sink.write_storage(storage_record(key), storage_bytes(storage))
+        advance(storage.nbytes())
         self._keys[storage._cdata] = (storage, key, self._generation)
         return key
+
+    def key_of(self, storage: torch.UntypedStorage) -> str | None:
+        """The key of a storage that was stored with the present object; None if it was not."""
+        known = self._keys.get(storage._cdata)
+        return known[1] if known is not None and known[2] == self._generation else None
 
     @property
     def generation(self) -> int:
@@ -162,13 +169,30 @@ class StorageLoader:
         is_sound = isinstance(key, (str, int)) and isinstance(location, str)
         if dtype is None or not is_sound or not isinstance(size, int) or size < 0:
             raise self._failure(f"the storage {key!r} has an unknown type, place or size")
+        storage = self.load_bytes(str(key), location, size, dtype)
+        return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
+            wrap_storage=storage, dtype=dtype, _internal=True
+        )
+
+    def load_bytes(
+        self, key: str, location: str, size: int, dtype: torch.dtype
+    ) -> torch.UntypedStorage:
+        """A storage, the same each time.
+
+        Args:
+            key: its key.
+            location: torch's location tag.
+            size: how many elements it must have at least.
+            dtype: of which type these are.
+
+        Raises:
+            UnpicklingError: it is not there, or too small.
+        """
         if key not in self._loaded:
             bytes_needed = size * torch._utils._element_size(dtype)  # type: ignore[no-untyped-call]
-            storage = self._read(storage_record(str(key)), bytes_needed, dtype)
+            storage = self._read(storage_record(key), bytes_needed, dtype)
             self._loaded[key] = self._restore(storage, location)
-        return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
-            wrap_storage=self._loaded[key], dtype=dtype, _internal=True
-        )
+        return self._loaded[key]
 
     def _read(self, record: str, size: int, dtype: torch.dtype) -> torch.UntypedStorage:
         if not self._source.has(record):

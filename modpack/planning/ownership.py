@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from modpack.core.actions import Owner
+from modpack.core.environment import RecordedDistribution
 from modpack.core.location import Location
 from modpack.planning.portability import Portability
 from modpack.resolution.contents import DistributionContents
 from modpack.resolution.distributions import Distribution, DistributionIndex, normalised
+from modpack.resolution.recording import recorded_closure
 
 __all__ = ["InstalledOwnership"]
 
@@ -36,6 +40,12 @@ class InstalledOwnership:
     def named(self, name: str) -> Distribution | None:
         """The installed distribution of that name; None if there is none."""
         return self._index.named(name)
+
+    def recorded_closure(
+        self, needed: Iterable[Distribution]
+    ) -> Mapping[str, RecordedDistribution]:
+        """What a package records of distributions, and of all that they require."""
+        return recorded_closure(self._index, needed)
 
     def always_installed(self) -> frozenset[str]:
         """The normalised names of torch and modpack, and of all that they require."""

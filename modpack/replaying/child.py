@@ -6,13 +6,16 @@ import faulthandler
 import json
 import os
 import sys
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from modpack.core.planjson import Json
+from modpack.core.trialrecord import touch_to_json
+from modpack.core.usage import MockTouch, TouchKind
 from modpack.replaying.hiding import Guard
-from modpack.replaying.telling import trace_of, what_failed
+from modpack.replaying.telling import place_of, trace_of, what_failed
 from modpack.trial.hiding import hidden_from_json
 
 __all__ = ["main"]
@@ -67,7 +70,20 @@ class _Performance:
             "has_skipped": self._asking is not None and self._asking.has_skipped,
             "refused": [[n, self._without_namespace(b)] for n, b in self._guard.refused.items()],
             "operators": list(_declared_operators()) if failure is not None else [],
+            "touches": list(self._touches()),
         }
+
+    def _touches(self) -> Iterator[Json]:
+        """What the package did with mocked modules, as the runtime of stand-ins kept it."""
+        from modpack.hermetic.mocks import RUNTIME_MODULE
+
+        importer = self._importer
+        name = importer.namespace.full_name(RUNTIME_MODULE) if importer is not None else ""
+        kept = getattr(sys.modules.get(name), "touches", {})
+        for module, kind, used, operation, file, line in list(kept):
+            place = f"{place_of(file, importer.tree)}:{line}" if file else None
+            touch = MockTouch(module, TouchKind(kind), used, operation, place)
+            yield touch_to_json(touch)
 
     def _cases(self) -> Any:
         from modpack.replaying.importer import GrowingImporter

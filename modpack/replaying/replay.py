@@ -8,12 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modpack.archive.manifest import read_manifest
+from modpack.archive import layout
+from modpack.archive.base import Archive
+from modpack.archive.manifest import Manifest, package_digest, read_manifest
 from modpack.archive.reader import open_archive
+from modpack.core.arguments import require_type
 from modpack.core.planjson import Json
+from modpack.core.progress import phase
 from modpack.core.trialrecord import TrialRecord
 from modpack.errors import ModpackError
-from modpack.report.recorded import read_trial
+from modpack.report.recorded import environment_of, read_trial
+from modpack.unpacking.environment import check_environment, compare_environment
 
 __all__ = ["Replay", "replay"]
 
@@ -43,7 +48,9 @@ class Replay:
     seconds: float = 0.0
 
 
-def replay(path: str | os.PathLike[str], *, limit_seconds: float = _LIMIT_SECONDS) -> Replay:
+def replay(
+    path: str | os.PathLike[str], *, limit_seconds: float = _LIMIT_SECONDS, strict: bool = False
+) -> Replay:
     """Repeat here the trial that is stored in a package, in a clean interpreter.
 
     It loads the package, runs it on the stored inputs under the recorded conditions (random
@@ -53,6 +60,8 @@ def replay(path: str | os.PathLike[str], *, limit_seconds: float = _LIMIT_SECOND
     Args:
         path: a package file, or the folder of an unzipped package.
         limit_seconds: when to give up.
+        strict: whether to refuse a package that was made with other versions than those that are
+            here; see :class:`PackageImporter`. If not, a warning tells what differs.
 
     Returns:
         What came of it. That it did not pass is no exception.
@@ -60,13 +69,15 @@ def replay(path: str | os.PathLike[str], *, limit_seconds: float = _LIMIT_SECOND
     Raises:
         TypeError: it is no path.
         ArchiveError: it is no package, or a damaged one.
+        EnvironmentMismatchError: ``strict``, and something differs; no code has run.
         ModpackError: no trial is stored in it.
     """
     from modpack.trial.explaining import explained
     from modpack.trial.hiding import Hidden
     from modpack.trial.process import perform
 
-    recorded = _recorded(path)
+    require_type(strict, bool, "strict", "a bool")
+    recorded = _recorded(path, strict)
     hidden = Hidden(recorded.hidden, recorded.hidden_distributions)
     job: dict[str, Json] = {
         "package": str(Path(path).absolute()),
@@ -77,7 +88,8 @@ def replay(path: str | os.PathLike[str], *, limit_seconds: float = _LIMIT_SECOND
         "eagerness": 0,
         "operators": list(recorded.operators),
     }
-    verdict = perform(job, _no_answer, limit_seconds)
+    with phase("trial run"):
+        verdict = perform(job, _no_answer, limit_seconds)
     unstable = {case.number: case for case in recorded.cases if not case.deterministic}
     differences = [
         difference
@@ -92,7 +104,8 @@ def replay(path: str | os.PathLike[str], *, limit_seconds: float = _LIMIT_SECOND
     return Replay(file, False, recorded, why.reason, why.details, why.log, verdict.seconds)
 
 
-def _recorded(path: str | os.PathLike[str]) -> TrialRecord:
+def _recorded(path: str | os.PathLike[str], strict: bool) -> TrialRecord:
+    """The stored trial of a package that was made with what is here, more or less."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"path must be a path, not {type(path).__name__}")
     with open_archive(path) as archive:
@@ -103,7 +116,15 @@ def _recorded(path: str | os.PathLike[str]) -> TrialRecord:
                 f"{archive.source} holds no trial that could be repeated. Remedy: give "
                 "example_inputs when saving"
             )
+        _check_environment(archive, manifest, strict)
         return recorded
+
+
+def _check_environment(archive: Archive, manifest: Manifest | None, strict: bool) -> None:
+    made = environment_of(archive, manifest)
+    listed = archive.read(layout.EXTERN_MODULES, verify=manifest).decode("utf-8", "replace")
+    comparison = compare_environment(archive, made, listed.split(), manifest)
+    check_environment(archive.source, package_digest(archive), comparison, strict)
 
 
 def _no_answer(question: Mapping[str, object]) -> dict[str, Json]:

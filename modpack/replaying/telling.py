@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["trace_of", "what_failed"]
+__all__ = ["place_of", "trace_of", "what_failed"]
 
 _MOST_FRAMES = 12
 _MOST_CAUSES = 4
@@ -45,11 +45,11 @@ def _cause_of(failure: BaseException) -> BaseException | None:
 
 def _frames(failure: BaseException, tree: Path | None) -> Iterator[str]:
     if isinstance(failure, SyntaxError) and failure.filename:
-        yield f"{_shown(failure.filename, tree)}:{failure.lineno}"
+        yield f"{place_of(failure.filename, tree)}:{failure.lineno}"
     frames = [f for f in traceback.extract_tb(failure.__traceback__) if _is_told(f)]
     for frame in frames[-_MOST_FRAMES:]:
         line = f": {frame.line}" if frame.line else ""
-        yield f"{_shown(frame.filename, tree)}:{frame.lineno}, in {frame.name}{line}"
+        yield f"{place_of(frame.filename, tree)}:{frame.lineno}, in {frame.name}{line}"
 
 
 def _is_told(frame: traceback.FrameSummary) -> bool:
@@ -61,7 +61,13 @@ def _is_told(frame: traceback.FrameSummary) -> bool:
     )
 
 
-def _shown(file: str, tree: Path | None) -> str:
+def place_of(file: str, tree: Path | None) -> str:
+    """A file as the package knows it: its record, or what follows the folder of installed code.
+
+    Args:
+        file: its path.
+        tree: the unpacked package.
+    """
     if tree is not None and Path(file).is_relative_to(tree):
         return Path(file).relative_to(tree).as_posix()
     parts = Path(file).parts

@@ -18,8 +18,9 @@ from modpack.archive.manifest import Manifest, package_digest, read_manifest, ve
 from modpack.archive.reader import open_archive, refuse_state_files
 from modpack.archive.specs import read_specs
 from modpack.core.actions import Action, Owner
+from modpack.core.environment import RecordedEnvironment
 from modpack.core.hookspec import hook_records
-from modpack.core.names import module_record, resource_record, root_of
+from modpack.core.names import module_record, resource_record
 from modpack.core.plan import Decision, FileKind, Plan
 from modpack.errors import ArchiveError
 from modpack.report.facts import (
@@ -33,14 +34,13 @@ from modpack.report.facts import (
 from modpack.report.planned import importers_of, provider_of
 from modpack.report.recorded import (
     Objects,
-    Provider,
     read_environment,
     read_objects,
     read_plan,
     read_trial,
 )
 
-__all__ = ["package_facts"]
+__all__ = ["facts_of", "package_facts", "read_checked_manifest"]
 
 _STAND_INS: Final = "_modpack_mock"
 """The module that modpack's stand-ins import; it is in every package that has some."""
@@ -65,19 +65,39 @@ def package_facts(source: str | os.PathLike[str]) -> PackageFacts:
         ArchiveError: it is no package, or a damaged one.
     """
     with open_archive(source) as archive:
-        manifest = read_manifest(archive)
-        refuse_state_files(archive)
-        if manifest is None:
-            return _of_torch_package(archive)
+        return facts_of(archive, read_checked_manifest(archive))
+
+
+def read_checked_manifest(archive: Archive) -> Manifest | None:
+    """The manifest of an opened package, with which its records agree in name and size.
+
+    Raises:
+        ArchiveError: it is no package, or a damaged one.
+    """
+    manifest = read_manifest(archive)
+    refuse_state_files(archive)
+    if manifest is not None:
         verify_records(archive, manifest, ())
-        return _of_modpack(archive, manifest)
+    return manifest
 
 
-def _of_modpack(archive: Archive, manifest: Manifest) -> PackageFacts:
-    plan = read_plan(archive, manifest)
+def facts_of(archive: Archive, manifest: Manifest | None, plan: Plan | None = None) -> PackageFacts:
+    """The facts about a package that is open already; see :func:`package_facts`.
+
+    Args:
+        archive: the package.
+        manifest: its manifest, as :func:`read_checked_manifest` returns it.
+        plan: the plan that a package of modpack's records, if it has been read already.
+    """
+    if manifest is None:
+        return _of_torch_package(archive)
+    return _of_modpack(archive, manifest, plan or read_plan(archive, manifest))
+
+
+def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFacts:
     environment = read_environment(archive, manifest)
     objects = read_objects(archive, manifest)
-    planned = [_planned(archive, plan, d, environment.providers) for d in plan.decisions.values()]
+    planned = [_planned(archive, plan, d, environment) for d in plan.decisions.values()]
     modules = _sorted([*planned, *_unplanned(archive, plan)])
     return PackageFacts(
         file=archive.source,
@@ -92,7 +112,7 @@ def _of_modpack(archive: Archive, manifest: Manifest) -> PackageFacts:
         writer=manifest.writer,
         python=environment.python,
         torch=environment.torch,
-        platform=environment.platform,
+        platform=environment.place,
         entry=objects.entry,
         hooks=_hooks(archive, manifest, objects),
         notes=plan.notes,
@@ -121,10 +141,10 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
 
 
 def _planned(
-    archive: Archive, plan: Plan, decision: Decision, providers: Mapping[str, Provider]
+    archive: Archive, plan: Plan, decision: Decision, environment: RecordedEnvironment
 ) -> ModuleFacts:
     module, is_extern = decision.module, decision.action is Action.EXTERN
-    provider = providers.get(root_of(module)) if is_extern else None
+    provider = environment.provider_of(module) if is_extern else None
     is_installed = provider is not None and not provider.editable
     record = None if is_extern else _record_of(archive, module, plan)
     return ModuleFacts(
@@ -134,10 +154,12 @@ def _planned(
         decision.overridden_by,
         importers_of(plan, module),
         provider_of(module, is_installed) if is_extern else None,
-        provider.distribution if provider is not None else None,
+        provider.name if provider is not None else None,
         provider.version if provider is not None else None,
         record,
         archive.size(record) if record is not None else None,
+        provider.licence if provider is not None else None,
+        provider is not None and provider.editable,
     )
 
 

@@ -19,14 +19,27 @@ from modpack.report.facts import (
     ResourceFacts,
 )
 
-__all__ = ["SCHEMA", "dumps", "error_document", "package_document", "plan_document"]
+__all__ = [
+    "SCHEMA",
+    "dumps",
+    "error_document",
+    "importer_to_json",
+    "module_to_json",
+    "note_to_json",
+    "package_document",
+    "package_to_json",
+    "plan_document",
+    "problem_to_json",
+    "resource_to_json",
+]
 
 SCHEMA = 1
 
 
 def package_document(facts: PackageFacts) -> dict[str, Json]:
     """A package: ``package``, ``modules``, ``problems`` (none), ``notes``."""
-    return _document(_package(facts), PlanFacts(facts.modules, (), facts.notes, _files(facts)))
+    plan = PlanFacts(facts.modules, (), facts.notes, _files(facts))
+    return _document(package_to_json(facts), plan)
 
 
 def plan_document(facts: PlanFacts) -> dict[str, Json]:
@@ -54,10 +67,10 @@ def _document(package: Json, plan: PlanFacts) -> dict[str, Json]:
     return {
         "schema": SCHEMA,
         "package": package,
-        "modules": [_module(module) for module in plan.modules],
-        "problems": [_problem(problem) for problem in plan.problems],
-        "notes": [_note(note) for note in plan.notes],
-        "files": [_resource(file) for file in plan.files],
+        "modules": [module_to_json(module) for module in plan.modules],
+        "problems": [problem_to_json(problem) for problem in plan.problems],
+        "notes": [note_to_json(note) for note in plan.notes],
+        "files": [resource_to_json(file) for file in plan.files],
     }
 
 
@@ -65,7 +78,8 @@ def _files(facts: PackageFacts) -> tuple[ResourceFacts, ...]:
     return tuple(resource for resource in facts.resources if resource.kind.goes_along)
 
 
-def _package(facts: PackageFacts) -> Json:
+def package_to_json(facts: PackageFacts) -> Json:
+    """What a package is, without its modules and notes."""
     return {
         "file": facts.file,
         "size_bytes": facts.size_bytes,
@@ -80,19 +94,20 @@ def _package(facts: PackageFacts) -> Json:
         else {"package": facts.entry[0], "resource": facts.entry[1]},
         "namespace": facts.namespace,
         "trial": facts.trial.to_json() if facts.trial is not None else None,
-        "resources": [_resource(resource) for resource in facts.resources],
+        "resources": [resource_to_json(resource) for resource in facts.resources],
         "hooks": [{"resource": each.resource, **hook_to_json(each.spec)} for each in facts.hooks],
         "storages": {"count": facts.storages.count, "size_bytes": facts.storages.size_bytes},
     }
 
 
-def _module(facts: ModuleFacts) -> Json:
+def module_to_json(facts: ModuleFacts) -> Json:
+    """A module, its decision, and who needs it."""
     return {
         "module": facts.module,
         "action": facts.action.value,
         "rule": facts.rule,
         "overridden_by": facts.overridden_by,
-        "importers": [_importer(importer) for importer in facts.importers],
+        "importers": [importer_to_json(importer) for importer in facts.importers],
         "provided_by": facts.provided_by.value if facts.provided_by is not None else None,
         "distribution": facts.distribution,
         "version": facts.version,
@@ -101,7 +116,8 @@ def _module(facts: ModuleFacts) -> Json:
     }
 
 
-def _importer(facts: ImporterFacts) -> Json:
+def importer_to_json(facts: ImporterFacts) -> Json:
+    """One piece of evidence that a module is needed."""
     return {
         "importer": facts.importer,
         "file": facts.file,
@@ -110,7 +126,8 @@ def _importer(facts: ImporterFacts) -> Json:
     }
 
 
-def _resource(facts: ResourceFacts) -> Json:
+def resource_to_json(facts: ResourceFacts) -> Json:
+    """A record that is neither code nor a tensor storage."""
     return {
         "record": facts.record,
         "kind": facts.kind.value,
@@ -119,7 +136,8 @@ def _resource(facts: ResourceFacts) -> Json:
     }
 
 
-def _problem(problem: Problem) -> Json:
+def problem_to_json(problem: Problem) -> Json:
+    """Something that stops a package from being written."""
     return {
         "subject": problem.subject,
         "reason": problem.reason.name.lower(),
@@ -130,7 +148,8 @@ def _problem(problem: Problem) -> Json:
     }
 
 
-def _note(note: Note) -> Json:
+def note_to_json(note: Note) -> Json:
+    """A hazard or remark."""
     return {
         "kind": note.kind.value,
         "subject": note.subject,

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
+
+from modpack.report.plaintable import Column, PlainTable
 
 __all__ = ["indented", "relative", "table", "title"]
 
@@ -26,14 +27,11 @@ def title(text: str, colour: str) -> Text:
 
 def indented(content: RenderableType, columns: int) -> RenderableType:
     """A part, some columns to the right."""
+    if isinstance(content, PlainTable):
+        return content.indented(columns)
     return Padding(content, (0, 0, 0, columns), expand=False)
 
 
-def table(*columns: tuple[str, str]) -> Table:
+def table(*columns: tuple[str, str]) -> PlainTable:
     """A table without lines; each column by its style and alignment (``left``, ``right``)."""
-    made = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
-    for style, justify in columns:
-        made.add_column(style=style, justify="right" if justify == "right" else "left")
-    for column in made.columns:
-        column.overflow = "fold"
-    return made
+    return PlainTable([Column(style, justify == "right") for style, justify in columns])

@@ -7,52 +7,31 @@ stated type or an :class:`~modpack.errors.ArchiveError`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
+from modpack.core.environment import RecordedEnvironment
+from modpack.core.environmentjson import environment_from_json
 from modpack.core.plan import Plan
 from modpack.core.planjson import GRAPH_VERSION, Json, plan_from_json
 from modpack.core.trialrecord import TRIAL_VERSION, TrialRecord, trial_from_json
+from modpack.core.usage import NameUse
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
 __all__ = [
-    "Environment",
     "Objects",
-    "Provider",
+    "checking",
+    "environment_of",
+    "read_document",
     "read_environment",
     "read_objects",
     "read_plan",
     "read_trial",
+    "refuse_newer",
 ]
-
-
-@dataclass(frozen=True)
-class Provider:
-    """The distribution that provided an extern module at export."""
-
-    distribution: str
-    version: str
-    editable: bool
-
-
-@dataclass(frozen=True)
-class Environment:
-    """Where a package was made.
-
-    Attributes:
-        python: the Python's version, if recorded; likewise the others.
-        torch: the torch's version.
-        platform: operating system and machine.
-        providers: what provided extern modules, by the first component of their paths.
-    """
-
-    python: str | None
-    torch: str | None
-    platform: str | None
-    providers: Mapping[str, Provider]
 
 
 @dataclass(frozen=True)
@@ -70,37 +49,43 @@ class Objects:
     namespace: str = "private"
 
 
-def read_plan(archive: Archive, verify: RecordVerifier) -> Plan:
+def read_plan(archive: Archive, verify: RecordVerifier | None) -> Plan:
     """The plan that a package was written by.
 
     Raises:
         UnsupportedVersionError: a newer modpack wrote it.
         ArchiveError: the record is missing or damaged.
     """
-    with _checking(archive, layout.GRAPH):
-        document = _document(archive, layout.GRAPH, verify)
-        _refuse_newer(archive, layout.GRAPH, document["version"], GRAPH_VERSION)
+    with checking(archive, layout.GRAPH):
+        document = read_document(archive, layout.GRAPH, verify)
+        refuse_newer(archive, layout.GRAPH, document["version"], GRAPH_VERSION)
         plan = plan_from_json(document)
         _check_types(plan)
         return plan
 
 
-def read_environment(archive: Archive, verify: RecordVerifier) -> Environment:
-    """Where a package was made.
+def read_environment(archive: Archive, verify: RecordVerifier | None) -> RecordedEnvironment:
+    """Where a package of modpack's was made.
 
     Raises:
         ArchiveError: the record is missing or damaged.
     """
-    with _checking(archive, layout.ENVIRONMENT):
-        document = _document(archive, layout.ENVIRONMENT, verify)
-        place = (_optional_text(document.get(key), key) for key in ("platform", "machine"))
-        externs = _mapping(document["externs"], "externs")
-        return Environment(
-            _optional_text(document.get("python"), "python"),
-            _optional_text(document.get("torch"), "torch"),
-            " ".join(part for part in place if part) or None,
-            {root: _provider(_mapping(found, root)) for root, found in externs.items()},
-        )
+    with checking(archive, layout.ENVIRONMENT):
+        return environment_from_json(read_document(archive, layout.ENVIRONMENT, verify))
+
+
+def environment_of(archive: Archive, verify: RecordVerifier | None) -> RecordedEnvironment:
+    """Where a package was made, as far as it says; one of torch.package may tell its Python.
+
+    Raises:
+        ArchiveError: the record is damaged.
+    """
+    if archive.has(layout.ENVIRONMENT):
+        return read_environment(archive, verify)
+    if not archive.has(layout.PYTHON_VERSION):
+        return RecordedEnvironment()
+    version = archive.read(layout.PYTHON_VERSION).decode("utf-8", "replace").strip()
+    return RecordedEnvironment(python=version or None)
 
 
 def read_objects(archive: Archive, verify: RecordVerifier) -> Objects:
@@ -109,8 +94,8 @@ def read_objects(archive: Archive, verify: RecordVerifier) -> Objects:
     Raises:
         ArchiveError: the record is missing or damaged.
     """
-    with _checking(archive, layout.ENTRY):
-        document = _document(archive, layout.ENTRY, verify)
+    with checking(archive, layout.ENTRY):
+        document = read_document(archive, layout.ENTRY, verify)
         pickles = tuple(_pair(each) for each in _list(document["pickles"], "pickles"))
         main = _pair(document["main"]) if document["main"] is not None else None
         namespace = _text(document.get("namespace", "private"), "namespace")
@@ -127,13 +112,18 @@ def read_trial(archive: Archive, verify: RecordVerifier) -> TrialRecord | None:
     """
     if not archive.has(layout.TRIAL):
         return None
-    with _checking(archive, layout.TRIAL):
-        document = _document(archive, layout.TRIAL, verify)
-        _refuse_newer(archive, layout.TRIAL, document["version"], TRIAL_VERSION)
+    with checking(archive, layout.TRIAL):
+        document = read_document(archive, layout.TRIAL, verify)
+        refuse_newer(archive, layout.TRIAL, document["version"], TRIAL_VERSION)
         return trial_from_json(document)
 
 
-def _refuse_newer(archive: Archive, record: str, version: Json, known: int) -> None:
+def refuse_newer(archive: Archive, record: str, version: Json, known: int) -> None:
+    """Refuse a record of a version that is newer than the one that is known.
+
+    Raises:
+        UnsupportedVersionError: it is newer.
+    """
     if isinstance(version, int) and version > known:
         raise UnsupportedVersionError(
             archive.source,
@@ -144,7 +134,8 @@ def _refuse_newer(archive: Archive, record: str, version: Json, known: int) -> N
 
 
 @contextmanager
-def _checking(archive: Archive, record: str) -> Iterator[None]:
+def checking(archive: Archive, record: str) -> Iterator[None]:
+    """Turn what decoding a record raises into an ArchiveError that names it."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as failure:
@@ -153,7 +144,8 @@ def _checking(archive: Archive, record: str) -> Iterator[None]:
         raise ArchiveError(archive.source, reason, record) from failure
 
 
-def _document(archive: Archive, record: str, verify: RecordVerifier) -> dict[str, Json]:
+def read_document(archive: Archive, record: str, verify: RecordVerifier | None) -> dict[str, Json]:
+    """A record that holds a JSON object; call it in :func:`checking`."""
     return _mapping(json.loads(archive.read(record, verify=verify)), "the record")
 
 
@@ -164,6 +156,8 @@ def _check_types(plan: Plan) -> None:
     for edge in plan.graph.edges():
         if edge.line is not None and type(edge.line) is not int:
             raise TypeError(f"the line {edge.line!r} is no number")
+        for name in edge.names:
+            _text(name, "a name that is imported")
     for decision in plan.decisions.values():
         _text(decision.rule.label, "a rule")
         _optional_text(decision.overridden_by, "overridden_by")
@@ -175,18 +169,22 @@ def _check_types(plan: Plan) -> None:
         _text(file.record, "a file")
         _text(file.owner, "a file's owner")
         _text(file.why, "a file's evidence")
+    for use in plan.uses:
+        _check_use(use)
     for distribution in plan.distributions:
         _text(distribution.name, "a distribution's name")
         _text(distribution.version, "a distribution's version")
         _text(distribution.folder, "a distribution's folder")
 
 
-def _provider(found: dict[str, Json]) -> Provider:
-    return Provider(
-        _text(found["distribution"], "distribution"),
-        _text(found["version"], "version"),
-        bool(found.get("editable", False)),
-    )
+def _check_use(use: NameUse) -> None:
+    for text in (use.module, use.name, use.importer, use.scope, *use.via):
+        _text(text, "part of a use")
+    if type(use.line) is not int:
+        raise TypeError(f"the line {use.line!r} is no number")
+    for truth in (use.is_live, use.is_called_later):
+        if type(truth) is not bool:
+            raise TypeError(f"{truth!r} in a use is no truth value")
 
 
 def _pair(value: Json) -> tuple[str, str]:

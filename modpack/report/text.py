@@ -7,7 +7,6 @@ from itertools import groupby
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from modpack.core.actions import Action, Owner
@@ -24,9 +23,10 @@ from modpack.report.facts import (
     ResourceFacts,
 )
 from modpack.report.pieces import indented, relative, table, title
+from modpack.report.plaintable import PlainTable
 from modpack.report.wording import counted, human_size, printable
 
-__all__ = ["package_report", "plan_report", "problems_report"]
+__all__ = ["notes_report", "package_report", "plan_report", "problems_report"]
 
 STYLES = {Action.INTERN: "green", Action.EXTERN: "cyan", Action.MOCK: "yellow", Action.DENY: "red"}
 _SHOWN_PLACES = 2
@@ -39,7 +39,7 @@ def package_report(facts: PackageFacts) -> RenderableType:
     """Everything about a package, in the order in which one wants to know it."""
     return Group(
         _head(facts),
-        *_notes(facts.notes, None),
+        *_notes(facts.notes, None, "--notes"),
         *_modules(facts.modules, None),
         *_hooks(facts.hooks),
         *_resources(facts),
@@ -150,19 +150,30 @@ _ADDED = {
 """How what a trial added is told: for modules by their count."""
 
 
-def _notes(notes: Sequence[Note], folder: Path | None) -> list[RenderableType]:
+def notes_report(facts: PackageFacts) -> RenderableType:
+    """All notes of a package, one by one."""
+    heading = title(counted(len(facts.notes), "note"), "yellow")
+    return Group(heading, *(_note(note, None) for note in facts.notes))
+
+
+def _notes(
+    notes: Sequence[Note], folder: Path | None, option: str = "--json"
+) -> list[RenderableType]:
     if not notes:
         return []
-    parts: list[RenderableType] = ["", title(counted(len(notes), "note"), "yellow")]
     shown = notes_to_show(notes)
-    for note in shown:
-        style = "yellow" if note.kind.is_warning else "dim"
-        place = f"{relative(note.place, folder)}: " if note.place else ""
-        parts.append(indented(Text(printable(place + note.text), style), 2))
+    parts: list[RenderableType] = ["", title(counted(len(notes), "note"), "yellow")]
+    parts += [_note(note, folder) for note in shown]
     if left := len(notes) - len(shown):
-        told = f"{left} more, about modules that are not needed here; --json lists them"
+        told = f"{left} more, about modules that are not needed here; {option} lists them"
         parts.append(indented(Text(told, "dim"), 2))
     return parts
+
+
+def _note(note: Note, folder: Path | None) -> RenderableType:
+    style = "yellow" if note.kind.is_warning else "dim"
+    place = f"{relative(note.place, folder)}: " if note.place else ""
+    return indented(Text(printable(place + note.text), style), 2)
 
 
 def _modules(modules: Sequence[ModuleFacts], folder: Path | None) -> list[RenderableType]:
@@ -208,7 +219,7 @@ def _line(name: str, modules: Sequence[ModuleFacts]) -> Text:
     return Text.assemble(f"{name}: {counted(len(modules), 'module')} ", (f"({shown})", "dim"))
 
 
-def _rows(modules: Sequence[ModuleFacts], width: int, folder: Path | None) -> Table:
+def _rows(modules: Sequence[ModuleFacts], width: int, folder: Path | None) -> PlainTable:
     rows = table(("", "left"), ("", "right"), ("dim", "left"))
     rows.columns[0].min_width = min(width, 40)
     for facts in modules:

@@ -13,7 +13,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from modpack.core.actions import Owner
 from modpack.core.location import Location
@@ -133,6 +132,11 @@ class DistributionIndex:
         entry = next(mine, None)
         return entry.contents if entry is not None else None
 
+    def text_of(self, distribution: Distribution, name: str) -> str:
+        """The text of a file of a distribution's metadata; empty if it has none of that name."""
+        mine = (entry for entry in self._installed if entry.described == distribution)
+        return next((entry.text(name) for entry in mine), "")
+
     def required_closure(self, distribution: Distribution) -> frozenset[str]:
         """The normalised names of all that a distribution requires, directly or not."""
         if distribution.name not in self._closures:
@@ -186,10 +190,18 @@ class DistributionIndex:
         return self._candidates[folder]
 
     def _search(self, module: str, location: Location) -> Distribution | None:
-        files = map(Path, [location.file] if location.file else location.search)
-        claims = ((file, entry) for file in files for entry in self._claiming(file))
-        for place, entry in claims:
-            if entry.lists(module, place) and entry.described is not None:
+        """Who claims a module's file; of a folder without code, whoever claims something in it.
+
+        Such a folder may have parts in several places: it is nobody's as soon as one of them is.
+        """
+        if location.file:
+            return self._claimant(module, Path(location.file), False)
+        owners = [self._claimant(module, Path(each), True) for each in location.search]
+        return None if None in owners else next(iter(owners), None)
+
+    def _claimant(self, module: str, place: Path, is_folder: bool) -> Distribution | None:
+        for entry in self._claiming(place):
+            if entry.lists(module, place, is_folder) and entry.described is not None:
                 return entry.described
         return None
 
@@ -200,15 +212,16 @@ class _Installed:
     def __init__(self, found: importlib_metadata.Distribution) -> None:
         self.found = found
 
-    def lists(self, module: str, file: Path) -> bool:
-        """Whether the distribution claims a file."""
+    def lists(self, module: str, file: Path, is_folder: bool = False) -> bool:
+        """Whether the distribution claims a file, or something in a folder."""
         if self.source_folder is not None:
             return file.is_relative_to(self.source_folder) and not _in_site_packages(file)
         if not file.is_relative_to(self.folder):
             return False
         if not self.record:  # installed by a tool that keeps no record: all it has is a list
             return root_of(module) in self.top_level
-        return f"\n{file.relative_to(self.folder).as_posix()}," in self.record
+        end = "/" if is_folder else ","
+        return f"\n{file.relative_to(self.folder).as_posix()}{end}" in self.record
 
     def may_have(self, file: Path) -> bool:
         """Whether the distribution can claim files in the folder of a file."""
@@ -249,29 +262,32 @@ class _Installed:
 
     @cached_property
     def folder(self) -> Path:
-        return Path(str(self.found.locate_file("")))
+        return Path(str(self.found.locate_file(""))).absolute()
 
     @cached_property
     def record(self) -> str:
-        listed = self._text("RECORD")
+        listed = self.text("RECORD")
         return "\n" + listed if listed else ""
 
     @cached_property
     def top_level(self) -> frozenset[str]:
-        return frozenset(self._text("top_level.txt").split())
+        return frozenset(self.text("top_level.txt").split())
 
     @cached_property
     def source_folder(self) -> Path | None:
         """The folder of an editable install (PEP 610); None for all others."""
+        from urllib.request import url2pathname  # it brings networking along, which is not cheap
+
         try:
-            direct_url = json.loads(self._text("direct_url.json") or "{}")
+            direct_url = json.loads(self.text("direct_url.json") or "{}")
             if not direct_url.get("dir_info", {}).get("editable", False):
                 return None
             return Path(url2pathname(urlsplit(direct_url["url"]).path))
         except (ValueError, KeyError, AttributeError):  # not as PEP 610 has it
             return None
 
-    def _text(self, name: str) -> str:
+    def text(self, name: str) -> str:
+        """The text of a file of its metadata; empty if it cannot be read."""
         try:
             return self.found.read_text(name) or ""
         except (OSError, ValueError):

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from modpack.core.planjson import Json
+from modpack.core.trialrecord import touch_from_json
+from modpack.core.usage import MockTouch
 from modpack.errors import ModpackError
 from modpack.trial.comparing import Difference, difference_from_json
 
@@ -71,6 +73,7 @@ class Verdict:
         operators: the operators that were declared from Python there.
         log: the end of what was written to stdout and stderr.
         seconds: how long it took.
+        touches: what was done with mocked modules.
     """
 
     failure: Failure | None
@@ -80,6 +83,7 @@ class Verdict:
     has_skipped: bool = False
     log: str = ""
     seconds: float = 0.0
+    touches: tuple[MockTouch, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -212,6 +216,7 @@ def _understood(message: dict[str, Any]) -> Verdict:
         tuple((name, by) for name, by in message["refused"]),
         frozenset(message["operators"]),
         bool(message["has_skipped"]),
+        touches=tuple(map(touch_from_json, message["touches"])),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from modpack.core.planjson import Json
+from modpack.core.progress import phase
 from modpack.errors import ExampleError
 from modpack.trial.comparing import Difference, compare
 from modpack.trial.conditions import (
@@ -104,7 +105,8 @@ def record_case(
         ExampleError: the live model itself fails on the example.
     """
     conditions = conditions_now()
-    with preserved_random_states(), _preserved(model, put_back):
+    running = phase("running the live model", is_major=True)
+    with running, preserved_random_states(), _preserved(model, put_back):
         started = time.perf_counter()
         output = _called(model, example, resource)
         seconds = time.perf_counter() - started

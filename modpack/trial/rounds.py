@@ -15,6 +15,7 @@ import torch
 
 from modpack.core.plan import Plan
 from modpack.core.planjson import Json
+from modpack.core.progress import phase
 from modpack.core.trialrecord import TrialRecord, TriedCase
 from modpack.planning.ownership import InstalledOwnership
 from modpack.planning.planner import Planner
@@ -111,16 +112,17 @@ class Trial:
         started = time.monotonic()
         private = self._settle("private")
         if self._passes(private):
-            return self._record("private", time.monotonic() - started)
+            return self._record(private, "private", time.monotonic() - started)
         process = self._settle("process", private) if not _hung(private) else private
         why = explained(private, self._real(private))
         if self._passes(process):
-            return self._record("process", time.monotonic() - started, why_process=str(why))
+            seconds = time.monotonic() - started
+            return self._record(process, "process", seconds, why_process=str(why))
         self._write("private")
         also = (process, self._real(process)) if process is not private else ()
         self.explanation = explained(private, self._real(private), *also)
         seconds = time.monotonic() - started
-        return self._record("private", seconds, failure=self.explanation.text)
+        return self._record(private, "private", seconds, failure=self.explanation.text)
 
     # -- rounds ------------------------------------------------------------------------------
 
@@ -166,7 +168,7 @@ class Trial:
     def _round(self, namespace: str, eagerness: int) -> Verdict:
         self._write(namespace)
         self._rounds += 1
-        with self._bench.previewed() as package:
+        with phase(f"trial run {self._rounds}"), self._bench.previewed() as package:
             job: dict[str, Json] = {
                 "package": package,
                 "namespace": namespace,
@@ -229,6 +231,7 @@ class Trial:
 
     def _record(
         self,
+        verdict: Verdict,
         namespace: str,
         seconds: float,
         why_process: str | None = None,
@@ -248,6 +251,7 @@ class Trial:
             tuple(self._operators),
             platform.python_version(),
             str(torch.__version__),
+            verdict.touches,
         )
 
     def _tried(self, case: Case) -> TriedCase:

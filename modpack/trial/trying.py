@@ -8,11 +8,15 @@ from dataclasses import dataclass, replace
 from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.plan import Plan
+from modpack.core.trialrecord import TrialRecord
+from modpack.core.usage import MockTouch, TouchKind
 from modpack.errors import TrialError
 from modpack.trial.rounds import Trial
 from modpack.trial.saving import write_record
 
 __all__ = ["Tried", "settle_trial"]
+
+_MOST_PLACES = 4
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,32 @@ def settle_trial(trial: Trial, writer: ArchiveWriter, write_anyway: bool) -> Tri
     write_record(writer, layout.TRIAL, record)
     runs = f"{record.rounds} run{'s' if record.rounds != 1 else ''}"
     outcome = f"{'passed' if record.passed else 'failed'}, namespace {record.namespace}, {runs}"
-    told = tuple(_warnings(writer.source, failure, record.operators))
+    told = tuple(_warnings(writer.source, failure, record))
     return Tried(replace(trial.plan, trial=outcome), told)
 
 
-def _warnings(source: str, failure: TrialError | None, operators: Sequence[str]) -> Iterator[str]:
+def _warnings(source: str, failure: TrialError | None, record: TrialRecord) -> Iterator[str]:
     if failure is not None:
         yield str(failure)
-    if operators:
-        yield f"whoever loads {source} must first declare {', '.join(operators)}"
+    else:
+        yield from _swallowed(record.touches)
+    if record.operators:
+        yield f"whoever loads {source} must first declare {', '.join(record.operators)}"
+
+
+def _swallowed(touches: Sequence[MockTouch]) -> Iterator[str]:
+    """What was used of mocked modules although the trial passed: the package hides it."""
+    used: dict[str, list[MockTouch]] = {}
+    for touch in touches:
+        if touch.kind is TouchKind.USED:
+            used.setdefault(touch.module, []).append(touch)
+    for module, listed in used.items():
+        places = dict.fromkeys(
+            f"{t.name} {t.operation}" + (f" at {t.place}" if t.place else "") for t in listed
+        )
+        shown = ", ".join(list(places)[:_MOST_PLACES])
+        more = f" and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
+        yield (
+            f"the trial passed, but the package used the mocked module {module!r} and caught what "
+            f"that raises: {shown}{more}. Remedy: intern or extern {module!r}, or remove the use"
+        )

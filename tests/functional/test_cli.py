@@ -520,7 +520,7 @@ def test_there_are_colours_at_a_terminal(package):
 @pytest.mark.parametrize(
     ("module", "told"),
     [
-        ("clilib.nets", "Did you mean 'clilib/net.py'"),
+        ("clilib.nets", "Did you mean 'clilib.net'"),
         ("torch", "it is extern"),
         ("../etc", "must be a module path"),
     ],

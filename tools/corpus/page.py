@@ -29,7 +29,9 @@ require themselves is there.) `passed` says that
   do that for the original;
 - the loaded model was packaged again, with the same line and `importer=[importer_of(model),
   sys_importer]`, and what a third process loaded from that, where the libraries are missing as
-  well, put out the same.
+  well, put out the same;
+- `modpack audit` of the package found no error, and named as extern the distributions that the
+  files of the extern modules belong to, and no others.
 
 Beside it is torch.package, with rules written for each recipe: the library's modules and the
 recipe's interned, all others extern. There only the library itself is missing when it is loaded,

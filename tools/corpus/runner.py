@@ -112,6 +112,7 @@ class Case:
         theirs = Side()
         if "stubs" in saved:
             self._load_ours(ours, saved)
+            self._audit_ours(ours)
             if beside_torch:
                 self._with_torch_package(theirs, saved["libraries"])
         return Result(self._recipe, saved.get("libraries", []), ours, theirs)
@@ -138,6 +139,11 @@ class Case:
         if again.exists():
             told = self._python(python, "reloading.py", self._folder, again)
             self._report("again.modpack.json", side, told, "load", "again ")
+
+    def _audit_ours(self, side: Side) -> None:
+        if (self._folder / "net.modpack").exists():
+            told = self._python(sys.executable, "auditing.py", self._folder)
+            self._report("audit.json", side, told, "audit")
 
     def _with_torch_package(self, side: Side, libraries: list[str]) -> None:
         told = self._python(sys.executable, "saving.py", self._recipe, self._folder, "--torch")

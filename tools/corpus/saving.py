@@ -77,18 +77,20 @@ def _facts(plan: Any) -> dict[str, Any]:
     decided: dict[str, list[str]] = {}
     for module, decision in sorted(plan.decisions.items()):
         decided.setdefault(decision.action.past, []).append(module)
-    owners = owners_of(_interned_files(plan))
+    owners = owners_of(_files(plan, "interned"))
     return {
         "modules": decided,
         "interned": sorted(owners),
+        "extern": sorted(owners_of(_files(plan, "externed"))),
         "hidden": sorted(owners - foundation()),
         "notes": [str(note) for note in plan.warnings()],
     }
 
 
-def _interned_files(plan: Any) -> Iterator[Path]:
+def _files(plan: Any, decided: str) -> Iterator[Path]:
+    """The files of all modules with a decision; folders without code have none."""
     for decision in plan.decisions.values():
-        if decision.action.past == "interned" and decision.location is not None:
+        if decision.action.past == decided and decision.location is not None:
             yield from map(Path, filter(None, [decision.location.file]))
 
 

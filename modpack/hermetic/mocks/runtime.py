@@ -9,6 +9,9 @@ decide what may be done with one:
   way. Attribute access and a place in an annotation are tolerated always.
 * What needs a real value (truth, length, arithmetic, ...) raises `MockedModuleUsed`, a
   NotImplementedError, always: stopping is better than going on with a wrong value.
+
+What packaged code does with stand-ins is kept in `touches`, for the trial run that a package is
+written with: code may well swallow the exception.
 """
 
 from __future__ import annotations
@@ -20,7 +23,13 @@ import typing
 from abc import ABCMeta
 from types import FrameType
 
-__all__ = ["MockedModuleUsed", "MockedObject", "mocked_module"]
+__all__ = ["MockedModuleUsed", "MockedObject", "mocked_module", "touches"]
+
+touches: dict[tuple[str, str, str, str, str, int], None] = {}
+"""What was done by now, in order: the mocked module, what was done with it (``loaded``,
+``named``, ``used``), then the name, the operation, the file and the line, as far as they apply."""
+
+_MOST_TOUCHES = 10000
 
 
 class MockedModuleUsed(NotImplementedError):
@@ -64,6 +73,7 @@ class _Origin(typing.NamedTuple):
         return self._replace(name=self.name + suffix)
 
     def used(self, operation: str) -> MockedModuleUsed:
+        _note("used", self, operation)
         return MockedModuleUsed(*self, operation)
 
 
@@ -72,7 +82,34 @@ def mocked_module(module: str, rule: str, chain: tuple[str, ...]) -> MockedObjec
 
     Args: as in `MockedModuleUsed`; names are those of export, without any prefix given at load.
     """
-    return MockedObject(_Origin(module, module, rule, tuple(chain) or (module,)))
+    origin = _Origin(module, module, rule, tuple(chain) or (module,))
+    touches.setdefault((module, "loaded", "", "", "", 0))
+    return MockedObject(origin)
+
+
+def _note(kind: str, origin: _Origin, operation: str = "") -> None:
+    """Keep what packaged code does with a stand-in, and where."""
+    if len(touches) >= _MOST_TOUCHES:
+        return
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_packaged(frame):
+        frame = frame.f_back
+    if frame is not None:
+        place = (frame.f_code.co_filename, frame.f_lineno)
+    elif kind == "used":
+        place = ("", 0)
+    else:  # somebody outside looked through what there is
+        return
+    if kind == "named":
+        place = ("", 0)  # once is enough
+    touches.setdefault((origin.module, kind, origin.name, operation, *place))
+
+
+def _is_packaged(frame: FrameType) -> bool:
+    """Whether the frame runs code of this package that is not that of its stand-ins."""
+    names = frame.f_globals
+    is_stand_in = isinstance(names.get("_STAND_IN"), MockedObject)
+    return _is_ours(frame) and names is not globals() and not is_stand_in
 
 
 # --- when ---------------------------------------------------------------------------------
@@ -169,7 +206,9 @@ class MockedObject:
             raise AttributeError(f"{self!r} has no attribute {name!r}")
         known = self.__dict__
         if name not in known:  # setdefault is atomic: all threads see the same object
-            known.setdefault(name, _attribute(self._modpack_origin.child("." + name), name))
+            origin = self._modpack_origin.child("." + name)
+            _note("named", origin)
+            known.setdefault(name, _attribute(origin, name))
         return known[name]
 
     def __call__(self, *args: object, **kwargs: object) -> object:

@@ -9,7 +9,7 @@ from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph
 from modpack.core.plan import Note, Problem
 from modpack.core.usage import MockRisk, MockTouch, NameUse
-from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts
+from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, ResourceFacts
 
 __all__ = ["AuditFacts", "DistributionFacts", "Finding", "MockFacts", "Severity"]
 
@@ -108,6 +108,7 @@ class AuditFacts:
         notes: what was remarked when it was planned.
         graph: who imports whom.
         environment: where it was made; None if that is not recorded.
+        files: the files that come with the code.
     """
 
     subject: str
@@ -120,3 +121,4 @@ class AuditFacts:
     notes: tuple[Note, ...] = ()
     graph: DependencyGraph = field(default_factory=DependencyGraph)
     environment: RecordedEnvironment | None = None
+    files: tuple[ResourceFacts, ...] = ()

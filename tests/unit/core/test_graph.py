@@ -86,3 +86,16 @@ def test_long_circles_are_searched_to_their_end(size):
     assert len(graph.shortest_path(f"n{size - 1}")) == size
     assert len(graph.between("n5", "n4")) == size
     assert len(graph.reached()) == size
+
+
+def test_the_distance_to_a_node_counts_the_steps_that_can_run():
+    graph = graph_of("a b", "b c", "a x type-checking", "x c", "c a")
+    assert graph.distances_to("c") == {"c": 0, "b": 1, "x": 1, "a": 2}
+    assert graph.distances_to("unknown") == {}
+
+
+def test_a_node_depends_on_what_code_that_can_run_imports():
+    graph = graph_of("a b", "a c type-checking")
+    assert graph.depends("a", "b")
+    assert not graph.depends("a", "c") and not graph.depends("b", "a")
+    assert not graph.depends("a", "unknown") and not graph.depends("unknown", "a")

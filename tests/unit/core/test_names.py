@@ -9,6 +9,7 @@ from modpack.core.names import (
     require_module_name,
     resource_record,
     root_of,
+    similar_modules,
 )
 
 
@@ -58,3 +59,16 @@ def test_a_resource_lies_in_the_folder_of_its_package():
 def test_a_resource_stays_inside_its_package(resource):
     with pytest.raises(ValueError, match="resource"):
         resource_record("a", resource)
+
+
+def test_a_module_path_is_known_again_when_it_is_nearly_right():
+    known = ["shop", "shop.till", "shop.tools", "other.till", "numpy"]
+    assert similar_modules("shop.til", known)[0] == "shop.till"
+    assert similar_modules("till", known) == ["shop.till", "other.till"]
+    assert similar_modules("shop.tools.Hammer.swing", known)[-1] == "shop.tools"
+    assert similar_modules("entirely_different", known) == []
+
+
+def test_among_many_module_paths_those_beside_it_are_compared():
+    known = [f"big.part{n}.module{m}" for n in range(100) for m in range(100)]
+    assert similar_modules("big.part77.modul42", known)[0] == "big.part77.module42"

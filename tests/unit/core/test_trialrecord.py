@@ -7,6 +7,7 @@ import json
 import pytest
 
 from modpack.core.trialrecord import Addition, TrialRecord, TriedCase, trial_from_json
+from modpack.core.usage import MockTouch, TouchKind
 
 RECORD = TrialRecord(
     False,
@@ -22,6 +23,10 @@ RECORD = TrialRecord(
     ("shop::sell(Tensor x) -> Tensor",),
     "3.11.7",
     "2.13.0",
+    (
+        MockTouch("tracker", TouchKind.LOADED),
+        MockTouch("tracker", TouchKind.USED, "tracker.log", "was called", "shop/net.py:3"),
+    ),
 )
 
 
@@ -37,3 +42,27 @@ def test_a_damaged_field_is_noticed_or_harmless(key):
         return
     with pytest.raises((TypeError, ValueError, KeyError)):
         trial_from_json(document)
+
+
+def test_a_record_of_an_older_version_does_not_tell_what_was_done_with_mocks():
+    document = RECORD.to_json()
+    del document["touches"]
+    found = trial_from_json(document)
+    assert not found.tells_touches
+    assert found.touches == ()
+    assert "touches" not in found.to_json()
+
+
+@pytest.mark.parametrize(
+    "touch",
+    [
+        3,
+        {},
+        {"module": "m", "kind": "burnt", "name": "", "operation": "", "place": None},
+        {"module": 3, "kind": "used", "name": "", "operation": "", "place": None},
+        {"module": "m", "kind": "used", "name": "", "operation": "", "place": 3},
+    ],
+)
+def test_a_damaged_touch_is_noticed(touch):
+    with pytest.raises((TypeError, ValueError, KeyError)):
+        trial_from_json({**RECORD.to_json(), "touches": [touch]})

@@ -919,3 +919,58 @@ def test_two_archives_of_torch_package_do_not_share_their_import_time(
     vars(bridge)["other"] = PackageImporter(path).import_module("net")
     with refused("lib.norm was called, "):
         PackageImporter(path).import_module("runs")
+
+
+# --- what was done --------------------------------------------------------------------------
+
+
+def touched(net: types.ModuleType) -> list[tuple[str, ...]]:
+    """What packaged code did, without files: module, kind, name, operation, line."""
+    runtime = sys.modules[f"{net.__name__.rpartition('.')[0]}.{RUNTIME_MODULE}"]
+    return [(*each[:4], each[5]) for each in runtime.touches]
+
+
+SWALLOWS = """
+    import lib
+
+    level = lib.level
+
+    def use():
+        try:
+            lib.log(1)
+        except NotImplementedError:
+            pass
+"""
+
+
+def test_what_packaged_code_does_with_stand_ins_is_kept_even_if_it_swallows_the_error(
+    load: Load,
+) -> None:
+    net = load(SWALLOWS)
+    assert touched(net) == [("lib", "loaded", "", "", 0), ("lib", "named", "lib.level", "", 0)]
+    net.use()
+    net.use()
+    assert touched(net)[2:] == [
+        ("lib", "named", "lib.log", "", 0),
+        ("lib", "used", "lib.log", "was called", 8),
+    ]
+
+
+def test_what_is_used_is_kept_with_the_file_of_the_packaged_code(load: Load) -> None:
+    net = load(SWALLOWS)
+    net.use()
+    runtime = sys.modules[f"{net.__name__.rpartition('.')[0]}.{RUNTIME_MODULE}"]
+    (file,) = {each[4] for each in runtime.touches if each[1] == "used"}
+    assert file == net.__file__
+
+
+def test_names_that_somebody_outside_looks_up_are_not_kept(load: Load) -> None:
+    net = load(SWALLOWS)
+    assert hasattr(net.lib, "another")
+    assert not [each for each in touched(net) if each[2] == "lib.another"]
+
+
+def test_no_more_is_kept_than_a_limit(load: Load) -> None:
+    net = load("import lib\n\ndef use():\n    return [getattr(lib, f'x{n}') for n in range(20000)]")
+    net.use()
+    assert len(touched(net)) == 10000

@@ -64,6 +64,24 @@ def test_a_loose_file_beside_it_belongs_to_nobody(site, install, tmp_path):
     assert index.owner("fakepkg", None) is Owner.LOCAL
 
 
+def test_a_folder_without_code_belongs_to_who_has_something_in_it(site, install, tmp_path):
+    install("north", "1.0", ("shared/north/__init__.py",))
+    install("south", "2.0", ("shared/south/__init__.py",))
+    install("apart", "1.0", ("sharedmore/__init__.py",))
+    index = DistributionIndex()
+
+    def folder(*places: Path) -> Location:
+        return Location("shared", CodeKind.NAMESPACE, None, True, tuple(map(str, places)))
+
+    found = index.distribution_of("shared", folder(site / "shared"))
+    assert found is not None and found.name in ("north", "south")
+    assert index.owner("shared", folder(site / "shared")) is Owner.INSTALLED
+    # A part of it that is somebody's own makes the whole of it their own.
+    (tmp_path / "own" / "shared").mkdir(parents=True)
+    both = folder(site / "shared", tmp_path / "own" / "shared")
+    assert index.owner("shared", both) is Owner.LOCAL
+
+
 def test_a_listed_name_that_only_begins_alike_is_another_file(site, install):
     install("fakedist", "1.5", ("fakepkg.pyi",))
     assert DistributionIndex().distribution_of("fakepkg", at(site / "fakepkg.py")) is None

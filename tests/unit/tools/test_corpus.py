@@ -130,3 +130,31 @@ def test_the_page_tells_of_failures_without_the_folders_of_a_machine(tool):
     text = page.rendered([runner.Result("net", ["lib"], good, bad)])
     assert "1 models: 1 passed with modpack" in text
     assert "- `net`: load: `OSError: no file 'thing.json'`" in text
+
+
+def test_an_audit_with_an_error_is_a_failing_step(tool):
+    auditing = tool("auditing")
+    error = {"severity": "error", "code": "mock-called", "text": "lib.go was called"}
+    note = {"severity": "note", "code": "no-trial", "text": "it was not tried"}
+    auditing.require_no_errors({"findings": [note]}, 0)
+    with pytest.raises(auditing.AuditError, match=r"mock-called: lib\.go was called"):
+        auditing.require_no_errors({"findings": [note, error]}, 1)
+    with pytest.raises(auditing.AuditError, match="exit status 1"):
+        auditing.require_no_errors({"findings": []}, 1)
+
+
+def test_the_externs_of_an_audit_are_the_owners_of_the_extern_modules_and_no_others(tool):
+    auditing = tool("auditing")
+    audit = {
+        "distributions": [
+            {"name": "Needed_One", "extern": 3},
+            {"name": "held", "extern": 0},
+            {"name": "torch", "extern": 9},
+        ]
+    }
+    told = auditing.externs(audit)
+    auditing.compare(told, ["needed-one"], {"torch"})
+    with pytest.raises(auditing.AuditError, match="not told: other"):
+        auditing.compare(told, ["needed-one", "other"], {"torch"})
+    with pytest.raises(auditing.AuditError, match="not needed: needed-one"):
+        auditing.compare(told, [], {"torch"})

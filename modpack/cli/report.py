@@ -1,0 +1,148 @@
+"""``modpack report``: the audit of a package as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from modpack.cli._completion import complete_file
+from modpack.cli._console import write
+from modpack.cli._failures import failing_clearly
+from modpack.cli._progress import working
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modpack.core.planjson import Json
+    from modpack.report.auditing.facts import AuditFacts
+
+__all__ = ["report_command"]
+
+
+_HELP = """\
+Write the audit of a package as one HTML page.
+
+FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
+in it is run or unpickled. The page has the graph of the modules, each with its source and the
+imports that lead to it; the mocks with their risks, the hooks, the environment beside the
+present one, the sizes. It is a single file that asks no network for anything.
+
+This needs an extra: pip install 'modpack[report]'
+
+\b
+Examples:
+  modpack report model.modpack
+  modpack report model.modpack -o audit.html --force
+"""
+
+
+@click.command(
+    "report", help=_HELP, epilog="Exit status: 0 if the page was written, 2 if it could not be."
+)
+@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Where to write the page.  [default: the package's name with .html, in this folder]",
+)
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option(
+    "--sources/--no-sources",
+    default=True,
+    help="Whether the page has the packaged sources.  [default: sources]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Tell what was written as JSON.")
+def report_command(
+    file: str, output: str | None, force: bool, sources: bool, as_json: bool
+) -> None:
+    """Write the audit of a package as one HTML page."""
+    with failing_clearly(as_json):
+        page = Path(output if output is not None else _default_name(file))
+        _check(file, page, force)
+        with working(f"Reading {file}"):
+            audit, text = _made(file, sources)
+        _write(page, text)
+        if as_json:
+            _tell_json(page, audit, text)
+        else:
+            click.echo(f"Wrote {page}", err=True)
+
+
+def _default_name(file: str) -> str:
+    name = Path(file).resolve().name
+    return f"{name.removesuffix('.modpack')}.html"
+
+
+def _check(file: str, page: Path, force: bool) -> None:
+    """Refuse what cannot be written, or would destroy something, before any work is done."""
+    if not page.parent.is_dir():
+        raise click.UsageError(f"there is no folder {page.parent}: make it, or name another")
+    if page.is_dir():
+        raise click.UsageError(f"{page} is a folder: name a file with --output")
+    if page.exists() and Path(file).exists() and page.samefile(file):
+        raise click.UsageError(f"--output is {file} itself: name another file")
+    if page.is_file() and not force:
+        raise click.UsageError(
+            f"{page} is there already: --force replaces it, --output names another"
+        )
+
+
+def _made(file: str, with_sources: bool) -> tuple[AuditFacts, str]:
+    render = _renderer()
+    from modpack.report.auditing.auditing import audit_package
+    from modpack.report.html.sources import read_sources
+    from modpack.report.requirements import requirements_of
+
+    audit = audit_package(file)
+    sources = read_sources(file, audit.modules) if with_sources else None
+    return audit, render(audit, sources, requirements_of(file).comparison)
+
+
+def _renderer() -> Callable[..., str]:
+    from modpack.errors import ModpackError
+
+    try:
+        from modpack.report.html.page import html_report
+    except ImportError as failure:
+        if (failure.name or "").partition(".")[0] not in ("jinja2", "markupsafe"):
+            raise
+        raise ModpackError(
+            f"modpack report needs jinja2 3.1 or newer ({failure}). "
+            "Remedy: pip install 'modpack[report]'"
+        ) from failure
+    return html_report
+
+
+def _write(page: Path, text: str) -> None:
+    """Write a file so that under its name there is never a part of it; devices just get it."""
+    from modpack.archive.sinks import open_sink
+
+    if page.exists() and not page.is_file():
+        page.write_bytes(text.encode())
+        return
+    sink = open_sink(page)
+    try:
+        sink.write(text.encode())
+        sink.publish()
+    finally:
+        sink.discard()
+
+
+def _tell_json(page: Path, audit: AuditFacts, text: str) -> None:
+    from collections import Counter
+
+    from modpack.report.as_json import SCHEMA, dumps
+
+    found = Counter(finding.severity.value for finding in audit.findings)
+    document: dict[str, Json] = {
+        "schema": SCHEMA,
+        "file": audit.subject,
+        "page": str(page),
+        "size_bytes": len(text.encode()),
+        "modules": len(audit.modules),
+        "findings": {severity: found[severity] for severity in ("error", "warning", "note")},
+    }
+    write(dumps(document))

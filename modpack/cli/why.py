@@ -1,0 +1,87 @@
+"""``modpack why``: how a module got into a package, from the package's own evidence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from modpack.cli._completion import complete_file, complete_module
+from modpack.cli._console import show, write
+from modpack.cli._failures import failing_clearly
+
+if TYPE_CHECKING:
+    from modpack.archive.base import Archive
+    from modpack.core.plan import Plan
+    from modpack.report.chains import Why
+
+__all__ = ["why_command"]
+
+
+_HELP = """\
+Tell why a module is in a package, or is not.
+
+Shows what was decided about MODULE, by which rule, and the shortest chains of imports that lead to
+it from the saved objects, each step with its place. FILE is a package, or the folder of an
+unzipped one; modpack's or torch.package's. Nothing in it is run or unpickled.
+
+\b
+Examples:
+  modpack why model.modpack wandb
+  modpack why model.modpack numpy.linalg --all
+  modpack why model.modpack wandb --json | jq '.chains[0].steps[] | [.file, .line]'
+"""
+
+
+@click.command(
+    "why",
+    help=_HELP,
+    epilog="Exit status: 0 if the package tells of MODULE, 2 if it does not or cannot be read.",
+)
+@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@click.argument("module", metavar="MODULE", shell_complete=complete_module)
+@click.option("--all", "every_chain", is_flag=True, help="Show all chains, the shortest first.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> None:
+    """Tell why a module is in a package, or is not."""
+    with failing_clearly(as_json):
+        found = _look(file, module, every_chain)
+        if as_json:
+            from modpack.report.as_json import dumps
+            from modpack.report.why_as_json import why_document
+
+            write(dumps(why_document(file, found, every_chain)))
+        else:
+            from modpack.report.why_as_text import why_report
+
+            show(why_report(found, every_chain))
+
+
+def _look(file: str, module: str, every_chain: bool) -> Why:
+    from modpack.archive.reader import open_archive
+    from modpack.report.chains import why
+    from modpack.report.evidence import mentions, read_evidence, read_provider, with_stand_ins
+
+    with open_archive(file) as archive:
+        plan = read_evidence(archive, with_uses=False)
+        if not mentions(plan, module):
+            plan = with_stand_ins(archive, plan)
+        if not mentions(plan, module):
+            raise _unknown(archive, plan, module)
+        provider = read_provider(archive, plan, module)
+    return why(plan, module, every_chain=every_chain, provider=provider)
+
+
+def _unknown(archive: Archive, plan: Plan, module: str) -> Exception:
+    from modpack.core.names import similar_modules
+    from modpack.errors import ModpackError
+    from modpack.report.evidence import mentions
+    from modpack.report.wording import printable
+
+    known = {*plan.decisions, *plan.graph.nodes()}
+    near = similar_modules(module, sorted(name for name in known if mentions(plan, name)))
+    hint = f". Did you mean {' or '.join(map(printable, near))}?" if near else ""
+    return ModpackError(
+        f"{archive.source} says nothing of a module {module!r}: it does not hold it, and nothing "
+        f"in it imports it{hint}"
+    )

@@ -1,0 +1,199 @@
+"""The named tensors of saved objects, as a package records them. Readable without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from modpack.core.planjson import Json
+
+__all__ = [
+    "ITEM_BYTES",
+    "TENSORS_VERSION",
+    "TensorFacts",
+    "TensorKind",
+    "tensors_from_json",
+    "tensors_to_json",
+]
+
+TENSORS_VERSION: Final = 1
+"""Raise it when a reader of the old version would misunderstand what is written."""
+
+ITEM_BYTES: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("bool", "uint8", "int8", "quint8", "qint8"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
+    **dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
+    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float32", "complex32", "qint32"), 4),
+    **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
+    "complex128": 16,
+}
+"""Bytes of one element, by torch's name for its type; of those that are known here."""
+
+_MOST_DIMENSIONS: Final = 64
+_MOST: Final = 2**63
+
+
+class TensorKind(str, Enum):
+    """What a tensor is to the object that holds it."""
+
+    PARAMETER = "parameter"
+    """A parameter of a module."""
+    BUFFER = "buffer"
+    """A buffer of a module."""
+    STATE = "state"
+    """What an optimizer keeps for a parameter."""
+    VALUE = "value"
+    """A tensor in a container or an attribute."""
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """One tensor of a saved object, under one of its names.
+
+    Attributes:
+        name: the path that leads to it, as a state dict has it (``layer1.0.weight``). A tensor
+            with several names is listed under each.
+        kind: what it is.
+        dtype: its element type, as torch calls it (``float32``).
+        shape: its sizes; None where it has none yet (a lazy parameter) or more than one.
+        requires_grad: whether gradients are computed for it.
+        is_persistent: for a buffer, whether it is in the state dict.
+        device: where it was when it was saved.
+        storage: the key of the storage that holds its elements; None if no record of the
+            package does so plainly.
+        offset: elements of that storage before its first one.
+        stride: how many elements of the storage lie between neighbours, by dimension.
+        form: how its elements are to be understood, where the storage, type, shape and stride do
+            not say it all: ``quantized``, ``conjugated``, ``negated``, ``subclass``; without a
+            storage ``sparse``, ``nested``, ``lazy``, ``meta``, ``wrapper``. Mostly empty.
+    """
+
+    name: str
+    kind: TensorKind
+    dtype: str
+    shape: tuple[int, ...] | None = None
+    requires_grad: bool = False
+    is_persistent: bool = True
+    device: str = "cpu"
+    storage: str | None = None
+    offset: int = 0
+    stride: tuple[int, ...] = ()
+    form: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many elements it has."""
+        number = 1
+        for size in self.shape or ():
+            number *= size
+        return 0 if self.shape is None else number
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Bytes of its elements; None if its type or its shape is not known."""
+        item = ITEM_BYTES.get(self.dtype)
+        return None if item is None or self.shape is None else item * self.count
+
+    @property
+    def span(self) -> int:
+        """Elements of the storage from its first one to its last one; 0 without a storage."""
+        if self.count == 0 or self.storage is None:
+            return 0
+        steps = zip(self.shape or (), self.stride, strict=True)
+        return 1 + sum((size - 1) * step for size, step in steps)
+
+
+def tensors_to_json(tensors: Mapping[str, Sequence[TensorFacts]]) -> dict[str, Json]:
+    """What a package records: the tensors of each saved object, by the object's record."""
+    resources: dict[str, Json] = {
+        record: [_tensor(tensor) for tensor in of_one] for record, of_one in tensors.items()
+    }
+    return {"version": TENSORS_VERSION, "resources": resources}
+
+
+def tensors_from_json(record: Mapping[str, Json]) -> dict[str, tuple[TensorFacts, ...]]:
+    """Read back what :func:`tensors_to_json` made.
+
+    Raises:
+        KeyError, TypeError, ValueError: it made something else.
+    """
+    resources = record["resources"]
+    if not isinstance(resources, dict):
+        raise TypeError("'resources' is no object")
+    return {name: tuple(_read(name, tensors)) for name, tensors in resources.items()}
+
+
+def _tensor(tensor: TensorFacts) -> Json:
+    entry: dict[str, Json] = {
+        "name": tensor.name,
+        "kind": tensor.kind.value,
+        "dtype": tensor.dtype,
+        "shape": None if tensor.shape is None else list(tensor.shape),
+        "requires_grad": tensor.requires_grad,
+    }
+    if not tensor.is_persistent:
+        entry["persistent"] = False
+    if tensor.device != "cpu":
+        entry["device"] = tensor.device
+    if tensor.storage is not None:
+        entry["storage"] = tensor.storage
+        entry["offset"] = tensor.offset
+        entry["stride"] = list(tensor.stride)
+    if tensor.form:
+        entry["form"] = tensor.form
+    return entry
+
+
+def _read(resource: str, tensors: Json) -> Iterator[TensorFacts]:
+    if not isinstance(tensors, list):
+        raise TypeError(f"the tensors of {resource!r} are no list")
+    for entry in tensors:
+        if not isinstance(entry, dict):
+            raise TypeError(f"a tensor of {resource!r} is no object")
+        yield _read_tensor(entry)
+
+
+def _read_tensor(entry: Mapping[str, Json]) -> TensorFacts:
+    shape = None if entry["shape"] is None else _numbers(entry["shape"], "a shape")
+    stored = entry.get("storage")
+    tensor = TensorFacts(
+        name=_text(entry["name"], "a name"),
+        kind=TensorKind(entry["kind"]),
+        dtype=_text(entry["dtype"], "a dtype"),
+        shape=shape,
+        requires_grad=_truth(entry["requires_grad"], "requires_grad"),
+        is_persistent=_truth(entry.get("persistent", True), "persistent"),
+        device=_text(entry.get("device", "cpu"), "a device"),
+        storage=None if stored is None else _text(stored, "a storage"),
+        offset=_numbers([entry["offset"]], "an offset")[0] if stored is not None else 0,
+        stride=_numbers(entry["stride"], "a stride") if stored is not None else (),
+        form=_text(entry.get("form", ""), "a form"),
+    )
+    if stored is not None and (shape is None or len(shape) != len(tensor.stride)):
+        raise ValueError(f"the shape and the stride of {tensor.name!r} do not go together")
+    if tensor.count >= _MOST or tensor.offset + tensor.span >= _MOST:
+        raise ValueError(f"{tensor.name!r} is too large for any machine")
+    return tensor
+
+
+def _text(value: Json, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is no text")
+    return value
+
+
+def _truth(value: Json, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} is neither true nor false")
+    return value
+
+
+def _numbers(value: Json, what: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
+        raise TypeError(f"{what} is no list of sizes")
+    if not all(type(each) is int and 0 <= each < _MOST for each in value):
+        raise ValueError(f"{what} has something that is no number from 0")
+    return tuple(each for each in value if isinstance(each, int))

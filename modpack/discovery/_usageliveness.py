@@ -1,0 +1,294 @@
+"""Whether anything in a package can call a function, judged by names.
+
+A function is dead only if nothing that can run mentions its name. Whatever cannot be told counts
+as a call: code outside the package, decorators, names that are put together at run time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from modpack.core.names import root_of
+from modpack.discovery._usagebases import BaseFinder
+from modpack.discovery._usagetable import ModuleTable, NameScope, Unit
+
+__all__ = ["Liveness"]
+
+_PLAIN_HOMES = frozenset({"abc", "typing", "enum", "collections", "builtins", "dataclasses"})
+"""Modules whose classes call no method of a derived class but those with names like __this__."""
+_QUIET_ROOTS = frozenset({"torch", *_PLAIN_HOMES})
+"""Packages whose classes keep no list of the classes that are derived from them."""
+_TOP_LEVEL_BEFORE = rb"^(?!def |class |async )[\w@][^\n#]*\b"
+_COMPUTED_NAME = re.compile(rb"""["'](\w*[A-Za-z]_)(?:\{|%|["']\s*[+%])""")
+_MOST_SEARCHED = 2_000_000_000
+"""How much text is searched, and parsed, before everything else counts as live."""
+_MOST_PARSED = 4_000_000
+
+Read = Callable[[str], ModuleTable | None]
+"""Gives the table of a module; None if it cannot be parsed."""
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A question: is this live?
+
+    Attributes:
+        module: where a function or a class is; empty for a name.
+        name: its qualified name, or the name that something mentions.
+        is_class: whether it is a class.
+        is_made: whether it is a function without regard to its decorators.
+    """
+
+    module: str
+    name: str
+    is_class: bool = False
+    is_made: bool = False
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What decides a question.
+
+    Attributes:
+        is_live: the answer, if nothing else is needed.
+        all_of: questions that must all be answered with yes ...
+        one_of: ... and of these at least one, if there are any.
+    """
+
+    is_live: bool = False
+    all_of: tuple[_Node, ...] = ()
+    one_of: tuple[_Node, ...] = ()
+
+
+@dataclass
+class _Search:
+    """How much was done for the answers."""
+
+    searched: int = 0
+    parsed: int = 0
+    parsed_modules: set[str] = field(default_factory=set)
+
+
+class Liveness:
+    """Answers for the functions of one package.
+
+    Args:
+        sources: all interned modules, as for :func:`.find_uses`.
+        mocked: the mocked modules.
+        read: parses a module, once.
+        entry_names: module and qualified name of what saved objects name; with an empty name, all
+            of a module.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, tuple[bytes, bool]],
+        mocked: Collection[str],
+        read: Read,
+        entry_names: Collection[tuple[str, str]],
+    ) -> None:
+        self._sources = sources
+        self._read = read
+        self._bases = BaseFinder(read, sources, mocked)
+        self._entries = frozenset(entry_names)
+        self._answers: dict[_Node, _Answer] = {}
+        self._live: set[_Node] = set()
+        self._done = _Search()
+        self._size = sum(len(source) for source, _ in sources.values())
+        self._computed: frozenset[str] | None = None
+        self._entry_classes: frozenset[NameScope] | None = None
+
+    def is_live(self, module: str, unit: str) -> bool:
+        """Whether anything can call a function; code that is in no function always runs."""
+        table = self._read(module)
+        if not unit or table is None or unit not in table.units:
+            return True
+        return self._is_so(_Node(module, unit))
+
+    def is_called_later(self, module: str, name: str) -> bool:
+        """Whether anything can call what a mock decorates, or what derives from a mocked class.
+
+        Args:
+            module: where it is.
+            name: its qualified name. Calls of a class that the package itself makes are uses of
+                their own: only saved objects matter here.
+        """
+        table = self._read(module)
+        body = table.classes.get(name) if table is not None else None
+        if body is not None:
+            return self._is_entry(module, name) or body in self._classes_of_entries()
+        is_known = table is not None and name in table.units
+        return is_known and self._is_so(_Node(module, name, is_made=True))
+
+    def _is_so(self, root: _Node) -> bool:
+        while root not in self._live:
+            waiting = self._open_questions(root)
+            if not waiting:
+                return False
+            for node in waiting:
+                if self._is_too_much():
+                    return True
+                self._answers[node] = self._answer(node)
+            self._conclude()
+        return True
+
+    def _open_questions(self, root: _Node) -> list[_Node]:
+        """The questions behind one that were not asked yet; none of them matters if it is empty."""
+        found, seen, waiting = [], {root}, [root]
+        while waiting:
+            node = waiting.pop()
+            answer = self._answers.get(node)
+            if answer is None:
+                found.append(node)
+                continue
+            for other in (*answer.all_of, *answer.one_of):
+                if other not in seen and other not in self._live:
+                    seen.add(other)
+                    waiting.append(other)
+        return found
+
+    def _conclude(self) -> None:
+        """Mark as live what follows from the answers by now, and nothing else."""
+        news = True
+        while news:
+            news = False
+            for node, answer in self._answers.items():
+                if node not in self._live and self._follows(answer):
+                    self._live.add(node)
+                    news = True
+
+    def _follows(self, answer: _Answer) -> bool:
+        if answer.is_live:
+            return True
+        if not (answer.all_of or answer.one_of) or not self._live.issuperset(answer.all_of):
+            return False
+        return not answer.one_of or not self._live.isdisjoint(answer.one_of)
+
+    def _is_too_much(self) -> bool:
+        return self._done.searched > _MOST_SEARCHED or self._done.parsed > _MOST_PARSED
+
+    # -- single questions --------------------------------------------------------------------
+
+    def _answer(self, node: _Node) -> _Answer:
+        if not node.module:
+            return self._mentioned(node.name)
+        table = self._read(node.module)
+        if table is None:
+            return _Answer(is_live=True)
+        if node.is_class:
+            return self._of_class(node, table.classes[node.name])
+        return self._of_unit(node, table.units[node.name])
+
+    def _of_unit(self, node: _Node, unit: Unit) -> _Answer:
+        named = () if self._is_called_from_outside(node, unit) else (_Node("", unit.name),)
+        if unit.body is None:
+            return _Answer(is_live=not named, one_of=named)
+        return _Answer(all_of=(_class_node(unit.body),), one_of=named)
+
+    def _is_called_from_outside(self, node: _Node, unit: Unit) -> bool:
+        if (
+            self._is_handed_on(node, unit)
+            or _is_dunder(unit.name)
+            or self._is_entry(node.module, node.name)
+        ):
+            return True
+        if unit.body is None:
+            return False
+        if unit.body in self._classes_of_entries():
+            return True
+        outside = self._bases.bases_of(unit.body).outside
+        return any(root_of(name) not in _PLAIN_HOMES for name in outside)
+
+    def _is_handed_on(self, node: _Node, unit: Unit) -> bool:
+        """Whether a decorator may give the function to somebody who calls it."""
+        return unit.is_decorated and not node.is_made
+
+    def _of_class(self, node: _Node, body: NameScope) -> _Answer:
+        statement = body.definition
+        bases = self._bases.bases_of(body)
+        is_known_outside = (
+            self._is_entry(node.module, node.name)
+            or body in self._classes_of_entries()
+            or bool(statement is not None and (statement.decorator_list or statement.keywords))
+            or any(root_of(name) not in _QUIET_ROOTS for name in bases.outside)
+            or any("__init_subclass__" in base.bindings for base in bases.inside)
+        )
+        if is_known_outside:
+            return _Answer(is_live=True)
+        return _Answer(one_of=(_Node("", node.name.rpartition(".")[2]),))
+
+    def _mentioned(self, name: str) -> _Answer:
+        """Whether code that is live mentions a name."""
+        if self._is_computed(name) or self._is_plainly_mentioned(name):
+            return _Answer(is_live=True)
+        places: list[_Node] = []
+        for module, unit in self._find_mentions(name):
+            place = _Node(module, unit)
+            if not unit or place in self._live:
+                return _Answer(is_live=True)
+            places.append(place)
+        return _Answer(one_of=tuple(places))
+
+    def _is_plainly_mentioned(self, name: str) -> bool:
+        """Whether a statement of some module's top level says it, for all that its text shows."""
+        text = name.encode()
+        pattern = _TOP_LEVEL_BEFORE + re.escape(text) + rb"\b"
+        mentioned = re.compile(pattern, re.MULTILINE)
+        self._done.searched += self._size
+        return any(
+            text in source and mentioned.search(source) for source, _ in self._sources.values()
+        )
+
+    def _find_mentions(self, name: str) -> Iterator[tuple[str, str]]:
+        """The functions that mention a name, by module; an empty one is a module's own code."""
+        text = name.encode()
+        for module, (source, _) in self._sources.items():
+            if text not in source:
+                continue
+            table = self._read(module)
+            if module not in self._done.parsed_modules:
+                self._done.parsed_modules.add(module)
+                self._done.parsed += len(source)
+            if table is not None:
+                yield from ((module, unit) for unit in sorted(table.mentions.get(name, ())))
+            if self._is_too_much():
+                yield module, ""
+
+    def _is_computed(self, name: str) -> bool:
+        """Whether a name may be put together at run time: ``getattr(self, f"visit_{kind}")``."""
+        if self._computed is None:
+            texts = (source for source, _ in self._sources.values() if b"getattr" in source)
+            found = {each.decode() for text in texts for each in _COMPUTED_NAME.findall(text)}
+            self._computed = frozenset(found)
+        return any(name.startswith(beginning) for beginning in self._computed)
+
+    # -- what saved objects name -------------------------------------------------------------
+
+    def _is_entry(self, module: str, qualname: str) -> bool:
+        if (module, "") in self._entries:
+            return True
+        parts = qualname.split(".")
+        beginnings = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+        return any((module, beginning) in self._entries for beginning in beginnings)
+
+    def _classes_of_entries(self) -> frozenset[NameScope]:
+        """The classes of saved objects, and those that they derive from."""
+        if self._entry_classes is None:
+            found: set[NameScope] = set()
+            for module, name in self._entries:
+                table = self._read(module) if module in self._sources else None
+                body = table.classes.get(name) if table is not None else None
+                if body is not None:
+                    found.update((body, *self._bases.bases_of(body).inside))
+            self._entry_classes = frozenset(found)
+        return self._entry_classes
+
+
+def _class_node(body: NameScope) -> _Node:
+    return _Node(body.module, body.label, is_class=True)
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")

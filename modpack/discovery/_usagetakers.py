@@ -1,0 +1,86 @@
+"""Which modules may take a name from another one, judged by their imports and their texts."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
+
+from modpack.core.graph import DependencyGraph
+from modpack.core.imports import ImportKind
+from modpack.core.names import root_of
+
+__all__ = ["Takers"]
+
+_NO_IMPORTS = (ImportKind.PARENT, ImportKind.TYPE_CHECKING, ImportKind.PICKLE)
+
+
+class Takers:
+    """Answers for one package, without parsing anything.
+
+    Args:
+        sources: all interned modules, as for :func:`.find_uses`.
+        graph: who imports whom.
+    """
+
+    def __init__(self, sources: Mapping[str, tuple[bytes, bool]], graph: DependencyGraph) -> None:
+        self._sources = sources
+        self._importers: dict[str, dict[str, set[str]]] = defaultdict(dict)
+        self._near: dict[str, dict[str, None]] = defaultdict(dict)
+        for module in sources:
+            self._near[root_of(module)][module] = None
+        for edge in graph.edges():
+            if edge.kind not in _NO_IMPORTS and edge.importer in sources:
+                names = self._importers[edge.imported].setdefault(edge.importer, set())
+                names.update(edge.names or [""])  # an empty name is the module itself
+                self._near[root_of(edge.imported)][edge.importer] = None
+
+    def of_mock(self, module: str) -> Iterator[str]:
+        """The modules that may have a mocked module, or something of it."""
+        yield from self._importers.get(module, ())
+        yield from (each for each in self._who_write_path(module))
+
+    def of_name(self, module: str, name: str) -> Iterator[str]:
+        """The modules that may take a name from a module."""
+        last = module.rpartition(".")[2]
+        for importer, names in self._importers.get(module, {}).items():
+            has_module = "" in names and (
+                self._takes(importer, name) or self._hands_on(importer, last)
+            )
+            if has_module or name in names or "*" in names:
+                yield importer
+        yield from (each for each in self._who_write_path(module) if self._takes(each, name))
+
+    def that_write(self, modules: Iterable[str], names: Collection[str]) -> Iterator[str]:
+        """Those of some modules that take one of several names from something."""
+        return (each for each in modules if any(self._takes(each, name) for name in names))
+
+    def _takes(self, module: str, name: str) -> bool:
+        """Whether a module takes an attribute of that name from anything."""
+        source = self._sources[module][0]
+        return name.encode() in source and _taking(name).search(source) is not None
+
+    def _hands_on(self, module: str, name: str) -> bool:
+        """Whether a module that has another one as a name lets others have it."""
+        if any(name in names for names in self._importers.get(module, {}).values()):
+            return True
+        source = self._sources[module][0]
+        return b" as " in source and _renaming(name).search(source) is not None
+
+    def _who_write_path(self, module: str) -> Iterator[str]:
+        """Those who may write ``package.module``, without an import of just that."""
+        head, _, last = module.rpartition(".")
+        near = self._near.get(root_of(module), ()) if head else ()
+        return (each for each in near if self._takes(each, last))
+
+
+@lru_cache(maxsize=4096)
+def _taking(name: str) -> re.Pattern[bytes]:
+    """``.name``, or a text for getattr."""
+    return re.compile(rb"""(?:\.\s*|["'])""" + re.escape(name.encode()) + rb"\b")
+
+
+@lru_cache(maxsize=4096)
+def _renaming(name: str) -> re.Pattern[bytes]:
+    return re.compile(rb"\b" + re.escape(name.encode()) + rb"\s+as\b")

@@ -1,0 +1,194 @@
+"""The named tensors of a saved object: what they are, and which record holds their elements.
+
+Nothing is copied, and no code of the object's runs: neither ``state_dict`` and its hooks, nor
+properties, nor what a subclass of Tensor makes of torch's functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from modpack.core.tensors import TensorFacts, TensorKind
+
+__all__ = ["named_tensors"]
+
+_MOST_PATHS: Final = 1000
+"""So many paths to one module are followed: shared modules in shared modules multiply."""
+_CONTAINERS: Final = (dict, list, tuple)
+_PLAIN: Final = (str, bytes, int, float, type(None))
+
+_Found = tuple[str, TensorKind, torch.Tensor, bool]
+"""A tensor's name, what it is, the tensor, and whether it is in the state dict."""
+
+
+def named_tensors(
+    obj: object,
+    extras: Mapping[str, object],
+    key_of: Callable[[torch.UntypedStorage], str | None],
+) -> tuple[TensorFacts, ...]:
+    """The tensors of an object that has just been saved.
+
+    Of a module these are the parameters and buffers, under all of their names. In containers, and
+    in attributes that pickle saves as they are, modules and tensors are looked for; of the latter
+    those are listed that were stored.
+
+    Args:
+        obj: the object.
+        extras: what was saved along with it, by name.
+        key_of: the key under which a storage was stored with it; None if it was not.
+    """
+    walk = _Walk()
+    found = [*walk.of("", obj), *(each for name, x in extras.items() for each in walk.of(name, x))]
+    with torch._C.DisableTorchFunctionSubclass():
+        described = [_described(*each, key_of) for each in found]
+    is_own = (TensorKind.PARAMETER, TensorKind.BUFFER)
+    return tuple(t for t in described if t.kind in is_own or t.storage is not None)
+
+
+class _Walk:
+    """Finds tensors, each container once, each module by all of its paths."""
+
+    def __init__(self) -> None:
+        self._entered: set[int] = set()
+        self._paths: dict[int, int] = {}
+
+    def of(self, path: str, root: object) -> Iterator[_Found]:
+        todo: list[tuple[str, Any]] = [(path, root)]
+        while todo:
+            path, each = todo.pop()
+            if isinstance(each, torch.Tensor):
+                yield path, TensorKind.VALUE, each, True
+            elif isinstance(each, torch.nn.Module):
+                yield from self._of_module(path, each)
+            elif isinstance(each, torch.optim.Optimizer):
+                yield from _of_optimizer(path, each)
+            elif not isinstance(each, _PLAIN) and id(each) not in self._entered:
+                self._entered.add(id(each))
+                inside = [(_below(path, name), part) for name, part in _parts(each)]
+                todo.extend(reversed(inside))
+
+    def _of_module(self, path: str, root: torch.nn.Module) -> Iterator[_Found]:
+        todo: list[tuple[str, torch.nn.Module, tuple[int, ...]]] = [(path, root, ())]
+        while todo:
+            path, module, above = todo.pop()
+            while isinstance(module, DistributedDataParallel):
+                module = module.module  # of which only what is inside is saved
+            followed = self._paths[id(module)] = self._paths.get(id(module), 0) + 1
+            if id(module) in above or followed > _MOST_PATHS:
+                continue
+            if isinstance(module, torch.jit.ScriptModule):
+                yield from _of_script_module(path, module)
+                continue
+            yield from _own_tensors(path, module)
+            children = [(n, child) for n, child in _table(module, "_modules") if child is not None]
+            inner = (*above, id(module))
+            todo.extend((_below(path, name), child, inner) for name, child in reversed(children))
+
+
+def _own_tensors(path: str, module: torch.nn.Module) -> Iterator[_Found]:
+    for name, tensor in _table(module, "_parameters"):
+        if isinstance(tensor, torch.Tensor):
+            yield _below(path, name), TensorKind.PARAMETER, tensor, True
+    temporary = vars(module).get("_non_persistent_buffers_set", ())
+    for name, tensor in _table(module, "_buffers"):
+        if isinstance(tensor, torch.Tensor):
+            yield _below(path, name), TensorKind.BUFFER, tensor, name not in temporary
+
+
+def _table(module: torch.nn.Module, name: str) -> Iterable[tuple[str, Any]]:
+    """A table of a module; empty in one whose ``__init__`` has never run."""
+    return list(vars(module).get(name, {}).items())
+
+
+def _of_script_module(path: str, module: torch.jit.ScriptModule) -> Iterator[_Found]:
+    """The tensors of a compiled module, whose tables are not in Python."""
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        yield _below(path, name), TensorKind.PARAMETER, parameter, True
+    for name, buffer in module.named_buffers(remove_duplicate=False):
+        yield _below(path, name), TensorKind.BUFFER, buffer, True
+
+
+def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Found]:
+    """What an optimizer keeps, with the parameters numbered as in its state dict."""
+    groups: Any = vars(optimizer).get("param_groups", ())
+    kept: Any = vars(optimizer).get("state", {})
+    for number, parameter in enumerate(p for group in groups for p in group["params"]):
+        state = kept.get(parameter)
+        for name, value in state.items() if isinstance(state, dict) else ():
+            if isinstance(value, torch.Tensor):
+                yield _below(path, f"state.{number}.{name}"), TensorKind.STATE, value, True
+
+
+def _parts(obj: object) -> Iterable[tuple[str, Any]]:
+    """What is in a container, or in the attributes of an object that pickle saves as they are."""
+    if isinstance(obj, dict):
+        return [(str(k), v) for k, v in dict.items(obj) if isinstance(k, (str, int))]
+    if isinstance(obj, (list, tuple)):
+        return [(str(number), value) for number, value in enumerate(obj)]
+    return list(vars(obj).items()) if _is_saved_by_attributes(type(obj)) else ()
+
+
+def _is_saved_by_attributes(kind: type) -> bool:
+    if issubclass(kind, type) or not kind.__dictoffset__:
+        return False
+    own = ("__reduce_ex__", "__reduce__", "__getstate__")
+    return all(getattr(kind, name, None) is getattr(object, name, None) for name in own)
+
+
+def _described(
+    name: str,
+    kind: TensorKind,
+    tensor: torch.Tensor,
+    is_persistent: bool,
+    key_of: Callable[[torch.UntypedStorage], str | None],
+) -> TensorFacts:
+    dtype, device = str(tensor.dtype).removeprefix("torch."), str(tensor.device)
+    grad, form = tensor.requires_grad, _form(tensor)
+    shape = None if form in _WITHOUT_SHAPE else _shape(tensor)
+    key = None if form in _WITHOUT_STORAGE else key_of(tensor.untyped_storage())
+    if key is None:
+        return TensorFacts(name, kind, dtype, shape, grad, is_persistent, device, form=form)
+    offset, stride = int(tensor.storage_offset()), tuple(tensor.stride())
+    where = key, offset, stride
+    return TensorFacts(name, kind, dtype, shape, grad, is_persistent, device, *where, form)
+
+
+_WITHOUT_SHAPE: Final = frozenset({"lazy", "nested"})
+_WITHOUT_STORAGE: Final = _WITHOUT_SHAPE | {"wrapper", "sparse", "meta"}
+_ORDINARY: Final = (torch.Tensor, torch.nn.Parameter)
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    try:
+        return tuple(map(int, tensor.shape))
+    except (RuntimeError, TypeError, AttributeError):  # a subclass may compute its own, or fail
+        return None
+
+
+def _form(tensor: torch.Tensor) -> str:
+    """How the elements are to be understood, where the storage alone does not say it."""
+    if torch.nn.parameter.is_lazy(tensor):
+        return "lazy"
+    if tensor.is_nested:
+        return "nested"
+    if tensor.is_meta:
+        return "meta"
+    if tensor.layout is not torch.strided:
+        return "sparse"
+    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+        return "wrapper"  # only its class knows where its elements are
+    if tensor.is_quantized:
+        return "quantized"
+    if tensor.is_conj():
+        return "conjugated"
+    if tensor.is_neg():
+        return "negated"
+    return "" if type(tensor) in _ORDINARY else "subclass"
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

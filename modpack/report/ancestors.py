@@ -1,0 +1,252 @@
+"""Evidence from the archives of ``torch.package``, which record no graph: read off their contents.
+
+Which modules they hold, mock and extern is recorded. Who imports whom is read from the sources,
+what saved objects need from their pickles, as text and opcodes: nothing is run or unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from modpack.archive import layout
+from modpack.archive.base import Archive
+from modpack.core.actions import Action
+from modpack.core.globs import GlobGroup
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.imports import ImportKind, ImportStatement, ModuleScan
+from modpack.core.location import CodeKind, Location
+from modpack.core.names import parents
+from modpack.core.plan import Decision, Note, NoteKind, Plan
+from modpack.core.rules import UNRECORDED, Origin, Rule
+from modpack.discovery.pickles import FlawKind, PickleFlaw, PickleScan, scan_pickle
+from modpack.discovery.source import scan_source
+
+__all__ = ["reconstructed_plan", "recorded_modules"]
+
+_STAND_INS: Final = "_mock.py"
+"""The record that torch.package's stand-ins import."""
+_STAND_INS_MODULE: Final = "_mock"
+_STAND_INS_IMPORT: Final = b"from _mock import MockedObject"
+_ANYTHING: Final = GlobGroup("**")
+_PICKLE_STARTS: Final = tuple(bytes((0x80, protocol)) for protocol in (2, 3, 4, 5))
+_FINE: Final = frozenset({FlawKind.TRAILING, FlawKind.NESTED, FlawKind.BUFFER})
+"""Flaws that leave it clear what a pickle names."""
+
+
+@dataclass(frozen=True)
+class RecordedModule:
+    """A module that an archive of torch.package has a record of.
+
+    Attributes:
+        module: its path.
+        record: its source, or its stand-in.
+        action: what happened to it.
+        is_package: whether it can have submodules.
+    """
+
+    module: str
+    record: str
+    action: Action
+    is_package: bool
+
+
+def recorded_modules(archive: Archive) -> Iterator[RecordedModule]:
+    """The modules that an archive of torch.package holds, as they stand in it.
+
+    Raises:
+        ArchiveError: a record is damaged.
+    """
+    for record in archive.names():
+        if record.endswith(".py") and not layout.is_internal(record):
+            action = Action.MOCK if _is_stand_in(archive, record) else Action.INTERN
+            path = record.removesuffix(".py")
+            is_package = path.endswith("/__init__")
+            module = path.removesuffix("/__init__").replace("/", ".")
+            yield RecordedModule(module, record, action, is_package)
+
+
+def reconstructed_plan(archive: Archive) -> Plan:
+    """What can be known of how an archive of torch.package came to be.
+
+    The rules of its decisions are :data:`.UNRECORDED`. Chains begin at the saved objects, and at
+    modules that nothing leads to from there: somebody saved those by name.
+
+    Args:
+        archive: an archive without a manifest.
+
+    Raises:
+        ArchiveError: a record is damaged.
+    """
+    return _Reconstruction(archive).plan()
+
+
+def _is_stand_in(archive: Archive, record: str) -> bool:
+    if record == _STAND_INS or not archive.has(_STAND_INS):
+        return False
+    return archive.read(record).startswith(_STAND_INS_IMPORT)
+
+
+class _Reconstruction:
+    """Reads one archive."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._graph = DependencyGraph()
+        self._notes: list[Note] = []
+        found = list(recorded_modules(archive))
+        # Of a module and a package of the same name, Python imports the package.
+        found.sort(key=lambda each: each.is_package)
+        self._held = {each.module: each for each in found}
+        self._decisions = dict(self._decide())
+        self._scans = dict(self._scan())
+
+    def plan(self) -> Plan:
+        for record in self._archive.names():
+            self._add_pickle(record)
+        for module, scan in self._scans.items():
+            self._add_imports(module, scan)
+            self._add_notes(module, scan)
+        for module, decision in self._decisions.items():
+            self._add_parents(module)
+            if decision.action is Action.MOCK:
+                self._graph.add_edge(Edge(module, _STAND_INS_MODULE, ImportKind.REQUIRED, 1))
+        self._mark_what_was_saved()
+        return Plan(self._decisions, notes=tuple(self._notes), graph=self._graph)
+
+    def _decide(self) -> Iterator[tuple[str, Decision]]:
+        for module in _lines(self._archive, layout.EXTERN_MODULES):
+            yield module, _decision(module, Action.EXTERN)
+        for module, held in self._held.items():
+            is_source = held.action is Action.INTERN
+            location = Location(module, CodeKind.SOURCE, held.record, held.is_package)
+            yield module, _decision(module, held.action, location if is_source else None)
+            for folder in parents(module):
+                if folder not in self._held:  # it becomes an empty package
+                    location = Location(folder, CodeKind.NAMESPACE, None, True)
+                    yield folder, _decision(folder, Action.INTERN, location)
+
+    def _scan(self) -> Iterator[tuple[str, ModuleScan]]:
+        for module, held in self._held.items():
+            if held.action is Action.INTERN:
+                source = self._archive.read(held.record)
+                yield module, scan_source(source, module, held.is_package)
+
+    # -- pickles -----------------------------------------------------------------------------
+
+    def _add_pickle(self, record: str) -> None:
+        if layout.is_internal(record) or record.endswith(".py"):
+            return
+        is_named_so = record.endswith(".pkl")
+        if not is_named_so and not self._looks_pickled(record):
+            return
+        scan = scan_pickle(self._archive.read(record))
+        flaw = next((flaw for flaw in scan.flaws if flaw.kind not in _FINE), None)
+        if flaw is not None and not is_named_so:
+            return  # something else that begins like a pickle
+        if flaw is not None:
+            self._notes.append(_unread_pickle(record, flaw))
+        self._add_object(record, scan)
+
+    def _looks_pickled(self, record: str) -> bool:
+        start = next(iter(self._archive.chunks(record)), b"")
+        return bytes(start[:2]) in _PICKLE_STARTS
+
+    def _add_object(self, record: str, scan: PickleScan) -> None:
+        node = f"<{record}>"
+        self._graph.mark_root(node)
+        names: dict[str, dict[str, None]] = {}
+        for each in scan.names:
+            names.setdefault(each.module, {})[each.name] = None
+        for module, taken in names.items():
+            self._graph.add_edge(Edge(node, module, ImportKind.PICKLE, None, tuple(taken)))
+
+    # -- sources -----------------------------------------------------------------------------
+
+    def _add_imports(self, module: str, scan: ModuleScan) -> None:
+        for statement in scan.imports:
+            kind, line = statement.kind, statement.line
+            self._graph.add_edge(Edge(module, statement.module, kind, line, statement.names))
+            for name in self._submodules(statement) if kind.is_dependency else ():
+                self._graph.add_edge(Edge(module, f"{statement.module}.{name}", kind, line))
+
+    def _submodules(self, statement: ImportStatement) -> list[str]:
+        """Those names of ``from package import names`` that are modules, not attributes."""
+        package = self._scans.get(statement.module, ModuleScan())
+        names = statement.names
+        if names == ("*",):
+            names = package.exported or ()
+        return [
+            name
+            for name in names
+            if f"{statement.module}.{name}" in self._decisions and name not in package.bound
+        ]
+
+    def _add_parents(self, module: str) -> None:
+        self._graph.add_node(module)
+        child = module
+        for parent in parents(module):
+            if parent in self._decisions:
+                self._graph.add_edge(Edge(child, parent, ImportKind.PARENT))
+                child = parent
+
+    def _add_notes(self, module: str, scan: ModuleScan) -> None:
+        record = self._held[module].record
+        if scan.failure is not None:
+            line = "" if scan.failure.line is None else f":{scan.failure.line}"
+            text = f"what {module} imports is not known: it is no Python, {scan.failure.reason}"
+            self._notes.append(Note(NoteKind.SOURCE_UNREADABLE, module, text, f"{record}{line}"))
+        for unreadable in scan.unreadable:
+            text = f"what {unreadable.call} imports is known at run time only"
+            place = f"{record}:{unreadable.line}"
+            self._notes.append(Note(NoteKind.DYNAMIC_IMPORT, module, text, place))
+        for statement in scan.imports:
+            decision = self._decisions.get(statement.module)
+            is_mock = decision is not None and decision.action is Action.MOCK
+            if is_mock and statement.names == ("*",) and statement.kind.is_dependency:
+                place = f"{record}:{statement.line}"
+                self._notes.append(_star_of_mock(module, statement.module, place))
+
+    # -- where chains begin ------------------------------------------------------------------
+
+    def _mark_what_was_saved(self) -> None:
+        """Mark the interned modules that nothing leads to, those first that nobody imports."""
+        reached = set(self._graph.reached())
+        left = sorted(module for module in self._scans if module not in reached)
+        for module in sorted(left, key=self._has_importer):
+            if module not in reached:
+                self._graph.mark_root(module)
+                self._reach(module, reached)
+
+    def _has_importer(self, module: str) -> bool:
+        return any(self._graph.depends(i, module) for i in self._graph.predecessors(module))
+
+    def _reach(self, module: str, reached: set[str]) -> None:
+        todo = [module]
+        while todo:
+            node = todo.pop()
+            if node not in reached:
+                reached.add(node)
+                todo += [f for f in self._graph.successors(node) if self._graph.depends(node, f)]
+
+
+def _decision(module: str, action: Action, location: Location | None = None) -> Decision:
+    rule = Rule(action, _ANYTHING, origin=Origin.SAVED, label=UNRECORDED)
+    return Decision(module, action, rule, location)
+
+
+def _unread_pickle(record: str, flaw: PickleFlaw) -> Note:
+    text = f"what {record} needs is not known entirely: {flaw.text} (byte {flaw.position})"
+    return Note(NoteKind.PICKLE_UNREADABLE, f"<{record}>", text, record)
+
+
+def _star_of_mock(importer: str, mocked: str, place: str) -> Note:
+    text = f"{importer} takes * from {mocked}, which is mocked: a stand-in has no names to give"
+    return Note(NoteKind.STAR_IMPORT_OF_MOCK, mocked, text, place)
+
+
+def _lines(archive: Archive, record: str) -> list[str]:
+    if not archive.has(record):
+        return []
+    return [line for line in archive.read(record).decode("utf-8", "replace").split("\n") if line]

@@ -1,0 +1,213 @@
+"""Audits for people: problems and risks first, then mocks, then modules, then totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from modpack.core.actions import Action, Owner
+from modpack.core.names import root_of
+from modpack.core.plan import NoteKind
+from modpack.report.auditing.facts import AuditFacts, Finding, Severity
+from modpack.report.auditing.gates import Verdict
+from modpack.report.auditing.mocktext import mocks_part
+from modpack.report.facts import ModuleFacts
+from modpack.report.pieces import indented, relative, table, title
+from modpack.report.plaintable import PlainTable
+from modpack.report.text import STYLES, problems_report
+from modpack.report.wording import counted, human_size, printable
+
+__all__ = ["audit_report"]
+
+_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
+_TELL_THEMSELVES = frozenset(kind.value for kind in NoteKind)
+"""Findings whose text says what to do."""
+_MOST_OF_A_NOTE = 4
+_SHOWN_ROOTS = 8
+_SHOWN_SUBJECTS = 6
+
+
+def audit_report(audit: AuditFacts, verdict: Verdict, folder: Path | None = None) -> RenderableType:
+    """Everything about an audit, in the order in which one wants to know it.
+
+    Args:
+        audit: what was found.
+        verdict: what becomes of it.
+        folder: files below it are shown relative to it.
+    """
+    return Group(
+        _head(audit),
+        *_problems(audit, folder),
+        *_findings(audit.findings, folder),
+        *mocks_part(audit, folder),
+        *_modules(audit.modules),
+        "",
+        _totals(audit),
+        *_verdict(verdict),
+    )
+
+
+def _head(audit: AuditFacts) -> RenderableType:
+    subject = Text(printable(audit.subject), "bold")
+    if audit.package is None:
+        return Text.assemble(subject, ("  a plan: nothing is written", "dim"))
+    package = audit.package
+    origin = [
+        package.format,
+        f"Python {package.python}" if package.python else None,
+        f"torch {package.torch}" if package.torch else None,
+        package.platform,
+    ]
+    made = printable(", ".join(filter(None, origin)))
+    return Text.assemble(subject, f"  {human_size(package.size_bytes)}  ", (made, "dim"))
+
+
+def _problems(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
+    if audit.problems:
+        yield ""
+        yield problems_report(audit.problems, True, folder)
+
+
+def _findings(findings: Sequence[Finding], folder: Path | None) -> Iterator[RenderableType]:
+    """Findings by severity, those of a code together, with what to do about them."""
+    for severity in Severity:
+        chosen = [each for each in findings if each.severity is severity]
+        if not chosen:
+            continue
+        yield ""
+        yield title(counted(len(chosen), severity.value), _COLOURS[severity])
+        for code in dict.fromkeys(each.code for each in chosen):
+            of_code = [each for each in chosen if each.code == code]
+            yield indented(Text(code, "bold"), 2)
+            yield from _of_one_code(of_code, severity, folder)
+
+
+def _of_one_code(
+    findings: Sequence[Finding], severity: Severity, folder: Path | None
+) -> Iterator[RenderableType]:
+    is_short = severity is Severity.NOTE and len(findings) > _MOST_OF_A_NOTE
+    shown = findings[: _MOST_OF_A_NOTE if is_short else None]
+    for each in shown:
+        place = f"{relative(each.place, folder)}: " if each.place else ""
+        yield indented(Text(printable(place + each.text)), 4)
+    if left := len(findings) - len(shown):
+        yield indented(Text(f"{left} more; --json lists them", "dim"), 4)
+    if findings[0].remedy and findings[0].code not in _TELL_THEMSELVES:
+        yield indented(Text(f"-> {findings[0].remedy}", "dim"), 4)
+
+
+def _modules(modules: Sequence[ModuleFacts]) -> Iterator[RenderableType]:
+    for action in (Action.INTERN, Action.EXTERN, Action.DENY):
+        chosen = [facts for facts in modules if facts.action is action]
+        if chosen:
+            yield ""
+            yield title(_sum(action.past, chosen), STYLES[action])
+            for label, members in _groups(chosen):
+                yield from _group(label, members)
+
+
+def _groups(modules: Sequence[ModuleFacts]) -> list[tuple[str, list[ModuleFacts]]]:
+    """Modules by what they belong to; what comes with Python last, what is nobody's first."""
+    groups: dict[tuple[int, str], list[ModuleFacts]] = {}
+    for facts in modules:
+        groups.setdefault(_belongs_to(facts), []).append(facts)
+    return [(label, groups[order, label]) for order, label in sorted(groups)]
+
+
+def _belongs_to(facts: ModuleFacts) -> tuple[int, str]:
+    if facts.provided_by is Owner.STDLIB:
+        return 2, "the standard library"
+    if facts.distribution is not None:
+        return 1, facts.requirement or facts.distribution
+    return 0, "of no known distribution"
+
+
+def _group(label: str, members: Sequence[ModuleFacts]) -> Iterator[RenderableType]:
+    """A distribution: its licence, why its modules are where they are, and each of them."""
+    is_foreign = members[0].provided_by in (Owner.STDLIB, Owner.RUNTIME)
+    told = filter(None, (_licence(members[0]), _sum("", members)))
+    head = Text.assemble((printable(label), "bold"), "  ", "  ".join(told))
+    if is_foreign:
+        head.append(f"  ({_roots(members)})", "dim")
+        yield indented(head, 2)
+        return
+    rules = list(dict.fromkeys(facts.why for facts in members))
+    if len(rules) == 1:
+        head.append(f"  {printable(rules[0])}", "dim")
+    yield indented(head, 2)
+    yield indented(_rows(members, len(rules) > 1), 4)
+
+
+def _licence(facts: ModuleFacts) -> str:
+    if facts.distribution is None and facts.licence is None:
+        return ""
+    editable = ", an editable install" if facts.editable else ""
+    return printable(facts.licence or "licence unknown") + editable
+
+
+def _rows(members: Sequence[ModuleFacts], with_rules: bool) -> PlainTable:
+    rows = table(("", "left"), ("", "right"), ("dim", "left"))
+    for facts in members:
+        size = human_size(facts.size_bytes) if facts.size_bytes is not None else ""
+        why = printable(facts.why) if with_rules else ""
+        rows.add_row(printable(facts.module), size, why)
+    return rows
+
+
+def _sum(what: str, modules: Sequence[ModuleFacts]) -> str:
+    size = sum(facts.size_bytes or 0 for facts in modules)
+    text = counted(len(modules), "module") + (f", {human_size(size)}" if size else "")
+    return f"{what}: {text}" if what else text
+
+
+def _roots(modules: Sequence[ModuleFacts]) -> str:
+    return _some([root_of(facts.module) for facts in modules], _SHOWN_ROOTS)
+
+
+def _some(names: Iterable[str], most: int) -> str:
+    distinct = list(dict.fromkeys(map(printable, names)))
+    return ", ".join(distinct[:most]) + (", ..." if len(distinct) > most else "")
+
+
+def _totals(audit: AuditFacts) -> RenderableType:
+    counts = [
+        f"{number} {action.past}"
+        for action in Action
+        if (number := sum(facts.action is action for facts in audit.modules))
+    ]
+    found = [
+        counted(number, severity.value)
+        for severity in Severity
+        if (number := sum(each.severity is severity for each in audit.findings))
+    ]
+    parts = [
+        f"{counted(len(audit.modules), 'module')} ({', '.join(counts) or 'none'})",
+        counted(len(audit.distributions), "distribution"),
+        ", ".join(found) or "nothing found",
+    ]
+    if audit.package is not None:
+        storages = audit.package.storages
+        size = human_size(storages.size_bytes)
+        parts.insert(2, f"{size} in {counted(storages.count, 'tensor storage')}")
+    return Text("; ".join(parts))
+
+
+def _verdict(verdict: Verdict) -> Iterator[RenderableType]:
+    for gate, findings in verdict.fired:
+        subjects = _some((each.subject for each in findings), _SHOWN_SUBJECTS)
+        text = f"--fail-on {printable(gate.text)}: {counted(len(findings), 'finding')}"
+        yield Text.assemble((text, "bold red"), f" ({subjects})")
+        if gate.licence is not None:
+            yield from (indented(Text(printable(each.text)), 2) for each in findings)
+    if verdict.passed:
+        yield Text("passed", "bold green")
+        return
+    reasons = [
+        counted(verdict.problems, "problem") if verdict.problems else None,
+        counted(len(verdict.errors), "error") if verdict.errors else None,
+        f"{counted(len(verdict.fired), 'gate')} fired" if verdict.fired else None,
+    ]
+    yield Text(f"failed: {', '.join(filter(None, reasons))}", "bold red")

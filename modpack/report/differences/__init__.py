@@ -1,0 +1,1 @@
+"""How two packages differ: read, never run."""

@@ -1,0 +1,223 @@
+"""Whether two tensors have the same elements, told from the records that hold them.
+
+Only what is needed is read, in pieces, and nothing is interpreted: elements are the same if their
+bytes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, TypeAlias
+
+from modpack.archive import layout
+from modpack.archive.base import CHUNK_BYTES
+from modpack.core.tensors import ITEM_BYTES, TensorFacts
+from modpack.report.differences.facts import Values
+from modpack.report.differences.sides import Side, are_same
+
+__all__ = ["ElementComparer"]
+
+_Format: TypeAlias = Literal["B", "H", "I", "Q"]
+_FORMATS: Final[Mapping[int, _Format]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
+
+
+class ElementComparer:
+    """Compares tensors of two packages.
+
+    Args:
+        before: the first package.
+        after: the second.
+    """
+
+    def __init__(self, before: Side, after: Side) -> None:
+        self._before = before
+        self._after = after
+        self._old_storages = _Storages(before)
+        self._new_storages = _Storages(after)
+        self._is_same_order = _byteorder(before) == _byteorder(after)
+        self._known: dict[tuple[object, ...], Values] = {}
+
+    def __enter__(self) -> ElementComparer:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._old_storages.close()
+        self._new_storages.close()
+
+    def compare(self, old: TensorFacts, new: TensorFacts) -> Values:
+        """How the elements of a tensor of the first package compare with one of the second."""
+        if old.storage is None or new.storage is None:
+            return Values.UNKNOWN
+        if (old.dtype, old.shape, old.form) != (new.dtype, new.shape, new.form):
+            return Values.UNKNOWN
+        key = (old.storage, old.offset, old.stride, new.storage, new.offset, new.stride, old.shape)
+        if key not in self._known:
+            self._known[key] = self._compared(old, new)
+        return self._known[key]
+
+    def _compared(self, old: TensorFacts, new: TensorFacts) -> Values:
+        records = _record(old), _record(new)
+        is_same_place = (old.offset, old.stride) == (new.offset, new.stride)
+        item = ITEM_BYTES.get(old.dtype)
+        if old.count == 0:
+            return Values.SAME
+        if not self._is_same_order and item != 1:
+            return Values.UNKNOWN
+        if is_same_place and are_same(self._before, records[0], self._after, records[1]):
+            return Values.SAME
+        if item is None:
+            return Values.UNKNOWN
+        a, b = _Layout.of(old, item), _Layout.of(new, item)
+        if a.steps == b.steps:
+            return self._compared_alike(a.without_repeats(), b.without_repeats(), records)
+        if max(a.span, b.span) < a.count:
+            return Values.UNKNOWN  # elements overlap: so many may be claimed that there is no end
+        return _judged(self._gathered(a, b, records))
+
+    def _compared_alike(self, a: _Layout, b: _Layout, records: tuple[str, str]) -> Values:
+        """Two tensors whose elements lie in the same order."""
+        if self._fill_their_storages(a, b, records):
+            return Values.DIFFERENT
+        if a.is_dense:
+            return _judged(self._same_range(a, b, records))
+        if a.count <= a.span:
+            return _judged(self._gathered(a, b, records))
+        return Values.SAME if self._same_range(a, b, records) else Values.UNKNOWN
+
+    def _fill_their_storages(self, a: _Layout, b: _Layout, records: tuple[str, str]) -> bool:
+        """Whether the digests of the storages, which differ, are those of the elements."""
+        sizes = self._before.archive.size(records[0]), self._after.archive.size(records[1])
+        return a.is_whole(sizes[0]) and b.is_whole(sizes[1])
+
+    def _same_range(self, a: _Layout, b: _Layout, records: tuple[str, str]) -> bool:
+        length = a.span * a.item
+        for at in range(0, length, CHUNK_BYTES):
+            part = min(CHUNK_BYTES, length - at)
+            old = self._old_storages.read(records[0], a.offset * a.item + at, part)
+            if old != self._new_storages.read(records[1], b.offset * b.item + at, part):
+                return False
+        return True
+
+    def _gathered(self, a: _Layout, b: _Layout, records: tuple[str, str]) -> bool:
+        old = self._old_storages.read(records[0], a.offset * a.item, a.span * a.item)
+        new = self._new_storages.read(records[1], b.offset * b.item, b.span * b.item)
+        return all(x == y for x, y in zip(a.rows(old), b.rows(new), strict=True))
+
+
+class _Layout:
+    """Where the elements of a tensor lie in its storage, in units that a machine has.
+
+    Attributes:
+        sizes: the shape without dimensions of one.
+        steps: the strides of those.
+        item: bytes of a unit.
+        offset: units before the first one.
+    """
+
+    def __init__(self, sizes: Sequence[int], steps: Sequence[int], item: int, offset: int) -> None:
+        self.sizes = tuple(sizes)
+        self.steps = tuple(steps)
+        self.item = item
+        self.offset = offset
+
+    @classmethod
+    def of(cls, tensor: TensorFacts, item: int) -> _Layout:
+        """The layout of a tensor; elements of 16 bytes are two units each."""
+        pairs = zip(tensor.shape or (), tensor.stride, strict=True)
+        kept = [(size, step) for size, step in pairs if size != 1]
+        units = max(1, item // 8)
+        if units > 1:
+            kept = [(size, step * units) for size, step in kept] + [(units, 1)]
+        sizes, steps = [size for size, _ in kept], [step for _, step in kept]
+        return cls(sizes, steps, item // units, tensor.offset * units)
+
+    @property
+    def count(self) -> int:
+        """How many units there are, each as often as it is named."""
+        number = 1
+        for size in self.sizes:
+            number *= size
+        return number
+
+    @property
+    def span(self) -> int:
+        """Units from the first one to the last one."""
+        return 1 + sum((s - 1) * step for s, step in zip(self.sizes, self.steps, strict=True))
+
+    def is_whole(self, size_bytes: int) -> bool:
+        """Whether these are all units of a storage of that size, each once."""
+        return self.is_dense and self.offset == 0 and self.span * self.item == size_bytes
+
+    def without_repeats(self) -> _Layout:
+        """The same units, each once: without the dimensions along which nothing changes."""
+        kept = [(n, step) for n, step in zip(self.sizes, self.steps, strict=True) if step]
+        return _Layout([n for n, _ in kept], [step for _, step in kept], self.item, self.offset)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the units fill a range, each once, in whatever order."""
+        expected = 1
+        for step, size in sorted(zip(self.steps, self.sizes, strict=True)):
+            if step != expected:
+                return False
+            expected *= size
+        return True
+
+    def rows(self, content: bytes) -> Iterator[bytes]:
+        """The units in the order of the tensor's indices, those of the last dimension at once."""
+        units = memoryview(content).cast(_FORMATS[self.item])
+        if not self.sizes:
+            yield units.tobytes()
+            return
+        *outer, length = self.sizes
+        *outer_steps, step = self.steps
+        for index in product(*map(range, outer)):
+            start = sum(i * s for i, s in zip(index, outer_steps, strict=True))
+            if step == 0:
+                yield units[start : start + 1].tobytes() * length
+            else:
+                yield units[start : start + (length - 1) * step + 1 : step].tobytes()
+
+
+class _Storages:
+    """The storages of one package, read in parts."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        self._open = ExitStack()
+        self._files: dict[str, BinaryIO] = {}
+        self._held: tuple[str, memoryview] = ("", memoryview(b""))
+
+    def close(self) -> None:
+        self._open.close()
+
+    def read(self, record: str, start: int, length: int) -> bytes:
+        """A part of a record."""
+        place = self._side.archive.data_range(record)
+        if place is None:  # compressed, or in a buffer
+            if self._held[0] != record:
+                self._held = (record, self._side.archive.read_view(record))
+            return bytes(self._held[1][start : start + length])
+        if place.path not in self._files:
+            opened = Path(place.path).open("rb")  # noqa: SIM115  # closed with the others
+            self._files[place.path] = self._open.enter_context(opened)
+            self._side.archive.check_unchanged()
+        file = self._files[place.path]
+        file.seek(place.offset + start)
+        return file.read(length)
+
+
+def _record(tensor: TensorFacts) -> str:
+    return layout.storage_name(tensor.storage or "")
+
+
+def _byteorder(side: Side) -> str:
+    """The order of bytes in storages; nobody states any but little-endian where it is missing."""
+    return side.read_text(layout.BYTEORDER) or layout.LITTLE_ENDIAN.decode()
+
+
+def _judged(is_same: bool) -> Values:
+    return Values.SAME if is_same else Values.DIFFERENT

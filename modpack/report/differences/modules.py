@@ -1,0 +1,199 @@
+"""How the modules of two packages differ, and the distributions that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from modpack.core.actions import Action
+from modpack.core.environment import RecordedDistribution
+from modpack.core.graph import Edge
+from modpack.core.imports import ImportKind
+from modpack.report.differences.facts import (
+    Change,
+    DistributionDifference,
+    FieldChange,
+    ImportDifference,
+    ModuleDifference,
+    SourceChoice,
+    TextDifference,
+)
+from modpack.report.differences.sides import Side, are_same
+from modpack.report.differences.texts import as_text, text_difference
+from modpack.report.facts import ModuleFacts
+from modpack.resolution.distributions import normalised
+
+__all__ = [
+    "changed_fields",
+    "compare_distributions",
+    "compare_imports",
+    "compare_modules",
+    "compare_records",
+]
+
+_MOST_TEXT_BYTES: Final = 4_000_000
+"""Larger records are not compared line by line."""
+
+_Field = tuple[str, Callable[[ModuleFacts], str | None]]
+
+_FIELDS: Final[tuple[_Field, ...]] = (
+    ("action", lambda facts: facts.action.value),
+    ("rule", lambda facts: facts.rule),
+    ("overridden_by", lambda facts: facts.overridden_by),
+    ("provided_by", lambda facts: facts.provided_by.value if facts.provided_by else None),
+    ("distribution", lambda facts: facts.distribution),
+    ("version", lambda facts: facts.version),
+    ("licence", lambda facts: facts.licence),
+    ("editable", lambda facts: "yes" if facts.editable else None),
+    ("record", lambda facts: facts.record if facts.action is Action.INTERN else None),
+)
+"""What of a module's facts is compared; importers are compared as imports, sources by digest."""
+
+
+def changed_fields(
+    before: Mapping[str, str | None], after: Mapping[str, str | None]
+) -> tuple[FieldChange, ...]:
+    """The fields that do not have the same value on both sides."""
+    names = dict.fromkeys([*before, *after])
+    pairs = ((name, before.get(name), after.get(name)) for name in names)
+    return tuple(FieldChange(*each) for each in pairs if each[1] != each[2])
+
+
+def compare_modules(before: Side, after: Side, sources: SourceChoice) -> Iterator[ModuleDifference]:
+    """The modules that differ, by path."""
+    for module in sorted({*before.modules, *after.modules}):
+        old, new = before.modules.get(module), after.modules.get(module)
+        if old is None or new is None:
+            change = Change.ADDED if old is None else Change.REMOVED
+            text = _whole_source(before, after, old, new) if sources is SourceChoice.ALL else None
+            yield ModuleDifference(module, change, old, new, source=text)
+            continue
+        fields = changed_fields(
+            {name: of(old) for name, of in _FIELDS}, {name: of(new) for name, of in _FIELDS}
+        )
+        other_code = _has_other_code(before, old, after, new)
+        if fields or other_code:
+            is_wanted = other_code and _wants_source(sources, old, new)
+            text = _source(before, after, old, new) if is_wanted else None
+            yield ModuleDifference(module, Change.CHANGED, old, new, fields, other_code, text)
+
+
+def compare_distributions(before: Side, after: Side) -> Iterator[DistributionDifference]:
+    """The distributions that differ, by name."""
+    old, new = _distributions(before), _distributions(after)
+    modules: dict[str, set[str]] = {}
+    for side in (before, after):
+        for facts in side.facts.modules:
+            if facts.distribution is not None:
+                modules.setdefault(normalised(facts.distribution), set()).add(facts.module)
+    for key in sorted({*old, *new}):
+        was, is_now = old.get(key), new.get(key)
+        fields = changed_fields(_fields_of(was), _fields_of(is_now))
+        known = is_now or was
+        if fields and known is not None:
+            change = Change.ADDED if was is None else Change.REMOVED
+            change = Change.CHANGED if was is not None and is_now is not None else change
+            yield DistributionDifference(known.name, change, fields, len(modules.get(key, ())))
+
+
+def compare_imports(before: Side, after: Side) -> Iterator[ImportDifference]:
+    """The imports between modules of both packages that only one does, whatever their lines."""
+    if before.manifest is None or after.manifest is None:
+        return  # torch.package's archives do not record them
+    both = before.modules.keys() & after.modules.keys()
+    old, new = _imports(before, both), _imports(after, both)
+    for key in sorted({*old, *new} - (old.keys() & new.keys())):
+        change, edge = (Change.REMOVED, old[key]) if key in old else (Change.ADDED, new[key])
+        yield ImportDifference(change, edge)
+
+
+def compare_records(
+    before: Side, old: str | None, after: Side, new: str | None
+) -> TextDifference | None:
+    """The difference of two records line by line; None if one of them is no text, or too large.
+
+    Args:
+        before: the first package.
+        old: a record of it; None to compare with nothing.
+        after: the second package.
+        new: a record of that.
+    """
+    texts = [_text(before, old), _text(after, new)]
+    if texts[0] is None or texts[1] is None:
+        return None
+    return text_difference(texts[0], texts[1], old, new)
+
+
+def _text(side: Side, record: str | None) -> str | None:
+    if record is None:
+        return ""
+    if side.archive.size(record) > _MOST_TEXT_BYTES:
+        return None
+    return as_text(side.read(record), record)
+
+
+def _imports(
+    side: Side, modules: frozenset[str] | set[str]
+) -> dict[tuple[str, str, ImportKind], Edge]:
+    return {
+        (edge.importer, edge.imported, edge.kind): edge
+        for edge in side.plan.graph.edges()
+        if edge.imported in modules
+        if edge.importer in modules or edge.importer.startswith("<")
+        if edge.kind is not ImportKind.PARENT
+    }
+
+
+def _has_other_code(before: Side, old: ModuleFacts, after: Side, new: ModuleFacts) -> bool:
+    """Whether a module is interned on both sides, with another code."""
+    if old.action is not Action.INTERN or new.action is not Action.INTERN:
+        return False
+    if old.record is None or new.record is None:
+        return False
+    return not are_same(before, old.record, after, new.record)
+
+
+def _wants_source(sources: SourceChoice, old: ModuleFacts, new: ModuleFacts) -> bool:
+    if sources is not SourceChoice.OWN:
+        return sources is SourceChoice.ALL
+    return (old.distribution, old.version) == (new.distribution, new.version)
+
+
+def _source(before: Side, after: Side, old: ModuleFacts, new: ModuleFacts) -> TextDifference | None:
+    return compare_records(before, old.record, after, new.record)
+
+
+def _whole_source(
+    before: Side, after: Side, old: ModuleFacts | None, new: ModuleFacts | None
+) -> TextDifference | None:
+    """The source of a module that is in one package only."""
+    records = [
+        facts.record if facts is not None and facts.action is Action.INTERN else None
+        for facts in (old, new)
+    ]
+    return compare_records(before, records[0], after, records[1]) if any(records) else None
+
+
+def _distributions(side: Side) -> dict[str, RecordedDistribution]:
+    """What a package knows of distributions, by normalised name: its modules', and the closure."""
+    found = {
+        normalised(each.name): RecordedDistribution(each.name, each.version)
+        for each in side.plan.distributions
+    }
+    for facts in side.facts.modules:
+        if facts.distribution is not None and facts.version is not None:
+            found[normalised(facts.distribution)] = RecordedDistribution(
+                facts.distribution, facts.version, facts.editable, facts.licence
+            )
+    return {**found, **side.environment.distributions}
+
+
+def _fields_of(distribution: RecordedDistribution | None) -> dict[str, str | None]:
+    if distribution is None:
+        return {}
+    return {
+        "version": distribution.version,
+        "licence": distribution.licence,
+        "editable": "yes" if distribution.editable else None,
+        "url": distribution.url,
+    }

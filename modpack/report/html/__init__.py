@@ -1,0 +1,1 @@
+"""The audit as one HTML page that needs nothing but a browser."""

@@ -1,0 +1,165 @@
+/* The panel: everything about one module, or about one package of the graph. */
+
+const RISKS = {
+  unused: "nothing of it is used, or only in functions that nothing calls",
+  "import-time": "used while modules are imported only, which stand-ins bear",
+  reachable: "used in a function that can be called: it will raise NotImplementedError then",
+};
+const PROVIDERS = {
+  stdlib: "Python itself", runtime: "torch or modpack", installed: "an installed distribution",
+  local: "nobody that pip knows: loose code, or an editable install",
+};
+
+const details = (() => {
+  const panel = document.getElementById("details");
+  const nothing = [...panel.children];
+  let shown = 0;
+
+  function fill(...content) {
+    shown += 1;
+    panel.replaceChildren(...content.flat(Infinity).filter((part) => part !== null && part !== undefined && part !== false));
+    panel.scrollTop = 0;
+    document.body.classList.add("detailed");
+  }
+
+  function clear() {
+    shown += 1;
+    panel.replaceChildren(...nothing);
+    document.body.classList.remove("detailed");
+  }
+
+  function head(title, ...chips) {
+    const shut = element("button", { type: "button", class: "shut", "aria-label": "Close the details", onclick: () => { location.hash = "#"; } }, "×");
+    return element("header", {}, shut, element("h2", {}, title), element("p", { class: "chips" }, ...chips));
+  }
+
+  function chip(text, kind = "") {
+    return element("span", { class: `chip ${kind}` }, text);
+  }
+
+  function part(title, ...content) {
+    return element("section", {}, element("h3", {}, title), ...content);
+  }
+
+  function facts(rows) {
+    const kept = rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
+    return element("dl", {}, kept.map(([label, value]) => [element("dt", {}, label), element("dd", {}, value)]));
+  }
+
+  /* One import of a list: who or whom, how, where. */
+  function imported(edge, other) {
+    const kind = known.kinds[edge.kind];
+    return [
+      moduleLink(other), " ", kind === "required" ? null : element("span", { class: "kind" }, kind), " ",
+      edge.names.length ? element("span", { class: "names" }, edge.names.join(", ")) : null, " ", placeLink(edge.from, edge.line),
+    ];
+  }
+
+  function chain(index) {
+    const steps = chainTo(index);
+    if (steps === null) {
+      const edges = importersOf[index];
+      const only = edges.length > 0 && edges.every((edge) => edge.kind === neverRuns);
+      return element("p", { class: "hint" }, only ? "Only imports that never run (if TYPE_CHECKING) lead to it." : "No chain of imports is recorded that leads to it.");
+    }
+    if (steps.length === 0) return element("p", { class: "hint" }, "Chains of imports begin here: it was saved.");
+    const first = element("li", {}, moduleLink(steps[0].from));
+    const rest = steps.map((edge) => element("li", {}, imported(edge, edge.to)));
+    return element("ol", { class: "steps" }, first, rest);
+  }
+
+  function mockFacts(index) {
+    const mock = known.mocks[index];
+    if (!mock) return null;
+    const use = (each) => [
+      element("code", {}, each.name), " ", element("span", { class: "kind" }, each.kind + (each.kind === "function" && !each.live ? ", nothing calls it" : "")),
+      " ", each.scope ? ["in ", element("code", {}, each.scope), " "] : null,
+      indexOf.has(each.importer) ? placeLink(indexOf.get(each.importer), each.line) ?? moduleLink(indexOf.get(each.importer), each.line) : each.importer,
+      each.via.length ? ` through ${each.via.join(", ")}` : null,
+    ];
+    const touch = (each) => [each.kind, " ", each.name ? element("code", {}, each.name) : null, ` ${each.operation}`, each.place ? ` at ${each.place}` : null];
+    return part(
+      "Mocked", element("p", {}, chip(mock.risk, `risk ${mock.risk}`), ` ${RISKS[mock.risk]}`),
+      mock.uses.length ? longList(mock.uses, use) : element("p", { class: "hint" }, "No use of its names was found."),
+      element("p", {}, element("b", {}, "trial "), mock.tried ? (mock.touches.length ? null : "did not touch it") : "there was none"),
+      mock.touches.length ? longList(mock.touches, touch) : null,
+    );
+  }
+
+  function findings(subjects) {
+    const found = findingsAbout(subjects);
+    if (found.length === 0) return null;
+    return part("Findings", longList(found, (each) => [
+      chip(each.severity, each.severity), " ", element("code", {}, each.code), ` ${each.text} `, each.remedy ? element("span", { class: "remedy" }, each.remedy) : null,
+    ], 6));
+  }
+
+  function importList(title, edges, end) {
+    if (edges.length === 0) return null;
+    return part(`${title} (${edges.length})`, longList(edges, (edge) => imported(edge, edge[end])));
+  }
+
+  function sourcePart(index, line) {
+    const node = nodes[index];
+    if (node.action !== "intern") return null;
+    const place = element("div", {}, element("p", { class: "hint" }, "…"));
+    const mine = shown;
+    sources.read(node.name).then(
+      (text) => { if (mine + 1 === shown) place.replaceChildren(text === null ? missing(node) : sourceView(text, line)); },
+      (failure) => place.replaceChildren(element("p", { class: "hint" }, `The source cannot be unpacked in this browser: ${failure.message}`)),
+    );
+    return part("Source", place);
+  }
+
+  function missing(node) {
+    const why = sources.whyMissing(node.name) ?? "this page was made without sources, or the module has none";
+    const command = `modpack inspect ${sources.file} --source ${node.name}`;
+    return element("p", { class: "hint" }, `It is not shown: ${why}. `, element("code", {}, command), " prints it, if it is there.");
+  }
+
+  function showModule(index, line = null) {
+    const node = nodes[index];
+    const group = groupOf(index);
+    const decision = decisionOf(index);
+    fill(
+      head(
+        node.name, chip(DECIDED[decision] ?? "not in the package", decision ?? "undecided"),
+        group && group.kind !== "saved" ? chip(titleOf(group)) : null, group?.licence ? chip(group.licence) : null,
+        tree.leafOf[index] ? element("a", { class: "button", href: "#graph", id: "in-graph" }, "Show in the graph") : null,
+      ),
+      facts([
+        ["decided by", node.rule ?? (decision === null || decision === "saved" ? null : "not recorded")],
+        ["overridden by", node.overridden], ["provided by", PROVIDERS[node.provided]],
+        ["record", node.record], ["size", node.size === null || node.size === undefined ? null : humanSize(node.size)],
+        ["", decision === null ? "The package neither has it nor lists it as extern: no rule decided it." : null],
+      ]),
+      part(decision === null ? "What asks for it" : "Why it is there", chain(index)),
+      mockFacts(index),
+      findings(new Set([node.name])),
+      importList("Needed by", importersOf[index], "from"),
+      importList("Imports", importsOf[index], "to"),
+      sourcePart(index, line),
+    );
+  }
+
+  function showBranch(branch) {
+    const group = branch.group !== undefined ? known.groups[branch.group] : null;
+    const size = branch.members.reduce((sum, index) => sum + (nodes[index].size ?? 0), 0);
+    const names = branch.members.map((index) => nodes[index].name);
+    const wanted = new Set(group ? [...names, group.name] : names);
+    fill(
+      head(
+        group ? titleOf(group) : branch.path, chip(counted(branch.members.length, "module")),
+        group?.licence ? chip(group.licence) : null, group?.editable ? chip("editable", "warning") : null,
+      ),
+      facts([
+        ["decisions", decisionsIn(branch).map(([decision, number]) => `${number} ${decision}`).join(", ")],
+        ["code", size ? humanSize(size) : null],
+      ]),
+      findings(wanted),
+      part("Modules", longList(branch.members, (index) => moduleLink(index), 40)),
+    );
+  }
+
+  return { showModule, showBranch, clear };
+})();

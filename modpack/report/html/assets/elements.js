@@ -1,0 +1,44 @@
+/* Elements of the page. Text goes in as text, never as markup. */
+
+function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name === "class") made.className = value;
+    else if (name === "onclick") made.addEventListener("click", value);
+    else if (value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  for (const child of children.flat(Infinity))
+    if (child !== null && child !== undefined && child !== false) made.append(child);
+  return made;
+}
+
+function addressOf(index, line = null) {
+  const address = `#module=${encodeURIComponent(nodes[index].name)}`;
+  return line === null ? address : `${address}&line=${line}`;
+}
+
+function moduleLink(index, line = null) {
+  const kind = decisionOf(index);
+  const link = element("a", { class: `module ${kind ?? "undecided"}`, href: addressOf(index, line) });
+  link.append(element("i", { class: "swatch" }), nodes[index].name);
+  return link;
+}
+
+/* "net.py:3", leading to that line of the importer's source. */
+function placeLink(index, line) {
+  const record = nodes[index].record;
+  if (line === null || !record) return null;
+  return element("a", { class: "place", href: addressOf(index, line) }, `${record}:${line}`);
+}
+
+/* A long list: its beginning, and a button for the rest. */
+function longList(items, render, most = 12) {
+  const list = element("ul", { class: "list" }, items.slice(0, most).map((item) => element("li", {}, render(item))));
+  if (items.length <= most) return list;
+  const rest = () => {
+    more.remove();
+    list.append(...items.slice(most).map((item) => element("li", {}, render(item))));
+  };
+  const more = element("button", { type: "button", class: "more", onclick: rest }, `show ${items.length - most} more`);
+  return [list, more];
+}

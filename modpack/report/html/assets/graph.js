@@ -1,0 +1,345 @@
+/* The drawn graph. One node for each closed branch of the tree, one box for each open one; one arrow
+   for all imports between two nodes. */
+
+const graph = (() => {
+  const canvas = document.getElementById("canvas");
+  const told = document.getElementById("told");
+  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const hidden = new Set();
+  let withPython = tree.top.length <= 2;
+  let chosen = null;
+  let drawn = new Map();
+  let links = [];
+  const READABLE = 30;
+  const MANY = 150;
+  const TOO_MANY = 700;
+  const MOST_DRAWN = 400;
+  let clock = 0;
+  let cy = null;
+
+  function isShown(branch) {
+    const group = branch.group !== undefined ? known.groups[branch.group] : null;
+    if (!withPython && group && (group.kind === "python" || group.kind === "runtime")) return false;
+    return branch.members.some((index) => !hidden.has(decisionOf(index)));
+  }
+
+  function shownIn(branch) {
+    return (branch === null ? tree.top : branch.children).filter(isShown);
+  }
+
+  /* What stands for each module: the outermost closed branch above it. */
+  function visit(branches, found) {
+    for (const branch of branches) {
+      if (branch.isOpen) visit(shownIn(branch), found);
+      else for (const index of branch.members) found.set(index, branch);
+    }
+    return found;
+  }
+
+  function arrows() {
+    const counts = new Map();
+    for (const [from, to, kind] of known.edges) {
+      if (kind === neverRuns || kind === isParent) continue;
+      const a = drawn.get(from), b = drawn.get(to);
+      if (a === undefined || b === undefined || a === b) continue;
+      const id = `${a.id}>${b.id}`;
+      const arrow = counts.get(id) ?? { id, from: a, to: b, count: 0 };
+      arrow.count += 1;
+      counts.set(id, arrow);
+    }
+    return [...counts.values()];
+  }
+
+  /* The width of a label in the graph's font, by its letters. */
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = "13px system-ui, sans-serif";
+  function labelOf(branch) {
+    if (isLeaf(branch)) return branch.label;
+    return `${branch.label}\n${counted(branch.members.length, "module")}`;
+  }
+  function sizeOf(branch) {
+    const lines = labelOf(branch).split("\n");
+    const widest = Math.max(...lines.map((line) => pen.measureText(line).width));
+    const room = branch.module !== null && decisionOf(branch.module) === "saved" ? 52 : 26;
+    return { width: Math.max(54, Math.ceil(widest) + room), height: lines.length > 1 ? 46 : 30 };
+  }
+
+  function nodeData(branch) {
+    const decisions = decisionsIn(branch);
+    const risk = branch.members.some((index) => known.mocks[index]?.risk === "reachable");
+    return {
+      id: branch.id, label: branch.isOpen ? branch.label : labelOf(branch),
+      parent: branch.parent?.id, decision: decisions[0][0],
+      decisions: decisions.length > 1 ? decisions : undefined, risk: risk ? 1 : 0, ...sizeOf(branch),
+    };
+  }
+
+  function arrow({ id, from, to, count }, classes = "") {
+    const width = 1 + Math.min(4, Math.log2(count) / 2);
+    return { group: "edges", data: { id, source: from.id, target: to.id, width }, classes };
+  }
+
+  function boxesAndNodes(centres) {
+    const made = [];
+    const add = (branches) => {
+      for (const branch of branches) {
+        const kind = branch.isOpen ? "box" : isLeaf(branch) ? "leaf" : "closed";
+        made.push({ group: "nodes", data: nodeData(branch), classes: kind, position: centres.get(branch.id) });
+        if (branch.isOpen) add(shownIn(branch));
+      }
+    };
+    add(shownIn(null));
+    return made;
+  }
+
+  function draw() {
+    drawn = visit(shownIn(null), new Map());
+    links = arrows();
+    const placed = layOut(shownIn, sizeOf, links.map(({ from, to }) => [from, to]));
+    cy.startBatch();
+    cy.elements().remove();
+    cy.add(boxesAndNodes(placed.centres));
+    const kind = links.length > MANY ? "many" : "";
+    if (links.length <= TOO_MANY) cy.add(links.map((link) => arrow(link, kind)));
+    cy.endBatch();
+    document.getElementById("crowded").hidden = links.length <= TOO_MANY;
+    mark();
+  }
+
+  /* With too many arrows to be told apart, there are only those of what is chosen. */
+  function addPassing(inside) {
+    const ids = new Set(inside.map((node) => node.id()));
+    const wanted = links.filter(({ from, to }) => ids.has(from.id) !== ids.has(to.id));
+    cy.add(wanted.map((link) => arrow(link, "passing")));
+  }
+
+  /* Shows what is chosen: itself, what it is linked with, and the chain that leads to it. */
+  function mark() {
+    cy.startBatch();
+    cy.elements(".passing").remove();
+    cy.elements().removeClass("chosen near in out faded chain");
+    const node = chosen === null ? cy.collection() : cy.$id(chosen.id);
+    if (node.nonempty()) {
+      const inside = node.union(node.descendants());
+      if (links.length > TOO_MANY) addPassing(inside);
+      const incoming = inside.incomers("edge").difference(inside.outgoers("edge"));
+      const outgoing = inside.outgoers("edge").difference(inside.incomers("edge"));
+      const near = incoming.union(outgoing).connectedNodes().union(inside);
+      cy.elements().difference(near.union(near.ancestors()).union(inside.connectedEdges())).addClass("faded");
+      incoming.addClass("in");
+      outgoing.addClass("out");
+      node.addClass("chosen");
+      if (isLeaf(chosen)) markChain(chosen.module);
+    }
+    cy.endBatch();
+    document.getElementById("expand").disabled = chosen === null || isLeaf(chosen) || chosen.isOpen;
+    document.getElementById("collapse").disabled = chosen === null || (!chosen.isOpen && chosen.parent === null);
+  }
+
+  function markChain(index) {
+    for (const { from, to } of chainTo(index) ?? []) {
+      const a = drawn.get(from), b = drawn.get(to);
+      if (a === undefined || b === undefined || a === b) continue;
+      const id = `${a.id}>${b.id}`;
+      if (cy.$id(id).empty())
+        cy.add(arrow({ id, from: a, to: b, count: 1 }, "passing"));
+      cy.$id(id).removeClass("faded in out").addClass("chain").connectedNodes().removeClass("faded");
+    }
+  }
+
+  function look(elements, animated = true) {
+    if (elements.empty()) return;
+    const box = elements.boundingBox();
+    const zoom = Math.min((cy.width() - 60) / box.w, (cy.height() - 60) / box.h, 1.2);
+    const pan = { x: cy.width() / 2 - zoom * (box.x1 + box.w / 2), y: cy.height() / 2 - zoom * (box.y1 + box.h / 2) };
+    cy.stop();
+    if (animated && !calm && cy.elements().length < 1500) cy.animate({ zoom, pan }, { duration: 220 });
+    else cy.viewport({ zoom, pan });
+  }
+
+  function say(text) {
+    told.textContent = text;
+  }
+
+  function unfold(branch) {
+    branch.isOpen = true;
+    branch.openedAt = clock += 1;
+  }
+
+  function fold(branch) {
+    branch.isOpen = false;
+    branch.children.forEach(fold);
+  }
+
+  function countDrawn(branch) {
+    const parts = shownIn(branch);
+    return parts.reduce((sum, part) => sum + (part.isOpen ? countDrawn(part) : 0), parts.length);
+  }
+
+  /* Closes what was opened first if there is too much to draw, but nothing that holds a branch. */
+  function makeRoomFor(branch) {
+    const holders = new Set();
+    for (let at = branch; at !== null; at = at.parent) holders.add(at);
+    const others = [...tree.byId.values()].filter((each) => each.isOpen && !holders.has(each));
+    others.sort((a, b) => a.openedAt - b.openedAt);
+    while (others.length && countDrawn(null) > MOST_DRAWN) fold(others.shift());
+  }
+
+  function open(branch) {
+    if (isLeaf(branch)) return;
+    unfold(branch);
+    makeRoomFor(branch);
+    chosen = branch;
+    draw();
+    look(cy.$id(branch.id));
+    say(`${branch.label} is open: ${counted(branch.children.length, "part")}.`);
+  }
+
+  function close(branch) {
+    const target = branch.isOpen ? branch : branch.parent;
+    if (target === null) return;
+    fold(target);
+    chosen = target;
+    draw();
+    look(cy.elements());
+    say(`${target.label} is closed.`);
+  }
+
+  function choose(branch) {
+    chosen = branch;
+    mark();
+    if (branch !== null) say(`${branch.label}: ${isLeaf(branch) ? DECIDED[decisionOf(branch.module)] : counted(branch.members.length, "module")}`);
+  }
+
+  /* Opens what holds a module, chooses it, and brings it into view. */
+  function reveal(index) {
+    const leaf = tree.leafOf[index];
+    if (leaf === null || cy === null) return;
+    let changed = false;
+    for (let branch = leaf; branch !== null; branch = branch.parent) {
+      if (branch !== leaf && !branch.isOpen) { unfold(branch); changed = true; }
+      if (branch.parent === null && !isShown(branch)) { withPython = true; hidden.clear(); changed = true; syncLegend(); }
+    }
+    if (!drawn.has(index) && hidden.size) { hidden.clear(); changed = true; syncLegend(); }
+    if (changed) { makeRoomFor(leaf); draw(); }
+    choose(leaf);
+    look(cy.$id(leaf.id).closedNeighborhood().nodes().union(cy.elements(".chain").connectedNodes()));
+  }
+
+  function nextTowards(dx, dy) {
+    const from = chosen !== null && cy.$id(chosen.id).nonempty() ? cy.$id(chosen.id).position() : null;
+    const candidates = cy.nodes(":childless");
+    if (from === null) return candidates[0];
+    let best = null, least = Infinity;
+    candidates.forEach((node) => {
+      const x = node.position("x") - from.x, y = node.position("y") - from.y;
+      const along = x * dx + y * dy, across = Math.abs(x * dy) + Math.abs(y * dx);
+      if (along < 1 || along + 3 * across >= least) return;
+      least = along + 3 * across;
+      best = node;
+    });
+    return best;
+  }
+
+  const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+  function pressed(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key in ARROWS) {
+      const node = nextTowards(...ARROWS[event.key]);
+      if (node) { choose(tree.byId.get(node.id())); centreIfAway(node); }
+    } else if (event.key === "Enter" && chosen !== null) act(chosen);
+    else if (event.key === "Backspace" && chosen !== null) close(chosen);
+    else if (event.key === "+") zoomBy(1.3);
+    else if (event.key === "-") zoomBy(1 / 1.3);
+    else if (event.key === "0") look(cy.elements());
+    else return;
+    event.preventDefault();
+  }
+
+  function centreIfAway(node) {
+    const { x, y } = node.renderedPosition();
+    if (x < 30 || y < 30 || x > cy.width() - 30 || y > cy.height() - 30) cy.center(node);
+  }
+
+  function zoomBy(factor) {
+    cy.zoom({ level: cy.zoom() * factor, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } });
+  }
+
+  /* What a click does: a module is shown, a closed package opened. */
+  function act(branch) {
+    if (isLeaf(branch)) location.hash = addressOf(branch.module);
+    else {
+      if (!branch.isOpen) open(branch);
+      else choose(branch);
+      details.showBranch(branch);
+    }
+  }
+
+  function zoomed() {
+    return cy === null ? 1 : cy.zoom();
+  }
+
+  function syncLegend() {
+    document.getElementById("python").checked = withPython;
+    for (const box of document.querySelectorAll("[data-action]")) box.checked = !hidden.has(box.dataset.action);
+  }
+
+  function start() {
+    if (cy !== null) return;
+    cy = cytoscape({
+      container: canvas, style: drawingStyles(zoomed), elements: [], layout: { name: "preset" }, boxSelectionEnabled: false,
+      autoungrabify: true, hideEdgesOnViewport: nodes.length > 1500, minZoom: 0.02, maxZoom: 3,
+    });
+    cy.on("tap", "node", (event) => act(tree.byId.get(event.target.id())));
+    cy.on("dbltap", "node.box", (event) => close(tree.byId.get(event.target.id())));
+    cy.on("tap", (event) => { if (event.target === cy) choose(null); });
+    cy.on("mouseover", "node", () => { canvas.style.cursor = "pointer"; });
+    cy.on("mouseout", "node", () => { canvas.style.cursor = ""; });
+    let waiting = 0;
+    cy.on("zoom", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(() => cy.elements(".in, .out, .chain").updateStyle(), 60);
+    });
+    canvas.addEventListener("keydown", pressed);
+    syncLegend();
+    openUntilReadable();
+    draw();
+    look(cy.elements(), false);
+  }
+
+  /* A package of one group says nothing as one node. */
+  function openUntilReadable() {
+    const groups = tree.top.filter((branch) => branch.group !== undefined && isShown(branch));
+    const own = groups.filter((branch) => known.groups[branch.group].kind === "code");
+    for (const branch of own) if (branch.children.length > 0 && branch.children.length <= READABLE) unfold(branch);
+  }
+
+  document.getElementById("fit").addEventListener("click", () => look(cy.elements()));
+  document.getElementById("nearer").addEventListener("click", () => zoomBy(1.3));
+  document.getElementById("farther").addEventListener("click", () => zoomBy(1 / 1.3));
+  document.getElementById("expand").addEventListener("click", () => open(chosen));
+  document.getElementById("collapse").addEventListener("click", () => close(chosen));
+  document.getElementById("collapse-all").addEventListener("click", () => {
+    for (const branch of tree.byId.values()) branch.isOpen = false;
+    chosen = null;
+    draw();
+    look(cy.elements());
+  });
+  document.getElementById("python").addEventListener("change", (event) => {
+    withPython = event.target.checked;
+    draw();
+    look(cy.elements());
+  });
+  for (const box of document.querySelectorAll("[data-action]"))
+    box.addEventListener("change", () => {
+      hidden[box.checked ? "delete" : "add"](box.dataset.action);
+      draw();
+    });
+
+  return {
+    start, reveal, open, close, act, choose,
+    restyle: () => cy?.style(drawingStyles(zoomed)),
+    resize: () => cy?.resize(),
+    get drawing() { return cy; },
+  };
+})();

@@ -1,0 +1,70 @@
+/* Sources: unpacked when they are looked at, coloured a little. */
+
+const sources = (() => {
+  let stored = null;
+
+  function all() {
+    stored ??= JSON.parse(document.getElementById("sources").textContent);
+    return stored;
+  }
+
+  /* The text of a module's source; null if the page does not have it. */
+  async function read(name) {
+    if (!Object.hasOwn(all().texts, name)) return null;
+    const bytes = Uint8Array.from(atob(all().texts[name]), (letter) => letter.charCodeAt(0));
+    const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+    return new Response(unpacked).text();
+  }
+
+  function whyMissing(name) {
+    return Object.hasOwn(all().missing, name) ? all().missing[name] : null;
+  }
+
+  return { read, whyMissing, get file() { return all().file; } };
+})();
+
+const TOKENS = new RegExp(
+  [
+    /(?<comment>#[^\n]*)/,
+    /(?<text>[rbfuRBFU]{0,2}(?:"""[^]*?(?:"""|(?![^]))|'''[^]*?(?:'''|(?![^]))|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?))/,
+    /(?<keyword>\b(?:False|None|True|and|as|assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if|import|in|is|lambda|nonlocal|not|or|pass|raise|return|try|while|with|yield)\b)/,
+    /(?<number>\b\d[\d_.eExXa-fA-F]*\b)/,
+    /(?<decorator>^[ \t]*@[\w.]+)/,
+  ].map((part) => part.source).join("|"),
+  "gm",
+);
+const MOST_COLOURED = 300000;
+
+/* Python source as nodes; very long texts stay plain. */
+function coloured(text) {
+  if (text.length > MOST_COLOURED) return document.createTextNode(text);
+  const made = document.createDocumentFragment();
+  let at = 0;
+  for (const match of text.matchAll(TOKENS)) {
+    if (match.index > at) made.append(text.slice(at, match.index));
+    const kind = Object.keys(match.groups).find((name) => match.groups[name] !== undefined);
+    made.append(element("span", { class: kind }, match[0]));
+    at = match.index + match[0].length;
+  }
+  made.append(text.slice(at));
+  return made;
+}
+
+/* A source with line numbers, one line marked. */
+function sourceView(text, line) {
+  const count = text.split("\n").length - (text.endsWith("\n") ? 1 : 0);
+  const numbers = Array.from({ length: count }, (_, index) => index + 1).join("\n");
+  const code = element("pre", { class: "code", tabindex: "0", "aria-label": "source" }, coloured(text));
+  const view = element("div", { class: "lines" }, element("pre", { class: "numbers", "aria-hidden": "true" }, numbers), code);
+  if (line !== null && line >= 1 && line <= count) {
+    const marker = element("div", { class: "marker" });
+    view.append(marker);
+    requestAnimationFrame(() => {
+      const height = parseFloat(getComputedStyle(code).lineHeight);
+      marker.style.top = `${(line - 1) * height}px`;
+      marker.style.height = `${height}px`;
+      view.scrollTop = Math.max(0, (line - 6) * height);
+    });
+  }
+  return view;
+}

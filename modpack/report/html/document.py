@@ -1,0 +1,188 @@
+"""What the page's scripts know: the audit's graph and modules as one JSON document.
+
+Modules are named by their index in ``nodes``; every text is safe to show.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.imports import ImportKind
+from modpack.core.planjson import Json
+from modpack.core.usage import MockTouch, NameUse
+from modpack.report.auditing.facts import AuditFacts, Finding, MockFacts
+from modpack.report.facts import ModuleFacts
+from modpack.report.html.groups import SAVED, Group, group_of
+from modpack.report.html.sources import PackagedSources, packed
+from modpack.report.wording import printable
+
+__all__ = ["page_document", "previous_on_chains", "sources_document"]
+
+_MOST_NAMES = 12
+"""Names of one import that are listed."""
+
+
+def page_document(audit: AuditFacts) -> dict[str, Json]:
+    """The modules, their groups, who imports whom, and what was found about them.
+
+    Args:
+        audit: the audit.
+    """
+    return _Document(audit).written()
+
+
+def sources_document(audit: AuditFacts, sources: PackagedSources) -> dict[str, Json]:
+    """The sources by module: compressed in ``texts``; in ``missing``, why there is none.
+
+    Args:
+        audit: the audit.
+        sources: what was read out of the package.
+    """
+    texts = {printable(module): packed(text) for module, text in sources.texts.items()}
+    missing = {printable(module): printable(why) for module, why in sources.left_out.items()}
+    return {"texts": dict(texts), "missing": dict(missing), "file": printable(audit.subject)}
+
+
+def previous_on_chains(graph: DependencyGraph) -> Mapping[str, str | None]:
+    """For every node that dependencies lead to: the node before it on a shortest chain.
+
+    One search for all of them: breadth-first from the roots, which have None.
+    """
+    previous: dict[str, str | None] = dict.fromkeys(graph.roots())
+    queue = deque(previous)
+    while queue:
+        importer = queue.popleft()
+        for imported in graph.successors(importer):
+            if imported not in previous and _runs(graph, importer, imported):
+                previous[imported] = importer
+                queue.append(imported)
+    return previous
+
+
+def _runs(graph: DependencyGraph, importer: str, imported: str) -> bool:
+    return any(edge.kind.is_dependency for edge in graph.edges_between(importer, imported))
+
+
+class _Document:
+    """The document while it is being made."""
+
+    def __init__(self, audit: AuditFacts) -> None:
+        self._audit = audit
+        self._modules = {facts.module: facts for facts in audit.modules}
+        names = dict.fromkeys([*audit.graph.nodes(), *self._modules])
+        self._index = {name: index for index, name in enumerate(names)}
+        self._groups: dict[Group, int] = {}
+        self._previous = previous_on_chains(audit.graph)
+        self._depths = _depths(self._previous)
+
+    def written(self) -> dict[str, Json]:
+        nodes: list[Json] = [self._node(name) for name in self._index]
+        return {
+            "nodes": nodes,
+            "groups": [_group(group) for group in self._groups],
+            "kinds": [kind.value for kind in ImportKind],
+            "edges": [self._edge(edge) for edge in self._audit.graph.edges()],
+            "mocks": {str(self._index[m.module]): _mock(m) for m in self._audit.mocks},
+            "findings": [_finding(finding) for finding in self._audit.findings],
+        }
+
+    def _node(self, name: str) -> Json:
+        facts = self._modules.get(name)
+        previous = self._previous.get(name)
+        return {
+            "name": printable(name),
+            "group": self._group_index(name, facts),
+            "previous": self._index[previous] if previous is not None else None,
+            "depth": self._depths.get(name),
+            **(_decided(facts) if facts is not None else {}),
+        }
+
+    def _group_index(self, name: str, facts: ModuleFacts | None) -> int | None:
+        """The group of a drawn node; what is neither decided nor saved is not drawn."""
+        if facts is None and name not in self._audit.graph.roots():
+            return None
+        group = group_of(facts) if facts is not None else SAVED
+        return self._groups.setdefault(group, len(self._groups))
+
+    def _edge(self, edge: Edge) -> Json:
+        names: list[Json] = [printable(name) for name in edge.names[:_MOST_NAMES]]
+        if len(edge.names) > _MOST_NAMES:
+            names.append("...")
+        kind = list(ImportKind).index(edge.kind)
+        return [self._index[edge.importer], self._index[edge.imported], kind, edge.line, names]
+
+
+def _depths(previous: Mapping[str, str | None]) -> dict[str, int]:
+    """How many steps each node is away from the roots; in the order of the search."""
+    depths: dict[str, int] = {}
+    for name, before in previous.items():
+        depths[name] = 0 if before is None else depths[before] + 1
+    return depths
+
+
+def _decided(facts: ModuleFacts) -> dict[str, Json]:
+    return {
+        "action": facts.action.value,
+        "rule": _shown(facts.rule),
+        "overridden": _shown(facts.overridden_by),
+        "provided": facts.provided_by.value if facts.provided_by is not None else None,
+        "record": _shown(facts.record),
+        "size": facts.size_bytes,
+    }
+
+
+def _group(group: Group) -> Json:
+    return {
+        "kind": group.kind.value,
+        "name": printable(group.name),
+        "version": _shown(group.version),
+        "licence": _shown(group.licence),
+        "editable": group.editable,
+    }
+
+
+def _mock(facts: MockFacts) -> Json:
+    return {
+        "risk": facts.risk.value,
+        "tried": facts.is_tried,
+        "uses": [_use(use) for use in facts.uses],
+        "touches": [_touch(touch) for touch in facts.touches],
+    }
+
+
+def _use(use: NameUse) -> Json:
+    return {
+        "name": printable(".".join(filter(None, (use.module, use.name)))),
+        "importer": printable(use.importer),
+        "line": use.line,
+        "kind": use.kind.value,
+        "scope": printable(use.scope),
+        "live": use.is_live,
+        "via": [printable(module) for module in use.via],
+    }
+
+
+def _touch(touch: MockTouch) -> Json:
+    return {
+        "kind": touch.kind.value,
+        "name": printable(touch.name),
+        "operation": printable(touch.operation),
+        "place": _shown(touch.place),
+    }
+
+
+def _finding(finding: Finding) -> Json:
+    return {
+        "code": printable(finding.code),
+        "severity": finding.severity.value,
+        "subject": printable(finding.subject),
+        "text": printable(finding.text),
+        "place": _shown(finding.place),
+        "remedy": printable(finding.remedy),
+    }
+
+
+def _shown(text: str | None) -> str | None:
+    return None if text is None else printable(text)

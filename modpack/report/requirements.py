@@ -1,0 +1,272 @@
+"""What must be installed where a package is loaded: facts first, then a requirements file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from modpack.archive import layout
+from modpack.archive.base import Archive
+from modpack.archive.manifest import Manifest
+from modpack.archive.reader import open_archive
+from modpack.core.environment import (
+    EnvironmentComparison,
+    RecordedDistribution,
+    RecordedEnvironment,
+)
+from modpack.core.names import is_within, normalised_distribution, parents, root_of
+from modpack.core.plan import Plan
+from modpack.core.planjson import Json
+from modpack.report.archived import read_checked_manifest
+from modpack.report.as_json import SCHEMA
+from modpack.report.recorded import environment_of, read_plan
+from modpack.report.wording import counted, printable
+from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
+from modpack.resolution.present import compare
+
+__all__ = [
+    "Needed",
+    "Requirements",
+    "comparison_to_json",
+    "requirements_document",
+    "requirements_of",
+    "requirements_text",
+]
+
+_HASH = re.compile(r"sha(256|384|512):[0-9a-f]+")
+
+
+@dataclass(frozen=True)
+class Needed:
+    """One distribution that must be installed.
+
+    Attributes:
+        distribution: what is recorded of it.
+        modules: the extern modules that it provides; none if only others require it.
+    """
+
+    distribution: RecordedDistribution
+    modules: tuple[str, ...] = ()
+
+    @property
+    def remark(self) -> str:
+        """What a reader should know about the distribution; empty if there is nothing to say."""
+        found = self.distribution
+        if found.editable:
+            return f"{found.version} was an editable install: pip cannot repeat it, get the project"
+        if found.requirement is None:
+            return f"{found.version} is no name and version that pip takes"
+        if "+" in found.version:
+            return f"was {found.version}: an index has it without the label of a local build"
+        return ""
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        """Digests of what was installed, as pip writes them: ``sha256:...``."""
+        written = (f"{name}:{digest}" for name, digest in self.distribution.hashes.items())
+        return tuple(sorted(filter(_HASH.fullmatch, written)))
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What must be installed where a package is loaded.
+
+    Attributes:
+        file: the package.
+        environment: where it was made.
+        needed: the distributions, by name.
+        unknown: extern modules of which no distribution is recorded, the outermost of each.
+        absent: extern modules that were not installed where the package was made either.
+        is_lock: whether ``needed`` has all that others require.
+        comparison: what is here, beside it.
+    """
+
+    file: str
+    environment: RecordedEnvironment
+    needed: tuple[Needed, ...]
+    unknown: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    is_lock: bool = False
+    comparison: EnvironmentComparison = field(default_factory=EnvironmentComparison)
+
+    @property
+    def has_all_hashes(self) -> bool:
+        """Whether each requirement has a hash: pip takes hashes for all of them, or for none."""
+        wanted = [each for each in self.needed if each.distribution.requirement is not None]
+        return bool(wanted) and all(each.hashes for each in wanted)
+
+
+def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Requirements:
+    """Read from a package what it needs where it is loaded; nothing is run.
+
+    Args:
+        source: a package file, or the folder of an unzipped package; modpack's or torch.package's.
+        lock: whether to tell all that the needed distributions require as well.
+
+    Raises:
+        ArchiveError: it is no package, or a damaged one.
+    """
+    with open_archive(source) as archive:
+        manifest = read_checked_manifest(archive)
+        environment = environment_of(archive, manifest)
+        externs = _foreign_externs(archive, manifest)
+        comparison = compare(environment, externs, whole=lock)
+        loose = [module for module in externs if environment.provider_of(module) is None]
+        is_told = manifest is not None and bool(loose or comparison.missing)
+        plan = read_plan(archive, manifest) if is_told else None
+        absent = _outermost(m for m in loose if plan is not None and _is_absent(m, plan))
+        unknown = (m for m in loose if not any(is_within(m, each) for each in absent))
+        return Requirements(
+            archive.source,
+            environment,
+            tuple(_needed(environment, externs, lock)),
+            _outermost(unknown),
+            absent,
+            lock,
+            comparison.judged_by(plan) if plan is not None else comparison,
+        )
+
+
+def _foreign_externs(archive: Archive, manifest: Manifest | None) -> list[str]:
+    """The extern modules that neither Python nor torch brings."""
+    if not archive.has(layout.EXTERN_MODULES):
+        return []
+    listed = archive.read(layout.EXTERN_MODULES, verify=manifest).decode("utf-8", "replace")
+    named = sorted(filter(None, listed.split("\n")))
+    return [m for m in named if not is_stdlib(m) and root_of(m) not in RUNTIME_ROOTS]
+
+
+def _needed(
+    environment: RecordedEnvironment, externs: Iterable[str], lock: bool
+) -> Iterator[Needed]:
+    others = environment.distributions.values() if lock else ()
+    found = {normalised_distribution(each.name): Needed(each) for each in others}
+    torch = environment.torchs_distribution
+    if torch is not None:
+        found["torch"] = Needed(torch, ("torch",))
+    for name, (provider, modules) in environment.by_provider(externs).items():
+        found[name] = Needed(provider, modules)
+    for name in sorted(found):
+        yield found[name]
+
+
+def _is_absent(module: str, plan: Plan) -> bool:
+    """Whether an extern module was not installed when the package was made."""
+    decision = plan.decisions.get(module)
+    return decision is not None and decision.location is None
+
+
+def _outermost(modules: Iterable[str]) -> tuple[str, ...]:
+    """Those modules that are not below another of them, sorted."""
+    listed = set(modules)
+    return tuple(sorted(m for m in listed if not listed.intersection(parents(m))))
+
+
+# -- as text -----------------------------------------------------------------------------------
+
+
+def requirements_text(requirements: Requirements) -> str:
+    """A requirements file: what pip installs, and comments on what it cannot."""
+    return "\n".join(_lines(requirements)) + "\n"
+
+
+def _lines(given: Requirements) -> Iterator[str]:
+    yield from _head(given)
+    for each in given.needed:
+        yield from _of_one(each, given)
+    for module in given.unknown:
+        yield f"# {printable(module)}: which distribution provided it is not recorded"
+    for module in given.absent:
+        yield f"# {printable(module)}: was not installed where the package was made either"
+
+
+def _head(given: Requirements) -> Iterator[str]:
+    made = given.environment
+    what = "All that" if given.is_lock else "What"
+    yield f"# {what} {printable(given.file)} needs where it is loaded, beside modpack."
+    with_what = [f"Python {made.python}" if made.python else "", made.place or ""]
+    if told := ", ".join(filter(None, with_what)):
+        yield f"# It was made with {printable(told)}."
+    if made.place is None:
+        yield "# Which torch it was made with is not recorded."
+    if given.is_lock and not made.knows_required:
+        yield "# What these distributions require themselves is not recorded."
+    if given.is_lock and not given.has_all_hashes:
+        yield from _on_hashes(given)
+
+
+def _on_hashes(given: Requirements) -> Iterator[str]:
+    known = sum(1 for each in given.needed if each.hashes)
+    yield (
+        f"# Hashes are known of {known} of {counted(len(given.needed), 'distribution')}: pip "
+        "records them only of what it"
+    )
+    yield "# installs from a file or an address. It takes hashes of all of them, or of none."
+
+
+def _of_one(needed: Needed, given: Requirements) -> Iterator[str]:
+    found = needed.distribution
+    if needed.remark:
+        yield f"# {printable(found.name)} {printable(needed.remark)}"
+    if given.is_lock and not given.has_all_hashes:
+        yield from (f"# {each}" for each in needed.hashes)
+    if found.requirement is not None:
+        hashes = needed.hashes if given.is_lock and given.has_all_hashes else ()
+        options = "".join(f" \\\n    --hash={each}" for each in hashes)
+        yield found.requirement + options
+
+
+# -- as JSON -----------------------------------------------------------------------------------
+
+
+def requirements_document(given: Requirements, with_comparison: bool) -> dict[str, Json]:
+    """The same as JSON; the command line's reference page documents every key."""
+    return {
+        "schema": SCHEMA,
+        "file": given.file,
+        "python": given.environment.python,
+        "platform": given.environment.place,
+        "torch": given.environment.torch,
+        "lock": given.is_lock,
+        "requirements": [_needed_to_json(each) for each in given.needed],
+        "unknown": list(given.unknown),
+        "absent": list(given.absent),
+        "comparison": comparison_to_json(given.comparison) if with_comparison else None,
+    }
+
+
+def comparison_to_json(comparison: EnvironmentComparison) -> dict[str, Json]:
+    """What a package was made with, beside what is here."""
+    return {
+        "matches": not comparison.differences,
+        "matches_exactly": not comparison.deviations,
+        "repair": comparison.repair,
+        "rows": [
+            {
+                "name": row.name,
+                "recorded": row.recorded,
+                "installed": row.installed,
+                "status": row.status.value,
+                "modules": list(row.modules),
+                "requirement": row.requirement,
+                "optional": row.is_optional,
+            }
+            for row in comparison.rows
+        ],
+    }
+
+
+def _needed_to_json(needed: Needed) -> Json:
+    found = needed.distribution
+    return {
+        "distribution": found.name,
+        "version": found.version,
+        "requirement": found.requirement,
+        "editable": found.editable,
+        "licence": found.licence,
+        "modules": list(needed.modules),
+        "requires": list(found.requires),
+        "hashes": list(needed.hashes),
+    }

@@ -1,0 +1,124 @@
+"""The weights of a package, without its code: nothing is unpickled, nothing imported from it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, Final
+
+import torch
+
+from modpack.archive.base import Archive
+from modpack.archive.manifest import read_manifest, verify_records
+from modpack.archive.reader import open_archive
+from modpack.core.names import resource_record
+from modpack.core.tensors import TensorFacts, TensorKind
+from modpack.errors import ModpackError
+from modpack.pickling.storages import StorageLoader
+from modpack.report.tensors import read_tensors
+from modpack.unpacking.entry import find_entry
+
+__all__ = ["load_weights"]
+
+_PLAIN_FORMS: Final = frozenset({"", "conjugated", "negated", "subclass"})
+
+
+def load_weights(
+    path: str | os.PathLike[str] | BinaryIO,
+    *,
+    package: str | None = None,
+    resource: str | None = None,
+    map_location: Any = None,
+) -> dict[str, torch.Tensor]:
+    """The state dict of a packaged model, without running anything of the package.
+
+    Only records that describe tensors, and the tensors' storages, are read. Tensors are mapped from
+    the file where possible, copy-on-write: writing to them does not change it. Those that share
+    memory in the model share it here. Hooks of ``state_dict`` do not run.
+
+    Args:
+        path: a package file, a binary file object, or the folder of an unzipped package.
+        package: with ``resource``, of which saved object. By default the one that
+            :func:`modpack.load` loads.
+        resource: see ``package``; both or neither.
+        map_location: where tensors go; see :func:`torch.load`.
+
+    Returns:
+        For a module its parameters and persistent buffers, by the names that its ``state_dict``
+        has for them; for containers of tensors the tensors, by their paths. Plain tensors all.
+
+    Raises:
+        TypeError, ValueError: an argument is none of these.
+        ArchiveError: it is no package, or a damaged one.
+        ModpackError: the package does not record its tensors, or some of them cannot be had
+            without unpickling; they are named.
+    """
+    if (package is None) != (resource is None):
+        raise TypeError("give both package and resource, or neither")
+    with open_archive(path) as archive:
+        manifest = read_manifest(archive)
+        tensors = read_tensors(archive, manifest) if manifest is not None else None
+        if manifest is None or tensors is None:
+            raise ModpackError(
+                f"{archive.source} does not record its tensors. Remedy: modpack.load, which runs "
+                "the package's code, or export it again"
+            )
+        verify_records(archive, manifest, ())
+        if package is None or resource is None:
+            package, resource = find_entry(archive)
+        record = resource_record(package, resource)
+        if record not in tensors:
+            known = ", ".join(tensors) or "none"
+            raise ModpackError(f"{archive.source} records no tensors of {record}, but of: {known}")
+        return _loaded(archive, record, tensors[record], map_location)
+
+
+def _loaded(
+    archive: Archive, record: str, tensors: Sequence[TensorFacts], map_location: object
+) -> dict[str, torch.Tensor]:
+    wanted = _weights(tensors)
+    _refuse_special(archive, wanted)
+    loader = StorageLoader(archive, map_location, record)
+    dtypes = _dtypes(archive, wanted)
+    return {each.name: _tensor(loader, each, dtypes[each.dtype]) for each in wanted}
+
+
+def _weights(tensors: Sequence[TensorFacts]) -> list[TensorFacts]:
+    """What a state dict has; of what is no module, all tensors."""
+    own = (TensorKind.PARAMETER, TensorKind.BUFFER)
+    of_modules = [each for each in tensors if each.kind in own and each.is_persistent]
+    return of_modules or [each for each in tensors if each.kind is TensorKind.VALUE]
+
+
+def _refuse_special(archive: Archive, tensors: Sequence[TensorFacts]) -> None:
+    special = [
+        f"{each.name} ({each.form or 'not stored'})"
+        for each in tensors
+        if each.storage is None or each.form not in _PLAIN_FORMS
+    ]
+    if special:
+        raise ModpackError(
+            f"{archive.source} holds tensors whose elements are more than numbers in a row, and "
+            f"which only unpickling restores: {', '.join(special)}. Remedy: modpack.load, which "
+            "runs the package's code"
+        )
+
+
+def _dtypes(archive: Archive, tensors: Sequence[TensorFacts]) -> Mapping[str, torch.dtype]:
+    found = {each.dtype: getattr(torch, each.dtype, None) for each in tensors}
+    if unknown := [name for name, dtype in found.items() if not isinstance(dtype, torch.dtype)]:
+        raise ModpackError(
+            f"{archive.source} has tensors of types that this torch does not know: "
+            f"{', '.join(map(repr, unknown))}"
+        )
+    return {name: dtype for name, dtype in found.items() if isinstance(dtype, torch.dtype)}
+
+
+def _tensor(loader: StorageLoader, facts: TensorFacts, dtype: torch.dtype) -> torch.Tensor:
+    size = facts.offset + facts.span
+    storage = loader.load_bytes(facts.storage or "", facts.device, size, dtype)
+    made = torch.empty(0, dtype=dtype, device=storage.device)
+    made.set_(storage, facts.offset, facts.shape or (), facts.stride)
+    if facts.form == "conjugated":
+        return made.conj()
+    return torch._neg_view(made) if facts.form == "negated" else made

@@ -1,0 +1,213 @@
+"""The page about packages that are hostile, or large: it stays a page that can be used."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from modpack.core.actions import Action
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.hookspec import CallableSpec, HookSpec
+from modpack.core.imports import ImportKind
+from modpack.core.plan import Note, NoteKind
+from modpack.core.usage import MockRisk, NameUse, UseKind
+from modpack.report.auditing.facts import (
+    AuditFacts,
+    DistributionFacts,
+    Finding,
+    MockFacts,
+    Severity,
+)
+from modpack.report.facts import (
+    HookFacts,
+    ImporterFacts,
+    ModuleFacts,
+    PackageFacts,
+    ResourceFacts,
+    ResourceKind,
+    StorageFacts,
+)
+from modpack.report.html.page import html_report
+from modpack.report.html.sources import PackagedSources
+
+CANARIES = (
+    "</script><img src=x onerror=window.canary=1>",
+    "\"><svg onload='window.canary=1'>",
+    "<!--<script>",
+    "javascript:window.canary=1",
+    "${window.canary=1}{{7*7}}",
+    "__proto__",
+    "a&line=3#module=b%",
+    "\u202egpj.exe\x00\ud800",
+    "." * 5_000,
+    "w" * 5_000,
+    "",
+)
+NEVER_THERE = "main img, main script, main svg[onload], aside img, aside script, [onerror]"
+
+
+def hostile() -> AuditFacts:
+    """An audit in which every text is a canary; each of them is a module, too."""
+    graph = DependencyGraph()
+    graph.mark_root("<model/</script>.pkl>")
+    chain = ["<model/</script>.pkl>", *CANARIES]
+    for importer, imported in zip(chain, CANARIES, strict=False):
+        graph.add_edge(Edge(importer, imported, ImportKind.REQUIRED, 3, CANARIES))
+    modules = tuple(map(hostile_module, enumerate(CANARIES)))
+    use = [NameUse(c, c, c, 1, UseKind.FUNCTION, c, True, (c,)) for c in CANARIES]
+    package = PackageFacts(
+        CANARIES[0],
+        1,
+        CANARIES[0],
+        CANARIES[1],
+        modules,
+        tuple(ResourceFacts(c, ResourceKind.FILE, 1, c) for c in CANARIES),
+        StorageFacts(1, 1),
+        writer=CANARIES[0],
+        python=CANARIES[1],
+        torch=CANARIES[2],
+        platform=CANARIES[3],
+        entry=(CANARIES[0], CANARIES[1]),
+        hooks=tuple(HookFacts(c, hostile_hook(c)) for c in CANARIES),
+        namespace=CANARIES[0],
+    )
+    return AuditFacts(
+        CANARIES[0],
+        modules,
+        package,
+        tuple(MockFacts(c, c, (), tuple(use), MockRisk.REACHABLE) for c in CANARIES),
+        tuple(DistributionFacts(c, c, c, True, 1, 1, 1) for c in CANARIES),
+        tuple(Finding(c, Severity.ERROR, c, c, c, c) for c in CANARIES),
+        notes=tuple(Note(NoteKind.DYNAMIC_IMPORT, c, c, f"{c}:3") for c in CANARIES),
+        graph=graph,
+    )
+
+
+def hostile_module(numbered: tuple[int, str]) -> ModuleFacts:
+    number, text = numbered
+    action = (Action.INTERN, Action.EXTERN, Action.MOCK)[number % 3]
+    importers = (ImporterFacts(text, text, 10**30, ImportKind.REQUIRED),)
+    distribution = text if number % 2 else None
+    return ModuleFacts(
+        text, action, text, text, importers, None, distribution, text, f"{text}.py", 1, text, True
+    )
+
+
+def hostile_hook(text: str) -> HookSpec:
+    called = CallableSpec("source", text, f"{text}\n</pre>", text, (text,))
+    return HookSpec(text, "forward", (text,), 0, called, (text,), {text: text})
+
+
+@pytest.fixture
+def hostile_page(tmp_path: Path) -> Path:
+    sources = PackagedSources({c: f"x = '''{c}\n" * 3 for c in CANARIES[::2]}, {"": CANARIES[0]})
+    page = tmp_path / "hostile.html"
+    page.write_bytes(html_report(hostile(), sources).encode())
+    return page
+
+
+def test_texts_of_a_package_stay_texts(show, hostile_page):
+    shown = show(hostile_page)
+    for name in ("graph", "modules", "mocks", "hooks", "environment", "sizes", "overview"):
+        shown.part(name)
+        assert shown.page.locator(NEVER_THERE).count() == 0
+    assert shown.page.evaluate("window.canary") is None
+    assert CANARIES[0] in shown.page.inner_text("h1")
+
+
+def test_every_hostile_module_can_be_looked_at(show, hostile_page):
+    shown = show(hostile_page, "#graph")
+    for index in range(len(CANARIES)):
+        shown.page.evaluate("index => { location.hash = addressOf(index + 1); }", index)
+        name = shown.page.evaluate("index => nodes[index + 1].name", index)
+        shown.page.wait_for_function(
+            "name => document.querySelector('#details h2')?.textContent === name", arg=name
+        )
+        assert shown.page.locator(NEVER_THERE).count() == 0
+    assert shown.page.evaluate("window.canary") is None
+
+
+def test_hostile_names_are_found_by_searching(show, hostile_page):
+    shown = show(hostile_page)
+    shown.page.fill("#search", "<")
+    assert CANARIES[0] in shown.page.locator("#found li").all_inner_texts()
+    assert shown.page.locator("#found img").count() == 0
+
+
+def test_addresses_that_mean_nothing_do_nothing(show, hostile_page):
+    for address in ("#module=%", "#module=nowhere", "#constructor", "#module=__proto__&line=x"):
+        assert show(hostile_page, address).page.is_visible("#overview")
+
+
+# -- large packages --------------------------------------------------------------------------
+
+LIBRARIES, PARTS, MODULES = 20, 5, 25
+EDGES = 10_000
+READABLE = 60
+BEARABLE = 450
+
+
+@pytest.fixture(scope="module")
+def large_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """2,500 modules of 20 distributions, and 10,000 imports among them."""
+    names = [
+        f"lib{library:02}.part{part}.m{number:02}"
+        for library in range(LIBRARIES)
+        for part in range(PARTS)
+        for number in range(MODULES)
+    ]
+    chance, graph = random.Random(5), DependencyGraph()
+    graph.mark_root("<model/net.pkl>")
+    graph.add_edge(Edge("<model/net.pkl>", names[0], ImportKind.PICKLE))
+    for index, name in enumerate(names[1:], start=1):
+        importer = names[chance.randrange(max(0, index - 300), index)]
+        graph.add_edge(Edge(importer, name, ImportKind.REQUIRED, 1))
+    count = len(names)
+    while count < EDGES:
+        importer, imported = chance.choice(names), chance.choice(names)
+        count += graph.add_edge(Edge(importer, imported, ImportKind.REQUIRED, 2))
+    modules = tuple(
+        ModuleFacts(
+            name, Action.INTERN, "policy", distribution=name[:5], version="1.0", size_bytes=900
+        )
+        for name in names
+    )
+    page = tmp_path_factory.mktemp("large") / "large.html"
+    sources = PackagedSources(dict.fromkeys(names, "import os\n" * 90))
+    audit = AuditFacts("large.modpack", modules, graph=graph)
+    page.write_text(html_report(audit, sources), encoding="utf-8")
+    return page
+
+
+def test_a_large_graph_begins_with_its_distributions(show, large_page):
+    drawn = show(large_page, "#graph").drawn()
+    assert len(drawn) < READABLE
+    assert {"lib00", "lib19", "model/net.pkl"} <= set(drawn)
+
+
+def test_a_module_of_a_large_graph_is_found_opened_and_told(show, large_page):
+    shown = show(large_page, "#graph")
+    shown.take("lib17.part3.m20")
+    told = shown.details("lib17.part3.m20")
+    shown.wait_for_chosen()
+    assert told.index("Why it is there") < told.index("lib00.part0.m00")
+    assert len(shown.drawn()) < READABLE + PARTS + MODULES
+
+
+def test_however_much_is_opened_what_is_drawn_stays_bearable(show, large_page):
+    shown = show(large_page, "#graph")
+    for library in range(LIBRARIES):
+        shown.page.evaluate(
+            "name => modpackReport.graph.reveal(indexOf.get(name))", f"lib{library:02}.part0.m00"
+        )
+    assert len(shown.drawn()) < BEARABLE
+    assert shown.page.evaluate("modpackReport.graph.drawing.edges().length") < 2 * BEARABLE
+    assert shown.page.evaluate("modpackReport.graph.drawing.nodes('.chosen').length") == 1
+
+
+def test_all_modules_of_a_large_package_are_in_the_table(show, large_page):
+    shown = show(large_page, "#modules")
+    assert shown.page.locator("#modules tbody tr").count() >= LIBRARIES * PARTS * MODULES
+    assert "lib19 1.0 125" in shown.page.inner_text("#modules")

@@ -1,0 +1,344 @@
+"""The page of ``modpack report`` in a real browser: what it shows, and what a user can do."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from modpack import PackageExporter
+from modpack.cli import cli
+
+SOURCES = {
+    "pageshop/__init__.py": "",
+    "pageshop/net.py": (
+        "import torch\n"
+        "import pagespy\n"
+        "from .tools import weigh\n"
+        "try:\n"
+        "    import pageabsent\n"
+        "except ImportError:\n"
+        "    pass\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.line = torch.nn.Linear(2, 2)\n"
+        "    def forward(self, x):\n"
+        "        pagespy.log('forward')  # <b>not bold</b>\n"
+        "        return weigh(self.line(x))\n"
+    ),
+    "pageshop/tools/__init__.py": "from .scale import weigh\n",
+    "pageshop/tools/scale.py": "from . import units\ndef weigh(x): return x * units.KILO\n",
+    "pageshop/tools/units.py": "KILO = 1000\n",
+    "pagespy.py": "def log(text): pass\n",
+}
+HOOK = "def clip_output(module, args, output):\n    return output.clamp(-1, 1)\n"
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The page of a package with interned, extern and mocked modules, and a hook."""
+    project = tmp_path_factory.mktemp("page-project")
+    for name, text in {**SOURCES, "pagehooks.py": HOOK}.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    sys.path.insert(0, str(project))
+    importlib.invalidate_caches()
+    package, page = project / "shop.modpack", project / "shop.html"
+    with PackageExporter(package) as exporter:
+        exporter.mock("pagespy")
+        exporter.use_policy("pinned")
+        net = importlib.import_module("pageshop.net").Net()
+        net.line.register_forward_hook(importlib.import_module("pagehooks").clip_output)
+        net.line.register_forward_hook(lambda module, args, output: output + 1)
+        exporter.save_model("model", "net.pkl", net)
+    done = CliRunner().invoke(cli, ["report", str(package), "-o", str(page)])
+    assert done.exit_code == 0, done.output
+    yield page
+    sys.path.remove(str(project))
+    for name in [n for n in sys.modules if n.startswith("page")]:
+        del sys.modules[name]
+
+
+# -- the parts -------------------------------------------------------------------------------
+
+
+def test_it_begins_with_what_was_found_and_what_is_in_the_package(show, page_file):
+    overview = show(page_file).page.inner_text("#overview")
+    assert "mock-reachable" in overview
+    assert "interned" in overview
+    assert "no-trial" in overview
+
+
+def test_each_tab_shows_its_part_and_no_other(show, page_file):
+    shown = show(page_file)
+    for name in ("graph", "modules", "mocks", "hooks", "environment", "sizes", "overview"):
+        shown.part(name)
+        assert shown.page.locator("main > section:visible").evaluate_all(
+            "parts => parts.map(part => part.id)"
+        ) == [name]
+
+
+def test_mocks_are_told_with_their_risk_and_who_uses_them(show, page_file):
+    shown = show(page_file, "#mocks")
+    told = shown.page.inner_text("#mocks")
+    assert "pagespy" in told
+    assert "reachable" in told
+    assert "pagespy.log" in told
+    assert "pageshop/net.py:2" in told
+
+
+def test_hooks_are_told_with_what_they_hang_on_and_their_source(show, page_file):
+    told = show(page_file, "#hooks").page.inner_text("#hooks")
+    assert "pagehooks.clip_output" in told
+    assert "line" in told
+    assert "lambda module, args, output: output + 1" in told
+
+
+def test_the_environment_is_beside_the_present_one(show, page_file):
+    rows = show(page_file, "#environment").page.locator("table.environment tr").all_inner_texts()
+    assert any(row.startswith("torch") and "same" in row for row in rows)
+
+
+# -- a module --------------------------------------------------------------------------------
+
+
+def test_searching_finds_a_module_and_enter_shows_it(show, page_file):
+    shown = show(page_file)
+    shown.page.keyboard.press("/")
+    shown.page.keyboard.type("scale")
+    found = shown.page.locator("#found li")
+    assert found.first.inner_text() == "pageshop.tools.scale"
+    shown.page.keyboard.press("Enter")
+    assert "pageshop/tools/scale.py" in shown.details("pageshop.tools.scale")
+    assert not shown.page.is_visible("#found")
+
+
+def test_the_arrows_walk_through_what_was_found(show, page_file):
+    shown = show(page_file)
+    shown.page.fill("#search", "pageshop.tools")
+    shown.page.keyboard.press("ArrowDown")
+    chosen = shown.page.inner_text('#found [aria-selected="true"]')
+    assert chosen == shown.page.locator("#found li").nth(1).inner_text()
+    shown.page.keyboard.press("Enter")
+    assert shown.details(chosen)
+
+
+def test_a_search_without_a_result_says_so(show, page_file):
+    shown = show(page_file)
+    shown.page.fill("#search", "nowhere")
+    assert shown.page.inner_text("#found") == "no such module"
+    shown.page.keyboard.press("Enter")
+    assert shown.page.inner_text("#found") == "no such module"
+
+
+def test_a_module_tells_why_it_is_there_step_by_step_with_places(show, page_file):
+    shown = show(page_file, "#module=pageshop.tools.units")
+    steps = shown.page.locator("#details .steps li").all_inner_texts()
+    assert [step.split()[0] for step in steps] == [
+        "<model/net.pkl>",
+        "pageshop.net",
+        "pageshop.tools",
+        "pageshop.tools.scale",
+        "pageshop.tools.units",
+    ]
+    assert "pickle" in steps[1]
+    assert "pageshop/net.py:3" in steps[2]
+    assert "pageshop/tools/scale.py:1" in steps[4]
+
+
+def test_a_module_tells_its_rule_who_needs_it_and_what_it_imports(show, page_file):
+    told = show(page_file, "#module=pageshop.tools.scale").details("pageshop.tools.scale")
+    assert "your own code is interned" in told
+    assert "Needed by (" in told
+    assert "pageshop/tools/__init__.py:1" in told
+    assert "pageshop.tools.units" in told.split("Imports (")[1]
+
+
+def test_a_mocked_module_tells_its_risk_and_uses(show, page_file):
+    told = show(page_file, "#module=pagespy").details("pagespy")
+    assert "reachable" in told
+    assert "Net.forward" in told
+
+
+def test_what_is_not_in_the_package_is_told_as_such(show, page_file):
+    told = show(page_file, "#module=pageabsent").details("pageabsent")
+    assert "not in the package" in told
+    assert "neither has it nor lists it as extern" in told
+    assert "pageshop/net.py:5" in told
+
+
+def test_the_source_is_shown_as_it_is_with_numbers(show, page_file):
+    shown = show(page_file, "#module=pageshop.net")
+    shown.page.wait_for_selector("#details .code")
+    assert shown.page.inner_text("#details .code") == SOURCES["pageshop/net.py"]
+    assert shown.page.inner_text("#details .numbers").split() == [str(n) for n in range(1, 15)]
+
+
+def test_a_place_leads_to_its_line(show, page_file):
+    shown = show(page_file, "#module=pageshop.tools")
+    shown.page.click("#details .steps .place >> text=pageshop/net.py:3")
+    assert shown.details("pageshop.net")
+    shown.page.wait_for_function(
+        """() => {
+            if (document.querySelector('#details .marker') === null) return false;
+            const marker = document.querySelector('#details .marker').getBoundingClientRect();
+            const code = document.querySelector('#details .code').getBoundingClientRect();
+            return Math.abs(marker.y - code.y - 2 * marker.height) < 2 && marker.height > 5;
+        }"""
+    )
+
+
+def test_escape_closes_the_details_and_back_shows_them_again(show, page_file):
+    shown = show(page_file, "#module=pageshop.net")
+    shown.page.keyboard.press("Escape")
+    shown.page.wait_for_selector("#details .empty")
+    shown.page.go_back()
+    assert shown.details("pageshop.net")
+
+
+def test_modules_in_tables_lead_to_their_details(show, page_file):
+    shown = show(page_file, "#modules")
+    shown.page.click("#modules summary >> text=torch")
+    shown.page.click("#modules a.module >> text=/^torch$/")
+    assert "torch or modpack" in shown.details("torch")
+
+
+# -- the graph -------------------------------------------------------------------------------
+
+
+def test_the_graph_shows_packages_closed_and_a_click_opens_one(show, page_file):
+    shown = show(page_file, "#graph")
+    before = shown.drawn()
+    assert "model/net.pkl" in before
+    assert "tools" in before
+    assert "units" not in before
+    shown.click_node("tools")
+    assert {"units", "scale", "__init__"} <= set(shown.drawn())
+    assert "3 modules" in shown.details("pageshop.tools")
+
+
+def test_a_click_on_a_module_of_the_graph_shows_it_with_its_chain(show, page_file):
+    shown = show(page_file, "#graph")
+    shown.click_node("tools")
+    shown.click_node("units")
+    assert shown.details("pageshop.tools.units")
+    chain = shown.page.evaluate(
+        "modpackReport.graph.drawing.edges('.chain').map(e => e.target().data('label'))"
+    )
+    assert set(chain) == {"net", "__init__", "scale", "units"}
+
+
+def test_a_searched_module_is_opened_and_chosen_in_the_graph(show, page_file):
+    shown = show(page_file, "#graph")
+    shown.take("units")
+    shown.wait_for_chosen()
+    assert "units" in shown.drawn()
+    in_view = shown.page.evaluate(
+        """() => {
+            const { x, y } = modpackReport.graph.drawing.nodes('.chosen').renderedPosition();
+            const stage = document.getElementById('canvas').getBoundingClientRect();
+            return x > 0 && y > 0 && x < stage.width && y < stage.height;
+        }"""
+    )
+    assert in_view
+
+
+def test_what_is_open_is_closed_again(show, page_file):
+    shown = show(page_file, "#graph")
+    before = sorted(shown.drawn())
+    shown.click_node("tools")
+    shown.page.click("#collapse")
+    assert sorted(shown.drawn()) == before
+    shown.page.click("#collapse-all")
+    assert "net" not in shown.drawn()
+
+
+def test_python_and_torch_are_drawn_on_demand(show, page_file):
+    shown = show(page_file, "#graph")
+    assert "torch" not in shown.drawn()
+    shown.page.check("#python")
+    assert "torch" in shown.drawn()
+
+
+def test_decisions_can_be_hidden_and_a_search_brings_them_back(show, page_file):
+    shown = show(page_file, "#graph")
+    shown.page.uncheck('[data-action="mock"]')
+    assert "pagespy" not in shown.drawn()
+    shown.take("pagespy")
+    shown.wait_for_chosen()
+    assert "pagespy" in shown.drawn()
+    assert shown.page.is_checked('[data-action="mock"]')
+
+
+def test_colours_tell_decisions_apart(show, page_file):
+    shown = show(page_file, "#graph")
+    colours = shown.page.evaluate(
+        """() => modpackReport.graph.drawing.nodes(':childless').map(
+            node => [node.data('decision'), node.style('border-color')])"""
+    )
+    by_decision = {decision: colour for decision, colour in colours if decision != "mock"}
+    assert len(set(by_decision.values())) == len(by_decision) > 1
+
+
+def test_the_graph_works_by_keyboard(show, page_file):
+    shown = show(page_file, "#graph")
+    shown.page.focus("#canvas")
+    shown.page.keyboard.press("ArrowRight")
+    first = shown.page.inner_text("#told")
+    shown.page.keyboard.press("ArrowRight")
+    assert first != shown.page.inner_text("#told") != ""
+    before = shown.page.evaluate("modpackReport.graph.drawing.zoom()")
+    shown.page.keyboard.press("+")
+    assert shown.page.evaluate("modpackReport.graph.drawing.zoom()") > before
+    shown.page.evaluate("modpackReport.graph.choose(tree.leafOf[indexOf.get('pageshop.net')])")
+    shown.page.keyboard.press("Enter")
+    assert shown.details("pageshop.net")
+    shown.page.keyboard.press("Backspace")
+    assert "net" not in shown.drawn()
+
+
+# -- light, paper, no scripts ----------------------------------------------------------------
+
+
+def test_it_follows_the_system_in_light_and_dark_and_can_be_turned(show, page_file):
+    dark = show(page_file, "#graph", color_scheme="dark").page
+    light = show(page_file, color_scheme="light").page
+    paper = "getComputedStyle(document.body).backgroundColor"
+    assert dark.evaluate(paper) != light.evaluate(paper) == "rgb(255, 255, 255)"
+    text = "modpackReport.graph.drawing.nodes()[0].style('color')"
+    before = dark.evaluate(text)
+    dark.click("#theme")
+    assert dark.evaluate(paper) == "rgb(255, 255, 255)"
+    assert dark.evaluate(text) != before
+
+
+def test_on_paper_all_parts_but_the_graph_follow_each_other(show, page_file):
+    page = show(page_file).page
+    page.emulate_media(media="print")
+    visible = page.locator("main > section:visible").evaluate_all("all => all.map(p => p.id)")
+    assert visible == ["overview", "modules", "mocks", "hooks", "environment", "sizes"]
+    assert not page.is_visible("#details")
+
+
+def test_without_scripts_everything_but_graph_and_sources_is_there(show, page_file):
+    page = show(page_file, java_script_enabled=False).page
+    text = page.inner_text("main")
+    assert "mock-reachable" in text
+    assert "pagehooks.clip_output" in text
+    assert "pageshop.tools.scale" in text
+    assert page.is_visible("noscript")
+
+
+def test_a_narrow_window_shows_details_above_the_rest(show, page_file):
+    shown = show(page_file, viewport={"width": 420, "height": 800})
+    assert not shown.page.is_visible("#details")
+    shown.take("units")
+    assert shown.details("pageshop.tools.units")
+    shown.page.click("#details .shut")
+    shown.page.wait_for_selector("#details", state="hidden")
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= 420

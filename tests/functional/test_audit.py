@@ -1,0 +1,277 @@
+"""``modpack audit`` as a user drives it: packages, targets, gates, exit status, JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
+
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.cli import cli
+
+ROOT = Path(__file__).parents[2]
+SCHEMAS = ROOT / "docs" / "reference" / "json"
+ARCHIVES = sorted((ROOT / "fixtures" / "archives" / "torch_package").glob("torch-*/*.pt"))
+GRAPH = ".data/modpack/graph.json"
+
+FILES = {
+    "tillapp/__init__.py": "",
+    "tillapp/till.py": """\
+        import tillspy
+        import tillloose
+
+        class Till(tillspy.Base):
+            def ring(self):
+                tillspy.log("ring")
+
+        def make():
+            return Till()
+        """,
+    "tillspy.py": "class Base: pass\n\ndef log(text): pass\n",
+    "tillloose.py": "",
+}
+RULES = ("--mock", "tillspy", "--extern", "tillloose")
+
+
+@pytest.fixture(autouse=True)
+def unsized(monkeypatch):
+    """Nothing says how wide the output is: test runners do."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture
+def work(project, monkeypatch) -> Path:
+    """A project folder in which commands run."""
+    folder = project(FILES)
+    sys.path.remove(str(folder))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(cli, ["audit", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def package(work) -> Path:
+    made = CliRunner().invoke(
+        cli, ["export", "tillapp.till:make", "-o", "till.modpack", *RULES, "-q"]
+    )
+    assert made.exit_code == 0, made.output
+    return Path("till.modpack")
+
+
+# -- what it tells ---------------------------------------------------------------------------
+
+
+def test_risks_come_first_then_mocks_then_modules_then_totals(package):
+    shown = run(package)
+    assert shown.exit_code == 0
+    order = [
+        "extern-local",
+        "tillapp/till.py:2: tillloose is extern",
+        "mocked: 1 module",
+        "tillspy  reachable  mock('tillspy')",
+        "imported by tillapp/till.py:1 (required)",
+        "interned: ",
+        "externed: ",
+        "1 mocked",
+        "passed",
+    ]
+    places = [shown.stdout.index(text) for text in order]
+    assert places == sorted(places), shown.stdout
+
+
+def test_a_target_is_audited_without_writing_anything(work):
+    shown = run("tillapp.till:make", *RULES)
+    assert shown.exit_code == 0, shown.output
+    assert "a plan: nothing is written" in shown.stdout
+    assert "tillspy  reachable" in shown.stdout
+    assert "tillapp/till.py:6" in shown.stdout
+    assert list(work.glob("*.modpack")) == []
+
+
+def test_a_target_and_its_package_are_told_alike(package):
+    of_package = json.loads(run(package, "--json").stdout)
+    of_target = json.loads(run("tillapp.till:make", *RULES, "--json").stdout)
+    told = [
+        {(m["module"], m["action"], m["rule"]) for m in each["modules"]}
+        for each in (of_package, of_target)
+    ]
+    assert told[1] <= told[0]
+    assert {name for name, _, _ in told[0] - told[1]} <= {"_modpack_mock", *sys.stdlib_module_names}
+
+
+def test_a_target_with_problems_fails_and_tells_them_first(work):
+    shown = run("tillapp.till:make", "--policy", "none", "--mock", "tillspy")
+    assert shown.exit_code == 1
+    assert "problem" in shown.stdout.splitlines()[2]
+    assert "failed: " in shown.stdout
+
+
+def test_without_an_argument_the_target_of_the_project_is_audited(work):
+    settings = '[tool.modpack]\ntarget = "tillapp.till:make"\nrules = [{ mock = "tillspy" }]\n'
+    (work / "pyproject.toml").write_text(settings)
+    shown = run()
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.startswith("tillapp.till:make")
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_archives_of_torch_package_are_audited(archive):
+    shown = run(archive)
+    assert shown.exit_code == 0, shown.output
+    assert "not-recorded" in shown.stdout
+
+
+# -- gates -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "gates, status",
+    [
+        ([], 0),
+        (["mock-reachable"], 1),
+        (["mock-imported"], 1),
+        (["warning"], 1),
+        (["dynamic-import,extern-local"], 1),
+        (["dynamic-import", "no-trial"], 1),
+        (["error,mock-called,dynamic-import,licence:GPL*"], 0),
+    ],
+)
+def test_a_gate_fails_the_audit_if_there_is_something_that_it_names(package, gates, status):
+    options = [word for gate in gates for word in ("--fail-on", gate)]
+    assert run(package, *options).exit_code == status
+
+
+def test_the_gate_that_fired_is_told_with_what_made_it_fire(package):
+    shown = run(package, "--fail-on", "mock-reachable,dynamic-import")
+    assert "--fail-on mock-reachable: 1 finding (tillspy)" in shown.stdout
+    assert "--fail-on dynamic-import" not in shown.stdout
+    assert shown.stdout.endswith("failed: 1 gate fired\n")
+
+
+def test_a_gate_that_does_not_exist_is_told_with_the_one_that_was_meant(package):
+    shown = run(package, "--fail-on", "mock-reachible")
+    assert shown.exit_code == 2
+    assert "Did you mean 'mock-reachable'?" in shown.stderr
+
+
+# -- mistakes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["nowhere.modpack"], "there is no file 'nowhere.modpack'"),
+        (["tillapp/till.py"], "tillapp/till.py"),
+        (["till.modpack", "--mock", "tillspy"], "--mock goes with a TARGET"),
+        (["till.modpack", "--policy", "none"], "--policy goes with a TARGET"),
+        ([], "there is no TARGET"),
+        (["tillapp.till:nobody"], "nobody"),
+    ],
+)
+def test_a_mistake_is_told_with_status_2(package, arguments, told):
+    shown = run(*arguments)
+    assert shown.exit_code == 2
+    assert told in shown.stderr
+    assert "Traceback" not in shown.output
+
+
+def test_a_mistake_is_told_as_json_if_that_was_asked_for(package):
+    shown = run("nowhere.modpack", "--json")
+    assert shown.exit_code == 2
+    assert "nowhere.modpack" in json.loads(shown.stdout)["error"]["message"]
+
+
+# -- JSON ------------------------------------------------------------------------------------
+
+
+def validator(name: str) -> Draft202012Validator:
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def test_the_json_of_packages_targets_and_old_archives_is_as_its_schema_says(package):
+    of_audits = validator("audit")
+    gates = ("--fail-on", "mock-reachable,no-trial,licence:*")
+    for arguments in (
+        (package, *gates),
+        ("tillapp.till:make", *RULES),
+        ("tillapp.till:make", "--policy", "none"),
+        *((archive, *gates) for archive in ARCHIVES),
+    ):
+        document = json.loads(run(*arguments, "--json").stdout)
+        of_audits.validate(document)
+
+
+def test_the_json_tells_gates_and_outcome(package):
+    document = json.loads(run(package, "--json", "--fail-on", "mock-reachable,no-trial").stdout)
+    assert not document["passed"]
+    assert {each["gate"]: each["fired"] for each in document["gates"]} == {
+        "mock-reachable": True,
+        "no-trial": True,
+    }
+    (found,) = document["gates"][0]["findings"]
+    assert found in document["findings"]
+
+
+def test_the_graph_in_a_package_is_as_its_schema_says(package):
+    with open_archive(package) as archive:
+        validator("graph").validate(json.loads(archive.read(GRAPH)))
+
+
+# -- hostile packages --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hostile(packaged, tmp_path) -> Path:
+    """A package whose records are full of what could steer a terminal."""
+    source = Path(packaged({"good.py": "import evilspy\n"}, mock=["evilspy"]).filename)
+    made = tmp_path / "hostile.modpack"
+    with open_archive(source) as archive, ArchiveWriter(made) as writer:
+        for name in archive.names():
+            if name.startswith(".data/modpack/manifest."):
+                continue
+            content = archive.read(name)
+            if name == GRAPH:
+                content = content.replace(b"evilspy", b"evil\\u001b[2J\\u202espy")
+            writer.write(name, content)
+        writer.commit()
+    return made
+
+
+def test_control_characters_from_a_package_never_reach_a_terminal(hostile):
+    shown = run(hostile, "--fail-on", "note")
+    assert "evil" in shown.stdout
+    assert "\x1b" not in shown.stdout
+    assert "\u202e" not in shown.stdout
+    assert "\x1b" not in run(hostile, "--json").stdout
+
+
+def test_an_audit_of_a_package_imports_neither_torch_nor_the_package(package, clean_python):
+    clean_python(
+        """
+        import sys
+        from modpack.cli import cli
+
+        cli.main(["audit", str(path), "--fail-on", "error"], standalone_mode=False)
+        assert not {"torch", "tillapp", "tillspy"} & set(sys.modules)
+        """,
+        path=package.resolve(),
+    )
+
+
+def test_an_audit_leaves_the_file_as_it_is(package):
+    before = package.read_bytes()
+    run(package)
+    assert package.read_bytes() == before

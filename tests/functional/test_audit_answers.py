@@ -1,0 +1,995 @@
+"""What modpack tells of a package, compared with answers that were worked out by hand.
+
+The project is in fixtures/audited, and so are the answers: its README derives them from the
+sources. Places are given by a text that stands on the line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from modpack.cli import cli
+
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "audited"
+SAVED = "<model/net.pkl>"
+MOCK_RULE = "mock(['telemetry.**', 'clockwork'])"
+PINNED = "policy pinned: installed distributions are extern"
+OWN = "policy pinned: your own code is interned"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A folder of packages, and the environment in which they were made."""
+
+    packages: Path
+    project: Path
+    variables: dict[str, str]
+
+    def python(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *map(str, command)],
+            cwd=self.project,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+
+def _made(folder: Path, later: bool) -> Site:
+    """The project with its distributions, and the packages that it makes."""
+    site, drafts, packages = folder / "site-packages", folder / "drafts", folder / "packages"
+    project = folder / "project"
+    shutil.copytree(FIXTURE / "project", project)
+    if later:
+        shutil.copytree(FIXTURE / "later", project, dirs_exist_ok=True)
+    packages.mkdir()
+    variables = {key: value for key, value in os.environ.items() if key != "SCOUT_CANARY"}
+    variables |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, (site, drafts)))}
+    made = Site(packages, project, variables)
+    version = ["--later"] if later else []
+    script = "pack_again.py" if later else "pack.py"
+    for command in ([FIXTURE / "install.py", site, drafts, *version], [script, packages]):
+        done = made.python(*command)
+        assert done.returncode == 0, done.stderr
+    return made
+
+
+@pytest.fixture(scope="module")
+def site(own_cache, tmp_path_factory) -> Site:
+    return _made(tmp_path_factory.mktemp("audited"), later=False)
+
+
+@pytest.fixture(scope="module")
+def first(site) -> Path:
+    """The model's package: it passed its trial."""
+    return site.packages / "first.modpack"
+
+
+@pytest.fixture(scope="module")
+def second(own_cache, tmp_path_factory) -> Path:
+    """The package of the model's second version."""
+    made = _made(tmp_path_factory.mktemp("audited-later"), later=True)
+    return made.packages / "second.modpack"
+
+
+@pytest.fixture(autouse=True)
+def canary(tmp_path, monkeypatch):
+    """Nothing that a test asks runs code of a package: it would sing."""
+    file = tmp_path / "song.txt"
+    monkeypatch.setenv("SCOUT_CANARY", str(file))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    yield file
+    assert not file.exists(), f"code of the package has run: {file.read_text()}"
+
+
+def asked(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def told(*arguments: str | Path, status: int | None = 0) -> dict:
+    """What a command says as JSON; its status does not matter if None."""
+    result = asked(*arguments, "--json")
+    if status is not None and result.exit_code != status:
+        pytest.fail(f"exit status {result.exit_code}: {result.output[-1500:]}")
+    return json.loads(result.stdout)
+
+
+def line(record: str, text: str, later: bool = False) -> int:
+    """The number of the one line of a project's source that holds a text."""
+    folder = FIXTURE / ("later" if later else "project")
+    lines = (folder / record).read_text().splitlines()
+    found = [number for number, each in enumerate(lines, 1) if text in each]
+    assert len(found) == 1, f"{text!r} is on lines {found} of {record}"
+    return found[0]
+
+
+def place(record: str, text: str) -> str:
+    return f"{record}:{line(record, text)}"
+
+
+# -- audit: decisions -------------------------------------------------------------------------
+
+DECISIONS = {
+    "scout": ("intern", OWN),
+    "scout.net": ("intern", OWN),
+    "scout.lately": ("intern", OWN),
+    "gridkit": ("intern", "intern('gridkit.**')"),
+    "gridkit.cells": ("intern", "intern('gridkit.**')"),
+    "mathbits": ("extern", PINNED),
+    "plainbox": ("extern", PINNED),
+    "atlas": ("extern", PINNED),
+    "atlas.north": ("extern", PINNED),
+    "atlas.south": ("extern", PINNED),
+    "draftlib": ("extern", "extern(['draftlib', 'looselib'])"),
+    "looselib": ("extern", "extern(['draftlib', 'looselib'])"),
+    "clockwork": ("extern", MOCK_RULE),
+    "telemetry": ("mock", MOCK_RULE),
+    "telemetry.live": ("mock", MOCK_RULE),
+    "telemetry.sinks": ("mock", MOCK_RULE),
+}
+DISTRIBUTIONS = {
+    "gridkit.cells": ("gridkit", "0.9.1", "GPL-3.0-only"),
+    "mathbits": ("mathbits", "1.4.0", "BSD-3-Clause OR Apache-2.0"),
+    "plainbox": ("plainbox", "2.0", None),
+    "atlas.north": ("atlas-north", "1.1", "Apache"),
+    "atlas.south": ("atlas-south", "2.2", "BSD"),
+    "clockwork": ("clockwork", "1.0", "MIT"),
+    "draftlib": ("draftlib", "0.1.dev0", "MIT"),
+    "looselib": (None, None, None),
+    "scout.net": (None, None, None),
+}
+
+
+@pytest.fixture(scope="module")
+def audit(first) -> dict:
+    return told("audit", first, status=None)
+
+
+@pytest.fixture(scope="module")
+def modules(audit) -> dict[str, dict]:
+    return {each["module"]: each for each in audit["modules"]}
+
+
+@pytest.mark.parametrize("module", DECISIONS)
+def test_an_audit_tells_what_happens_to_a_module_and_by_which_rule(modules, module):
+    found = modules[module]
+    assert (found["action"], found["rule"]) == DECISIONS[module]
+
+
+def test_an_audit_tells_which_hook_overrode_a_rule(modules):
+    assert modules["clockwork"]["overridden_by"].endswith("keep_the_clock")
+    assert [m for m, found in modules.items() if found["overridden_by"]] == ["clockwork"]
+
+
+@pytest.mark.parametrize("module", DISTRIBUTIONS)
+def test_an_audit_tells_distribution_version_and_licence(modules, module):
+    found = modules[module]
+    told_of = (found["distribution"], found["version"], found["licence"])
+    assert told_of == DISTRIBUTIONS[module]
+
+
+def test_only_what_can_ever_run_is_part_of_the_package(modules):
+    own = {name for name in modules if name.partition(".")[0] == "scout"}
+    files = {file.stem for file in (FIXTURE / "project" / "scout").glob("*.py")}
+    assert own == {"scout"} | {f"scout.{name}" for name in files - {"__init__", "typing_only"}}
+    assert "telemetry.protocols" not in modules
+    assert not {"warpdrive", "gridfast", "gridfast.kernels"} & set(modules)
+
+
+def test_what_stays_absent_is_a_note_and_no_error(audit):
+    absent = {each["subject"]: each for each in audit["findings"] if each["code"] == "absent"}
+    assert {"warpdrive", "gridfast.kernels"} <= set(absent)
+    assert absent["warpdrive"]["place"] == place("scout/legacy.py", "import warpdrive")
+    assert "missing-module" not in _codes(audit)
+
+
+def test_an_audit_tells_how_large_each_source_is(modules):
+    file = FIXTURE / "project" / "scout" / "net.py"
+    assert modules["scout.net"]["size_bytes"] == file.stat().st_size
+
+
+def test_editable_installs_are_told_apart(modules):
+    assert [name for name, found in modules.items() if found["editable"]] == ["draftlib"]
+
+
+# -- audit: mocks -----------------------------------------------------------------------------
+
+USED = "used"
+NAMED = "named"
+LOADED = "loaded"
+
+
+@dataclass(frozen=True)
+class Use:
+    """A use of a mock: a text that stands on its line, and what is told of it."""
+
+    name: str
+    record: str
+    text: str
+    kind: str
+    scope: str = ""
+    is_live: bool = True
+    via: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mock:
+    """What is known of a mock, from reading the sources."""
+
+    risk: str
+    imported: dict[tuple[str, str], str]
+    uses: tuple[Use, ...] = ()
+    touch: str | None = None
+
+
+def _import(record: str, text: str, kind: str = "required") -> dict[tuple[str, str], str]:
+    return {(record, text): kind}
+
+
+FROM_NET = _import("scout/net.py", "import gauges, live")
+MOCKS = {
+    "telemetry.live": Mock(
+        "reachable",
+        FROM_NET,
+        (Use("beat", "scout/net.py", "live.beat(", "function", "Net.forward"),),
+        USED,
+    ),
+    "telemetry.gauges": Mock(
+        "reachable",
+        FROM_NET,
+        (Use("record", "scout/net.py", "gauges.record(", "function", "Net.forward"),),
+        LOADED,
+    ),
+    "telemetry.local": Mock(
+        "reachable",
+        _import("scout/net.py", "from telemetry.local", "function"),
+        (Use("count", "scout/net.py", "return count()", "function", "Net.locally"),),
+    ),
+    "telemetry.sinks": Mock(
+        "reachable",
+        _import("scout/sinks.py", "from telemetry.sinks"),
+        (
+            Use(
+                "write",
+                "scout/reporting.py",
+                "tools.emit(",
+                "function",
+                "report",
+                via=("scout.sinks", "scout.tools"),
+            ),
+        ),
+        NAMED,
+    ),
+    "telemetry.lazy": Mock(
+        "reachable",
+        _import("scout/plugins.py", '"telemetry.lazy"', "dynamic"),
+        (Use("value", "scout/plugins.py", "lazy.value(", "function", "lazily"),),
+        LOADED,
+    ),
+    "telemetry.names": Mock(
+        "reachable",
+        _import("scout/stars.py", "import *"),
+        (Use("SCALE", "scout/stars.py", "return x * SCALE", "function", "starred"),),
+        LOADED,
+    ),
+    "telemetry.meters": Mock(
+        "reachable",
+        _import("scout/net.py", "import metered"),
+        (Use("metered", "scout/net.py", "@metered", "decorator", "Net"),),
+        NAMED,
+    ),
+    "telemetry.callbacks": Mock(
+        "import-time",
+        _import("scout/progress.py", "import Callback"),
+        (Use("Callback", "scout/progress.py", "class Progress(", "base-class"),),
+        NAMED,
+    ),
+    "telemetry.spans": Mock(
+        "import-time",
+        _import("scout/tracing.py", "import traced"),
+        (Use("traced", "scout/tracing.py", "@traced", "decorator"),),
+        NAMED,
+    ),
+    "telemetry.seeds": Mock(
+        "import-time",
+        _import("scout/seeding.py", "import seeds"),
+        (Use("plant", "scout/seeding.py", "seeds.plant(", "call"),),
+        NAMED,
+    ),
+    "telemetry.turbo": Mock(
+        "import-time",
+        _import("scout/legacy.py", "import telemetry.turbo", "guarded"),
+        (Use("", "scout/legacy.py", "HAS_TURBO =", "value"),),
+        LOADED,
+    ),
+    "telemetry.dumps": Mock(
+        "unused",
+        _import("scout/debugging.py", "import dumps"),
+        (
+            Use(
+                "save",
+                "scout/debugging.py",
+                "dumps.save(x)",
+                "function",
+                "dump_everything",
+                is_live=False,
+            ),
+        ),
+        LOADED,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def mocks(audit) -> dict[str, dict]:
+    return {each["module"]: each for each in audit["mocks"]}
+
+
+def _uses(mock: dict) -> list[Use | tuple]:
+    return [
+        (
+            use["name"],
+            use["importer"],
+            use["line"],
+            use["kind"],
+            use["scope"],
+            use["live"],
+            tuple(use["via"]),
+        )
+        for use in mock["uses"]
+    ]
+
+
+def _expected(use: Use) -> tuple:
+    importer = use.record.removesuffix(".py").replace("/", ".")
+    number = line(use.record, use.text)
+    return (use.name, importer, number, use.kind, use.scope, use.is_live, use.via)
+
+
+def test_every_mock_is_told_and_nothing_else(mocks):
+    assert set(mocks) == set(MOCKS) | {"telemetry", "telemetry.boards", "telemetry.logs"}
+
+
+@pytest.mark.parametrize("module", MOCKS)
+def test_an_audit_tells_who_imports_a_mock_where_and_how(mocks, module):
+    found = {(each["file"], each["line"]): each["kind"] for each in mocks[module]["importers"]}
+    imported = MOCKS[module].imported
+    assert found == {(file, line(file, text)): kind for (file, text), kind in imported.items()}
+
+
+@pytest.mark.parametrize("module", MOCKS)
+def test_an_audit_tells_where_names_of_a_mock_are_used(mocks, module):
+    assert _uses(mocks[module]) == [_expected(use) for use in MOCKS[module].uses]
+
+
+@pytest.mark.parametrize("module", MOCKS)
+def test_an_audit_tells_how_much_a_mock_will_hurt(mocks, module):
+    assert mocks[module]["risk"] == MOCKS[module].risk
+
+
+@pytest.mark.parametrize("module", MOCKS)
+def test_an_audit_tells_what_the_trial_did_with_a_mock(mocks, module):
+    kinds = {touch["kind"] for touch in mocks[module]["touches"]}
+    expected = MOCKS[module].touch
+    strongest = next((kind for kind in (USED, NAMED, LOADED) if kind in kinds), None)
+    assert strongest == expected
+    assert mocks[module]["tried"]
+
+
+def test_a_mock_in_annotations_only_hurts_nobody_who_imports_it(mocks):
+    found = mocks["telemetry.boards"]
+    assert found["risk"] == "import-time"
+    assert {use["kind"] for use in found["uses"]} == {"annotation"}
+    places = {use["line"] for use in found["uses"]}
+    assert places == {
+        line("scout/boards.py", "current:"),
+        line("scout/boards.py", "def shown("),
+    }
+
+
+def test_what_a_mock_gave_at_import_time_is_followed_to_the_function_that_uses_it(mocks):
+    found = mocks["telemetry.logs"]
+    kinds = {(use["line"], use["kind"]) for use in found["uses"]}
+    assert (line("scout/talking.py", "logs.get_logger("), "call") in kinds
+    assert (line("scout/talking.py", "log.info("), "function") in kinds
+    assert found["risk"] == "reachable"
+
+
+def test_a_package_that_is_mocked_for_its_submodules_only_is_unused(mocks):
+    found = mocks["telemetry"]
+    assert found["risk"] == "unused"
+    assert found["uses"] == []
+    importers = {each["importer"] for each in found["importers"] if each["kind"] == "required"}
+    assert importers == {"scout.net", "scout.debugging", "scout.seeding", "scout.talking"}
+
+
+def test_the_worst_mocks_come_first(audit):
+    risks = [each["risk"] for each in audit["mocks"]]
+    assert risks == sorted(risks, key=["reachable", "import-time", "unused"].index)
+
+
+def test_a_mock_that_the_trial_used_is_told_with_its_place_although_it_passed(mocks):
+    (touch,) = [each for each in mocks["telemetry.live"]["touches"] if each["kind"] == USED]
+    assert touch["name"] == "telemetry.live.beat"
+    assert touch["operation"] == "was called"
+    assert touch["place"] == place("scout/net.py", "live.beat(")
+
+
+# -- audit: findings and gates ----------------------------------------------------------------
+
+
+def _codes(audit: dict, subject: str | None = None) -> set[str]:
+    findings = audit["findings"]
+    return {each["code"] for each in findings if subject in (None, each["subject"])}
+
+
+def test_an_error_fails_the_audit_without_any_gate(first):
+    assert asked("audit", first).exit_code == 1
+
+
+def test_a_mock_that_the_trial_really_called_is_an_error(audit):
+    (error,) = [each for each in audit["findings"] if each["severity"] == "error"]
+    assert (error["code"], error["subject"]) == ("mock-called", "telemetry.live")
+    assert error["place"] == place("scout/net.py", "live.beat(")
+
+
+def test_errors_come_before_warnings_and_those_before_notes(audit):
+    severities = [each["severity"] for each in audit["findings"]]
+    assert severities == sorted(severities, key=["error", "warning", "note"].index)
+
+
+def test_every_mock_has_the_finding_of_its_risk(audit, mocks):
+    for module, found in mocks.items():
+        codes = _codes(audit, module)
+        assert ("mock-reachable" in codes) == (found["risk"] == "reachable")
+        assert ("mock-import-time" in codes) == (found["risk"] == "import-time")
+
+
+@pytest.mark.parametrize(
+    ("code", "subject", "where"),
+    [
+        ("dead-rule", "extern('telemetry.sinks')", None),
+        ("unused-rule", "mock('telemetri.**')", None),
+        ("dynamic-import", "scout.plugins", ("scout/plugins.py", "scout.kinds")),
+        ("star-import-of-mock", "telemetry.names", ("scout/stars.py", "import *")),
+    ],
+)
+def test_hazards_of_the_plan_are_findings(audit, code, subject, where):
+    (found,) = [each for each in audit["findings"] if each["code"] == code]
+    assert found["subject"] == subject
+    assert found["place"] == (place(*where) if where else None)
+    assert found["remedy"]
+
+
+REACHABLE = {
+    "telemetry.live",
+    "telemetry.gauges",
+    "telemetry.local",
+    "telemetry.sinks",
+    "telemetry.lazy",
+    "telemetry.names",
+    "telemetry.logs",
+    "telemetry.meters",
+}
+IMPORT_TIME = {
+    "telemetry.callbacks",
+    "telemetry.spans",
+    "telemetry.seeds",
+    "telemetry.turbo",
+    "telemetry.boards",
+}
+UNUSED = {"telemetry", "telemetry.dumps"}
+GATES = {
+    "mock-called": {"telemetry.live"},
+    "mock-reachable": REACHABLE,
+    "mock-import-time": REACHABLE | IMPORT_TIME,
+    "mock-imported": REACHABLE | IMPORT_TIME | UNUSED,
+    "star-import-of-mock": {"telemetry.names"},
+    "dynamic-import": {"scout.plugins"},
+    "dead-rule": {"extern('telemetry.sinks')"},
+    "unused-rule": {"mock('telemetri.**')"},
+    "hook-override": {"clockwork"},
+    "extern-local": {"draftlib", "looselib"},
+    "extern-unpinned": {"draftlib", "looselib"},
+    "licence-unknown": {"plainbox"},
+    "licence:GPL*": {"gridkit"},
+    "licence:gpl-3.0-only": {"gridkit"},
+    "licence:Apache*": {"atlas-north", "mathbits", "torch"},
+    "licence:BSD*": {"atlas-south", "mathbits", "torch"},
+    "licence:AGPL*": set(),  # nothing of what is mocked is shipped
+    "licence:LGPL*": set(),
+    "no-trial": set(),
+    "trial-failed": set(),
+    "error": {"telemetry.live"},
+}
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_gate_fires_on_what_it_is_for_and_on_nothing_else(first, gate):
+    document = told("audit", first, "--fail-on", gate, status=None)
+    (judged,) = document["gates"]
+    assert {each["subject"] for each in judged["findings"]} == GATES[gate]
+    assert judged["fired"] == bool(GATES[gate])
+
+
+def _fired(document: dict) -> list[str]:
+    return [each["gate"] for each in document["gates"] if each["fired"]]
+
+
+CALM_GATES = ["note", "mock-imported", "extern-unpinned", "licence-unknown", "licence:GPL*"]
+
+
+def test_a_package_without_findings_passes_all_gates(site):
+    calm = site.packages / "calm.modpack"
+    document = told("audit", calm, "--fail-on", ",".join(CALM_GATES))
+    assert document["findings"] == []
+    assert document["mocks"] == []
+
+
+def test_a_package_that_was_never_tried_has_no_errors_but_a_gate_for_that(site):
+    untried = site.packages / "untried.modpack"
+    document = told("audit", untried)
+    assert {each["severity"] for each in document["findings"]} <= {"warning", "note"}
+    assert "no-trial" in _codes(document)
+    assert _fired(told("audit", untried, "--fail-on", "no-trial", status=1)) == ["no-trial"]
+    assert not any(each["tried"] for each in document["mocks"])
+
+
+def test_several_gates_can_be_given_and_each_that_fires_is_told(site):
+    untried = site.packages / "untried.modpack"
+    gates = ["--fail-on", "licence:GPL*,trial-failed", "--fail-on", "mock-reachable"]
+    document = told("audit", untried, *gates, status=1)
+    assert set(_fired(document)) == {"licence:GPL*", "mock-reachable"}
+    text = asked("audit", untried, *gates)
+    assert text.exit_code == 1
+    assert "licence:GPL*" in text.output
+    assert "mock-reachable" in text.output
+
+
+def test_a_package_that_failed_its_trial_tells_which_mock_was_called(site):
+    document = told("audit", site.packages / "failing.modpack", status=1)
+    assert "trial-failed" in _codes(document)
+    assert "mock-called" in _codes(document, "telemetry.gauges")
+    mock = {each["module"]: each for each in document["mocks"]}["telemetry.gauges"]
+    (touch,) = [each for each in mock["touches"] if each["kind"] == USED]
+    assert touch["place"] == place("scout/net.py", "gauges.record(")
+
+
+def test_an_unknown_gate_is_refused_with_the_one_that_was_meant(first):
+    result = asked("audit", first, "--fail-on", "mock-reachabel")
+    assert result.exit_code == 2
+    assert "mock-reachable" in result.output
+
+
+def test_problems_and_risks_come_first_for_people(first):
+    text = asked("audit", first).output
+    first_module = text.index("gridkit.cells")
+    assert text.index("telemetry.live") < first_module
+    assert place("scout/net.py", "live.beat(") in text
+    assert "GPL-3.0-only" in text
+
+
+# -- audit: a dry run -------------------------------------------------------------------------
+
+RULES = [
+    *("--intern", "gridkit.**", "--mock", "telemetry.**", "--extern", "telemetry.sinks"),
+    *("--extern", "draftlib", "--extern", "looselib"),
+]
+
+
+def _from_project(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return site.python("-m", "modpack", *arguments)
+
+
+def test_a_dry_run_gives_the_same_answers_as_the_package(site, mocks):
+    done = _from_project(site, "audit", "scout.net:make", *RULES, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    found = {each["module"]: each for each in document["mocks"]}
+    assert set(found) == set(mocks)
+    for module, mock in found.items():
+        assert mock["risk"] == mocks[module]["risk"], module
+        assert _uses(mock) == _uses(mocks[module]), module
+    planned = {each["module"]: each for each in document["modules"]}
+    for module in DISTRIBUTIONS:
+        known = planned[module]
+        told_of = (known["distribution"], known["version"], known["licence"])
+        assert told_of == DISTRIBUTIONS[module], module
+
+
+def test_a_gate_fires_before_anything_is_exported(site):
+    done = _from_project(site, "audit", "scout.net:make", *RULES, "--fail-on", "mock-reachable")
+    assert done.returncode == 1, done.stderr
+    assert "scout/net.py" in done.stdout
+
+
+# -- why --------------------------------------------------------------------------------------
+
+BLOCKS = ("scout/net.py", "import scaled")
+LEFT = ("scout/net.py", "import left_of")
+SAVED_OBJECT = (SAVED, "scout.net", None, "pickle")
+SHORTEST = [
+    SAVED_OBJECT,
+    ("scout.net", "scout.blocks", BLOCKS, "required"),
+    ("scout.blocks", "gridkit.cells", ("scout/blocks.py", "from gridkit"), "required"),
+]
+LONGER = [
+    [
+        SAVED_OBJECT,
+        ("scout.net", "scout.left", LEFT, "required"),
+        ("scout.left", "scout.blocks", ("scout/left.py", "scout.blocks"), "required"),
+        ("scout.blocks", "gridkit.cells", ("scout/blocks.py", "from gridkit"), "required"),
+    ],
+    [
+        SAVED_OBJECT,
+        ("scout.net", "scout.left", LEFT, "required"),
+        ("scout.left", "scout.right", ("scout/left.py", "import scout.right"), "required"),
+        ("scout.right", "gridkit.cells", ("scout/right.py", "from gridkit"), "required"),
+    ],
+]
+
+
+def _steps(chain: dict) -> list[tuple]:
+    return [
+        (step["importer"], step["imported"], step["file"], step["line"], step["kind"])
+        for step in chain["steps"]
+    ]
+
+
+def _known(chain: list[tuple]) -> list[tuple]:
+    known = []
+    for importer, imported, where, kind in chain:
+        file, number = (where[0], line(*where)) if where else (None, None)
+        known.append((importer, imported, file, number, kind))
+    return known
+
+
+def test_why_gives_the_shortest_chain_with_places_and_kinds(first):
+    document = told("why", first, "gridkit.cells")
+    assert [_steps(chain) for chain in document["chains"]] == [_known(SHORTEST)]
+    assert document["rule"] == "intern('gridkit.**')"
+
+
+def test_why_gives_all_chains_in_order_of_length_though_there_is_a_cycle(first):
+    document = told("why", first, "gridkit.cells", "--all")
+    chains = [_steps(chain) for chain in document["chains"]]
+    assert chains[0] == _known(SHORTEST)
+    assert sorted(chains[1:], key=str) == sorted(map(_known, LONGER), key=str)
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        ("telemetry.local", "function"),
+        ("scout.lately", "function"),
+        ("telemetry.turbo", "guarded"),
+        ("telemetry.lazy", "dynamic"),
+        ("telemetry.live", "required"),
+    ],
+)
+def test_why_tells_how_the_last_step_imports(first, module, kind):
+    (chain,) = told("why", first, module)["chains"]
+    assert chain["steps"][-1]["kind"] == kind
+
+
+def test_why_tells_which_hook_overrode_the_rule(first):
+    document = told("why", first, "clockwork")
+    assert document["rule"] == MOCK_RULE
+    assert document["overridden_by"].endswith("keep_the_clock")
+    assert "keep_the_clock" in asked("why", first, "clockwork").output
+
+
+@pytest.mark.parametrize("module", ["scout.typing_only", "telemetry.protocols"])
+def test_why_tells_that_only_type_checking_leads_to_a_module(first, module):
+    text = asked("why", first, module).output
+    assert "TYPE_CHECKING" in text
+    text_on_line = "import Shape" if module == "scout.typing_only" else "import Sink"
+    assert place("scout/net.py", text_on_line) in text
+
+
+def test_why_of_an_unknown_module_names_the_one_that_was_meant(first):
+    result = asked("why", first, "scout.block")
+    assert result.exit_code == 2
+    assert "scout.blocks" in result.output
+
+
+# -- suggest ----------------------------------------------------------------------------------
+
+
+def test_suggest_gives_one_rule_for_each_root_that_nothing_decides(site):
+    done = _from_project(site, "suggest", "scout.net:make", "--json")
+    assert done.returncode in (0, 1), done.stderr
+    suggestions = json.loads(done.stdout)["suggestions"]
+    covered = {module for each in suggestions for module in each["modules"]}
+    roots = {"scout", "gridkit", "mathbits", "plainbox", "atlas", "draftlib", "looselib"}
+    assert {module.partition(".")[0] for module in covered} == {*roots, "clockwork", "telemetry"}
+    assert "scout.typing_only" not in covered
+
+
+def test_what_is_suggested_decides_everything_when_it_is_pasted(site):
+    done = _from_project(site, "suggest", "scout.net:make", "--json")
+    suggestions = json.loads(done.stdout)["suggestions"]
+    pasted = []
+    for each in suggestions:
+        pasted += [f"--{each['action']}", *each["patterns"][:1]]
+        for pattern in each["patterns"][1:]:
+            pasted += [f"--{each['action']}", pattern]
+    done = _from_project(
+        site, "export", "scout.net:make", "--dry-run", "--policy", "none", "--json", *pasted
+    )
+    document = json.loads(done.stdout)
+    assert document["problems"] == []
+    actions = {each["module"]: each["action"] for each in document["modules"]}
+    assert actions["scout.net"] == "intern"
+    assert actions["mathbits"] == "extern"
+    assert actions["atlas.south"] == "extern"
+
+
+def test_suggest_says_nothing_where_rules_decide_everything(site):
+    rules = ["--extern", "**"]
+    done = _from_project(site, "suggest", "scout.net:make", *rules, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["suggestions"] == []
+
+
+# -- requirements -----------------------------------------------------------------------------
+
+PINS = {
+    "atlas-north==1.1",
+    "atlas-south==2.2",
+    "clockwork==1.0",
+    "mathbits==1.4.0",
+    "plainbox==2.0",
+}
+
+
+def _pins(text: str) -> set[str]:
+    lines = (each.partition("#")[0].strip() for each in text.splitlines())
+    return {each for each in lines if each}
+
+
+def test_requirements_pin_what_must_be_installed_and_torch(first):
+    result = asked("requirements", first)
+    assert result.exit_code == 0
+    (torch,) = _pins(result.stdout) - PINS
+    assert torch.startswith("torch==")
+
+
+def test_requirements_tell_what_cannot_be_pinned_in_comments(first):
+    comments = [each for each in asked("requirements", first).stdout.splitlines() if "#" in each]
+    assert any("draftlib" in each and "editable" in each for each in comments)
+    assert any("looselib" in each for each in comments)
+    assert not any("gridkit" in each or "telemetry" in each for each in comments)
+
+
+def test_a_lock_pins_what_the_externs_require_in_turn(first):
+    pins = _pins(asked("requirements", first, "--lock").stdout)
+    assert {"deepdep==7.0", *PINS} <= pins
+
+
+def test_the_present_environment_lacks_them_all(first):
+    result = asked("requirements", first, "--check")
+    assert result.exit_code == 1
+    for pin in PINS:
+        assert pin in result.output
+
+
+def test_the_environment_where_it_was_made_lacks_nothing(site, first):
+    done = site.python("-m", "modpack", "requirements", first, "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_newer_version_is_told_with_both_numbers_and_the_command_that_repairs_it(
+    site, first, second
+):
+    later = second.parents[1]
+    paths = os.pathsep.join([str(later / "site-packages"), str(later / "drafts")])
+    there = Site(site.packages, later / "project", {**site.variables, "PYTHONPATH": paths})
+    done = there.python("-m", "modpack", "requirements", first, "--check")
+    assert done.returncode == 1
+    assert "1.4.0" in done.stdout
+    assert "1.5.0" in done.stdout
+    assert "mathbits==1.4.0" in done.stdout
+    assert "plainbox" not in done.stdout
+
+
+# -- loading ----------------------------------------------------------------------------------
+
+LOAD = """
+import sys, warnings
+sys.path[:0] = paths
+import modpack
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    try:
+        modpack.load(file, strict=strict)
+    except modpack.ModpackError as failure:
+        print(type(failure).__name__, failure)
+for each in told:
+    print(each.category.__name__, each.message)
+"""
+
+
+def test_an_identical_environment_is_silent_and_loads_strictly(site, first, clean_python, canary):
+    paths = [*site.variables["PYTHONPATH"].split(os.pathsep), str(site.project)]
+    done = clean_python(LOAD, paths=paths, file=first, strict=True)
+    assert done.stdout == ""
+    sung = [each.partition(".")[2] for each in canary.read_text().split()]
+    assert sung == ["scout", "scout.net"], "the canary must sing if code of the package runs"
+    canary.unlink()
+
+
+def test_everything_that_is_missing_is_told_at_once_before_any_code_runs(
+    first, clean_python, canary
+):
+    done = clean_python(LOAD, paths=[], file=first, strict=True)
+    assert "EnvironmentMismatchError" in done.stdout
+    for name in ("mathbits", "plainbox", "atlas-north", "atlas-south", "clockwork"):
+        assert name in done.stdout
+
+
+# -- diff -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def differences(first, second) -> dict:
+    return told("diff", first, second, status=1)
+
+
+def test_a_package_does_not_differ_from_itself(first):
+    assert told("diff", first, first)["identical"] is True
+
+
+def _changes(rows: list[dict], name: str) -> dict[str, str]:
+    return {each[name]: each["change"] for each in rows}
+
+
+def test_diff_tells_which_modules_came_went_and_changed(differences):
+    assert _changes(differences["modules"], "module") == {
+        "mathbits": "changed",
+        "plainbox": "removed",
+        "scout.blocks": "changed",
+        "scout.clipping": "added",
+    }
+
+
+def test_diff_tells_what_changed_in_a_source(differences):
+    modules = {each["module"]: each for each in differences["modules"]}
+    unified = modules["scout.blocks"]["source"]["unified"]
+    changed = [each for each in unified.splitlines() if each[:1] in "+-" and each[1:2] not in "+-"]
+    assert changed == [
+        "-import plainbox",
+        '-    """Calls what is interned and what is extern."""',
+        "-    return cell(x) * mathbits.ONE + plainbox.ZERO",
+        '+    """Calls what is interned and what is extern, twice."""',
+        "+    return cell(x) * mathbits.ONE * 2",
+    ]
+    assert modules["mathbits"]["source"] is None
+
+
+def test_diff_tells_which_versions_changed(first, second, differences):
+    distributions = _changes(differences["distributions"], "name")
+    assert distributions == {"mathbits": "changed", "plainbox": "removed"}
+    text = asked("diff", first, second).output
+    assert "1.4.0 -> 1.5.0" in text
+
+
+def test_diff_tells_the_hook_that_came(differences):
+    (hook,) = differences["hooks"]
+    assert hook["change"] == "added"
+    assert hook["after"]["kind"] == "forward"
+    assert hook["after"]["target"] == ["head"]
+    assert hook["after"]["callable"]["name"] == "scout.clipping.clip"
+
+
+def test_diff_tells_which_tensors_differ_tied_ones_by_both_names(differences):
+    tensors = {each["name"]: each for each in differences["tensors"]}
+    assert _changes(differences["tensors"], "name") == {
+        "linear.weight": "changed",
+        "head.weight": "changed",
+        "history": "changed",
+    }
+    assert tensors["history"]["before"]["shape"] == [2]
+    assert tensors["history"]["after"]["shape"] == [3]
+
+
+def test_diff_of_another_order_tells_the_opposite(first, second):
+    modules = _changes(told("diff", second, first, status=1)["modules"], "module")
+    assert modules["scout.clipping"] == "removed"
+    assert modules["plainbox"] == "added"
+
+
+# -- sbom -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bill(first) -> dict:
+    result = asked("sbom", first)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+COMPONENTS = {
+    "gridkit": ("0.9.1", "GPL-3.0-only"),
+    "mathbits": ("1.4.0", "BSD-3-Clause OR Apache-2.0"),
+    "plainbox": ("2.0", None),
+    "atlas-north": ("1.1", "Apache"),
+    "atlas-south": ("2.2", "BSD"),
+    "clockwork": ("1.0", "MIT"),
+    "draftlib": ("0.1.dev0", "MIT"),
+}
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_the_bill_has_every_distribution_with_version_and_licence(bill, name):
+    (found,) = [each for each in bill["components"] if each["name"] == name]
+    version, licence = COMPONENTS[name]
+    assert found["version"] == version
+    licences = json.dumps(found.get("licenses", []))
+    assert (licence in licences) if licence else not found.get("licenses")
+
+
+def test_the_bill_has_torch_and_the_model_and_no_mocked_code_as_required(bill):
+    names = {each["name"] for each in bill["components"]}
+    assert "torch" in names
+    assert bill["metadata"]["component"]["type"] == "machine-learning-model"
+    mocked = [each for each in bill["components"] if each["name"].startswith("telemetry")]
+    assert all(each.get("scope") == "excluded" for each in mocked)
+
+
+def test_the_bill_says_what_requires_what(bill):
+    references = {each["name"]: each["bom-ref"] for each in bill["components"]}
+    needs = {each["ref"]: each.get("dependsOn", []) for each in bill["dependencies"]}
+    if "deepdep" in references:
+        assert references["deepdep"] in needs[references["mathbits"]]
+
+
+# -- nothing is executed ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["audit"],
+        ["audit", "--fail-on", "mock-reachable"],
+        ["why", "gridkit.cells", "--all"],
+        ["diff", "OTHER"],
+        ["requirements"],
+        ["requirements", "--lock"],
+        ["requirements", "--check"],
+        ["inspect"],
+        ["sbom"],
+        ["report", "-o", "PAGE"],
+    ],
+    ids=" ".join,
+)
+def test_no_question_imports_torch_or_runs_packaged_code(
+    first, second, tmp_path, clean_python, command
+):
+    given = {"OTHER": str(second), "PAGE": str(tmp_path / "audit.html")}
+    arguments = [command[0], str(first), *(given.get(each, each) for each in command[1:])]
+    code = """
+    import contextlib, io, sys
+    from modpack.cli import main
+    sys.argv = ["modpack", *arguments]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        main()
+    roots = ("torch", "scout", "gridkit", "telemetry", "numpy")
+    print([name for name in roots if name in sys.modules])
+    """
+    done = clean_python(code, arguments=arguments)
+    assert done.stdout == "[]\n"
+    assert "Error" not in done.stderr

@@ -1,0 +1,214 @@
+"""``modpack why``, driven as a user drives it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from modpack import Action, PackageExporter
+from modpack.cli import cli
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "docs/reference/json/why.schema.json").read_text())
+ANCESTORS = ROOT / "fixtures/archives/torch_package/torch-2.13-py3.11/tiny_model.pt"
+
+SHOP = {
+    "whyshop/__init__.py": "",
+    "whyshop/net.py": """\
+        from typing import TYPE_CHECKING
+
+        from whyshop.tools import measure, note
+        from whyshop import left
+
+        if TYPE_CHECKING:
+            import whytyped
+
+        class Net:
+            def __call__(self):
+                return note(measure())
+        """,
+    "whyshop/tools.py": """\
+        from whyshop.deep import log as note
+
+        def measure():
+            import numpy
+            return numpy.zeros(3)
+        """,
+    "whyshop/deep.py": "from whyspy import log\n",
+    "whyshop/left.py": "from whyshop import right\nimport whyspy\n",
+    "whyshop/right.py": """\
+        from whyshop import left
+        try:
+            import whyabsent
+        except ImportError:
+            whyabsent = None
+        """,
+    "whyspy.py": "def log(x): pass",
+    "whytyped.py": "",
+}
+
+
+@pytest.fixture
+def package(project, tmp_path):
+    """A package with a mock that is reached in several ways, and a cycle."""
+    project(SHOP)
+    import whyshop.net
+
+    file = tmp_path / "why.modpack"
+    with PackageExporter(file) as exporter:
+        exporter.mock("whyspy.**")
+        exporter.intern("whyshop.**")
+        exporter.use_policy("pinned")
+        exporter.save_pickle("model", "net.pkl", whyshop.net.Net())
+    return file
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, ["why", *map(str, arguments)])
+
+
+def document(*arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    jsonschema.validate(found, SCHEMA)
+    return found
+
+
+def test_the_rule_and_the_shortest_chain_are_told_with_places(package):
+    result = run(package, "whyspy")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[0] == ["whyspy", "mocked"]
+    assert ["rule", "mock('whyspy.**')"] in lines
+    assert ["<model/net.pkl>"] in lines
+    assert ["->", "whyshop.net", "pickle", "holds", "Net"] in lines
+    assert ["->", "whyshop.left", "required", "whyshop/net.py:4"] in lines
+    assert ["->", "whyspy", "required", "whyshop/left.py:2"] in lines
+    assert ["whyshop/deep.py:1", "(required)"] in lines  # another place
+
+
+def test_all_chains_come_in_the_order_of_their_length(package):
+    found = document(package, "whyspy", "--all")
+    chains = [[step["imported"] for step in chain["steps"]] for chain in found["chains"]]
+    assert chains == [
+        ["whyshop.net", "whyshop.left", "whyspy"],
+        ["whyshop.net", "whyshop.tools", "whyshop.deep", "whyspy"],
+    ]
+    assert (found["more_chains"], found["is_complete"]) == (0, True)
+    assert "2 chains of imports" in run(package, "whyspy", "--all").stdout
+
+
+def test_a_step_in_json_has_its_evidence(package):
+    (chain,) = document(package, "numpy")["chains"]
+    assert chain["start"] == "<model/net.pkl>"
+    assert chain["steps"][-1] == {
+        "importer": "whyshop.tools",
+        "imported": "numpy",
+        "kind": "function",
+        "file": "whyshop/tools.py",
+        "line": 4,
+        "names": [],
+        "others": 0,
+    }
+
+
+def test_what_provided_an_extern_module_is_told(package):
+    import numpy
+
+    assert document(package, "numpy")["provided_by"] == f"numpy {numpy.__version__}"
+    assert "the standard library" in run(package, "typing").stdout
+
+
+def test_a_hook_that_overrode_the_rule_is_told(project, tmp_path):
+    project(SHOP)
+    import whyshop.net
+
+    def keep_out(exporter, module):
+        return Action.MOCK if module == "whyshop.deep" else None
+
+    file = tmp_path / "overridden.modpack"
+    with PackageExporter(file) as exporter:
+        exporter.mock("whyspy.**")
+        exporter.intern("whyshop.**")
+        exporter.use_policy("pinned")
+        exporter.register_intern_hook(keep_out)
+        exporter.save_pickle("model", "net.pkl", whyshop.net.Net())
+    found = document(file, "whyshop.deep")
+    assert found["action"] == "mock" and found["rule"] == "intern('whyshop.**')"
+    assert found["overridden_by"].endswith("keep_out")
+    assert "keep_out" in run(file, "whyshop.deep").stdout
+    assert document(file, "whyshop.left")["hooks"] == [found["overridden_by"]]
+
+
+def test_a_module_that_only_type_checkers_import_is_told_as_such(package):
+    result = run(package, "whytyped")
+    assert result.exit_code == 0
+    assert "TYPE_CHECKING" in result.stdout and "whyshop/net.py:7" in result.stdout
+    found = document(package, "whytyped")
+    assert (found["standing"], found["action"], found["chains"]) == ("never-run", None, [])
+
+
+def test_a_module_that_was_left_out_is_told_with_the_reason(package):
+    found = document(package, "whyabsent")
+    assert (found["standing"], found["action"]) == ("left-out", None)
+    assert "not installed" in found["notes"][0]["text"]
+    assert found["chains"][0]["steps"][-1]["kind"] == "guarded"
+
+
+def test_an_unknown_module_is_an_error_with_what_may_be_meant(package):
+    result = run(package, "whyshop.tool")
+    assert result.exit_code == 2
+    assert "whyshop.tools" in result.stderr and "Traceback" not in result.stderr
+    told = json.loads(run(package, "whyshop.tool", "--json").stdout)
+    assert "whyshop.tools" in told["error"]["message"]
+    assert run(package, "<model/net.pkl>").exit_code == 2
+
+
+def test_what_stand_ins_are_made_of_is_known(package):
+    assert "stand-ins" in document(package, "_modpack_mock")["rule"]
+
+
+def test_an_archive_of_torch_package_tells_what_it_can():
+    found = document(ANCESTORS, "tinynet.layers")
+    assert (found["action"], found["rule"], found["origin"]) == ("intern", None, None)
+    assert found["chains"][0]["steps"][0]["names"] == ["Embed", "Scale", "TiedHead", "add_one"]
+    assert "not recorded" in run(ANCESTORS, "math").stdout
+
+
+def test_what_is_no_package_is_an_error(tmp_path):
+    (tmp_path / "x").write_text("hello")
+    assert run(tmp_path / "x", "a").exit_code == 2
+    assert run(tmp_path / "nowhere", "a").exit_code == 2
+
+
+def test_a_hub_with_more_chains_than_anybody_can_count_is_answered(tmp_path):
+    file = tmp_path / "hub.modpack"
+    names = [f"m{n}" for n in range(60)]
+    source = "".join(f"import {name}\n" for name in names) + "import hub\n"
+    with PackageExporter(file) as exporter:
+        for name in names:
+            exporter.save_source_string(name, source)
+        exporter.save_source_string("hub", "")
+    result = run(file, "hub", "--all")
+    assert result.exit_code == 0 and "at least" in result.stdout
+    found = document(file, "hub", "--all")
+    assert len(found["chains"]) == 100 and not found["is_complete"]
+
+
+def test_nothing_heavy_is_imported(package):
+    code = (
+        "import sys\n"
+        "from modpack.cli import cli\n"
+        f"cli(['why', {str(package)!r}, 'whyspy', '--all'], standalone_mode=False)\n"
+        "heavy = {'torch', 'numpy', 'importlib_metadata', 'packaging'}\n"
+        "print(sorted(heavy & set(sys.modules)), 'whyshop' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[] False"

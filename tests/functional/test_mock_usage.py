@@ -1,0 +1,145 @@
+"""What a package records of its mocks: where their names are used, and what the trial did."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import modpack
+from modpack.archive.manifest import read_manifest
+from modpack.archive.reader import open_archive
+from modpack.core.usage import MockTouch, TouchKind
+from modpack.errors import ModpackWarning
+from modpack.report.recorded import read_plan, read_trial
+
+TRACKER = "def log(x):\n    pass\n\ndef init(**options):\n    pass\n\nLEVEL = 3\n"
+ONE = (torch.ones(1, 2),)
+
+
+def net(forward: str, top: str = "") -> dict[str, str]:
+    """A project with a model whose forward is given, and a tracker that will be mocked."""
+    body = "\n".join(f"        {line}" for line in forward.splitlines())
+    source = (
+        f"import mutrack\nfrom torch import nn\n{top}\n"
+        f"class Net(nn.Module):\n    def forward(self, x):\n{body}\n        return x\n"
+    )
+    return {"mutrack.py": TRACKER, "mushop/__init__.py": "", "mushop/net.py": source}
+
+
+@pytest.fixture
+def saved(project, tmp_path):
+    """Save the model of a project with the tracker mocked; gives the file and the plan."""
+
+    def save(files, inputs=ONE, **options):
+        project(files)
+        from mushop.net import Net
+
+        file = tmp_path / "net.modpack"
+        exporter = modpack.PackageExporter(file, **options)
+        exporter.mock("mutrack")
+        exporter.use_policy("pinned")
+        with exporter:
+            exporter.save_model("model", "net.pkl", Net().eval(), example_inputs=inputs)
+        return file
+
+    return save
+
+
+def recorded(file):
+    with open_archive(file) as archive:
+        manifest = read_manifest(archive)
+        return read_plan(archive, manifest), read_trial(archive, manifest)
+
+
+SWALLOWED = "try:\n    mutrack.log(x)\nexcept Exception:\n    pass"
+
+
+def test_a_package_records_where_names_of_mocks_are_used(saved):
+    top = "mutrack.init()\n\ndef dead():\n    mutrack.log(1)\n"
+    plan, _ = recorded(saved(net("if x is None:\n    mutrack.log(x)", top)))
+    assert plan.tells_uses
+    assert [(use.name, use.line, use.scope, use.is_live) for use in plan.uses] == [
+        ("init", 3, "", True),
+        ("log", 6, "dead", False),
+        ("log", 11, "Net.forward", True),
+    ]
+
+
+def test_the_plan_that_was_carried_out_tells_them_too(project, tmp_path):
+    project(net("mutrack.log(x)"))
+    from mushop.net import Net
+
+    exporter = modpack.PackageExporter(tmp_path / "net.modpack")
+    exporter.mock("mutrack")
+    exporter.intern("mushop.**")
+    exporter.save_model("model", "net.pkl", Net())
+    plan = exporter.close()
+    assert [use.name for use in plan.uses] == ["log"]
+
+
+def test_a_package_without_mocks_says_that_there_are_no_uses(saved):
+    files = net("pass")
+    files["mushop/net.py"] = files["mushop/net.py"].replace("import mutrack\n", "")
+    plan, trial = recorded(saved(files))
+    assert (plan.tells_uses, plan.uses) == (True, ())
+    assert (trial.tells_touches, trial.touches) == (True, ())
+
+
+def test_a_trial_records_a_mock_that_the_package_used_although_it_caught_that(saved):
+    with pytest.warns(ModpackWarning) as told:
+        _, trial = recorded(saved(net(SWALLOWED)))
+    used = MockTouch("mutrack", TouchKind.USED, "mutrack.log", "was called", "mushop/net.py:7")
+    assert trial.passed
+    assert [touch for touch in trial.touches if touch.kind is TouchKind.USED] == [used]
+    (message,) = [str(each.message) for each in told if "mutrack" in str(each.message)]
+    assert "mutrack.log was called at mushop/net.py:7" in message
+    assert "intern or extern 'mutrack'" in message
+
+
+def test_a_trial_tells_apart_what_was_imported_and_what_was_named(saved):
+    top = "LEVEL = mutrack.LEVEL\nmutrack.init()\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ModpackWarning)
+        _, trial = recorded(saved(net("pass", top)))
+    assert set(trial.touches) == {
+        MockTouch("mutrack", TouchKind.LOADED),
+        MockTouch("mutrack", TouchKind.NAMED, "mutrack.LEVEL"),
+        MockTouch("mutrack", TouchKind.NAMED, "mutrack.init"),
+    }
+
+
+def test_a_mock_that_nothing_imports_in_the_trial_is_not_touched(saved):
+    files = net("if x is None:\n    import mutrack\n    mutrack.log(x)")
+    files["mushop/net.py"] = files["mushop/net.py"].replace("import mutrack\n", "", 1)
+    plan, trial = recorded(saved(files))
+    assert [use.name for use in plan.uses] == ["log"]
+    assert trial.touches == ()
+
+
+def test_a_trial_that_fails_records_what_was_used(saved):
+    with pytest.warns(ModpackWarning):
+        _, trial = recorded(saved(net("mutrack.log(x)"), trial="warn"))
+    assert not trial.passed
+    (used,) = [touch for touch in trial.touches if touch.kind is TouchKind.USED]
+    assert used.place == "mushop/net.py:6"
+
+
+def test_what_an_extern_library_does_with_a_stand_in_is_laid_to_the_package(saved):
+    forward = (
+        "import statistics\ntry:\n    statistics.mean(mutrack.LEVEL)\nexcept Exception:\n    pass"
+    )
+    with pytest.warns(ModpackWarning):
+        _, trial = recorded(saved(net(forward)))
+    (used,) = [touch for touch in trial.touches if touch.kind is TouchKind.USED]
+    assert (used.operation, used.place) == ("was iterated over", "mushop/net.py:8")
+
+
+def test_a_loaded_package_raises_as_before(saved):
+    file = saved(net("mutrack.log(x)"), inputs=None)
+    model = modpack.load(file)
+    assert isinstance(model, nn.Module)
+    with pytest.raises(NotImplementedError, match=r"mutrack\.log was called"):
+        model(*ONE)

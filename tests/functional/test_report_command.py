@@ -1,0 +1,136 @@
+"""``modpack report``: where the page goes, and what the command refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+
+from modpack.cli import cli
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "json" / "report.schema.json"
+
+
+@pytest.fixture
+def package(packaged, tmp_path, monkeypatch) -> Path:
+    importer = packaged({"shop/__init__.py": "total = 3\n"})
+    file = tmp_path / "shop.modpack"
+    Path(importer.filename).rename(file)
+    monkeypatch.chdir(tmp_path)
+    return file
+
+
+def report(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["report", *arguments])
+
+
+def test_the_page_gets_the_name_of_the_package(package):
+    done = report("shop.modpack")
+    assert done.exit_code == 0, done.output
+    assert "Wrote shop.html" in done.output
+    assert "shop.modpack" in Path("shop.html").read_text(encoding="utf-8")
+
+
+def test_output_names_the_page(package):
+    Path("pages").mkdir()
+    assert report("shop.modpack", "-o", "pages/audit.html").exit_code == 0
+    assert Path("pages/audit.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert [each.name for each in Path("pages").iterdir()] == ["audit.html"]
+
+
+def test_a_page_that_is_there_stays_unless_forced(package):
+    Path("shop.html").write_text("mine")
+    refused = report("shop.modpack")
+    assert refused.exit_code == 2
+    assert "--force" in refused.output
+    assert Path("shop.html").read_text() == "mine"
+    assert report("shop.modpack", "--force").exit_code == 0
+    assert Path("shop.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_the_package_is_never_overwritten(package):
+    before = package.read_bytes()
+    refused = report("shop.modpack", "-o", "shop.modpack", "--force")
+    assert refused.exit_code == 2
+    assert "itself" in refused.output
+    assert package.read_bytes() == before
+
+
+def test_a_folder_cannot_be_the_page(package):
+    Path("pages").mkdir()
+    refused = report("shop.modpack", "-o", "pages", "--force")
+    assert refused.exit_code == 2
+    assert "is a folder" in refused.output
+
+
+def test_a_folder_that_is_not_there_is_named(package):
+    refused = report("shop.modpack", "-o", "nowhere/audit.html")
+    assert refused.exit_code == 2
+    assert "no folder nowhere" in refused.output
+
+
+def test_a_device_just_gets_the_page(package):
+    done = subprocess.run(
+        [sys.executable, "-m", "modpack", "report", "shop.modpack", "-o", "/dev/stdout"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("<!DOCTYPE html>")
+
+
+def test_what_is_no_package_leaves_no_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text.modpack").write_text("no package")
+    refused = report("text.modpack")
+    assert refused.exit_code == 2
+    assert [each.name for each in tmp_path.iterdir()] == ["text.modpack"]
+
+
+def test_sources_can_be_left_out(package):
+    report("shop.modpack", "-o", "with.html")
+    report("shop.modpack", "-o", "without.html", "--no-sources")
+    assert '"shop":"' in Path("with.html").read_text(encoding="utf-8")
+    assert '"shop":"' not in Path("without.html").read_text(encoding="utf-8")
+
+
+def test_the_page_is_readable_like_any_new_file(package):
+    report("shop.modpack")
+    Path("other").touch()
+    assert Path("shop.html").stat().st_mode == Path("other").stat().st_mode
+
+
+def test_json_tells_what_was_written(package):
+    done = report("shop.modpack", "--json")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    assert document["page"] == "shop.html"
+    assert document["size_bytes"] == Path("shop.html").stat().st_size
+    assert document["findings"]["note"] >= 1
+
+
+def test_without_jinja2_the_remedy_is_told(package, tmp_path):
+    code = (
+        "import sys; sys.modules['jinja2'] = None; from modpack.cli import main; "
+        "sys.argv = ['modpack', 'report', 'shop.modpack']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'modpack[report]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_torch_is_not_imported_and_nothing_of_the_package_is(package):
+    code = (
+        "import sys; from modpack.cli import cli; "
+        "cli(['report', 'shop.modpack'], standalone_mode=False); "
+        "print(sorted({'torch', 'shop', 'pickle'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torch" not in done.stdout
+    assert "shop" not in done.stdout

@@ -1,0 +1,198 @@
+"""``modpack requirements``: what must be installed, as pip reads it, and what is here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+from click.testing import CliRunner
+from packaging.requirements import Requirement
+
+import modpack
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.cli import cli
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = ".data/modpack/environment.json"
+TORCH = torch.__version__.partition("+")[0]
+DIGEST = "ab" * 32
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, ["requirements", *map(str, arguments)])
+
+
+@pytest.fixture
+def shop(installed, tmp_path):
+    """A package that needs a distribution which requires another."""
+    origin = {"url": "file:///home/x.whl", "archive_info": {"hashes": {"sha256": DIGEST}}}
+    hashed = {"direct_url.json": json.dumps(origin)}
+    installed("req-notes", {"reqnotes.py": ""}, version="3.0", metadata=hashed)
+    installed("req-tea", {"reqtea.py": ""}, version="2.0", requires=["req-notes"], metadata=hashed)
+    path = tmp_path / "shop.modpack"
+    with modpack.PackageExporter(path) as exporter:
+        exporter.extern("reqnowhere")
+        exporter.use_policy("pinned")
+        source = "import torch, json, reqtea\ntry:\n    import reqnowhere\nexcept ImportError: pass"
+        exporter.save_source_string("requser", source)
+    return path
+
+
+@pytest.fixture
+def changed(shop):
+    """Rewrites what the package of ``shop`` records of its environment."""
+
+    def rewrite(change):
+        copy = shop.with_name("changed.modpack")
+        with open_archive(shop) as archive, ArchiveWriter(copy) as writer:
+            for name in archive.names():
+                content = archive.read(name)
+                if name == ENVIRONMENT:
+                    record = json.loads(content)
+                    change(record)
+                    content = json.dumps(record).encode()
+                if not name.startswith(".data/modpack/manifest."):
+                    writer.write(name, content)
+            writer.commit()
+        return copy
+
+    return rewrite
+
+
+def requirements_in(text):
+    """What pip reads: without comments, lines that go on joined, options apart."""
+    joined = text.replace("\\\n", " ").splitlines()
+    lines = [line for line in joined if line and not line.startswith("#")]
+    return {str(Requirement(line.split(" --")[0])): line.split(" --")[1:] for line in lines}
+
+
+def test_it_pins_torch_and_the_distributions_of_extern_modules(shop):
+    result = run(shop)
+    assert result.exit_code == 0
+    assert requirements_in(result.output) == {"req-tea==2.0": [], f"torch=={TORCH}": []}
+    assert "json" not in result.output
+    assert "# reqnowhere: was not installed where the package was made either" in result.output
+
+
+def test_a_lock_has_all_that_others_require(shop):
+    locked = requirements_in(run(shop, "--lock").output)
+    assert {"req-tea==2.0", "req-notes==3.0", f"torch=={TORCH}"} <= set(locked)
+    assert len(locked) > 3
+
+
+def test_pip_reads_what_is_printed(shop, tmp_path):
+    (tmp_path / "requirements.txt").write_text(run(shop, "--lock").output)
+    code = (
+        "import sys\n"
+        "from pip._internal.req.req_file import parse_requirements\n"
+        "from pip._internal.network.session import PipSession\n"
+        "for each in parse_requirements(sys.argv[1], session=PipSession()):\n"
+        "    print(each.requirement)\n"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "requirements.txt"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {"req-tea==2.0", "req-notes==3.0"} <= set(done.stdout.split())
+
+
+def test_hashes_are_comments_as_long_as_some_are_unknown(shop):
+    text = run(shop, "--lock").output
+    assert "--hash" not in text
+    assert f"# sha256:{DIGEST}\nreq-tea==2.0\n" in text
+    assert "Hashes are known of 2 of" in text
+
+
+def test_hashes_are_given_to_pip_where_all_are_known(changed):
+    def without_torch(record):
+        record["torch"] = None
+        known = ("req-notes", "req-tea")
+        record["installed"] = {name: record["installed"][name] for name in known}
+
+    text = run(changed(without_torch), "--lock").output
+    option = [f"hash=sha256:{DIGEST}"]
+    assert requirements_in(text) == {"req-notes==3.0": option, "req-tea==2.0": option}
+
+
+def test_what_pip_cannot_install_again_is_a_comment(changed):
+    def odd(record):
+        record["installed"]["req-tea"]["editable"] = True
+        record["installed"]["torch"].update(name="-r evil.txt\n--index-url x")
+        record["providers"]["requnknown"] = "nowhere"
+
+    text = run(changed(odd)).output
+    assert requirements_in(text) == {}
+    assert "# req-tea 2.0 was an editable install" in text
+    assert "\n--index-url" not in text
+
+
+def test_an_archive_of_torch_package_gives_comments(tmp_path):
+    archive = ROOT / "fixtures/archives/torch_package/torch-2.13-py3.11/with_mock.pt"
+    text = run(archive).output
+    assert requirements_in(text) == {}
+    assert "# farplotlib: which distribution provided it is not recorded" in text
+
+
+def test_check_is_content_with_the_environment_that_made_it(shop):
+    result = run(shop, "--check", "--strict")
+    assert result.exit_code == 0
+    assert "As recorded" in result.output
+
+
+def test_check_tells_differences_and_the_command_that_repairs_them(changed):
+    def older(record):
+        record["installed"]["req-tea"]["version"] = "1.0"
+        record["installed"]["req-notes"]["version"] = "1.0"
+
+    path = changed(older)
+    result = run(path, "--check")
+    assert result.exit_code == 1
+    assert "Remedy: pip install 'req-tea==1.0'\n" in result.output
+    result = run(path, "--check", "--lock")
+    assert "Remedy: pip install 'req-notes==1.0' 'req-tea==1.0'\n" in result.output
+
+
+def test_check_counts_what_rarely_matters_for_the_strict_only(changed):
+    path = changed(lambda record: record["installed"]["req-tea"].update(version="2.0+here"))
+    relaxed, strict = run(path, "--check"), run(path, "--check", "--strict")
+    assert (relaxed.exit_code, strict.exit_code) == (0, 1)
+    assert "Rarely matters" in relaxed.output
+    assert "Not as recorded" in strict.output
+
+
+def test_strict_alone_is_a_mistake(shop):
+    result = run(shop, "--strict")
+    assert result.exit_code == 2
+    assert "--check" in result.output
+
+
+@pytest.mark.parametrize("options", [[], ["--lock"], ["--check"], ["--check", "--lock"]])
+def test_the_json_is_as_its_schema_says(shop, changed, options):
+    schema = json.loads((ROOT / "docs/reference/json/requirements.schema.json").read_text())
+    for path in (shop, changed(lambda record: record.update(python="3.1.0"))):
+        document = json.loads(run(path, "--json", *options).output)
+        jsonschema.validate(document, schema, jsonschema.Draft202012Validator)
+        assert (document["comparison"] is not None) == ("--check" in options)
+    assert {each["distribution"] for each in document["requirements"]} >= {"req-tea", "torch"}
+
+
+def test_what_is_no_package_is_told_in_one_line(tmp_path):
+    result = run(tmp_path / "nothing.modpack")
+    assert result.exit_code == 2
+    assert result.output.startswith("Error: ")
+    document = json.loads(run(tmp_path / "nothing.modpack", "--json").output)
+    assert document["error"]["type"] == "PackageNotFoundError"
+
+
+def test_neither_torch_nor_the_package_is_imported(shop):
+    code = (
+        "import sys\n"
+        "from modpack.cli import cli\n"
+        f"cli(['requirements', {str(shop)!r}, '--check'], standalone_mode=False)\n"
+        "print(sorted({'torch', 'reqtea', 'requser'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr

@@ -1,0 +1,122 @@
+"""What a package records about where it was made, as values and as JSON."""
+
+import pytest
+
+from modpack.core.environment import (
+    EnvironmentComparison,
+    EnvironmentRow,
+    RecordedDistribution,
+    RecordedEnvironment,
+    RowStatus,
+)
+from modpack.core.environmentjson import environment_from_json, environment_to_json
+
+NUMPY = RecordedDistribution("numpy", "2.1.0", licence="BSD-3-Clause", hashes={"sha256": "ab"})
+STORAGE = RecordedDistribution("Cloud.Storage", "1.0", requires=("numpy",))
+MADE = RecordedEnvironment(
+    "3.11.7",
+    "CPython",
+    "linux",
+    "x86_64",
+    "2.13.0+cpu",
+    {"numpy": "numpy", "cloud.storage": "cloud-storage"},
+    {"numpy": NUMPY, "cloud-storage": STORAGE},
+    knows_required=True,
+)
+
+
+def test_what_is_written_is_read_back():
+    assert environment_from_json(environment_to_json(MADE)) == MADE
+
+
+def test_older_readers_find_what_they_know():
+    externs = environment_to_json(MADE)["externs"]
+    assert externs["numpy"] == {"distribution": "numpy", "version": "2.1.0", "editable": False}
+    assert externs["cloud"]["distribution"] == "Cloud.Storage"
+
+
+def test_what_an_older_modpack_wrote_is_read():
+    found = {"distribution": "Some_Thing", "version": "1", "editable": True}
+    read = environment_from_json({"python": "3.10.1", "externs": {"thing": found}})
+    assert read.provider_of("thing.part") == RecordedDistribution("Some_Thing", "1", editable=True)
+    assert (read.python, read.torch, read.place) == ("3.10.1", None, None)
+    assert not read.knows_required
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"externs": None},
+        {"externs": {"x": {"distribution": "x"}}},
+        {"providers": {"x": 3}},
+        {"providers": None},
+        {"installed": []},
+        {"installed": {"x": {}}},
+        {"installed": {"x": {**environment_to_json(MADE)["installed"]["numpy"], "requires": 3}}},
+        {"installed": {"x": {**environment_to_json(MADE)["installed"]["numpy"], "hashes": []}}},
+        {"installed": {"x": {**environment_to_json(MADE)["installed"]["numpy"], "url": 3}}},
+        {"torch": 2},
+        {"native": "linux"},
+    ],
+)
+def test_anything_else_is_refused(change):
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        environment_from_json({**environment_to_json(MADE), **change})
+
+
+def test_distributions_that_share_a_first_component_are_told_apart():
+    assert MADE.provider_of("cloud.storage.disk") == STORAGE
+    assert MADE.provider_of("cloud.other") is None
+    assert MADE.provider_of("cloud") is None
+    assert MADE.by_provider(["numpy", "cloud.storage", "numpy.linalg", "unknown"]) == {
+        "cloud-storage": (STORAGE, ("cloud.storage",)),
+        "numpy": (NUMPY, ("numpy", "numpy.linalg")),
+    }
+
+
+def test_a_requirement_leaves_a_local_builds_label_out():
+    assert RecordedDistribution("torch", "2.13.0+cpu").requirement == "torch==2.13.0"
+
+
+def test_what_came_from_a_repository_is_required_from_there():
+    url = "git+https://host.example/me/tool@0a1b2c"
+    assert RecordedDistribution("tool", "1.0", url=url).requirement == f"tool @ {url}"
+
+
+def test_an_editable_install_cannot_be_required():
+    assert RecordedDistribution("mine", "1.0", editable=True).requirement is None
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "url"),
+    [
+        ("a'; rm -rf ~; '", "1.0", None),
+        ("-r", "1.0", None),
+        ("a", "1.0\n--index-url https://evil.example", None),
+        ("a\n-e .", "1.0", None),
+        ("a", "1.0 # x", None),
+        ("a", "$(reboot)", "git+https://host.example/x'; reboot; '"),
+        ("", "", None),
+    ],
+)
+def test_what_could_steer_a_shell_or_pip_is_no_requirement(name, version, url):
+    assert RecordedDistribution(name, version, url=url).requirement is None
+
+
+def row(name, status, requirement=None):
+    return EnvironmentRow(name, "1.0", None, status, (), requirement)
+
+
+def test_a_comparison_tells_what_to_repair_and_how():
+    same, similar = row("same", RowStatus.SAME), row("similar", RowStatus.SIMILAR, "similar==1.0")
+    other, gone = (
+        row("other", RowStatus.DIFFERENT, "o==1.0"),
+        row("gone", RowStatus.MISSING, "g==1"),
+    )
+    python = row("Python", RowStatus.DIFFERENT)
+    comparison = EnvironmentComparison((python, same, similar, other, gone))
+    assert comparison.differences == (python, other, gone)
+    assert comparison.deviations == (python, similar, other, gone)
+    assert comparison.missing == (gone,)
+    assert comparison.repair == "pip install 'o==1.0' 'g==1'"
+    assert EnvironmentComparison((python, same)).repair is None

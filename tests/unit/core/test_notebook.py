@@ -1,0 +1,74 @@
+"""Values as notebooks show them."""
+
+import modpack
+from modpack.core.actions import Action
+from modpack.core.globs import GlobGroup
+from modpack.core.notebook import html_table
+from modpack.core.plan import (
+    Decision,
+    Note,
+    NoteKind,
+    PackagingErrorReason,
+    Plan,
+    Problem,
+)
+from modpack.core.rules import Origin, Rule
+
+
+def decided(module, action):
+    rule = Rule(action, GlobGroup(module), origin=Origin.USER, label=f"{action.value}({module!r})")
+    return {module: Decision(module, action, rule)}
+
+
+def test_a_plan_shows_its_problems_its_warnings_and_each_decision_with_its_rule():
+    plan = Plan(
+        {**decided("shop", Action.INTERN), **decided("spy", Action.MOCK)},
+        problems=(Problem("till", PackagingErrorReason.DENIED, place="shop.py:3"),),
+        notes=(Note(NoteKind.DYNAMIC_IMPORT, "shop", "imports what it likes"),),
+        trial="passed",
+    )
+    shown = plan._repr_html_()
+    assert "1 interned, 1 mocked" in shown
+    assert f"till: {PackagingErrorReason.DENIED.value} (shop.py:3)" in shown
+    assert "imports what it likes" in shown
+    assert "trial: passed" in shown
+    assert "intern(&#x27;shop&#x27;)" in shown
+    assert shown.index("till") < shown.index("interned: 1")
+
+
+def test_names_in_a_plan_are_no_markup():
+    evil = "a<img src=x onerror=alert(1)>"
+    plan = Plan(decided(evil, Action.EXTERN), (Problem(evil, PackagingErrorReason.NO_ACTION),))
+    assert "<img" not in plan._repr_html_()
+    assert "a&lt;img" in plan._repr_html_()
+
+
+def test_a_large_table_counts_what_it_leaves_out():
+    shown = html_table(["module"], [[f"m{number}"] for number in range(1000)])
+    assert "m199<" in shown
+    assert "m200<" not in shown
+    assert "and 800 more" in shown
+
+
+def test_a_package_shows_its_modules_hooks_and_resources(packaged):
+    importer = packaged({"shop/__init__.py": "import spy\n", "shop/prices.txt": "3"}, mock=["spy"])
+    shown = importer._repr_html_()
+    assert importer.filename in shown
+    assert "shop/prices.txt" in shown
+    assert "mocked: 1" in shown
+    assert "<img" not in shown
+
+
+def test_a_closed_package_shows_its_repr_only(packaged):
+    importer = packaged({"shop/__init__.py": ""})
+    importer.close()
+    assert importer._repr_html_() is None
+
+
+def test_an_opened_buffer_is_shown_too(packaged):
+    import io
+    from pathlib import Path
+
+    content = io.BytesIO(Path(packaged({"shop.py": ""}).filename).read_bytes())
+    with modpack.PackageImporter(content) as importer:
+        assert "shop" in importer._repr_html_()

@@ -1,0 +1,62 @@
+import logging
+
+import pytest
+
+from modpack.core.progress import Phase, Unit, advance, heard_by, phase
+
+
+class Heard:
+    def __init__(self):
+        self.told = []
+
+    def begin(self, phase):
+        self.told.append(f"begin {phase.text}")
+
+    def end(self, phase):
+        self.told.append(f"end {phase.text} at {phase.done}")
+
+
+def test_a_listener_hears_of_phases_within_phases():
+    listener = Heard()
+    with heard_by(listener), phase("saving"), phase("writing", Unit.BYTES, 10) as writing:
+        writing.advance(4)
+        writing.advance()
+    assert listener.told == ["begin saving", "begin writing", "end writing at 5", "end saving at 0"]
+
+
+def test_what_does_not_know_its_phase_counts_in_the_innermost():
+    with phase("saving") as saving:
+        advance(2)
+        with phase("writing") as writing:
+            advance(3)
+        advance()
+    advance(100)  # nobody minds
+    assert (saving.done, writing.done) == (3, 3)
+
+
+def test_a_phase_that_fails_ends_too():
+    listener = Heard()
+    with pytest.raises(ValueError), heard_by(listener), phase("saving"):
+        raise ValueError
+    assert listener.told == ["begin saving", "end saving at 0"]
+    with phase("alone"):
+        pass
+    assert len(listener.told) == 2  # it does not listen any more
+
+
+def test_the_log_is_told_of_major_phases_on_level_info_and_of_others_on_debug(caplog):
+    caplog.set_level(logging.DEBUG, logger="modpack")
+    with phase("walking", Unit.MODULES) as walking:
+        walking.advance(7)
+    with phase("saving", is_major=True):
+        pass
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [level for level, _ in told] == ["DEBUG", "DEBUG", "DEBUG", "INFO"]
+    assert told[0][1] == "walking ..."
+    assert told[1][1].startswith("walking: 7 modules, done in ")
+    assert told[3][1].startswith("saving: done in ")
+    assert {record.name for record in caplog.records} == {"modpack"}
+
+
+def test_a_phase_knows_how_much_there_is_to_do():
+    assert Phase("weighing", Unit.BYTES, 10).total == 10

@@ -1,0 +1,63 @@
+"""Tensors as a package records them."""
+
+from __future__ import annotations
+
+import pytest
+
+from modpack.core.tensors import TensorFacts, TensorKind, tensors_from_json, tensors_to_json
+
+PLAIN = TensorFacts("w", TensorKind.PARAMETER, "float32", (2, 3), True, storage="0", stride=(3, 1))
+SPECIAL = TensorFacts(
+    *("b", TensorKind.BUFFER, "qint8", None, False, False, "cuda:0"), form="quantized"
+)
+
+
+def test_what_is_written_can_be_read_back():
+    written = tensors_to_json({"m/m.pkl": [PLAIN, SPECIAL], "n/n.pkl": []})
+    assert tensors_from_json(written) == {"m/m.pkl": (PLAIN, SPECIAL), "n/n.pkl": ()}
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "count", "span"),
+    [((2, 3), (3, 1), 6, 6), ((), (), 1, 1), ((0, 3), (3, 1), 0, 0), ((2, 2), (10, 1), 4, 12)],
+)
+def test_a_tensor_knows_how_much_of_its_storage_it_spans(shape, stride, count, span):
+    tensor = TensorFacts("w", TensorKind.VALUE, "float16", shape, storage="0", stride=stride)
+    assert (tensor.count, tensor.span, tensor.size_bytes) == (count, span, 2 * count)
+
+
+def test_the_size_of_an_unknown_type_is_unknown():
+    assert TensorFacts("w", TensorKind.VALUE, "float7", (2,)).size_bytes is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": 3},
+        {"kind": "weight"},
+        {"shape": [-1, 3]},
+        {"shape": [True, 3]},
+        {"shape": "23"},
+        {"shape": [2]},
+        {"shape": [2**40, 2**40]},
+        {"shape": [1] * 65, "stride": [1] * 65},
+        {"stride": [2**62, 2**62]},
+        {"offset": "0"},
+        {"offset": 2**70},
+        {"storage": 0},
+        {"requires_grad": 1},
+        {"form": None},
+    ],
+    ids=str,
+)
+def test_anything_else_is_refused(changes):
+    written = tensors_to_json({"m/m.pkl": [PLAIN]})
+    written["resources"]["m/m.pkl"][0].update(changes)
+    with pytest.raises((TypeError, ValueError)):
+        tensors_from_json(written)
+
+
+@pytest.mark.parametrize("resources", [[], {"m": {}}, {"m": [3]}, None])
+def test_other_structures_are_refused(resources):
+    with pytest.raises(TypeError):
+        tensors_from_json({"version": 1, "resources": resources})

@@ -1,0 +1,58 @@
+"""What packaged code does with mocks, as values."""
+
+from __future__ import annotations
+
+import pytest
+
+from modpack.core.plan import Plan
+from modpack.core.planjson import plan_from_json, plan_to_json
+from modpack.core.usage import MockRisk, NameUse, UseKind, risk_of
+
+AT_IMPORT = {
+    *(UseKind.BASE_CLASS, UseKind.DECORATOR, UseKind.CALL, UseKind.VALUE, UseKind.ANNOTATION)
+}
+
+
+def use(kind: UseKind, is_live: bool = True, is_called_later: bool = False) -> NameUse:
+    return NameUse("tracker", "log", "net", 3, kind, "f", is_live, (), is_called_later)
+
+
+@pytest.mark.parametrize("kind", UseKind)
+def test_what_happens_at_import_time(kind):
+    assert kind.is_at_import == (kind in AT_IMPORT)
+
+
+@pytest.mark.parametrize("kind", UseKind)
+def test_only_a_use_in_a_live_function_is_reachable_by_its_kind(kind):
+    assert (risk_of([use(kind)]) is MockRisk.REACHABLE) == (kind is UseKind.FUNCTION)
+
+
+def test_what_a_mock_decorates_is_reachable_if_it_can_be_called():
+    assert risk_of([use(UseKind.DECORATOR, is_called_later=True)]) is MockRisk.REACHABLE
+    assert risk_of([use(UseKind.DECORATOR)]) is MockRisk.IMPORT_TIME
+
+
+def test_without_uses_or_with_dead_ones_only_a_mock_is_unused():
+    assert risk_of([]) is MockRisk.UNUSED
+    assert risk_of([use(UseKind.FUNCTION, is_live=False)]) is MockRisk.UNUSED
+
+
+def test_the_worst_use_counts():
+    uses = [use(UseKind.FUNCTION, is_live=False), use(UseKind.CHECK)]
+    assert risk_of(uses) is MockRisk.IMPORT_TIME
+    assert risk_of([*uses, use(UseKind.FUNCTION)]) is MockRisk.REACHABLE
+
+
+def test_uses_come_back_from_a_package_as_they_were():
+    uses = (
+        NameUse("tracker", "log", "net", 3, UseKind.FUNCTION, "Net.f", False, ("tools",)),
+        NameUse("tracker", "", "net", 4, UseKind.DECORATOR, is_called_later=True),
+    )
+    found = plan_from_json(plan_to_json(Plan({}, uses=uses, tells_uses=True), {}))
+    assert found.uses == uses
+    assert found.tells_uses
+
+
+def test_a_plan_that_does_not_tell_uses_comes_back_as_one():
+    assert not plan_from_json(plan_to_json(Plan({}), {})).tells_uses
+    assert plan_from_json(plan_to_json(Plan({}, tells_uses=True), {})).tells_uses

@@ -1,0 +1,228 @@
+"""Audits of packages and plans: the facts together, from the file alone."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import modpack
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.core.actions import Action
+from modpack.core.plan import PackagingErrorReason
+from modpack.core.usage import MockRisk
+from modpack.errors import ArchiveError
+from modpack.report.auditing.auditing import audit_package, audit_plan
+from modpack.report.auditing.gates import judge, parse_gate
+
+FIXTURES = Path(__file__).parents[4] / "fixtures" / "archives" / "torch_package"
+GRAPH = ".data/modpack/graph.json"
+
+PROJECT = {
+    "auditshop/__init__.py": "from .till import Till\n",
+    "auditshop/till.py": """\
+        import auditdraft
+        import auditlib
+        import auditspy
+        import auditwheel
+
+        class Till(auditspy.Base):
+            def ring(self):
+                auditspy.log("ring")
+        """,
+    "auditspy.py": "class Base: pass\n\ndef log(text): pass\n",
+    "auditdraft.py": "",
+}
+LICENSED = "Metadata-Version: 2.4\nName: {0}\nVersion: {1}\nLicense-Expression: {2}\n"
+
+
+@pytest.fixture
+def shop(project, installed):
+    """The project, with a distribution that is interned and one that is extern."""
+    project(PROJECT)
+    for name, version, licence in (
+        ("auditlib", "2.0", "MIT"),
+        ("auditwheel", "3.1", "GPL-3.0-only"),
+    ):
+        metadata = {"METADATA": LICENSED.format(name, version, licence)}
+        installed(name, {f"{name}/__init__.py": "x = 1\n"}, version=version, metadata=metadata)
+    import auditshop
+
+    return auditshop
+
+
+def save(shop, exporter):
+    exporter.mock("auditspy")
+    exporter.intern("auditlib.**")
+    exporter.extern("auditdraft")
+    exporter.use_policy("pinned")
+    exporter.save_pickle("m", "till.pkl", shop.Till())
+
+
+@pytest.fixture
+def package(shop, tmp_path):
+    with modpack.PackageExporter(tmp_path / "till.modpack") as exporter:
+        save(shop, exporter)
+    return tmp_path / "till.modpack"
+
+
+def plan_of(shop):
+    with modpack.PackageExporter(None) as exporter:
+        save(shop, exporter)
+        return exporter.plan()
+
+
+@pytest.fixture(params=["package", "plan"])
+def audit(request, shop):
+    """The audit of the package, and that of the plan for it: they say the same."""
+    if request.param == "package":
+        return audit_package(request.getfixturevalue("package"))
+    return audit_plan("auditshop:Till", plan_of(shop))
+
+
+def by_name(audit):
+    return {facts.module: facts for facts in audit.modules}
+
+
+def test_every_module_has_its_decision_rule_distribution_version_and_licence(audit):
+    told = {
+        name: (facts.action, facts.rule, facts.requirement, facts.licence)
+        for name, facts in by_name(audit).items()
+        if name.startswith("audit")
+    }
+    pinned = "policy pinned: installed distributions are extern"
+    own = "policy pinned: your own code is interned"
+    assert told == {
+        "auditshop": (Action.INTERN, own, None, None),
+        "auditshop.till": (Action.INTERN, own, None, None),
+        "auditspy": (Action.MOCK, "mock('auditspy')", None, None),
+        "auditlib": (Action.INTERN, "intern('auditlib.**')", "auditlib==2.0", "MIT"),
+        "auditwheel": (Action.EXTERN, pinned, "auditwheel==3.1", "GPL-3.0-only"),
+        "auditdraft": (Action.EXTERN, "extern('auditdraft')", None, None),
+    }
+
+
+def test_torch_and_the_standard_library_have_their_licences(packaged, tmp_path):
+    audit = audit_package(packaged({"m.py": "import json, torch\n"}, extern=["**"]).filename)
+    assert by_name(audit)["json"].licence == "PSF-2.0"
+    assert by_name(audit)["torch"].distribution == "torch"
+    assert "BSD" in by_name(audit)["torch"].licence
+
+
+def test_distributions_count_what_is_interned_and_what_is_needed(audit):
+    found = {each.name: each for each in audit.distributions if each.name.startswith("audit")}
+    assert list(found) == ["auditlib", "auditwheel"]
+    assert (found["auditlib"].interned, found["auditlib"].extern) == (1, 0)
+    assert found["auditlib"].size_bytes == len("x = 1\n")
+    assert (found["auditwheel"].interned, found["auditwheel"].extern) == (0, 1)
+    assert found["auditwheel"].licence == "GPL-3.0-only"
+
+
+def test_a_mock_has_its_importers_uses_and_risk(audit):
+    (mock,) = audit.mocks
+    assert (mock.module, mock.rule, mock.risk) == (
+        "auditspy",
+        "mock('auditspy')",
+        MockRisk.REACHABLE,
+    )
+    assert [(i.importer, i.line) for i in mock.importers] == [("auditshop.till", 3)]
+    assert [(use.name, use.line) for use in mock.uses] == [("Base", 6), ("log", 8)]
+
+
+def test_findings_name_code_subject_and_place(audit):
+    found = {each.code: each for each in audit.findings}
+    assert {"mock-reachable", "extern-local"} <= set(found)
+    assert found["mock-reachable"].subject == "auditspy"
+    assert found["mock-reachable"].place.endswith("auditshop/till.py:8")
+    assert found["extern-local"].subject == "auditdraft"
+    assert found["extern-local"].place.endswith("auditshop/till.py:1")
+
+
+def test_an_audit_of_a_plan_tells_its_problems(project):
+    project({"auditneeds.py": "def later():\n    import auditnowhere\n\nclass C: pass\n"})
+    import auditneeds
+
+    with pytest.raises(modpack.PackagingError), modpack.PackageExporter(None) as exporter:
+        exporter.save_pickle("m", "m.pkl", auditneeds.C())
+        audit = audit_plan("auditneeds:C", exporter.plan())
+    reasons = {problem.subject: problem.reason for problem in audit.problems}
+    assert reasons["auditneeds"] is PackagingErrorReason.NO_ACTION
+    assert audit.package is None
+
+
+def test_an_audit_runs_nothing_and_does_without_torch(package):
+    program = (
+        "import sys\n"
+        "from modpack.report.auditing.auditing import audit_package\n"
+        "audit_package(sys.argv[1])\n"
+        "foreign = {'torch', 'rich', 'auditshop', 'auditspy'} & set(sys.modules)\n"
+        "assert not foreign, foreign\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(package)], check=True)
+
+
+def test_uses_are_found_in_packages_that_do_not_record_them(package, tmp_path):
+    with open_archive(package) as archive:
+        document = json.loads(archive.read(GRAPH))
+    assert document.pop("uses")
+    old = rewritten(package, tmp_path / "old.modpack", GRAPH, json.dumps(document).encode())
+    assert audit_package(old).mocks == audit_package(package).mocks
+
+
+@pytest.mark.parametrize("archive", sorted(FIXTURES.glob("torch-*/*.pt")), ids=str)
+def test_archives_of_torch_package_are_audited_as_far_as_they_go(archive):
+    audit = audit_package(archive)
+    assert "not-recorded" in [each.code for each in audit.findings]
+    assert all(facts.rule is None for facts in audit.modules if facts.action is Action.EXTERN)
+    assert not [each for each in audit.findings if each.code == "missing-module"]
+
+
+def test_mocks_of_torch_package_are_told_with_their_importers():
+    audit = audit_package(FIXTURES / "torch-2.13-py3.11" / "with_mock.pt")
+    mocks = {mock.module: mock for mock in audit.mocks}
+    assert mocks["heavytracker"].importers
+    assert mocks["heavytracker"].uses
+
+
+def rewritten(package, copy, record, content):
+    with open_archive(package) as archive, ArchiveWriter(copy) as writer:
+        for name in archive.names():
+            if not name.startswith(".data/modpack/manifest."):
+                writer.write(name, content if name == record else archive.read(name))
+        writer.commit()
+    return copy
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("edges", [["a"]]),
+        ("uses", [{"module": 3}]),
+        ("uses", [["spy", "log", "shop", "seven", "function", "", True, []]]),
+        ("distributions", [{"name": []}]),
+        ("modules", {"shop": {"action": "eat"}}),
+        ("notes", "none"),
+    ],
+)
+def test_a_forged_graph_is_an_archive_error(package, tmp_path, key, value):
+    with open_archive(package) as archive:
+        document = json.loads(archive.read(GRAPH))
+    content = json.dumps({**document, key: value}).encode()
+    forged = rewritten(package, tmp_path / "forged.modpack", GRAPH, content)
+    with pytest.raises(ArchiveError, match=r"graph\.json"):
+        audit_package(forged)
+
+
+@pytest.mark.parametrize("record", [GRAPH, ".data/modpack/environment.json"])
+@pytest.mark.parametrize("odd", [None, -1, "\x1b[2J", [["a"]], {"a": {"b": 1}}], ids=repr)
+def test_whatever_is_in_a_record_gives_an_audit_or_an_archive_error(package, tmp_path, record, odd):
+    with open_archive(package) as archive:
+        document = json.loads(archive.read(record))
+    for key in document:
+        content = json.dumps({**document, key: odd}).encode()
+        forged = rewritten(package, tmp_path / f"{key}.modpack", record, content)
+        with contextlib.suppress(ArchiveError):
+            assert judge(audit_package(forged), [parse_gate("note")]).fired

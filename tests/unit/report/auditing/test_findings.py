@@ -1,0 +1,266 @@
+"""What an audit finds, for facts that are made up."""
+
+import pytest
+
+from modpack.core.actions import Action, Owner
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.imports import ImportKind
+from modpack.core.plan import Note, NoteKind, PackagingErrorReason, Problem
+from modpack.core.rules import IMPLICIT
+from modpack.core.trialrecord import TrialRecord, TriedCase
+from modpack.core.usage import MockRisk, MockTouch, NameUse, TouchKind, UseKind
+from modpack.report.auditing.facts import AuditFacts, DistributionFacts, MockFacts, Severity
+from modpack.report.auditing.findings import find_all
+from modpack.report.facts import (
+    ImporterFacts,
+    ModuleFacts,
+    PackageFacts,
+    ResourceFacts,
+    ResourceKind,
+    StorageFacts,
+)
+
+
+def importer(name="shop.net", line=3, kind=ImportKind.REQUIRED):
+    return ImporterFacts(name, f"{name.replace('.', '/')}.py", line, kind)
+
+
+def package(**more):
+    return PackageFacts("m.modpack", 9, "modpack 1", "0" * 64, (), (), StorageFacts(0, 0), **more)
+
+
+def trial(**changes):
+    case = TriedCase(("m", "m.pkl"), 0, deterministic=changes.pop("deterministic", True))
+    return TrialRecord(**{"passed": True, "namespace": "private", "cases": (case,), "rounds": 1,
+                          "seconds": 1.0, **changes})  # fmt: skip
+
+
+def found(**facts):
+    return find_all(AuditFacts("m.modpack", **{"modules": (), **facts}))
+
+
+def codes(**facts):
+    return [each.code for each in found(**facts)]
+
+
+def mock(*uses, risk=MockRisk.UNUSED, touches=(), importers=None):
+    by = (importer(),) if importers is None else importers
+    return MockFacts("spy", "mock('spy')", by, uses, risk, touches, bool(touches))
+
+
+NET = ModuleFacts("shop.net", Action.INTERN, record="shop/net.py")
+
+
+def use(kind, name="log", line=7, scope="", is_live=True):
+    return NameUse("spy", name, "shop.net", line, kind, scope, is_live)
+
+
+def test_a_mock_that_can_be_reached_is_a_warning_at_the_place_of_the_use():
+    uses = (
+        use(UseKind.BASE_CLASS, "Base", 4),
+        use(UseKind.FUNCTION, "finish", 6, "dead", is_live=False),
+        use(UseKind.FUNCTION, "log", 7, "Net.forward"),
+    )
+    (finding,) = found(modules=(NET,), mocks=(mock(*uses, risk=MockRisk.REACHABLE),))
+    assert (finding.code, finding.severity) == ("mock-reachable", Severity.WARNING)
+    assert finding.subject == "spy"
+    assert finding.place == "shop/net.py:7"
+    assert "spy.log" in finding.text
+    assert "Net.forward" in finding.text
+    assert finding.remedy
+
+
+def test_a_mock_that_is_used_while_importing_is_a_note_that_says_how():
+    uses = (use(UseKind.BASE_CLASS, "Base", 4), use(UseKind.DECORATOR, "wraps", 5))
+    (finding,) = found(modules=(NET,), mocks=(mock(*uses, risk=MockRisk.IMPORT_TIME),))
+    assert (finding.code, finding.severity) == ("mock-import-time", Severity.NOTE)
+    assert finding.place == "shop/net.py:4"
+    assert finding.text == "spy.Base is a base class in shop.net, and in 1 more place"
+
+
+def test_a_mock_that_is_only_imported_is_a_note():
+    (finding,) = found(mocks=(mock(),))
+    assert (finding.code, finding.severity) == ("mock-imported", Severity.NOTE)
+    assert finding.place == "shop/net.py:3"
+
+
+def test_a_mock_that_nothing_but_type_checkers_import_is_no_finding():
+    checked = importer(kind=ImportKind.TYPE_CHECKING)
+    assert codes(mocks=(mock(importers=()),)) == []
+    assert codes(mocks=(mock(importers=(checked,)),)) == []
+
+
+def test_a_mock_that_the_trial_run_really_used_is_an_error():
+    touch = MockTouch("spy", TouchKind.USED, "spy.log", "was called", "shop/net.py:7")
+    errors = [each for each in found(mocks=(mock(touches=(touch,)),)) if each.code == "mock-called"]
+    assert [each.severity for each in errors] == [Severity.ERROR]
+    assert errors[0].place == "shop/net.py:7"
+    assert "spy.log was called" in errors[0].text
+
+
+def test_naming_a_mock_in_the_trial_run_is_no_error():
+    touches = (MockTouch("spy", TouchKind.LOADED), MockTouch("spy", TouchKind.NAMED, "spy.log"))
+    assert codes(mocks=(mock(touches=touches),)) == ["mock-imported"]
+
+
+def extern(module, provided_by, distribution=None, version=None, editable=False):
+    return ModuleFacts(module, Action.EXTERN, "extern('**')", importers=(importer(),),
+                       provided_by=provided_by, distribution=distribution, version=version,
+                       editable=editable)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "facts, code",
+    [
+        (extern("json", Owner.STDLIB), None),
+        (extern("torch.nn", Owner.RUNTIME), None),
+        (extern("numpy.linalg", Owner.INSTALLED, "numpy", "2.1"), None),
+        (extern("loose", Owner.LOCAL), "extern-local"),
+        (extern("mine", Owner.LOCAL, "mine", "0.1", editable=True), "extern-local"),
+        (extern("numpy", None), "extern-unpinned"),
+    ],
+)
+def test_an_extern_must_be_installable_in_a_known_version(facts, code):
+    assert codes(modules=(facts,)) == ([code] if code else [])
+
+
+def test_a_module_of_another_pythons_standard_library_is_no_loose_code():
+    gone = ModuleFacts("imp", Action.EXTERN, str(IMPLICIT[0]), provided_by=Owner.LOCAL)
+    assert codes(modules=(gone,)) == []
+
+
+def test_the_modules_of_one_extern_are_one_finding():
+    modules = tuple(extern(f"numpy{part}", None) for part in ("", ".linalg", ".fft"))
+    (finding,) = found(modules=modules)
+    assert finding.subject == "numpy"
+    assert "3 modules" in finding.text
+    assert finding.place == "shop/net.py:3"
+
+
+def test_what_is_imported_at_once_and_nowhere_is_an_error():
+    graph = DependencyGraph()
+    graph.mark_root("<m/m.pkl>")
+    for edge in (
+        Edge("<m/m.pkl>", "shop.net", ImportKind.PICKLE, None, ("Net",)),
+        Edge("shop.net", "gone", ImportKind.REQUIRED, 3),
+        Edge("shop.net", "gone.guarded", ImportKind.GUARDED, 4),
+        Edge("shop.net", "gone.later", ImportKind.FUNCTION, 5),
+        Edge("gone.later", "gone.much.later", ImportKind.REQUIRED, 5),
+    ):
+        graph.add_edge(edge)
+    (finding,) = found(modules=(NET,), graph=graph)
+    assert (finding.code, finding.severity) == ("missing-module", Severity.ERROR)
+    assert (finding.subject, finding.place) == ("gone", "shop/net.py:3")
+
+
+def test_of_an_archive_of_torch_package_it_is_a_warning(tmp_path):
+    foreign = PackageFacts("old.pt", 1, "torch.package", "0", (NET,), (), StorageFacts(0, 0))
+    graph = DependencyGraph()
+    graph.mark_root("shop.net")
+    graph.add_edge(Edge("shop.net", "gone", ImportKind.REQUIRED, 3))
+    told = [each for each in found(modules=(NET,), graph=graph, package=foreign)]
+    assert [each.severity for each in told if each.code == "import-unresolved"] == [
+        Severity.WARNING
+    ]
+
+
+def test_what_the_plan_tells_to_be_missing_or_absent_is_not_told_twice():
+    graph = DependencyGraph()
+    graph.mark_root("shop")
+    graph.add_edge(Edge("shop", "gone", ImportKind.REQUIRED, 3))
+    shop = (ModuleFacts("shop", Action.INTERN),)
+    problem = Problem("gone", PackagingErrorReason.NO_ACTION)
+    absent = Note(NoteKind.ABSENT, "gone", "nobody has it")
+    assert codes(modules=shop, graph=graph) == ["missing-module"]
+    assert codes(modules=shop, graph=graph, problems=(problem,)) == []
+    assert codes(modules=shop, graph=graph, notes=(absent,)) == ["absent"]
+
+
+def test_a_package_without_code_of_its_own_is_not_missing():
+    graph = DependencyGraph()
+    graph.mark_root("spaces.shop")
+    graph.add_edge(Edge("spaces.shop", "spaces", ImportKind.PARENT))
+    shop = ModuleFacts("spaces.shop", Action.INTERN)
+    assert codes(modules=(shop,), graph=graph) == []
+
+
+@pytest.mark.parametrize("kind", NoteKind)
+def test_every_note_is_a_finding_with_its_own_text_and_place(kind):
+    (finding,) = found(notes=(Note(kind, "shop", "look out", "shop.py:3"),))
+    assert finding.code == kind.value
+    assert (finding.text, finding.place) == ("look out", "shop.py:3")
+    assert (finding.severity is Severity.NOTE) == (not kind.is_warning)
+
+
+def test_an_untried_package_is_a_note_and_an_untried_plan_is_none():
+    assert codes(package=package()) == ["no-trial"]
+    assert codes() == []
+
+
+def test_a_failed_trial_is_an_error_that_says_why():
+    (finding,) = found(package=package(trial=trial(passed=False, failure="other numbers")))
+    assert (finding.code, finding.severity) == ("trial-failed", Severity.ERROR)
+    assert "other numbers" in finding.text
+
+
+def test_a_trial_has_its_limits():
+    needs = trial(deterministic=False, operators=("mylib::add(Tensor x) -> Tensor",))
+    assert codes(package=package(trial=needs)) == ["trial-structure-only", "operator-needed"]
+    assert codes(package=package(trial=trial())) == []
+
+
+def test_a_package_that_needs_real_names_says_why():
+    tried = trial(namespace="process", why_process="it asks for its file by name")
+    (finding,) = found(package=package(trial=tried, namespace="process"))
+    assert finding.code == "process-namespace"
+    assert "it asks for its file by name" in finding.text
+
+
+def test_modules_that_a_hook_decided_are_one_finding():
+    modules = tuple(
+        ModuleFacts(f"shop.{name}", Action.EXTERN, "intern('shop.**')", "train.keep_out",
+                    provided_by=Owner.INSTALLED, version="1", distribution="shop")
+        for name in "ab"
+    )  # fmt: skip
+    (finding,) = found(modules=modules)
+    assert finding.code == "hook-override"
+    assert finding.subject == "train.keep_out"
+    assert "shop.a, shop.b externed" in finding.text
+
+
+def test_compiled_code_is_one_finding_for_each_library():
+    files = tuple(
+        ResourceFacts(f"shop/{name}.so", ResourceKind.COMPILED, 9, f"shop.{name}") for name in "ab"
+    )
+    (finding,) = found(files=files)
+    assert (finding.code, finding.subject) == ("native-code", "shop")
+
+
+def test_a_distribution_without_a_licence_is_a_note():
+    distributions = (DistributionFacts("a", "1"), DistributionFacts("b", "1", "MIT"))
+    (finding,) = found(distributions=distributions)
+    assert (finding.code, finding.subject) == ("licence-unknown", "a")
+
+
+def test_a_package_of_torch_package_says_that_it_records_little():
+    old = PackageFacts("m.pt", 9, "torch.package", "0", (), (), StorageFacts(0, 0))
+    assert codes(package=old) == ["not-recorded"]
+
+
+def test_the_worst_comes_first():
+    notes = (Note(NoteKind.ABSENT, "a", "x"), Note(NoteKind.DYNAMIC_IMPORT, "b", "x"))
+    failed = package(trial=trial(passed=False, failure="x"))
+    assert codes(notes=notes, package=failed) == ["trial-failed", "dynamic-import", "absent"]
+
+
+def test_what_is_made_with_a_stand_in_and_can_be_called_is_reachable():
+    made = NameUse("spy", "traced", "shop.net", 5, UseKind.DECORATOR, is_called_later=True)
+    (finding,) = found(modules=(NET,), mocks=(mock(made, risk=MockRisk.REACHABLE),))
+    assert (finding.code, finding.place) == ("mock-reachable", "shop/net.py:5")
+    assert "can be called" in finding.text
+
+
+def test_a_mock_that_is_only_asked_about_is_a_note():
+    asked = use(UseKind.CHECK, "Base", 8, "Net.forward")
+    (finding,) = found(modules=(NET,), mocks=(mock(asked, risk=MockRisk.IMPORT_TIME),))
+    assert (finding.code, finding.place) == ("mock-import-time", "shop/net.py:8")

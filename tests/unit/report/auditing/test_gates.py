@@ -1,0 +1,102 @@
+"""What fails an audit besides errors."""
+
+import pytest
+
+from modpack.core.plan import PackagingErrorReason, Problem
+from modpack.report.auditing.codes import CODES
+from modpack.report.auditing.facts import AuditFacts, DistributionFacts
+from modpack.report.auditing.findings import finding
+from modpack.report.auditing.gates import judge, parse_gate
+
+
+def audit(*codes, **more):
+    return AuditFacts("m", (), findings=tuple(finding(c, "subject", "text") for c in codes), **more)
+
+
+def fires(gate, *codes):
+    return bool(parse_gate(gate).findings(audit(*codes)))
+
+
+def test_without_a_gate_only_errors_and_problems_fail_an_audit():
+    assert judge(audit("mock-reachable", "no-trial")).passed
+    assert not judge(audit("mock-called")).passed
+    problem = Problem("shop", PackagingErrorReason.DENIED)
+    assert not judge(audit(problems=(problem,))).passed
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code != "licence"])
+def test_a_gate_fires_on_its_code_and_on_no_unrelated_one(code):
+    assert fires(code, code)
+    assert not fires(code, "native-code" if code != "native-code" else "no-trial")
+
+
+def test_a_gate_fires_on_worse_cases_of_its_code_but_not_on_milder_ones():
+    ladder = ["mock-imported", "mock-import-time", "mock-reachable", "mock-called"]
+    for place, gate in enumerate(ladder):
+        assert [fires(gate, code) for code in ladder] == [n >= place for n in range(len(ladder))]
+    assert fires("extern-unpinned", "extern-local")
+    assert fires("no-trial", "trial-failed")
+
+
+def test_a_severity_stands_for_all_that_is_at_least_as_bad():
+    each_kind = ("mock-called", "mock-reachable", "no-trial")
+    assert [fires("error", code) for code in each_kind] == [True, False, False]
+    assert [fires("warning", code) for code in each_kind] == [True, True, False]
+    assert [fires("note", code) for code in each_kind] == [True, True, True]
+
+
+def test_a_verdict_says_which_gates_fired_and_on_what():
+    verdict = judge(audit("no-trial"), [parse_gate("no-trial"), parse_gate("native-code")])
+    assert not verdict.passed
+    (fired,) = verdict.fired
+    assert fired[0].text == "no-trial"
+    assert [each.code for each in fired[1]] == ["no-trial"]
+
+
+@pytest.mark.parametrize(
+    "expression, glob, is_hit",
+    [
+        ("GPL-3.0-only", "GPL*", True),
+        ("gpl-3.0-or-later", "GPL*", True),
+        ("GPL-3.0-only", "gpl-3*", True),
+        ("MIT OR GPL-2.0-only", "GPL*", True),
+        ("(MIT AND (Apache-2.0 OR GPL-2.0+))", "GPL*", True),
+        ("GPL-2.0-only WITH Classpath-exception-2.0", "Classpath*", True),
+        ("LGPL-2.1-only", "GPL*", False),
+        ("LGPL-2.1-only", "*GPL*", True),
+        ("AGPL-3.0-only", "AGPL-3.0-only", True),
+        ("GNU General Public License v3 (GPLv3)", "GPL*", True),
+        ("GNU General Public License v3 (GPLv3)", "GNU General*", True),
+        ("MIT", "GPL*", False),
+        (None, "*", False),
+    ],
+)
+def test_a_licence_gate_looks_at_each_licence_of_an_expression(expression, glob, is_hit):
+    facts = audit(distributions=(DistributionFacts("lib", "1.0", expression),))
+    found = parse_gate(f"licence:{glob}").findings(facts)
+    assert bool(found) is is_hit
+    if is_hit:
+        assert found[0].subject == "lib"
+        assert expression in found[0].text
+
+
+def test_licence_may_be_spelt_either_way():
+    assert parse_gate("license:GPL*").licence == "GPL*"
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("mock-reachible", "Did you mean 'mock-reachable'"),
+        ("licens:GPL*", "Did you mean"),
+        ("licence", "licence:GPL*"),
+        ("licence:", "licence:GPL*"),
+        ("mock-reachable:spy", "only licence:"),
+        ("zzzzzz", "mock-reachable"),
+        ("", "mock-reachable"),
+    ],
+)
+def test_what_is_no_gate_is_told_with_a_remedy(text, told):
+    with pytest.raises(ValueError, match=r"no|only") as caught:
+        parse_gate(text)
+    assert told in str(caught.value)

@@ -1,0 +1,51 @@
+"""The facts about mocked modules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modpack.core.actions import Action
+from modpack.core.imports import ImportKind
+from modpack.core.plan import Plan
+from modpack.core.trialrecord import TrialRecord
+from modpack.core.usage import MockRisk, MockTouch, NameUse, TouchKind, UseKind
+from modpack.report.auditing.mocks import mock_facts
+from modpack.report.facts import ImporterFacts, ModuleFacts
+
+IMPORTER = ImporterFacts("net", "net.py", 1, ImportKind.REQUIRED)
+MODULES = (
+    ModuleFacts("net", Action.INTERN),
+    ModuleFacts("tracker", Action.MOCK, "mock('tracker')", importers=(IMPORTER,)),
+    ModuleFacts("stats", Action.MOCK, "mock('stats')"),
+    ModuleFacts("colours", Action.MOCK, "mock('colours')"),
+    ModuleFacts("json", Action.EXTERN),
+)
+LOG = NameUse("tracker", "log", "net", 4, UseKind.FUNCTION, "Net.forward")
+BASE = NameUse("stats", "Base", "net", 7, UseKind.BASE_CLASS)
+LOADED = MockTouch("tracker", TouchKind.LOADED)
+USED = MockTouch("tracker", TouchKind.USED, "tracker.log", "was called", "net.py:4")
+PLAN = Plan({}, uses=(BASE, LOG), tells_uses=True)
+TRIAL = TrialRecord(True, "private", (), 1, 1.0, touches=(LOADED, USED))
+
+
+def test_every_mocked_module_is_told_the_worst_first():
+    found = mock_facts(PLAN, None, MODULES)
+    assert [(each.module, each.risk) for each in found] == [
+        ("tracker", MockRisk.REACHABLE),
+        ("stats", MockRisk.IMPORT_TIME),
+        ("colours", MockRisk.UNUSED),
+    ]
+
+
+def test_a_mock_has_its_rule_its_importers_its_uses_and_what_the_trial_did():
+    tracker, stats, _ = mock_facts(PLAN, TRIAL, MODULES)
+    assert (tracker.rule, tracker.importers) == ("mock('tracker')", (IMPORTER,))
+    assert (tracker.uses, tracker.touches) == ((LOG,), (LOADED, USED))
+    assert (stats.uses, stats.touches) == ((BASE,), ())
+
+
+def test_a_mock_is_tried_if_a_trial_watched_it():
+    assert all(each.is_tried for each in mock_facts(PLAN, TRIAL, MODULES))
+    assert not any(each.is_tried for each in mock_facts(PLAN, None, MODULES))
+    older = replace(TRIAL, touches=(), tells_touches=False)
+    assert not any(each.is_tried for each in mock_facts(PLAN, older, MODULES))

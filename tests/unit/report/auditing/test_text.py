@@ -1,0 +1,143 @@
+"""Audits as people read them."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from modpack.core.actions import Action, Owner
+from modpack.core.imports import ImportKind
+from modpack.core.plan import PackagingErrorReason, Problem
+from modpack.core.usage import MockRisk, MockTouch, NameUse, TouchKind, UseKind
+from modpack.report.auditing.facts import AuditFacts, MockFacts
+from modpack.report.auditing.findings import finding
+from modpack.report.auditing.gates import judge, parse_gate
+from modpack.report.auditing.mocktext import how_used, trial_told
+from modpack.report.auditing.text import audit_report
+from modpack.report.facts import ImporterFacts, ModuleFacts
+
+USED = MockTouch("spy", TouchKind.USED, "spy.log", "was called", "shop.py:7")
+NAMED = MockTouch("spy", TouchKind.NAMED, "spy.log")
+LOADED = MockTouch("spy", TouchKind.LOADED)
+
+
+def shown(audit, *gates, folder=None):
+    console = Console(width=100, color_system=None)
+    verdict = judge(audit, map(parse_gate, gates))
+    with console.capture() as captured:
+        console.print(audit_report(audit, verdict, folder))
+    return captured.get()
+
+
+def use(kind, **more):
+    return NameUse("spy", "log", "shop", 7, kind, **more)
+
+
+def test_a_use_is_told_with_its_scope_and_its_way():
+    assert how_used(use(UseKind.BASE_CLASS)) == "a base class"
+    assert how_used(use(UseKind.DECORATOR, scope="Net.forward")) == "a decorator, in Net.forward"
+    assert how_used(use(UseKind.FUNCTION, scope="run")) == "in the function run"
+    dead = use(UseKind.FUNCTION, scope="run", is_live=False)
+    assert how_used(dead) == "in the function run, which nothing calls"
+    assert how_used(use(UseKind.CALL, via=("a", "b"))).endswith("; through a, b")
+
+
+def test_the_worst_that_the_trial_did_with_a_mock_is_told():
+    def told(*touches, is_tried=True):
+        return trial_told(MockFacts("spy", None, touches=touches, is_tried=is_tried))
+
+    assert told(is_tried=False) == "there was no trial run"
+    assert told() == "the trial run did not touch it"
+    assert told(LOADED) == "the trial run imported it, and no more"
+    assert told(LOADED, NAMED) == "the trial run took names from it: spy.log"
+    assert told(LOADED, NAMED, USED) == "the trial run used it: spy.log was called (shop.py:7)"
+
+
+def test_problems_come_before_findings_and_those_before_modules():
+    audit = AuditFacts(
+        "shop:Till",
+        (ModuleFacts("shop", Action.INTERN, "intern('shop')", size_bytes=12),),
+        problems=(Problem("till", PackagingErrorReason.NO_ACTION),),
+        findings=(
+            finding("mock-reachable", "spy", "spy.log is used"),
+            finding("no-trial", "m", "x"),
+        ),
+    )
+    text = shown(audit)
+    order = ["1 problem", "1 warning", "spy.log is used", "1 note", "interned: 1", "failed:"]
+    assert sorted(order, key=text.index) == order
+
+
+def test_many_notes_of_one_kind_are_counted_and_warnings_never():
+    notes = tuple(finding("absent", f"m{n}", f"m{n} is not here") for n in range(9))
+    warnings = tuple(finding("extern-local", f"x{n}", f"x{n} is loose") for n in range(9))
+    text = shown(AuditFacts("m", (), findings=(*warnings, *notes)))
+    assert "x8 is loose" in text
+    assert "m8 is not here" not in text
+    assert "5 more; --json lists them" in text
+
+
+def test_modules_are_grouped_by_distribution_with_version_licence_and_rule():
+    def module(name, rule="intern('lib.**')", **more):
+        return ModuleFacts(name, Action.INTERN, rule, size_bytes=1000, **more)
+
+    lib = {"distribution": "lib", "version": "2.0", "licence": "MIT"}
+    modules = (
+        module("lib", **lib),
+        module("lib.a", **lib),
+        module("own"),
+        module("own.b", "policy pinned: your own code is interned"),
+    )
+    lines = [line.strip() for line in shown(AuditFacts("m", modules)).splitlines()]
+    assert "lib==2.0  MIT  2 modules, 2.0 kB  intern('lib.**')" in lines
+    assert "of no known distribution  2 modules, 2.0 kB" in lines
+    assert any(line.startswith("own.b  1.0 kB  policy pinned") for line in lines)
+
+
+def test_what_comes_with_python_is_one_line():
+    modules = tuple(
+        ModuleFacts(name, Action.EXTERN, "implicit", provided_by=Owner.STDLIB, licence="PSF-2.0")
+        for name in ("json", "json.decoder", "os")
+    )
+    text = shown(AuditFacts("m", modules))
+    assert "the standard library  PSF-2.0  3 modules  (json, os)" in text
+
+
+def test_an_editable_install_and_an_unknown_licence_are_told():
+    mine = ModuleFacts("mine", Action.EXTERN, "extern('mine')", provided_by=Owner.LOCAL,
+                       distribution="mine", version="0.1", editable=True)  # fmt: skip
+    assert "mine==0.1  licence unknown, an editable install" in shown(AuditFacts("m", (mine,)))
+
+
+def test_places_are_relative_to_the_folder_of_the_user(tmp_path):
+    place = str(tmp_path / "shop.py")
+    by = ImporterFacts("shop", place, 3, ImportKind.REQUIRED)
+    modules = (ModuleFacts("spy", Action.MOCK, importers=(by,)),)
+    mock = MockFacts("spy", "mock('spy')", (by,), (use(UseKind.CALL),), MockRisk.IMPORT_TIME)
+    found = finding("mock-import-time", "spy", "it is called", f"{place}:7")
+    audit = AuditFacts("m", modules, mocks=(mock,), findings=(found,))
+    text = shown(audit, folder=Path(tmp_path))
+    assert "imported by shop.py:3 (required)" in text
+    assert "shop.py:7  spy.log" in text
+    assert "shop.py:7: it is called" in text
+    assert str(tmp_path) not in text
+
+
+def test_nothing_from_a_package_steers_a_terminal():
+    evil = "evil\x1b[2J\u202e"
+    by = ImporterFacts(evil, evil, 3, ImportKind.REQUIRED)
+    one = NameUse(evil, evil, evil, 7, UseKind.FUNCTION, evil, via=(evil,))
+    touch = MockTouch(evil, TouchKind.USED, evil, evil, evil)
+    audit = AuditFacts(
+        evil,
+        (
+            ModuleFacts(evil, Action.INTERN, evil, evil, (by,)),
+            ModuleFacts(evil, Action.EXTERN, evil, evil, distribution=evil, licence=evil),
+        ),
+        mocks=(MockFacts(evil, evil, (by,), (one,), MockRisk.REACHABLE, (touch,), True),),
+        findings=(finding("absent", evil, evil, evil),),
+        problems=(Problem(evil, PackagingErrorReason.DENIED, evil, evil, (evil, evil)),),
+    )
+    text = shown(audit, "note")
+    assert "evil" in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text

@@ -1,0 +1,268 @@
+"""Comparing packages, tensors aside."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from modpack import PackageExporter
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import ArchiveError, NotAPackageError
+from modpack.report.differences.comparing import compare_packages
+from modpack.report.differences.facts import Change, SourceChoice
+from modpack.report.differences.text import differences_lines, statistics_lines
+
+TILL = "difflib_shop/till.py"
+LIBRARY = {
+    "difflib_shop/__init__.py": "",
+    TILL: "from . import drawer\n\n\ndef ring():\n    return 1\n",
+    "difflib_shop/drawer.py": "def open_it():\n    pass\n",
+}
+
+
+def rewritten(file, target, changes):
+    """A copy of a package with other contents for some records; None leaves one out."""
+    with open_archive(file) as archive, ArchiveWriter(target) as writer:
+        for name in archive.names():
+            content = changes.get(name, archive.read(name))
+            if name.startswith(".data/modpack/manifest.") or content is None:
+                continue
+            if name.endswith(".storage"):
+                writer.write_storage(name, memoryview(content))
+            else:
+                writer.write(name, content)
+        writer.commit()
+    return target
+
+
+def text_of(found):
+    return "\n".join(line.text for line in differences_lines(found))
+
+
+def by_module(found):
+    return {each.module: each for each in found.modules}
+
+
+def test_a_package_does_not_differ_from_itself(package):
+    file = package("a", LIBRARY)
+    found = compare_packages(file, file)
+    assert found.is_same_content
+    assert found.are_none
+    assert "are identical" in text_of(found)
+
+
+def test_the_same_export_twice_does_not_differ(package):
+    found = compare_packages(package("a", LIBRARY), package("b", LIBRARY))
+    assert found.are_none
+
+
+def test_the_order_of_records_is_no_difference(package, tmp_path):
+    first, second = tmp_path / "one.modpack", tmp_path / "two.modpack"
+    for file, names in ((first, "xy"), (second, "yx")):
+        with PackageExporter(file) as exporter:
+            for name in names:
+                exporter.save_text("t", f"{name}.txt", name)
+    assert compare_packages(first, second).are_none
+
+
+def test_modules_are_added_removed_and_changed(package):
+    other = {**LIBRARY, TILL: "import json\n\n\ndef ring():\n    return 2\n"}
+    other["difflib_shop/new.py"] = "x = 1\n"
+    del other["difflib_shop/drawer.py"]
+    modules = by_module(compare_packages(package("a", LIBRARY), package("b", other)))
+    assert modules["difflib_shop.new"].change is Change.ADDED
+    assert modules["difflib_shop.drawer"].change is Change.REMOVED
+    assert modules["difflib_shop.till"].has_other_code
+    assert "+    return 2" in modules["difflib_shop.till"].source.unified
+    assert "difflib_shop" not in modules
+
+
+def test_a_decision_that_changed_is_told_with_its_rule(package):
+    sources = {**LIBRARY, TILL: "import numpy\n"}
+    before = package("a", sources, extern=("numpy",))
+    after = package("b", sources, mock=("numpy",))
+    found = compare_packages(before, after)
+    fields = {f.what: (f.before, f.after) for f in by_module(found)["numpy"].fields}
+    assert fields["action"] == ("extern", "mock")
+    assert fields["rule"] == ("extern('numpy')", "mock('numpy')")
+    assert [d.name for d in found.distributions if d.change is Change.REMOVED] == ["numpy"]
+
+
+def test_only_imports_between_modules_of_both_are_told(package):
+    other = {**LIBRARY, TILL: "import json\n"}
+    found = compare_packages(package("a", LIBRARY), package("b", other))
+    told = [(each.change, each.edge.importer, each.edge.imported) for each in found.imports]
+    assert told == [(Change.REMOVED, "difflib_shop.till", "difflib_shop")]
+
+
+def test_a_line_that_moves_imports_is_no_difference_of_imports(package):
+    other = {**LIBRARY, TILL: f"# a comment\n{LIBRARY[TILL]}"}
+    found = compare_packages(package("a", LIBRARY), package("b", other))
+    assert found.imports == ()
+    assert [each.module for each in found.modules] == ["difflib_shop.till"]
+    assert found.records == ()
+
+
+def test_sources_of_another_version_of_a_library_are_shown_on_demand(installed, tmp_path):
+    files = []
+    for version in ("1.0", "2.0"):
+        source = f"version = '{version}'\n"
+        installed("difflib-dist", {"difflib_dist.py": source}, version=version)
+        for left in (tmp_path / "site-packages").glob("*.dist-info"):
+            if not left.name.endswith(f"-{version}.dist-info"):
+                (left / "METADATA").unlink()
+                (left / "RECORD").unlink()
+                left.rmdir()
+        files.append(tmp_path / f"{version}.modpack")
+        with PackageExporter(files[-1]) as exporter:
+            exporter.intern("difflib_dist")
+            exporter.save_source_string("difflib_own", "import difflib_dist\n")
+    found = compare_packages(*files)
+    module = by_module(found)["difflib_dist"]
+    assert module.has_other_code
+    assert module.source is None
+    assert [(d.name, d.fields[0].after) for d in found.distributions] == [("difflib-dist", "2.0")]
+    shown = by_module(compare_packages(*files, SourceChoice.ALL))["difflib_dist"]
+    assert "+version = '2.0'" in shown.source.unified
+    assert "difflib_dist  other code" in text_of(found)
+
+
+def test_whole_sources_are_shown_on_demand_and_none_if_not_wanted(package):
+    other = {**LIBRARY, TILL: "x = 1\n", "difflib_shop/new.py": "y = 2\n"}
+    files = package("a", LIBRARY), package("b", other)
+    everything = by_module(compare_packages(*files, SourceChoice.ALL))
+    assert everything["difflib_shop.new"].source.unified[0] == "--- /dev/null"
+    nothing = by_module(compare_packages(*files, SourceChoice.NONE))
+    assert nothing["difflib_shop.till"].has_other_code
+    assert nothing["difflib_shop.till"].source is None
+
+
+def test_texts_are_compared_line_by_line(package):
+    before = package("a", texts={"t/x.txt": "one\ntwo\n", "t/y.txt": "y"})
+    after = package("b", texts={"t/x.txt": "one\n2\n", "t/z.txt": "z"})
+    found = {each.record: each for each in compare_packages(before, after).resources}
+    assert found["t/x.txt"].text.unified[3:] == (" one", "-two", "+2")
+    assert (found["t/y.txt"].change, found["t/z.txt"].change) == (Change.REMOVED, Change.ADDED)
+
+
+def test_another_pickle_is_another_resource(package):
+    before = package("a", objects={"m/m.pkl": {"x": 1}})
+    after = package("b", objects={"m/m.pkl": {"x": 2}})
+    (found,) = compare_packages(before, after).resources
+    assert (found.record, found.kind.value, found.text) == ("m/m.pkl", "pickle", None)
+
+
+def test_notes_are_compared(package):
+    dynamic = {**LIBRARY, TILL: "import importlib\nimportlib.import_module(open('x').read())\n"}
+    with pytest.warns(match="known at run time"):
+        after = package("b", dynamic)
+    found = compare_packages(package("a", LIBRARY), after)
+    assert [(n.change, n.note.kind.value) for n in found.notes] == [
+        (Change.ADDED, "dynamic-import")
+    ]
+
+
+def test_where_it_was_made_is_compared(package, tmp_path):
+    file = package("a", LIBRARY)
+    with open_archive(file) as archive:
+        environment = json.loads(archive.read(".data/modpack/environment.json"))
+    environment.update(python="3.9.1", torch="1.0", machine="vax")
+    content = json.dumps(environment).encode()
+    other = rewritten(file, tmp_path / "b.modpack", {".data/modpack/environment.json": content})
+    fields = {f.what: f.after for f in compare_packages(file, other).package}
+    assert fields == {"python": "3.9.1", "torch": "1.0", "machine": "vax"}
+
+
+def test_a_record_that_nobody_knows_is_told(package, tmp_path):
+    file = package("a", LIBRARY)
+    changes = {"byteorder": b"little ", ".data/python_version": b"3.0"}
+    other = rewritten(file, tmp_path / "b.modpack", changes)
+    found = compare_packages(file, other)
+    assert {each.record for each in found.records} == {"byteorder", ".data/python_version"}
+    assert not found.are_none
+
+
+def test_the_seconds_of_a_trial_are_no_difference(tmp_path):
+    files = []
+    for name in ("a", "b"):
+        torch.manual_seed(0)
+        files.append(tmp_path / f"{name}.modpack")
+        with PackageExporter(files[-1], trial=True) as exporter:
+            exporter.extern("**")
+            model = torch.nn.Linear(2, 2)
+            exporter.save_model("m", "m.pkl", model, example_inputs=torch.ones(1, 2))
+    with open_archive(files[0]) as archive:
+        trial = json.loads(archive.read(".data/modpack/trial.json"))
+    slow = json.dumps({**trial, "seconds": 99.5}).encode()
+    other = rewritten(files[0], tmp_path / "slow.modpack", {".data/modpack/trial.json": slow})
+    assert compare_packages(files[0], other).are_none
+    failed = json.dumps({**trial, "passed": False, "failure": "no"}).encode()
+    other = rewritten(files[0], tmp_path / "failed.modpack", {".data/modpack/trial.json": failed})
+    told = {f.what: f.after for f in compare_packages(files[0], other).trial}
+    assert told == {"passed": "false", "failure": "no"}
+
+
+def test_an_example_whose_output_differs_is_told(tmp_path, package):
+    file = tmp_path / "tried.modpack"
+    with PackageExporter(file, trial=True) as exporter:
+        exporter.extern("**")
+        model = torch.nn.Linear(2, 2)
+        exporter.save_model("m", "m.pkl", model, example_inputs=torch.ones(1, 2))
+    with open_archive(file) as archive:
+        (record,) = [name for name in archive.names() if name.startswith(".data/trial-")]
+        content = bytes(archive.size(record))
+    found = compare_packages(file, rewritten(file, tmp_path / "b.modpack", {record: content}))
+    assert [(each.number, each.parts) for each in found.examples] == [("0", ("output",))]
+
+
+def test_nothing_of_a_package_is_run_or_steers_the_terminal(package):
+    evil = {**LIBRARY, TILL: "raise SystemExit('\x1b[2J')\n"}
+    found = compare_packages(package("a", LIBRARY), package("b", evil), SourceChoice.ALL)
+    text = text_of(found)
+    assert "\x1b" not in text
+    assert "+raise SystemExit('\\x1b[2J')" in text
+
+
+def test_many_alike_modules_of_one_library_are_one_line(package):
+    many = {**LIBRARY, **{f"difflib_shop/m{n}.py": "" for n in range(30)}}
+    text = text_of(compare_packages(package("a", LIBRARY), package("b", many)))
+    assert "+ difflib_shop: 30 modules  interned" in text
+    assert "difflib_shop.m7" not in text
+
+
+def test_long_lists_are_cut_and_say_so(package):
+    objects = {"m/m.pkl": {f"w{n}": torch.zeros(1) for n in range(100)}}
+    text = text_of(compare_packages(package("a", LIBRARY), package("b", objects=objects)))
+    assert "and 60 more; --json lists them" in text
+
+
+def test_statistics_count(package):
+    other = {**LIBRARY, TILL: "import json\n"}
+    lines = statistics_lines(compare_packages(package("a", LIBRARY), package("b", other)))
+    told = {line.text.split()[0]: line.text for line in lines}
+    assert told["lines"].endswith("+1 -5 in 1 text")
+    assert "1 added, 1 changed" in told["modules"]
+
+
+def test_what_is_no_package_is_an_error(package, tmp_path):
+    (tmp_path / "x").write_bytes(b"no zip")
+    with pytest.raises(ArchiveError):
+        compare_packages(package("a", LIBRARY), tmp_path / "x")
+    with pytest.raises(NotAPackageError):
+        compare_packages(tmp_path / "nowhere", package("b", LIBRARY))
+
+
+def test_a_source_that_is_not_what_the_manifest_says_is_an_error(package, tmp_path):
+    first = package("a", LIBRARY)
+    second = package("b", {**LIBRARY, TILL: "x = 1\n"})
+    with open_archive(second) as archive:
+        for name in archive.names():
+            target = tmp_path / "folder" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(archive.read(name))
+    (tmp_path / "folder" / TILL).write_text("x = 2\n")
+    with pytest.raises(ArchiveError, match="sha256"):
+        compare_packages(first, tmp_path / "folder")

@@ -1,0 +1,61 @@
+"""Pairing hooks of two packages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modpack.core.hookspec import CallableSpec, HookSpec
+from modpack.report.differences.facts import Change
+from modpack.report.differences.hooks import compare_hooks
+from modpack.report.facts import HookFacts
+
+CLIP = CallableSpec("reference", "lib.clip")
+LOG = CallableSpec("reference", "lib.log")
+
+
+def hook(calls, position=0, target="layer", kind="forward", **more):
+    spec = HookSpec(f"{target}/{kind}/{position}", kind, (target,), position, calls, **more)
+    return HookFacts("m/m.pkl", spec)
+
+
+def compared(before, after):
+    return list(compare_hooks(before, after, with_source=True))
+
+
+def test_equal_hooks_do_not_differ():
+    assert compared([hook(CLIP), hook(LOG, 1)], [hook(CLIP), hook(LOG, 1)]) == []
+
+
+def test_a_hook_in_front_of_others_leaves_their_callables_alone():
+    added, moved = compared([hook(CLIP)], [hook(LOG), hook(CLIP, 1)])
+    assert (added.change, added.after.callable) == (Change.ADDED, LOG)
+    assert (moved.change, [f.what for f in moved.fields]) == (Change.CHANGED, ["position"])
+
+
+def test_another_callable_in_the_same_place_is_a_change():
+    (found,) = compared([hook(CLIP)], [hook(LOG)])
+    assert [(f.what, f.before, f.after) for f in found.fields] == [("calls", "lib.clip", "lib.log")]
+
+
+def test_hooks_of_other_kinds_or_targets_are_others():
+    changes = [each.change for each in compared([hook(CLIP)], [hook(CLIP, target="head")])]
+    assert changes == [Change.REMOVED, Change.ADDED]
+    assert len(compared([hook(CLIP)], [hook(CLIP, kind="forward_pre")])) == 2
+
+
+def test_sources_are_compared_line_by_line():
+    old = CallableSpec("source", "lib.<lambda>", "lambda m, a, o: o\n", "lib:3")
+    new = replace(old, source="lambda m, a, o: o * 2\n", place="lib:9")
+    (found,) = compared([hook(old)], [hook(new)])
+    assert found.fields == ()
+    assert "+lambda m, a, o: o * 2" in found.source.unified
+
+
+def test_the_line_where_a_source_was_is_no_difference():
+    old = CallableSpec("source", "lib.<lambda>", "lambda m, a, o: o\n", "lib:3")
+    assert compared([hook(old)], [hook(replace(old, place="lib:9"))]) == []
+
+
+def test_flags_are_compared():
+    (found,) = compared([hook(CLIP)], [hook(CLIP, flags={"always_call": True})])
+    assert [(f.what, f.after) for f in found.fields] == [("flags", "always_call=True")]

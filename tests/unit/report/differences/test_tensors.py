@@ -1,0 +1,227 @@
+"""Comparing the tensors of two packages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.package import PackageExporter as AncestorsExporter
+
+from modpack import PackageExporter
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.report.differences.comparing import compare_packages
+from modpack.report.differences.facts import Change, Values
+from modpack.report.differences.text import differences_lines
+
+RECORD = ".data/modpack/tensors.json"
+
+
+@pytest.fixture
+def compared(tmp_path):
+    """Save two objects and compare the packages."""
+
+    def save(name, obj) -> Path:
+        file = tmp_path / f"{name}.modpack"
+        with PackageExporter(file) as exporter:
+            exporter.extern("**")
+            if isinstance(obj, nn.Module):
+                exporter.save_model("m", "m.pkl", obj)
+            else:
+                exporter.save_pickle("m", "m.pkl", obj)
+        return file
+
+    return lambda before, after: compare_packages(save("a", before), save("b", after))
+
+
+def told(found):
+    """For each tensor that differs: what became of it, its fields, its values."""
+    return {
+        each.name: (each.change.value, {f.what: (f.before, f.after) for f in each.fields})
+        for each in found.tensors
+    }
+
+
+def net(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+
+
+def test_a_parameter_with_other_values_is_named(compared):
+    other = net()
+    with torch.no_grad():
+        other[1].weight[0, 0] = 7
+    found = compared(net(), other)
+    assert told(found) == {"1.weight": ("changed", {})}
+    assert found.tensors[0].values is Values.DIFFERENT
+    assert found.resources == ()
+    assert found.storages.different == ()
+
+
+def test_another_shape_and_type_are_told(compared):
+    found = compared(
+        {"w": torch.zeros(3), "v": torch.zeros(2)},
+        {"w": torch.zeros(4), "v": torch.zeros(2, dtype=torch.float64)},
+    )
+    assert told(found) == {
+        "w": ("changed", {"shape": ("[3]", "[4]")}),
+        "v": ("changed", {"dtype": ("float32", "float64")}),
+    }
+
+
+def test_a_frozen_parameter_is_told(compared):
+    other = net()
+    other[0].bias.requires_grad_(False)
+    assert told(compared(net(), other)) == {
+        "0.bias": ("changed", {"requires_grad": ("true", "false")})
+    }
+
+
+def test_a_parameter_that_became_a_buffer_is_told(compared):
+    other = net()
+    value = other[0].bias.data
+    del other[0].bias
+    other[0].register_buffer("bias", value)
+    fields = told(compared(net(), other))["0.bias"][1]
+    assert fields["kind"] == ("parameter", "buffer")
+
+
+def test_renamed_tensors_are_recognised_by_their_elements(compared):
+    before, after = net(), nn.Module()
+    after.layers = net()
+    found = compared(before, after)
+    added = {each.name: each.same_as for each in found.tensors if each.change is Change.ADDED}
+    assert added == {f"layers.{name}": name for name in before.state_dict()}
+
+
+def test_values_are_the_same_however_they_are_stored(compared):
+    whole = torch.arange(24.0).reshape(4, 6)
+    column = whole[:, 2]
+    before = {"view": column, "turned": whole.t(), "whole": whole}
+    after = {"view": column.clone(), "turned": whole.t().contiguous(), "whole": whole.clone()}
+    found = compared(before, after)
+    strides = {name: list(fields) for name, (_, fields) in told(found).items()}
+    assert strides == {"view": ["stride"], "turned": ["stride"]}
+    assert all(each.values is Values.SAME for each in found.tensors)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float64, torch.complex128])
+def test_values_that_differ_in_a_view_are_noticed(compared, dtype):
+    before = torch.arange(24).reshape(4, 6).to(dtype)
+    after = before.clone()
+    after[3, 2] = 99
+    found = compared(
+        {"touched": before[:, 2], "untouched": before[:, 3], "rows": before[:2]},
+        {"touched": after[:, 2].clone(), "untouched": after[:, 3], "rows": after[:2]},
+    )
+    values = {each.name: each.values for each in found.tensors}
+    assert values["touched"] is Values.DIFFERENT
+    assert "rows" not in values
+    assert "untouched" not in values
+
+
+def test_one_of_many_parameters_in_a_flat_storage_is_found(compared):
+    flat = [torch.arange(3000.0) for _ in range(2)]
+    flat[1][1500] = -1
+    before, after = ({f"p{n}": f[n * 100 : n * 100 + 100] for n in range(30)} for f in flat)
+    assert list(told(compared(before, after))) == ["p15"]
+
+
+def test_expanded_tensors_are_compared_by_the_elements_that_there_are(compared):
+    same = compared(
+        {"e": torch.zeros(1).expand(1000, 1000)}, {"e": torch.zeros(2)[:1].expand(1000, 1000)}
+    )
+    assert same.tensors == ()
+    other = compared({"e": torch.zeros(1).expand(9, 9)}, {"e": torch.ones(2)[:1].expand(9, 9)})
+    assert other.tensors[0].values is Values.DIFFERENT
+
+
+def test_tied_weights_that_came_apart_are_told(compared):
+    tied, apart = ({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)} for _ in range(2))
+    tied["b"] = tied["a"]
+    apart["a"].load_state_dict(tied["a"].state_dict())
+    apart["b"].load_state_dict(tied["a"].state_dict())
+    found = compared(nn.ModuleDict(tied), nn.ModuleDict(apart))
+    assert found.tensors == ()
+    assert [(each.change, each.names) for each in found.sharing] == [
+        (Change.REMOVED, ("a.bias", "b.bias")),
+        (Change.REMOVED, ("a.weight", "b.weight")),
+    ]
+
+
+def test_storages_of_tensors_without_names_are_compared_by_content(compared):
+    before, after = {torch.float32: torch.zeros(3)}, {torch.float32: torch.ones(3)}
+    found = compared(before, after)
+    assert found.tensors == ()
+    changes = [(each.change, each.size_bytes) for each in found.storages.different]
+    assert changes == [(Change.REMOVED, 12), (Change.ADDED, 12)]
+    assert not found.storages.are_all
+
+
+def test_packages_without_recorded_tensors_are_compared_by_storages(tmp_path):
+    files = []
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        files.append(tmp_path / f"{name}.pt")
+        with AncestorsExporter(str(files[-1])) as exporter:
+            exporter.save_pickle("m", "m.pkl", {"w": torch.full((3,), value), "v": torch.ones(2)})
+    found = compare_packages(*files)
+    assert found.storages.are_all
+    assert found.storages.same == 1
+    assert [each.size_bytes for each in found.storages.different] == [12, 12]
+    assert "tensor storages: 1 added, 1 removed, 1 the same" in "\n".join(
+        line.text for line in differences_lines(found)
+    )
+
+
+def test_a_package_of_ours_is_compared_with_one_of_torch_package(tmp_path):
+    obj, ours, theirs = {"w": torch.ones(3)}, tmp_path / "a.modpack", tmp_path / "b.pt"
+    with PackageExporter(ours) as exporter:
+        exporter.save_pickle("m", "m.pkl", obj)
+    with AncestorsExporter(str(theirs)) as exporter:
+        exporter.save_pickle("m", "m.pkl", obj)
+    found = compare_packages(ours, theirs)
+    assert (found.storages.same, found.storages.different) == (1, ())
+    assert "format" in {each.what for each in found.package}
+
+
+def test_a_folder_is_compared_like_the_file_that_it_came_from(compared, tmp_path):
+    compared({"w": torch.arange(9.0)[2:5]}, {"w": torch.arange(9.0)[2:5] + 1})
+    with open_archive(tmp_path / "b.modpack") as archive:
+        for name in archive.names():
+            target = tmp_path / "folder" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(archive.read(name))
+    assert compare_packages(tmp_path / "b.modpack", tmp_path / "folder").are_none
+    found = compare_packages(tmp_path / "a.modpack", tmp_path / "folder")
+    assert list(told(found)) == ["w"]
+
+
+def claiming(file: Path, shape: list[int], stride: list[int]) -> Path:
+    """A copy of a package that says something else of its only tensor."""
+    target = file.with_suffix(".claims")
+    with open_archive(file) as archive, ArchiveWriter(target) as writer:
+        document = json.loads(archive.read(RECORD))
+        document["resources"]["m/m.pkl"][0].update(shape=shape, stride=stride)
+        for record in archive.names():
+            if "manifest" not in record:
+                claimed = json.dumps(document).encode()
+                writer.write(record, claimed if record == RECORD else archive.read(record))
+        writer.commit()
+    return target
+
+
+@pytest.mark.parametrize(
+    ("strides", "values"),
+    [(([1, 0], [1, 0]), Values.DIFFERENT), (([1, 0], [0, 0]), Values.UNKNOWN)],
+)
+def test_a_package_that_claims_endless_tensors_is_compared_at_once(
+    compared, tmp_path, strides, values
+):
+    compared({"w": torch.zeros(4)}, {"w": torch.ones(4)})
+    before = claiming(tmp_path / "a.modpack", [4, 2**40], strides[0])
+    after = claiming(tmp_path / "b.modpack", [4, 2**40], strides[1])
+    (found,) = compare_packages(before, after).tensors
+    assert found.values is values

@@ -1,0 +1,101 @@
+"""Unified diffs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from modpack.report.differences.texts import as_text, text_difference
+
+
+def diff(before, after):
+    return text_difference(before, after, "x.py", "x.py")
+
+
+def applied(before: str, unified: tuple[str, ...]) -> str:
+    """What a unified diff makes of a text; fails if the diff does not fit the text."""
+    old, new, position = before.split("\n"), [], 0
+    for line in unified[2:]:
+        mark, text = line[:1], line[1:]
+        if mark == "@":
+            start, _, length = line.split()[1][1:].partition(",")
+            begin = int(start) - (0 if length == "0" else 1)
+            new += old[position:begin]
+            position = begin
+        elif mark in " -":
+            assert old[position] == text
+            position += 1
+        if mark in " +":
+            new.append(text)
+    return "\n".join([*new, *old[position:]])
+
+
+def test_equal_texts_have_no_diff():
+    assert diff("a\nb\n", "a\nb\n").unified == ()
+
+
+def test_added_and_removed_lines_are_counted():
+    found = diff("a\nb\nc\n", "a\nB\nB2\nc\n")
+    assert (found.added, found.removed) == (2, 1)
+    assert found.unified[2:] == ("@@ -1,3 +1,4 @@", " a", "-b", "+B", "+B2", " c")
+
+
+def test_changes_that_are_far_apart_are_two_hunks():
+    lines = [f"line {number}\n" for number in range(40)]
+    other = [*lines[:5], "new\n", *lines[5:30], *lines[31:]]
+    found = diff("".join(lines), "".join(other))
+    heads = [line for line in found.unified if line.startswith("@@")]
+    assert heads == ["@@ -3,6 +3,7 @@", "@@ -28,7 +29,6 @@"]
+
+
+def test_a_missing_line_end_is_told():
+    assert diff("a\n", "a").unified[2:] == (
+        *("@@ -1 +1 @@", "-a", "+a", "\\ No newline at end of file"),
+    )
+
+
+def test_only_line_feeds_end_lines():
+    assert diff("a\x0cb\r\n", "a\x0cc\r\n").removed == 1
+    assert diff("a\r\n", "a\n").unified[3:] == ("-a\r", "+a")
+
+
+def test_a_text_that_was_not_there_comes_from_nowhere():
+    found = text_difference("", "a\n", None, "x.py")
+    assert found.unified == ("--- /dev/null", "+++ b/x.py", "@@ -0,0 +1 @@", "+a")
+
+
+@pytest.mark.parametrize("alphabet", [2, 5, 40])
+def test_a_diff_turns_the_first_text_into_the_second(alphabet):
+    chance = random.Random(alphabet)
+    for _ in range(150):
+        before = [str(chance.randrange(alphabet)) for _ in range(chance.randrange(1, 40))]
+        after = list(before)
+        for _ in range(chance.randrange(10)):
+            place = chance.randrange(len(after) + 1)
+            after[place : place + chance.randrange(2)] = [str(chance.randrange(alphabet))]
+        old, new = "\n".join([*before, "end"]), "\n".join([*after, "end"])
+        assert applied(old, diff(old, new).unified) == new
+
+
+def test_a_small_change_of_a_large_text_is_found():
+    lines = [f"    value = {number % 50}\n" for number in range(20_000)]
+    other = [*lines[:9000], "new\n", *lines[9000:15_000], *lines[15_010:]]
+    found = diff("".join(lines), "".join(other))
+    assert (found.added, found.removed) == (1, 10)
+
+
+def test_texts_that_have_nothing_in_common_are_replaced_at_once():
+    found = diff("x\ny\n" * 20_000, "z\ny\nx\n" * 20_000)
+    assert applied("x\ny\n" * 20_000, found.unified) == "z\ny\nx\n" * 20_000
+
+
+def test_the_encoding_of_a_source_is_what_it_says():
+    source = "# -*- coding: latin-1 -*-\nx = 'größe'\n"
+    assert as_text(source.encode("latin-1"), "x.py") == source
+    assert as_text(source.encode("latin-1"), "x.txt") is None
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"# coding: nonsense\n", b"a\0b"])
+def test_what_is_no_text_is_none(content):
+    assert as_text(content, "x.py") is None

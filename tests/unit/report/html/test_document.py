@@ -1,0 +1,135 @@
+"""What the page's scripts are given."""
+
+from __future__ import annotations
+
+import json
+
+from modpack.core.actions import Action, Owner
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.imports import ImportKind
+from modpack.core.usage import MockRisk, NameUse, UseKind
+from modpack.report.auditing.facts import AuditFacts, Finding, MockFacts, Severity
+from modpack.report.facts import ModuleFacts
+from modpack.report.html.document import page_document, previous_on_chains, sources_document
+from modpack.report.html.groups import GroupKind, group_of, grouped
+from modpack.report.html.sources import PackagedSources
+
+SAVED = "<model/net.pkl>"
+
+
+def graph_of(*edges: tuple[str, str, ImportKind]) -> DependencyGraph:
+    graph = DependencyGraph()
+    graph.mark_root(SAVED)
+    for line, (importer, imported, kind) in enumerate(edges, start=1):
+        graph.add_edge(Edge(importer, imported, kind, line))
+    return graph
+
+
+def test_previous_nodes_make_shortest_chains():
+    graph = graph_of(
+        (SAVED, "net", ImportKind.PICKLE),
+        ("net", "long", ImportKind.REQUIRED),
+        ("long", "target", ImportKind.REQUIRED),
+        ("net", "target", ImportKind.FUNCTION),
+        ("target", "net", ImportKind.REQUIRED),
+    )
+    previous = previous_on_chains(graph)
+    assert previous == {SAVED: None, "net": SAVED, "long": "net", "target": "net"}
+
+
+def test_chains_do_not_follow_what_never_runs():
+    graph = graph_of((SAVED, "net", ImportKind.PICKLE), ("net", "typed", ImportKind.TYPE_CHECKING))
+    assert "typed" not in previous_on_chains(graph)
+
+
+def test_a_node_has_its_decision_its_chain_and_its_distance():
+    graph = graph_of((SAVED, "net", ImportKind.PICKLE), ("net", "spy", ImportKind.REQUIRED))
+    modules = (
+        ModuleFacts("net", Action.INTERN, "intern('net')", record="net.py", size_bytes=3),
+        ModuleFacts("spy", Action.MOCK, "mock('spy')", overridden_by="shop.hook"),
+    )
+    saved, net, spy = page_document(AuditFacts("x", modules, graph=graph))["nodes"]
+    assert (saved["previous"], saved["depth"], "action" in saved) == (None, 0, False)
+    assert (net["previous"], net["depth"], net["record"], net["size"]) == (0, 1, "net.py", 3)
+    assert (spy["previous"], spy["depth"], spy["action"]) == (1, 2, "mock")
+    assert (spy["rule"], spy["overridden"]) == ("mock('spy')", "shop.hook")
+
+
+def test_an_import_has_its_ends_kind_line_and_names():
+    graph = graph_of()
+    names = tuple(f"name{number}" for number in range(20))
+    graph.add_edge(Edge("a", "b", ImportKind.GUARDED, 7, names))
+    document = page_document(AuditFacts("x", (), graph=graph))
+    ((importer, imported, kind, line, told),) = document["edges"]
+    assert document["nodes"][importer]["name"] == "a"
+    assert document["nodes"][imported]["name"] == "b"
+    assert document["kinds"][kind] == "guarded"
+    assert line == 7
+    assert told == [*names[:12], "..."]
+
+
+def test_what_was_neither_decided_nor_saved_belongs_to_no_group():
+    graph = graph_of((SAVED, "absent", ImportKind.GUARDED))
+    saved, absent = page_document(AuditFacts("x", (), graph=graph))["nodes"]
+    assert saved["group"] == 0
+    assert absent["group"] is None
+
+
+def test_mocks_and_findings_are_told():
+    use = NameUse("spy", "log", "net", 4, UseKind.FUNCTION, "Net.forward", True, ("tools",))
+    audit = AuditFacts(
+        "x",
+        (ModuleFacts("spy", Action.MOCK),),
+        mocks=(MockFacts("spy", None, uses=(use,), risk=MockRisk.REACHABLE),),
+        findings=(Finding("mock-reachable", Severity.WARNING, "spy", "used", "net.py:4", "Do."),),
+    )
+    document = page_document(audit)
+    mock = document["mocks"]["0"]
+    assert mock["risk"] == "reachable"
+    assert mock["uses"][0]["name"] == "spy.log"
+    assert mock["uses"][0]["via"] == ["tools"]
+    assert document["findings"][0]["code"] == "mock-reachable"
+
+
+def test_texts_are_safe_to_read_and_to_encode():
+    odd = "a\ud800\u202e\x00"
+    graph = graph_of((odd, odd, ImportKind.REQUIRED))
+    audit = AuditFacts(odd, (ModuleFacts(odd, Action.INTERN, odd),), graph=graph)
+    for document in (page_document(audit), sources_document(audit, PackagedSources({odd: "x"}))):
+        text = json.dumps(document, ensure_ascii=False)
+        assert text.encode()
+        assert text.isprintable()
+
+
+# -- groups ----------------------------------------------------------------------------------
+
+
+def test_modules_of_a_distribution_belong_together():
+    group = group_of(
+        ModuleFacts("yaml.nodes", Action.INTERN, distribution="PyYAML", version="6", licence="MIT")
+    )
+    assert (group.kind, group.name, group.version) == (GroupKind.DISTRIBUTION, "PyYAML", "6")
+    assert group.licence == "MIT"
+
+
+def test_ones_own_code_belongs_together_by_its_top_level_package():
+    assert group_of(ModuleFacts("shop.tills.left", Action.INTERN)).name == "shop"
+
+
+def test_python_and_torch_are_groups_of_their_own():
+    json_module = ModuleFacts("json", Action.EXTERN, provided_by=Owner.STDLIB)
+    torch_module = ModuleFacts("torch.nn", Action.EXTERN, provided_by=Owner.RUNTIME)
+    assert group_of(json_module).kind is GroupKind.PYTHON
+    assert group_of(torch_module).kind is GroupKind.RUNTIME
+    assert group_of(torch_module).name == "torch"
+
+
+def test_ones_own_code_is_listed_before_distributions_and_python():
+    modules = (
+        ModuleFacts("json", Action.EXTERN, provided_by=Owner.STDLIB),
+        ModuleFacts("numpy", Action.EXTERN, distribution="numpy", version="2"),
+        ModuleFacts("shop", Action.EXTERN),
+        ModuleFacts("other", Action.INTERN),
+    )
+    listed = [group.name for group, _ in grouped(modules, Action.EXTERN)]
+    assert listed == ["shop", "numpy", "Python's standard library"]

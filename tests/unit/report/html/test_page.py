@@ -1,0 +1,149 @@
+"""The page as text: complete, closed to the outside, everything escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from modpack.core.actions import Action
+from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
+from modpack.core.plan import PackagingErrorReason, Problem
+from modpack.report.auditing.auditing import audit_package
+from modpack.report.auditing.facts import AuditFacts, Finding, Severity
+from modpack.report.facts import ModuleFacts
+from modpack.report.html.page import html_report
+from modpack.report.html.sources import PackagedSources, read_sources
+
+HOSTILE = "</script></style><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def page(made) -> str:
+    audit = audit_package(made.file)
+    return html_report(audit, read_sources(made.file, audit.modules))
+
+
+class Addresses(HTMLParser):
+    """Collects whatever a page refers to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        named = ("src", "href", "action", "data", "srcset", "poster")
+        self.found += [value or "" for name, value in attrs if name in named]
+
+
+def contents(page: str, tag: str, attributes: str = "") -> list[str]:
+    return re.findall(rf"<{tag}{attributes}>(.*?)</{tag}>", page, re.DOTALL)
+
+
+def policy_of(page: str) -> dict[str, str]:
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    directives = (each.split(maxsplit=1) for each in policy.replace("&#39;", "'").split(";"))
+    return {name: "".join(value) for name, *value in directives}
+
+
+def hash_of(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def test_the_page_allows_its_own_scripts_and_style_and_nothing_else(page):
+    policy = policy_of(page)
+    scripts, styles = contents(page, "script"), contents(page, "style", ' id="[^"]*"')
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"].split() == [hash_of(script) for script in scripts]
+    assert policy["style-src"].split() == [hash_of(style) for style in styles]
+    assert "unsafe" not in str(policy)
+
+
+def test_the_page_names_nothing_outside_itself(page):
+    addresses = Addresses()
+    addresses.feed(page)
+    assert addresses.found
+    assert [address for address in addresses.found if not address.startswith("#")] == []
+    assert "url(" not in "".join(contents(page, "style", ' id="[^"]*"'))
+    assert "@import" not in page
+
+
+def test_no_style_or_script_hides_in_attributes(page):
+    without_scripts = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.search(r"<[^>]*\s(style|on\w+)=", without_scripts)
+
+
+def test_the_scripts_get_every_module(page, made):
+    (data,) = contents(page, "script", ' id="data" type="application/json"')
+    names = {node["name"] for node in json.loads(data)["nodes"]}
+    assert set(made.plan.decisions) <= names
+
+
+def test_the_sources_are_in_the_page(page):
+    (data,) = contents(page, "script", ' id="sources" type="application/json"')
+    assert "reportshop.till" in json.loads(data)["texts"]
+
+
+def test_what_a_package_says_is_escaped():
+    audit = AuditFacts(
+        HOSTILE,
+        (ModuleFacts(HOSTILE, Action.INTERN, HOSTILE, distribution=HOSTILE, version=HOSTILE),),
+        findings=(Finding("dynamic-import", Severity.WARNING, HOSTILE, HOSTILE, HOSTILE),),
+    )
+    page = html_report(audit, PackagedSources({}, {HOSTILE: HOSTILE}))
+    assert "<img" not in page
+    assert "&lt;img src=x" in page
+    assert page.count("<script") == 4
+    assert page.encode()
+
+
+def test_the_verdict_tells_the_worst():
+    assert verdict_of() == ("fine", "nothing to remark")
+    assert verdict_of(Severity.NOTE) == ("fine", "1 note")
+    assert verdict_of(Severity.WARNING, Severity.NOTE) == ("warning", "1 warning, 1 note")
+    assert verdict_of(Severity.ERROR, Severity.ERROR) == ("error", "2 errors")
+
+
+def verdict_of(*severities: Severity) -> tuple[str, str]:
+    findings = tuple(Finding("absent", severity, "x", "x") for severity in severities)
+    page = html_report(AuditFacts("x", (), findings=findings))
+    ((kind, text),) = re.findall(r'<p class="verdict (\w+)">([^<]*)', page)
+    return kind, text
+
+
+def test_problems_of_a_plan_are_told():
+    problem = Problem("shop", PackagingErrorReason.NO_ACTION, "asked for", "net.py:3")
+    page = html_report(AuditFacts("train:make", (), problems=(problem,)))
+    assert "1 problem: it cannot be packaged" in page
+    assert PackagingErrorReason.NO_ACTION.value in page
+
+
+def test_the_environment_is_compared_if_it_was():
+    row = EnvironmentRow("numpy", "2.1.0", "1.26.4", RowStatus.DIFFERENT, (), "numpy==2.1.0")
+    page = html_report(AuditFacts("x", ()), comparison=EnvironmentComparison((row,)))
+    assert "1.26.4" in page
+    assert "pip install" in page
+    assert "numpy==2.1.0" in page
+
+
+def test_a_package_of_torch_package_has_a_page(tmp_path):
+    from torch.package import PackageExporter
+
+    file = tmp_path / "theirs.pt"
+    with PackageExporter(file) as exporter:
+        exporter.save_source_string("shop.till", "import json\n")
+        exporter.extern("json")
+    audit = audit_package(file)
+    page = html_report(audit, read_sources(file, audit.modules))
+    assert "shop.till" in page
+    assert "torch.package" in page
+
+
+def test_the_same_audit_gives_the_same_page(made):
+    audit = audit_package(made.file)
+    assert html_report(audit) == html_report(audit_package(made.file))

@@ -1,0 +1,70 @@
+"""The sources that the page shows."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from pathlib import Path
+
+import pytest
+
+from modpack.errors import ArchiveError
+from modpack.report.archived import package_facts
+from modpack.report.html.sources import packed, read_sources
+
+
+@pytest.fixture
+def package(packaged) -> Path:
+    files = {
+        "shop/__init__.py": "total = 3\n",
+        "shop/till.py": "from . import total\n" * 50,
+        "shop/odd.py": "name = 'a\\u202e'  # \u202e\u00e9\n",
+        "shop/latin.py": "# coding: latin-1\n",
+    }
+    return Path(packaged(files, dependencies=False).filename)
+
+
+def test_interned_sources_are_read_as_text(package):
+    sources = read_sources(package, package_facts(package).modules)
+    assert sources.texts["shop"] == "total = 3\n"
+    assert sources.texts["shop.till"].startswith("from . import total\n")
+    assert sources.left_out == {}
+
+
+def test_characters_that_could_mislead_a_reader_are_shown_as_escapes(package):
+    text = read_sources(package, package_facts(package).modules).texts["shop.odd"]
+    assert "# \\u202e\u00e9\n" in text
+
+
+def test_a_source_that_is_too_large_is_left_out_and_said_so(package):
+    sources = read_sources(package, package_facts(package).modules, largest=100)
+    assert set(sources.left_out) == {"shop.till"}
+    assert "1.0 kB are too many" in sources.left_out["shop.till"]
+
+
+def test_all_sources_together_are_bounded(package):
+    sources = read_sources(package, package_facts(package).modules, most=60)
+    assert "shop.till" in sources.left_out
+    assert sum(map(len, sources.texts.values())) <= 60
+
+
+def test_what_is_no_source_text_is_left_out_and_said_so(made, rewritten):
+    file = rewritten({"reportshop/till.py": b"\xff\xfe"})
+    sources = read_sources(file, package_facts(file).modules)
+    assert "no source text" in sources.left_out["reportshop.till"]
+    assert "reportshop" in sources.texts
+
+
+def test_a_damaged_package_is_refused(package, tmp_path):
+    modules = package_facts(package).modules
+    damaged = tmp_path / "damaged.modpack"
+    damaged.write_bytes(package.read_bytes()[:-30])
+    with pytest.raises(ArchiveError):
+        read_sources(damaged, modules)
+
+
+def test_packed_texts_are_smaller_and_can_be_unpacked():
+    text = "import os  # \u00e9\n" * 100
+    unpacked = zlib.decompress(base64.b64decode(packed(text)), -zlib.MAX_WBITS)
+    assert unpacked.decode() == text
+    assert len(packed(text)) < len(text) / 5

@@ -1,0 +1,274 @@
+"""What is known of a package's modules, torch.package's archives included."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch.package import PackageExporter as AncestorsExporter
+
+from modpack.archive.reader import open_archive
+from modpack.core.actions import Action
+from modpack.core.graph import Edge
+from modpack.core.imports import ImportKind
+from modpack.core.location import CodeKind
+from modpack.core.plan import NoteKind
+from modpack.core.rules import UNRECORDED
+from modpack.core.usage import UseKind
+from modpack.errors import ArchiveError
+from modpack.report.evidence import (
+    mentions,
+    pickled_names,
+    read_evidence,
+    read_provider,
+    sources_here,
+    with_stand_ins,
+)
+
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "archives" / "torch_package"
+
+SHOP = {
+    "evshop/__init__.py": "",
+    "evshop/net.py": """\
+        import torch
+        from evshop import parts
+        from .parts import scale
+        import evspy
+
+        class Net(torch.nn.Module):
+            class Inner:
+                pass
+
+            def forward(self, x):
+                evspy.log(x)
+                return scale(x)
+        """,
+    "evshop/parts.py": """\
+        import importlib
+
+        def scale(x):
+            import json
+            return x
+
+        def plugin(name):
+            return importlib.import_module(name)
+        """,
+    "evspy.py": "def log(x): pass",
+    "evtool.py": "import evshop.parts",
+}
+
+
+def evidence_of(file, with_uses=False):
+    with open_archive(file) as archive:
+        return read_evidence(archive, with_uses=with_uses)
+
+
+def edges(plan):
+    return set(plan.graph.edges())
+
+
+@pytest.fixture
+def ancestor(project, tmp_path):
+    """An archive of torch.package with an object, a mock, and a module saved by name."""
+    project(SHOP)
+    import evshop.net
+
+    file = tmp_path / "ancestor.pt"
+    with AncestorsExporter(str(file)) as exporter:
+        exporter.mock("evspy")
+        exporter.intern("ev*.**")
+        exporter.extern("**")
+        objects = [evshop.net.Net(), evshop.net.Net.Inner()]
+        exporter.save_pickle("model", "net.pkl", objects, pickle_protocol=4)
+        exporter.save_module("evtool")
+    return file
+
+
+def test_a_package_of_modpack_tells_its_own_plan(made):
+    plan = evidence_of(made.file)
+    assert {m: d.action for m, d in plan.decisions.items()} == {
+        m: d.action for m, d in made.plan.decisions.items()
+    }
+    assert edges(plan) == edges(made.plan)
+
+
+def test_an_archive_of_torch_package_tells_what_became_of_each_module(ancestor):
+    plan = evidence_of(ancestor)
+    assert plan.modules(Action.MOCK) == ["evspy"]
+    assert set(plan.modules(Action.INTERN)) == {
+        "evshop",
+        "evshop.net",
+        "evshop.parts",
+        "evtool",
+        "_mock",
+    }
+    assert {"torch", "json", "importlib"} <= set(plan.modules(Action.EXTERN))
+    assert {str(decision.rule) for decision in plan.decisions.values()} == {UNRECORDED}
+    assert plan.decisions["evshop.parts"].location.file == "evshop/parts.py"
+    assert plan.decisions["evshop.parts"].location.kind is CodeKind.SOURCE
+    folder = plan.decisions["evshop"].location  # torch.package leaves out its __init__
+    assert (folder.kind, folder.is_package) == (CodeKind.NAMESPACE, True)
+
+
+def test_its_sources_tell_who_imports_whom_and_where(ancestor):
+    found = edges(evidence_of(ancestor))
+    assert {
+        Edge("evshop.net", "torch", ImportKind.REQUIRED, 1),
+        Edge("evshop.net", "evshop", ImportKind.REQUIRED, 2, ("parts",)),
+        Edge("evshop.net", "evshop.parts", ImportKind.REQUIRED, 2),
+        Edge("evshop.net", "evshop.parts", ImportKind.REQUIRED, 3, ("scale",)),
+        Edge("evshop.net", "evspy", ImportKind.REQUIRED, 4),
+        Edge("evshop.parts", "json", ImportKind.FUNCTION, 4),
+        Edge("evshop.net", "evshop", ImportKind.PARENT),
+    } <= found
+    assert not any(edge.importer == "evspy" and edge.imported != "_mock" for edge in found)
+
+
+def test_its_pickles_tell_what_saved_objects_need(ancestor):
+    plan = evidence_of(ancestor)
+    assert {
+        Edge("<model/net.pkl>", "evshop.net", ImportKind.PICKLE, None, ("Net", "Net.Inner"))
+    } <= edges(plan)
+    assert ("evshop.net", "Net") in pickled_names(plan)
+
+
+def test_chains_begin_at_saved_objects_and_at_what_was_saved_by_name(ancestor):
+    plan = evidence_of(ancestor)
+    assert plan.graph.roots() == ("<model/net.pkl>", "evtool")
+    assert plan.why("evspy") == ("<model/net.pkl>", "evshop.net", "evspy")
+
+
+def test_its_hazards_are_told_with_their_places(ancestor):
+    (note,) = evidence_of(ancestor).notes
+    assert (note.kind, note.subject) == (NoteKind.DYNAMIC_IMPORT, "evshop.parts")
+    assert note.place == "evshop/parts.py:8"
+
+
+def test_what_it_does_with_mocks_is_found(ancestor):
+    (use,) = evidence_of(ancestor, with_uses=True).uses
+    assert (use.module, use.name, use.importer, use.line) == ("evspy", "log", "evshop.net", 11)
+    assert use.kind is UseKind.FUNCTION and use.is_live
+    assert evidence_of(ancestor).uses == ()
+
+
+@pytest.mark.parametrize("archives", ["torch-1.9-py3.9", "torch-2.13-py3.11"])
+def test_archives_of_old_and_new_torch_tell_the_same(archives):
+    plan = evidence_of(FIXTURES / archives / "tiny_model.pt")
+    assert plan.why("tinynet.layers") == ("<model/model.pkl>", "tinynet.layers")
+    assert plan.graph.edges_between("tinynet.net", "tinynet.layers")[-1].names == (
+        "Embed",
+        "Scale",
+    )
+    assert not [note for note in plan.notes if note.kind is NoteKind.PICKLE_UNREADABLE]
+
+
+def archive_of(path, records):
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in {".data/version": "6\n", **records}.items():
+            file.writestr(zipfile.ZipInfo(f"made/{name}"), content)
+    return path
+
+
+def test_a_source_that_is_no_python_is_told(tmp_path):
+    plan = evidence_of(archive_of(tmp_path / "a.pt", {"broken.py": "x = = 1\n"}))
+    (note,) = plan.notes
+    assert note.kind is NoteKind.SOURCE_UNREADABLE
+    assert (note.subject, note.place) == ("broken", "broken.py:1")
+    assert plan.graph.roots() == ("broken",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"no pickle at all", id="text"),
+        pytest.param(b"\x80\x04\x95", id="cut off"),
+        pytest.param(b"\x80\x02h\x07.", id="a memo that was never filled"),
+        pytest.param(b"\x80\x04\x93.", id="a name without texts"),
+        pytest.param(b"\x80\x04\x8c\x02os\x8c\x01a\x8c\x01bR\x93.", id="a name that is computed"),
+        pytest.param(b"cos\n", id="half a global"),
+        pytest.param(b"\x80\x02I" + b"9" * 5000 + b"\n.", id="a huge number"),
+    ],
+)
+def test_a_pickle_that_cannot_be_followed_is_told_and_not_an_error(tmp_path, content):
+    plan = evidence_of(archive_of(tmp_path / "a.pt", {"model/x.pkl": content}))
+    (note,) = plan.notes
+    assert note.kind is NoteKind.PICKLE_UNREADABLE
+    assert note.subject == "<model/x.pkl>"
+
+
+def test_pickles_need_not_be_named_so_and_what_is_none_is_no_flaw(tmp_path):
+    records = {"model/net": pickle.dumps(torch.nn.ReLU, 4), "model/image": b"\x80\x04\xff\xff"}
+    plan = evidence_of(archive_of(tmp_path / "a.pt", records))
+    assert pickled_names(plan) == [("torch.nn.modules.activation", "ReLU")]
+    assert plan.graph.roots() == ("<model/net>",)
+    assert plan.notes == ()
+
+
+def test_no_pickle_is_ever_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return exec, ("import antigravity",)
+
+    plan = evidence_of(archive_of(tmp_path / "a.pt", {"m/x.pkl": pickle.dumps(Trap(), 2)}))
+    assert pickled_names(plan) == [("builtins", "exec")]
+
+
+def test_names_that_are_no_module_paths_do_no_harm(tmp_path):
+    records = {
+        "a b/c*.py": "import os",
+        "x/**.py": "",
+        "..py": "",
+        ".data/extern_modules": "o s\n**\n<model/net.pkl>\n\n\x1b[2J\n",
+    }
+    plan = evidence_of(archive_of(tmp_path / "a.pt", records))
+    assert {"a b.c*", "x.**", "o s", "**"} <= set(plan.decisions)
+
+
+def test_modules_in_a_circle_that_nothing_leads_to_are_reached_all_the_same(tmp_path):
+    records = {"a.py": "import b", "b.py": "import c", "c.py": "import a", "d.py": "import a"}
+    plan = evidence_of(archive_of(tmp_path / "x.pt", records))
+    assert plan.graph.roots() == ("d",)
+    records = {"a.py": "import b", "b.py": "import a"}
+    assert evidence_of(archive_of(tmp_path / "y.pt", records)).graph.roots() == ("a",)
+
+
+def test_what_is_no_package_is_refused(tmp_path):
+    (tmp_path / "x.pt").write_text("hello")
+    with pytest.raises(ArchiveError):
+        evidence_of(tmp_path / "x.pt")
+
+
+def test_what_stand_ins_bring_along_can_be_asked_for(made):
+    with open_archive(made.file) as archive:
+        plan = read_evidence(archive)
+        assert not mentions(plan, "_modpack_mock")
+        plan = with_stand_ins(archive, plan)
+    assert mentions(plan, "_modpack_mock")
+    assert "stand-ins" in str(plan.decisions["_modpack_mock"].rule)
+
+
+def test_a_saved_object_is_no_module(made):
+    plan = evidence_of(made.file)
+    assert not mentions(plan, "<model/till.pkl>")
+    assert mentions(plan, "reportshop") and not mentions(plan, "nowhere")
+
+
+def test_what_provided_a_module_is_told_with_its_version(made):
+    import numpy
+
+    with open_archive(made.file) as archive:
+        plan = read_evidence(archive)
+        found = {name: read_provider(archive, plan, name) for name in plan.decisions}
+    assert found["numpy"] == f"numpy {numpy.__version__}"
+    assert found["torch"] == f"torch {torch.__version__}"
+    assert found["json"] == "the standard library"
+    assert found["reportspy"] is None is found["reportshop"]
+
+
+def test_the_sources_of_a_plan_are_read_where_they_lie(made):
+    assert sources_here(made.plan)["reportshop"] == (b"from .till import Till\n", True)
+    assert set(sources_here(made.plan)) == {"reportshop", "reportshop.till"}

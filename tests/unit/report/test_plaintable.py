@@ -1,0 +1,88 @@
+import io
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from modpack.report.pieces import indented, table
+from modpack.report.plaintable import Column, PlainTable
+
+
+def printed(content: object, width: int = 40, colours: bool = False) -> list[str]:
+    stream = io.StringIO()
+    system = "standard" if colours else None
+    Console(file=stream, width=width, force_terminal=colours, color_system=system).print(content)
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def filled(*rows: tuple[str | Text, ...]) -> PlainTable:
+    made = table(("", "left"), ("", "right"), ("dim", "left"))
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def test_columns_are_as_wide_as_their_widest_cell():
+    made = filled(("torch", "7", "needed"), ("a", "1234", "x"))
+    assert printed(made) == ["torch     7  needed", "a      1234  x"]
+
+
+def test_an_empty_table_prints_nothing():
+    assert printed(filled()) == []
+
+
+def test_empty_cells_leave_their_columns_free():
+    assert printed(filled(("a", "", "z"), ("bb", "9", ""))) == ["a      z", "bb  9"]
+
+
+def test_a_column_keeps_its_least_width():
+    made = filled(("a", "1", "z"))
+    made.columns[0].min_width = 6
+    assert printed(made) == ["a       1  z"]
+
+
+def test_what_is_too_wide_goes_on_in_the_next_line_below_itself():
+    made = filled(("module", "12", "needed by one and two"), ("m", "1", "z"))
+    assert printed(made, width=24) == [
+        "module  12  needed by",
+        "            one and two",
+        "m        1  z",
+    ]
+
+
+def test_nothing_is_lost_where_there_is_almost_no_room():
+    made = filled(("abcdefgh", "123", "xyz"))
+    text = "".join(printed(made, width=9)).replace(" ", "")
+    assert sorted(text) == sorted("abcdefgh123xyz")
+    assert max(map(len, printed(made, width=9))) <= 9
+
+
+def test_letters_that_take_two_columns_are_counted_as_two():
+    assert printed(filled(("模块", "1", "z"), ("abcd", "2", "z"))) == ["模块  1  z", "abcd  2  z"]
+
+
+def test_a_string_is_no_markup():
+    assert printed(filled(("[bold]x[/bold]", "", ""))) == ["[bold]x[/bold]"]
+
+
+def test_it_is_indented_without_losing_room_for_others():
+    made = filled(("a", "1", "z"))
+    assert printed(indented(indented(made, 2), 2)) == ["    a  1  z"]
+    assert printed(made) == ["a  1  z"]
+
+
+def test_styles_of_column_cell_and_span_are_put_together():
+    made = PlainTable([Column("bold")])
+    made.add_row("plain")
+    made.add_row(Text("red", "red"))
+    made.add_row(Text.assemble("one ", ("two", "green")))
+    assert printed(made, colours=True) == [
+        "\x1b[1mplain\x1b[0m",
+        "\x1b[1;31mred\x1b[0m",
+        "\x1b[1mone \x1b[0m\x1b[1;32mtwo\x1b[0m",
+    ]
+
+
+def test_a_row_of_the_wrong_length_is_refused():
+    with pytest.raises(ValueError, match="has 3 cells, not 1"):
+        filled(("alone",))

@@ -1,0 +1,40 @@
+"""The library tells through warnings, logs and errors; only commands write."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import modpack
+
+ROOT = Path(modpack.__file__).parent
+WRITERS = ("cli", "demo")
+"""What talks to people."""
+
+
+def writes(source: str) -> Iterator[tuple[int, str]]:
+    """Calls of print, and what is done with the standard streams."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id == "print":
+                yield node.lineno, "print"
+        if isinstance(node, ast.Attribute) and node.attr in ("write", "writelines"):
+            written = ast.unparse(node.value)
+            if written.startswith(("sys.stdout", "sys.stderr")):
+                yield node.lineno, written
+
+
+def test_the_library_prints_nothing():
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {what}"
+        for file in sorted(ROOT.rglob("*.py"))
+        if file.relative_to(ROOT).parts[0] not in WRITERS
+        for line, what in writes(file.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_what_prints_is_found():
+    source = "import sys\nprint(1)\nsys.stderr.write('x')\nfile.write('y')\n"
+    assert list(writes(source)) == [(2, "print"), (3, "sys.stderr")]

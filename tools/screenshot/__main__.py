@@ -1,0 +1,78 @@
+"""Takes the picture of the report page that the documentation shows.
+
+Packages the project of fixtures/audited, writes its page with ``modpack report``, and looks at it
+in a headless Chromium.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).parents[2]
+FIXTURE = ROOT / "fixtures" / "audited"
+PICTURE = ROOT / "docs" / "images" / "audit.png"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SIZE = {"width": 1360, "height": 820}
+MODULE = "telemetry.sinks"
+
+
+def main() -> int:
+    """Make the package and its page in a temporary folder, and take the picture."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        print("This needs Chromium: apt-get install chromium", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as folder:
+        page = _make_page(Path(folder))
+        _take(browser, page)
+    print(f"{PICTURE.relative_to(ROOT)}: {PICTURE.stat().st_size // 1000} kB")
+    return 0
+
+
+def _make_page(folder: Path) -> Path:
+    site, drafts, project = folder / "site", folder / "drafts", folder / "project"
+    shutil.copytree(FIXTURE / "project", project)
+    path = os.pathsep.join(map(str, (site, drafts, project)))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    for command in (
+        [FIXTURE / "install.py", site, drafts],
+        ["pack.py", project],
+        ["-m", "modpack", "report", "first.modpack"],
+    ):
+        subprocess.run(
+            [sys.executable, *map(str, command)],
+            cwd=project,
+            env=environment,
+            check=True,
+            stderr=subprocess.DEVNULL,
+        )
+    return project / "first.html"
+
+
+def _take(browser: str, page: Path) -> None:
+    PICTURE.parent.mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=browser, args=["--no-sandbox", "--disable-gpu"]
+        )
+        context = started.new_context(
+            viewport=SIZE, reduced_motion="reduce", color_scheme="light", device_scale_factor=1
+        )
+        shown = context.new_page()
+        shown.goto(page.as_uri() + "#graph")
+        shown.evaluate("name => { location.hash = addressOf(indexOf.get(name)); }", MODULE)
+        shown.wait_for_function("modpackReport.graph.drawing.nodes('.chosen').length === 1")
+        shown.wait_for_timeout(500)
+        shown.screenshot(path=PICTURE)
+        started.close()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
