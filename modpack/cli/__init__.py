@@ -6,7 +6,9 @@ Nothing slow is imported before a command needs it: ``modpack inspect`` never im
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -66,7 +68,10 @@ for _command in (
 
 def main() -> None:
     """Run the command line of this process and end it with the command's exit status."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started this closed it
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        stream = getattr(sys, name)
         # A terminal that cannot show a character shows a question mark instead of nothing at all.
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = ["make_console", "show", "warn", "write"]
+__all__ = ["forget_stdout", "make_console", "show", "warn", "write"]
 
 _PLAIN_WIDTH = 120
 """Columns where no terminal says how many there are."""
@@ -46,7 +46,7 @@ def write(content: str | bytes) -> None:
     try:
         click.echo(content, nl=False, color=True)
     except BrokenPipeError:
-        _forget_stdout()
+        forget_stdout()
 
 
 def warn(text: str) -> None:
@@ -54,7 +54,7 @@ def warn(text: str) -> None:
     click.secho(f"warning: {text}", err=True, fg="yellow")
 
 
-def _forget_stdout() -> None:
+def forget_stdout() -> None:
     """Send what is still buffered nowhere: Python would complain about it at its end."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import click
 from click.exceptions import Exit
 
-from modpack.cli._console import write
+from modpack.cli._console import forget_stdout, write
 from modpack.errors import ModpackError, TrialError
 
 __all__ = ["ERROR", "FINDINGS", "INTERRUPTED", "failing_clearly"]
@@ -50,12 +50,17 @@ def _tell(failure: Exception, as_json: bool) -> None:
         from modpack.report.as_json import dumps, error_document
 
         more = {"traceback": trace} if trace else {}
-        write(dumps(error_document(type(failure).__name__, message, **more)))
-        return
+        try:
+            write(dumps(error_document(type(failure).__name__, message, **more)))
+            return
+        except OSError:  # nothing can be written to stdout: stderr may do
+            forget_stdout()
     if trace:
         click.echo(trace, err=True, nl=False)
+    from modpack.report.wording import printable
+
     click.secho("Error: ", err=True, fg="red", nl=False)
-    click.echo(message, err=True)
+    click.echo(printable(message, keep="\n\t"), err=True)  # it may quote a hostile package
 
 
 def _message(failure: Exception) -> str:

@@ -170,5 +170,5 @@ def _decoded(file: str, record: str, content: bytes) -> str:
 
     try:
         return decode_source(content)
-    except (SyntaxError, UnicodeDecodeError) as failure:
+    except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise them all
         raise ArchiveError(file, f"it is no source text: {failure}", record) from failure

@@ -146,10 +146,13 @@ def _with(choices: Choices, advice: Sequence[Advice]) -> Choices:
 
 def _uses(plan: Plan, externs: Sequence[str]) -> tuple[NameUse, ...]:
     """What the code that goes along does with extern modules."""
-    from modpack.discovery.usage import find_uses
-    from modpack.report.evidence import pickled_names, sources_here
+    from modpack.discovery.usage import callable_from_outside, find_uses
+    from modpack.report.evidence import sources_here
 
-    return find_uses(sources_here(plan), externs, pickled_names(plan)) if externs else ()
+    if not externs:
+        return ()
+    callables = callable_from_outside(plan.graph)
+    return find_uses(sources_here(plan), externs, callables, plan.graph)
 
 
 def _report_json(choices: Choices, outcome: _Outcome) -> None:

@@ -118,13 +118,17 @@ class RecordedEnvironment:
     knows_required: bool = False
 
     def provider_of(self, module: str) -> RecordedDistribution | None:
-        """The distribution that provided an extern module; None if that is not recorded."""
+        """The distribution that provided an extern module; None if that is not recorded.
+
+        Of a namespace package it is one that provided something in it.
+        """
         path = module
         while path:
             if path in self.providers:
                 return self.distributions.get(self.providers[path])
             path = path.rpartition(".")[0]
-        return None
+        below = (name for path, name in self.providers.items() if path.startswith(f"{module}."))
+        return self.distributions.get(next(below, ""))
 
     @property
     def torchs_distribution(self) -> RecordedDistribution | None:

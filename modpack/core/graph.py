@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from modpack.core.imports import ImportKind
 
@@ -30,6 +31,10 @@ class Edge:
     names: tuple[str, ...] = ()
 
 
+_Edges: TypeAlias = dict[Edge, None]
+"""Parallel edges, in order; there may be very many of them."""
+
+
 class DependencyGraph:
     """A directed graph of modules and resources with labelled, parallel edges.
 
@@ -38,8 +43,8 @@ class DependencyGraph:
     """
 
     def __init__(self) -> None:
-        self._out: dict[str, dict[str, list[Edge]]] = {}
-        self._in: dict[str, dict[str, list[Edge]]] = {}
+        self._out: dict[str, dict[str, _Edges]] = {}
+        self._in: dict[str, dict[str, _Edges]] = {}
         self._roots: dict[str, None] = {}
 
     def __contains__(self, node: object) -> bool:
@@ -68,10 +73,10 @@ class DependencyGraph:
         """Add an edge and its ends; tells whether it was new."""
         self.add_node(edge.importer)
         self.add_node(edge.imported)
-        edges = self._out[edge.importer].setdefault(edge.imported, [])
+        edges = self._out[edge.importer].setdefault(edge.imported, {})
         if edge in edges:
             return False
-        edges.append(edge)
+        edges[edge] = None
         self._in[edge.imported].setdefault(edge.importer, edges)
         return True
 
@@ -203,7 +208,7 @@ def _follow(node: str, towards: dict[str, str | None]) -> Iterator[str]:
         following = towards[following]
 
 
-def _reached(start: str, neighbours: dict[str, dict[str, list[Edge]]]) -> set[str]:
+def _reached(start: str, neighbours: dict[str, dict[str, _Edges]]) -> set[str]:
     reached, todo = {start}, [start]
     while todo:
         for node in neighbours[todo.pop()]:

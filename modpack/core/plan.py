@@ -220,8 +220,8 @@ class Plan:
     files: tuple[PlannedFile, ...] = ()
     distributions: tuple[PlannedDistribution, ...] = ()
     trial: str = ""
-    uses: tuple[NameUse, ...] = ()
-    tells_uses: bool = False
+    uses: tuple[NameUse, ...] = field(default=(), compare=False)
+    tells_uses: bool = field(default=False, compare=False)
 
     def modules(self, action: Action) -> list[str]:
         """The modules with this decision, sorted."""

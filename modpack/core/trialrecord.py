@@ -22,6 +22,8 @@ __all__ = [
 TRIAL_VERSION = 1
 """Raise it when a reader of the old version would misunderstand what is written."""
 
+_MOST_SECONDS = 1e12
+
 
 @dataclass(frozen=True)
 class Addition:
@@ -130,13 +132,12 @@ def trial_from_json(record: Mapping[str, Json]) -> TrialRecord:
     """
     cases = tuple(_read_case(cast(Mapping[str, Json], case)) for case in _list(record["cases"]))
     added = [cast(Mapping[str, Json], each) for each in _list(record["added"])]
-    seconds = record["seconds"]
     return TrialRecord(
         bool(record["passed"]),
         _text(record["namespace"]),
         cases,
         _number(record["rounds"]),
-        float(seconds) if isinstance(seconds, (int, float)) else 0.0,
+        _seconds(record["seconds"]),
         tuple(Addition(_text(a["kind"]), _text(a["name"]), _optional(a["by"])) for a in added),
         _optional(record["why_process"]),
         _optional(record["failure"]),
@@ -219,3 +220,10 @@ def _number(value: Json) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is no number")
     return value
+
+
+def _seconds(value: Json) -> float:
+    """A duration; JSON as Python reads it has infinities, and whole numbers beyond any float."""
+    if isinstance(value, (int, float)) and 0 <= value < _MOST_SECONDS:
+        return float(value)
+    raise TypeError(f"{value!r:.60} is no duration")

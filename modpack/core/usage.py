@@ -43,8 +43,9 @@ class NameUse:
         name: what is used, dotted, below that module (``"init"``); empty for the module itself.
             What comes of it is named by its way: ``"init(...).log"`` of what a call gave,
             ``"Callback (base of Progress)"`` for a class that is derived from it.
-        importer: the interned module whose code uses it.
-        line: 1-based line of the use in the importer's source.
+        importer: the interned module whose code uses it; or a saved object (``<model/net.pkl>``)
+            that holds a function which travels by its source, and imports it.
+        line: 1-based line of the use in the importer's source; 1 in a saved object.
         kind: how it is used.
         scope: the qualified name of the function or class around it; empty at module level.
         is_live: for uses in functions, whether anything in the package can call that function,

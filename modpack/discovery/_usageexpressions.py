@@ -155,7 +155,8 @@ class ExpressionReader:
         inner.is_comprehension = True
         # What a generator expression does, it does when somebody asks for it.
         waits = isinstance(node, ast.GeneratorExp) and not is_consumed
-        inside = Place(inner, place.is_late or waits)
+        inner.is_late = place.is_late or waits
+        inside = Place(inner, inner.is_late)
         for number, each in enumerate(node.generators):
             self._bind_opaque(each.target, inside)
             self._push([each.iter], place.plain if number == 0 else inside)

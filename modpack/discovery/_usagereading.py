@@ -177,6 +177,7 @@ class _Reader(ExpressionReader):
         is_function = not isinstance(node, ast.Lambda)
         unit = around.unit or (label if is_function else "")
         scope = NameScope(self._module, ScopeKind.FUNCTION, around, label, unit)
+        scope.is_late = True
         arguments = node.args
         named = [*arguments.posonlyargs, *arguments.args]
         rest = [*arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
@@ -200,6 +201,7 @@ class _Reader(ExpressionReader):
         label = qualified(around, node.name)
         body = NameScope(self._module, ScopeKind.CLASS, around, label, around.unit)
         body.definition = node
+        body.is_late = place.is_late
         meanings: list[Binding] = [Defined(node, around, body)]
         if node.decorator_list:
             meanings.append(Decorated(label, tuple(node.decorator_list), around))

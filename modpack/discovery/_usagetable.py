@@ -50,6 +50,7 @@ class NameScope:
         stars: modules of which all names are bound.
         definition: the class statement; None for others.
         is_comprehension: whether it is that of a comprehension.
+        is_late: whether what is in it runs when a function is called.
     """
 
     module: str
@@ -62,6 +63,7 @@ class NameScope:
     stars: list[str] = field(default_factory=list)
     definition: ast.ClassDef | None = None
     is_comprehension: bool = False
+    is_late: bool = False
 
     @property
     def top(self) -> NameScope:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from modpack.core.graph import DependencyGraph
 from modpack.core.imports import ImportKind
@@ -28,6 +27,7 @@ class Takers:
         self._sources = sources
         self._importers: dict[str, dict[str, set[str]]] = defaultdict(dict)
         self._near: dict[str, dict[str, None]] = defaultdict(dict)
+        self._path_writers: dict[str, Sequence[str]] = {}
         for module in sources:
             self._near[root_of(module)][module] = None
         for edge in graph.edges():
@@ -39,7 +39,7 @@ class Takers:
     def of_mock(self, module: str) -> Iterator[str]:
         """The modules that may have a mocked module, or something of it."""
         yield from self._importers.get(module, ())
-        yield from (each for each in self._who_write_path(module))
+        yield from self._who_write_path(module)
 
     def of_name(self, module: str, name: str) -> Iterator[str]:
         """The modules that may take a name from a module."""
@@ -58,29 +58,30 @@ class Takers:
 
     def _takes(self, module: str, name: str) -> bool:
         """Whether a module takes an attribute of that name from anything."""
-        source = self._sources[module][0]
-        return name.encode() in source and _taking(name).search(source) is not None
+        return _takes(self._sources[module][0], name.encode())
 
     def _hands_on(self, module: str, name: str) -> bool:
         """Whether a module that has another one as a name lets others have it."""
         if any(name in names for names in self._importers.get(module, {}).values()):
             return True
         source = self._sources[module][0]
-        return b" as " in source and _renaming(name).search(source) is not None
+        return re.search(rb"\b" + re.escape(name.encode()) + rb"\s+as\b", source) is not None
 
-    def _who_write_path(self, module: str) -> Iterator[str]:
+    def _who_write_path(self, module: str) -> Sequence[str]:
         """Those who may write ``package.module``, without an import of just that."""
-        head, _, last = module.rpartition(".")
-        near = self._near.get(root_of(module), ()) if head else ()
-        return (each for each in near if self._takes(each, last))
+        if module not in self._path_writers:
+            head, _, last = module.rpartition(".")
+            near = self._near.get(root_of(module), ()) if head else ()
+            self._path_writers[module] = [each for each in near if self._takes(each, last)]
+        return self._path_writers[module]
 
 
-@lru_cache(maxsize=4096)
-def _taking(name: str) -> re.Pattern[bytes]:
-    """``.name``, or a text for getattr."""
-    return re.compile(rb"""(?:\.\s*|["'])""" + re.escape(name.encode()) + rb"\b")
-
-
-@lru_cache(maxsize=4096)
-def _renaming(name: str) -> re.Pattern[bytes]:
-    return re.compile(rb"\b" + re.escape(name.encode()) + rb"\s+as\b")
+def _takes(source: bytes, name: bytes) -> bool:
+    """Whether there is ``.name``, or a text that getattr may be given, in a source."""
+    place = source.find(name)
+    while place >= 0:
+        before, after = source[max(0, place - 40) : place].rstrip(), place + len(name)
+        if before[-1:] in (b".", b"'", b'"') and not source[after : after + 1].isalnum():
+            return True
+        place = source.find(name, after)
+    return False

@@ -254,7 +254,7 @@ class World:
                 return {}
         values = self._root_value(node, scope)
         for wrapper in reversed(wrappers):
-            values = self._wrapped(values, wrapper, scope.module)
+            values = self._wrapped(values, wrapper, scope)
         return values
 
     def _root_value(self, node: ast.expr, scope: NameScope) -> Values:
@@ -267,13 +267,15 @@ class World:
             self._merge(values, self.value_of(part, scope))
         return values
 
-    def _wrapped(self, values: Values, wrapper: str, here: str) -> Values:
+    def _wrapped(self, values: Values, wrapper: str, scope: NameScope) -> Values:
+        """What an attribute, a call or an item of something is."""
         if wrapper not in ("(...)", "[...]"):
-            return self._attributes(values, wrapper, here)
+            return self._attributes(values, wrapper, scope.module)
         found: Values = {}
         for value, via in values.items():
             if isinstance(value, StandIn):
-                found[value.part(wrapper)] = via
+                if not scope.is_late:  # later on, it raises: nothing comes of it
+                    found[value.part(wrapper)] = via
             elif isinstance(value, ClassValue) and wrapper == "(...)":
                 found[value] = via
         return found

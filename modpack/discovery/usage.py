@@ -23,6 +23,7 @@ __all__ = ["Sources", "callable_from_outside", "find_uses"]
 Sources: TypeAlias = Mapping[str, tuple[bytes, bool]]
 """Interned modules: the source, and whether it is that of a package."""
 
+_STATEMENTS = (ImportKind.REQUIRED, ImportKind.FUNCTION, ImportKind.GUARDED, ImportKind.DYNAMIC)
 _KINDS = list(UseKind)
 
 
@@ -54,13 +55,14 @@ def find_uses(
     >>> use.name, use.line, use.kind.value, use.scope, use.is_live
     ('log', 4, 'function', 'report', True)
     """
-    if not mocked or not sources:
+    if not mocked:
         return ()
-    takers = Takers(sources, graph if graph is not None else _graph_of(sources))
+    graph = graph if graph is not None else _graph_of(sources)
+    takers = Takers(sources, graph)
     search = _Search(sources, frozenset(mocked), takers)
     search.run()
     liveness = Liveness(sources, mocked, search.read, entry_names)
-    found = dict.fromkeys(search.uses(liveness))
+    found = dict.fromkeys([*search.uses(liveness), *_of_saved_objects(graph, frozenset(mocked))])
     return tuple(sorted(found, key=_order))
 
 
@@ -88,6 +90,18 @@ def _is_live(module: str, reference: Reference, liveness: Liveness) -> bool:
 def _is_called_later(module: str, reference: Reference, liveness: Liveness) -> bool:
     makes = reference.kind in (UseKind.DECORATOR, UseKind.BASE_CLASS) and reference.target
     return bool(makes) and liveness.is_called_later(module, reference.target)
+
+
+def _of_saved_objects(graph: DependencyGraph, mocked: frozenset[str]) -> Iterator[NameUse]:
+    """Functions that travel by their source, inside saved objects: what they import, they use."""
+    for edge in graph.edges():
+        is_import = edge.kind in _STATEMENTS and edge.imported in mocked
+        if not is_import or not edge.importer.startswith("<"):
+            continue
+        for name in edge.names or [""]:
+            path = f"{edge.imported}.{name}"
+            module, rest = (path, "") if path in mocked else (edge.imported, name)
+            yield NameUse(module, rest, edge.importer, edge.line or 1, UseKind.FUNCTION)
 
 
 def _order(use: NameUse) -> tuple[str, str, int, str, int]:

@@ -56,7 +56,8 @@ def _providers(plan: Plan, ownership: InstalledOwnership) -> dict[str, Distribut
     """What provides the extern modules, by the shortest path of which it provides everything."""
     owners: dict[str, Distribution] = {}
     for module in plan.modules(Action.EXTERN):
-        if not is_stdlib(module) and root_of(module) not in RUNTIME_ROOTS:
+        is_everywhere = is_stdlib(module) or root_of(module) in RUNTIME_ROOTS
+        if not is_everywhere and not _is_shared(module, plan):
             found = ownership.distribution_of(module, plan.decisions[module].location)
             if found is not None:
                 owners[module] = found

@@ -10,7 +10,6 @@ from modpack.archive.manifest import read_manifest
 from modpack.core.actions import Action, Owner
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.globs import GlobGroup
-from modpack.core.imports import ImportKind
 from modpack.core.location import CodeKind
 from modpack.core.names import root_of
 from modpack.core.plan import Decision, Plan
@@ -22,7 +21,6 @@ from modpack.report.recorded import read_environment, read_plan
 
 __all__ = [
     "mentions",
-    "pickled_names",
     "read_evidence",
     "read_provider",
     "sources_here",
@@ -54,10 +52,12 @@ def read_evidence(archive: Archive, *, with_uses: bool = True) -> Plan:
     mocked = plan.modules(Action.MOCK)
     if not with_uses or not mocked:
         return plan
-    from modpack.discovery.usage import find_uses
+    from modpack.discovery.usage import callable_from_outside, find_uses
 
     with phase("looking for uses of mocked modules"):
-        uses = find_uses(_sources(archive, plan), mocked, pickled_names(plan), plan.graph)
+        uses = find_uses(
+            _sources(archive, plan), mocked, callable_from_outside(plan.graph), plan.graph
+        )
     return replace(plan, uses=uses, tells_uses=True)
 
 
@@ -112,16 +112,6 @@ def _provider_of_extern(environment: RecordedEnvironment, module: str) -> str | 
         return None
     editable = ", an editable install" if provider.editable else ""
     return f"{provider.name} {provider.version}{editable}"
-
-
-def pickled_names(plan: Plan) -> list[tuple[str, str]]:
-    """Module and qualified name of everything that saved objects name."""
-    return [
-        (edge.imported, name)
-        for edge in plan.graph.edges()
-        if edge.kind is ImportKind.PICKLE
-        for name in edge.names
-    ]
 
 
 def sources_here(plan: Plan) -> dict[str, tuple[bytes, bool]]:

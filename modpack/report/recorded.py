@@ -154,8 +154,8 @@ def _check_types(plan: Plan) -> None:
     for node in plan.graph.nodes():
         _text(node, "a node")
     for edge in plan.graph.edges():
-        if edge.line is not None and type(edge.line) is not int:
-            raise TypeError(f"the line {edge.line!r} is no number")
+        if edge.line is not None:
+            _line(edge.line)
         for name in edge.names:
             _text(name, "a name that is imported")
     for decision in plan.decisions.values():
@@ -180,11 +180,15 @@ def _check_types(plan: Plan) -> None:
 def _check_use(use: NameUse) -> None:
     for text in (use.module, use.name, use.importer, use.scope, *use.via):
         _text(text, "part of a use")
-    if type(use.line) is not int:
-        raise TypeError(f"the line {use.line!r} is no number")
+    _line(use.line)
     for truth in (use.is_live, use.is_called_later):
         if type(truth) is not bool:
             raise TypeError(f"{truth!r} in a use is no truth value")
+
+
+def _line(value: object) -> None:
+    if type(value) is not int or value < 1:
+        raise TypeError(f"{value!r:.60} is no line: these are numbers from 1")
 
 
 def _pair(value: Json) -> tuple[str, str]:

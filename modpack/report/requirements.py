@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -91,7 +92,7 @@ class Requirements:
     is_lock: bool = False
     comparison: EnvironmentComparison = field(default_factory=EnvironmentComparison)
 
-    @property
+    @cached_property  # each line asks
     def has_all_hashes(self) -> bool:
         """Whether each requirement has a hash: pip takes hashes for all of them, or for none."""
         wanted = [each for each in self.needed if each.distribution.requirement is not None]

@@ -18,6 +18,7 @@ from cyclonedx.model import (
 )
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentScope, ComponentType
+from cyclonedx.model.dependency import Dependency
 from cyclonedx.model.license import (
     DisjunctiveLicense,
     License,
@@ -87,9 +88,11 @@ def sbom_of(
     bom.metadata.component = model
     bom.metadata.tools.components.add(_tool())
     bom.metadata.timestamp = timestamp  # type: ignore[assignment]
-    bom.register_dependency(model, _chosen(components, bill.needs))
-    for item in bill.items:
-        bom.register_dependency(components[item.key], _chosen(components, item.needs))
+    # All at once: one by one, the library looks each up among all that are there already.
+    bom.dependencies = [
+        _dependency(model, _chosen(components, bill.needs)),
+        *(_dependency(components[i.key], _chosen(components, i.needs)) for i in bill.items),
+    ]
     output = make_outputter(bom, OutputFormat[form.upper()], SchemaVersion.V1_6)
     return output.output_as_string(indent=2) + "\n"
 
@@ -171,6 +174,10 @@ def _references(url: str | None) -> Iterator[ExternalReference]:
 def _properties(facts: Iterable[tuple[str, str]]) -> Iterator[Property]:
     for name, value in facts:
         yield Property(name=f"modpack:{name}", value=printable(value))
+
+
+def _dependency(component: Component, needs: Iterable[Component]) -> Dependency:
+    return Dependency(component.bom_ref, (Dependency(need.bom_ref) for need in needs))
 
 
 def _chosen(components: Mapping[str, Component], keys: Iterable[str]) -> Iterator[Component]:

@@ -146,7 +146,7 @@ def test_the_other_public_functions_check_their_arguments_too(tmp_path):
         OrderedImporter(sys_importer, "sys")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="exc"):
         analyze.find_first_use_of_broken_modules(ValueError())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"\bf\b"):
+    with pytest.raises(TypeError, match="path"):
         modpack.save(1, 3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="intern"):
         modpack.save(1, tmp_path / "x.pt", intern=3)  # type: ignore[arg-type]

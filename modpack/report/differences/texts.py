@@ -47,7 +47,7 @@ def as_text(content: bytes, record: str) -> str | None:
         if record.endswith(".py"):
             encoding, _ = tokenize.detect_encoding(BytesIO(content).readline)
         text = content.decode(encoding.removesuffix("-sig"))
-    except (SyntaxError, UnicodeDecodeError, LookupError):
+    except (SyntaxError, UnicodeError, LookupError):
         return None
     return None if "\0" in text else text
 

@@ -67,7 +67,7 @@ def read_sources(
             content = archive.read(record, verify=manifest)
             try:
                 texts[module] = _readable(decode_source(content))
-            except (SyntaxError, UnicodeDecodeError) as failure:
+            except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise them all
                 left_out[module] = f"it is no source text: {failure}"
     return PackagedSources(texts, left_out)
 

@@ -26,6 +26,14 @@ def test_an_edge_is_new_once():
     assert len(list(graph.edges())) == 2 and len(graph) == 2
 
 
+def test_very_many_parallel_edges_are_added_one_after_the_other():
+    graph = DependencyGraph()
+    for line in range(100_000, 0, -1):  # to compare each with all before it would take hours
+        graph.add_edge(Edge("a", "b", ImportKind.REQUIRED, line))
+    found = graph.edges_between("a", "b")
+    assert len(found) == 100_000 and found[0].line == 100_000
+
+
 def test_neighbours_come_in_the_order_in_which_they_were_added():
     graph = graph_of("a c", "a b", "d c")
     assert graph.successors("a") == ("c", "b")

@@ -37,11 +37,17 @@ def test_it_comes_back_as_it_was():
 @pytest.mark.parametrize("key", sorted(RECORD.to_json()))
 def test_a_damaged_field_is_noticed_or_harmless(key):
     document = {**RECORD.to_json(), key: {"not": ["that"]}}
-    if key in ("version", "passed", "seconds"):
+    if key in ("version", "passed"):
         assert isinstance(trial_from_json(document), TrialRecord)
         return
     with pytest.raises((TypeError, ValueError, KeyError)):
         trial_from_json(document)
+
+
+@pytest.mark.parametrize("seconds", [10**400, float("nan"), float("inf"), -1, None, "1"])
+def test_a_duration_that_is_none_is_noticed(seconds):
+    with pytest.raises(TypeError, match="no duration"):
+        trial_from_json({**RECORD.to_json(), "seconds": seconds})
 
 
 def test_a_record_of_an_older_version_does_not_tell_what_was_done_with_mocks():

@@ -180,6 +180,7 @@ def test_a_name_is_followed_however_it_is_bound(source, name):
     [
         ("run = tracker.init()\ndef f():\n    run.log()", "init(...).log"),
         ("with tracker.run() as run:\n    pass\ndef f():\n    run.log()", "run(...).log"),
+        ("def f():\n    log = tracker.log\n    log()", "log"),
         ("class A(tracker.Base): pass\ndef f():\n    A()", "Base (base of A)"),
         ("@tracker.watch\ndef g(): pass\ndef f():\n    g()", "watch (decorates g)"),
         ("class A:\n    run = tracker.init()\n    def f(self): self.run.log()", "init(...).log"),
@@ -191,6 +192,19 @@ def test_a_name_is_followed_however_it_is_bound(source, name):
 def test_what_comes_of_a_mock_is_followed_to_the_function_that_uses_it(source, name):
     uses = [use for use in found(f"import tracker\n{source}") if use.kind.value == "function"]
     assert name in [use.name for use in uses]
+
+
+def test_nothing_comes_of_a_call_in_a_function_for_it_raises():
+    source = """
+        import tracker
+        def f(image):
+            if isinstance(image, str):
+                image = tracker.read(image)
+            run = tracker.init()
+            run.log(image.size)
+            return image
+    """
+    assert told(found(source)) == [("read", 5, "function"), ("init", 6, "function")]
 
 
 def test_an_import_inside_a_function_is_seen_in_it_and_in_functions_within():
@@ -372,6 +386,19 @@ def test_a_graph_that_is_known_spares_reading_the_imports():
     assert find_uses(sources, ["tracker"], graph=graph) == ()
     graph.add_edge(Edge("net", "tools", ImportKind.REQUIRED, 1, ("log",)))
     assert [use.importer for use in find_uses(sources, ["tracker"], graph=graph)] == ["net"]
+
+
+def test_what_functions_import_that_travel_inside_a_saved_object_is_used():
+    graph = DependencyGraph()
+    saved = "<model/net.pkl>"
+    graph.add_edge(Edge(saved, "tracker", ImportKind.FUNCTION, None, ("log", "client")))
+    graph.add_edge(Edge(saved, "tracker", ImportKind.PARENT))
+    mocked = ["tracker", "tracker.client"]
+    uses = find_uses({}, mocked, graph=graph)
+    assert [(use.module, use.name, use.importer, use.is_reachable) for use in uses] == [
+        ("tracker", "log", saved, True),
+        ("tracker.client", "", saved, True),
+    ]
 
 
 # -- whether a function is live ---------------------------------------------------------------

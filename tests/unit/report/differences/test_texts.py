@@ -96,6 +96,9 @@ def test_the_encoding_of_a_source_is_what_it_says():
     assert as_text(source.encode("latin-1"), "x.txt") is None
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"# coding: nonsense\n", b"a\0b"])
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe", b"a\0b", *(b"# coding: %s\n" % c for c in (b"nonsense", b"rot13", b"undefined"))],
+)
 def test_what_is_no_text_is_none(content):
     assert as_text(content, "x.py") is None

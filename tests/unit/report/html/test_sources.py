@@ -48,8 +48,11 @@ def test_all_sources_together_are_bounded(package):
     assert sum(map(len, sources.texts.values())) <= 60
 
 
-def test_what_is_no_source_text_is_left_out_and_said_so(made, rewritten):
-    file = rewritten({"reportshop/till.py": b"\xff\xfe"})
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"# coding: rot13\n", b"# coding: undefined\n", b"# coding: x\n"]
+)
+def test_what_is_no_source_text_is_left_out_and_said_so(made, rewritten, content):
+    file = rewritten({"reportshop/till.py": content})
     sources = read_sources(file, package_facts(file).modules)
     assert "no source text" in sources.left_out["reportshop.till"]
     assert "reportshop" in sources.texts

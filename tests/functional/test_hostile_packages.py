@@ -1,0 +1,86 @@
+"""Commands that look at a hostile package, or cannot write: one clear message, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modpack import PackageExporter
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+
+SPECS = ".data/modpack/hooks/model/model.pkl.json"
+MISLEADING = "x\x1b[2J\u202e\u2028\ud800"
+
+
+@pytest.fixture
+def package(tmp_path) -> Path:
+    import torch
+
+    model = torch.nn.Linear(2, 2)
+    model.register_forward_hook(torch.nn.functional.relu)
+    with PackageExporter(tmp_path / "good.modpack") as exporter:
+        exporter.save_source_string("shop", "total = 3\n")
+        exporter.save_model("model", "model.pkl", model)
+    return tmp_path / "good.modpack"
+
+
+def rewritten(package: Path, record: str, content: bytes) -> Path:
+    """A copy with another content of one record, its digests in order."""
+    copy = package.with_name("hostile.modpack")
+    with open_archive(package) as archive, ArchiveWriter(copy) as writer:
+        for name in archive.names():
+            if not name.startswith(".data/modpack/manifest."):
+                writer.write(name, content if name == record else archive.read(name))
+        writer.commit()
+    return copy
+
+
+def modpack(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "modpack", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONUTF8": "1"}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.run(command, text=True, timeout=120, env=environment, **options)
+
+
+@pytest.mark.parametrize("command", ["inspect", "audit", "sbom"])
+def test_what_an_error_quotes_from_a_package_cannot_steer_a_terminal(package, command):
+    with open_archive(package) as archive:
+        document = json.loads(archive.read(SPECS))
+    document["hooks"][0]["kind"] = MISLEADING
+    done = modpack(command, rewritten(package, SPECS, json.dumps(document).encode()))
+    assert done.returncode == 2
+    assert r"x\x1b[2J\u202e\u2028" in done.stderr
+    assert done.stderr.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("coding", ["rot13", "undefined", "nonsense"])
+def test_a_source_in_no_encoding_of_text_is_told(package, coding):
+    hostile = rewritten(package, "shop.py", f"# coding: {coding}\n".encode())
+    page = package.with_name("page.html")
+    done = modpack("inspect", hostile, "--source", "shop", "--json")
+    assert done.returncode == 2
+    assert "no source text" in json.loads(done.stdout)["error"]["message"]
+    assert modpack("diff", package, hostile, "--json").returncode == 1
+    assert modpack("report", hostile, "-o", page).returncode == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_an_output_that_cannot_be_written_is_told_on_stderr(package, options):
+    with Path("/dev/full").open("w") as full:
+        done = modpack("inspect", package, *options, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr == "Error: No space left on device\n"
+
+
+def test_a_stdout_that_is_closed_changes_nothing(package):
+    shell = 'exec "$0" -m modpack inspect "$1" >&-'
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable, package], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
