@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console, RenderableType
 
-__all__ = ["forget_stdout", "make_console", "show", "warn", "write"]
+__all__ = ["forget_stdout", "make_console", "show", "warn", "write", "write_file"]
 
 _PLAIN_WIDTH = 120
 """Columns where no terminal says how many there are."""
@@ -47,6 +49,25 @@ def write(content: str | bytes) -> None:
         click.echo(content, nl=False, color=True)
     except BrokenPipeError:
         forget_stdout()
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file so that under its name there is never a part of it; devices just get it.
+
+    Raises:
+        TargetError, OSError: it cannot be written; what was there before is still there.
+    """
+    from modpack.archive.sinks import open_sink
+
+    if path.exists() and not path.is_file():
+        path.write_bytes(text.encode())
+        return
+    sink = open_sink(path)
+    try:
+        sink.write(text.encode())
+        sink.publish()
+    finally:
+        sink.discard()
 
 
 def warn(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modpack.cli._completion import complete_file
-from modpack.cli._console import write
+from modpack.cli._console import write, write_file
 from modpack.cli._failures import failing_clearly
 from modpack.cli._progress import working
 
@@ -64,7 +64,7 @@ def report_command(
         _check(file, page, force)
         with working(f"Reading {file}"):
             audit, text = _made(file, sources)
-        _write(page, text)
+        write_file(page, text)
         if as_json:
             _tell_json(page, audit, text)
         else:
@@ -114,21 +114,6 @@ def _renderer() -> Callable[..., str]:
             "Remedy: pip install 'modpack[report]'"
         ) from failure
     return html_report
-
-
-def _write(page: Path, text: str) -> None:
-    """Write a file so that under its name there is never a part of it; devices just get it."""
-    from modpack.archive.sinks import open_sink
-
-    if page.exists() and not page.is_file():
-        page.write_bytes(text.encode())
-        return
-    sink = open_sink(page)
-    try:
-        sink.write(text.encode())
-        sink.publish()
-    finally:
-        sink.discard()
 
 
 def _tell_json(page: Path, audit: AuditFacts, text: str) -> None:

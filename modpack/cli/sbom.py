@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from modpack.cli._completion import complete_file
-from modpack.cli._console import write
+from modpack.cli._console import write, write_file
 from modpack.cli._failures import failing_clearly
 from modpack.cli._progress import working
 
@@ -74,17 +74,17 @@ def sbom_command(
         if output is None:
             write(text)
         else:
-            Path(output).write_text(text, encoding="utf-8")
+            write_file(Path(output), text)
 
 
 def _sbom(file: str, form: Form, timestamp: datetime | None) -> str:
     from modpack.archive.reader import open_archive
     from modpack.errors import ModpackError
     from modpack.report.auditing.auditing import audit_package
-    from modpack.report.bill import code_digests
+    from modpack.report.sbom.bill import code_digests
 
     try:
-        from modpack.report.sbom import sbom_of
+        from modpack.report.sbom.cyclonedx import sbom_of
     except ImportError as failure:
         if (failure.name or "").partition(".")[0] not in ("cyclonedx", "packageurl"):
             raise

@@ -31,8 +31,8 @@ from modpack.cli._rules import GivenRule, RulesCommand
 if TYPE_CHECKING:
     from modpack.core.plan import Plan, Problem
     from modpack.core.usage import NameUse
-    from modpack.report.advising import Advice, Adviser
-    from modpack.report.suggestions import Suggestion
+    from modpack.report.suggesting.advising import Advice, Adviser
+    from modpack.report.suggesting.suggestions import Suggestion
 
 __all__ = ["suggest_command"]
 
@@ -87,7 +87,7 @@ class _Outcome:
 
 def _suggested(choices: Choices) -> _Outcome:
     from modpack.cli._target import build, importable
-    from modpack.report.suggestions import described, mockable
+    from modpack.report.suggesting.suggestions import described, mockable
 
     policy = choices.policy if choices.policy == "hermetic" else "pinned"
     adviser = _adviser(choices, policy)
@@ -104,7 +104,7 @@ def _suggested(choices: Choices) -> _Outcome:
 
 def _adviser(choices: Choices, policy: str) -> Adviser:
     from modpack.planning.portability import Portability
-    from modpack.report.advising import Adviser
+    from modpack.report.suggesting.advising import Adviser
     from modpack.resolution.distributions import DistributionIndex
 
     index = DistributionIndex()
@@ -146,7 +146,7 @@ def _with(choices: Choices, advice: Sequence[Advice]) -> Choices:
 
 def _uses(plan: Plan, externs: Sequence[str]) -> tuple[NameUse, ...]:
     """What the code that goes along does with extern modules."""
-    from modpack.discovery.usage import callable_from_outside, find_uses
+    from modpack.discovery.mockuse.finding import callable_from_outside, find_uses
     from modpack.report.evidence import sources_here
 
     if not externs:
@@ -157,7 +157,7 @@ def _uses(plan: Plan, externs: Sequence[str]) -> tuple[NameUse, ...]:
 
 def _report_json(choices: Choices, outcome: _Outcome) -> None:
     from modpack.report.as_json import dumps
-    from modpack.report.suggestions_as_json import suggestions_document
+    from modpack.report.suggesting.as_json import suggestions_document
 
     text = choices.target.text
     document = suggestions_document(text, outcome.policy, outcome.suggestions, outcome.problems)
@@ -165,7 +165,7 @@ def _report_json(choices: Choices, outcome: _Outcome) -> None:
 
 
 def _report_text(choices: Choices, outcome: _Outcome) -> None:
-    from modpack.report.suggestions_as_text import suggestions_report
+    from modpack.report.suggesting.as_text import suggestions_report
     from modpack.report.text import problems_report
 
     if outcome.suggestions:

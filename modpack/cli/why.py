@@ -13,7 +13,7 @@ from modpack.cli._failures import failing_clearly
 if TYPE_CHECKING:
     from modpack.archive.base import Archive
     from modpack.core.plan import Plan
-    from modpack.report.chains import Why
+    from modpack.report.why.chains import Why
 
 __all__ = ["why_command"]
 
@@ -48,19 +48,19 @@ def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> Non
         found = _look(file, module, every_chain)
         if as_json:
             from modpack.report.as_json import dumps
-            from modpack.report.why_as_json import why_document
+            from modpack.report.why.as_json import why_document
 
             write(dumps(why_document(file, found, every_chain)))
         else:
-            from modpack.report.why_as_text import why_report
+            from modpack.report.why.as_text import why_report
 
             show(why_report(found, every_chain))
 
 
 def _look(file: str, module: str, every_chain: bool) -> Why:
     from modpack.archive.reader import open_archive
-    from modpack.report.chains import why
     from modpack.report.evidence import mentions, read_evidence, read_provider, with_stand_ins
+    from modpack.report.why.chains import why
 
     with open_archive(file) as archive:
         plan = read_evidence(archive, with_uses=False)

@@ -16,7 +16,7 @@ from modpack.core.plan import (
     Problem,
 )
 from modpack.core.progress import phase
-from modpack.discovery.usage import callable_from_outside, find_uses
+from modpack.discovery.mockuse.finding import callable_from_outside, find_uses
 from modpack.packing.contents import write_contents
 from modpack.packing.files import with_room
 from modpack.packing.objects import ObjectSaver

@@ -52,7 +52,7 @@ def read_evidence(archive: Archive, *, with_uses: bool = True) -> Plan:
     mocked = plan.modules(Action.MOCK)
     if not with_uses or not mocked:
         return plan
-    from modpack.discovery.usage import callable_from_outside, find_uses
+    from modpack.discovery.mockuse.finding import callable_from_outside, find_uses
 
     with phase("looking for uses of mocked modules"):
         uses = find_uses(

@@ -127,7 +127,7 @@ def _with_uses(plan: Plan, sources: Callable[[], _Sources]) -> Plan:
     mocked = plan.modules(Action.MOCK)
     if plan.tells_uses or not mocked:
         return plan
-    from modpack.discovery.usage import callable_from_outside, find_uses
+    from modpack.discovery.mockuse.finding import callable_from_outside, find_uses
 
     with phase("looking for uses of mocked modules"):
         uses = find_uses(sources(), mocked, callable_from_outside(plan.graph), plan.graph)

@@ -18,7 +18,7 @@ from modpack.core.location import CodeKind
 from modpack.core.plan import NoteKind
 from modpack.core.rules import UNRECORDED
 from modpack.core.usage import UseKind
-from modpack.discovery.usage import callable_from_outside
+from modpack.discovery.mockuse.finding import callable_from_outside
 from modpack.errors import ArchiveError
 from modpack.report.evidence import (
     mentions,

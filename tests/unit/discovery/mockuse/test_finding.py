@@ -10,7 +10,7 @@ import pytest
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.imports import ImportKind
 from modpack.core.usage import MockRisk, NameUse, risk_of
-from modpack.discovery.usage import callable_from_outside, find_uses
+from modpack.discovery.mockuse.finding import callable_from_outside, find_uses
 
 NET = [("net", "Net")]
 
@@ -341,12 +341,12 @@ def test_a_class_is_followed_into_another_module():
 
 
 def test_modules_that_have_nothing_to_do_with_a_mock_are_not_parsed(monkeypatch):
-    from modpack.discovery import usage
+    from modpack.discovery.mockuse import finding
 
     parsed = []
-    real = usage.read_table
+    real = finding.read_table
     monkeypatch.setattr(
-        usage, "read_table", lambda s, module, p: parsed.append(module) or real(s, module, p)
+        finding, "read_table", lambda s, module, p: parsed.append(module) or real(s, module, p)
     )
     sources = {f"m{number}": (b"import m1\nx = 1\n", False) for number in range(50)}
     sources["net"] = (b"import tracker\ntracker.init()\n", False)

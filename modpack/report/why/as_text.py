@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from modpack.core.imports import ImportKind
-from modpack.report.chains import Chain, Chains, Standing, Step, Why
 from modpack.report.pieces import indented, table, title
 from modpack.report.text import STYLES
+from modpack.report.why.chains import Chain, Chains, Standing, Step, Why
 from modpack.report.wording import counted, printable
 
 __all__ = ["why_report"]

@@ -9,10 +9,10 @@ from modpack.core.usage import UseKind
 from modpack.discovery._blocks import resolve_relative
 from modpack.discovery._exports import literal_exports, mentions_exports
 from modpack.discovery._parse import ParsedSource, parse_source
-from modpack.discovery._usagechains import last_name
-from modpack.discovery._usageexpressions import EXPRESSIONS, ExpressionReader, Handler
-from modpack.discovery._usageplaces import Place, is_harmless, is_static, outcome_of, qualified
-from modpack.discovery._usagetable import (
+from modpack.discovery.mockuse.chains import last_name
+from modpack.discovery.mockuse.expressions import EXPRESSIONS, ExpressionReader, Handler
+from modpack.discovery.mockuse.places import Place, is_harmless, is_static, outcome_of, qualified
+from modpack.discovery.mockuse.table import (
     Assigned,
     Binding,
     Decorated,

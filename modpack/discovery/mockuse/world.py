@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 
 from modpack.core.names import parents
 from modpack.discovery._blocks import resolve_relative
-from modpack.discovery._usagechains import attribute_call, import_call, text_of
-from modpack.discovery._usagetable import (
+from modpack.discovery.mockuse.chains import attribute_call, import_call, text_of
+from modpack.discovery.mockuse.table import (
     Assigned,
     Binding,
     Decorated,
@@ -24,7 +24,7 @@ from modpack.discovery._usagetable import (
     ModuleTable,
     NameScope,
 )
-from modpack.discovery._usagevalues import (
+from modpack.discovery.mockuse.values import (
     ClassValue,
     Lead,
     ModuleValue,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from modpack.core.usage import UseKind
 from modpack.discovery._importblocks import is_type_checking
 from modpack.discovery._parse import ParsedSource, parse_source
-from modpack.discovery._usagechains import last_name
-from modpack.discovery._usagetable import NameScope, ScopeKind
+from modpack.discovery.mockuse.chains import last_name
+from modpack.discovery.mockuse.table import NameScope, ScopeKind
 
 __all__ = ["Place", "is_asked", "is_harmless", "is_static", "outcome_of", "qualified", "quoted"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from modpack.core.planjson import Json
 from modpack.core.rules import UNRECORDED
 from modpack.report.as_json import SCHEMA, note_to_json
-from modpack.report.chains import Chain, Step, Why
+from modpack.report.why.chains import Chain, Step, Why
 
 __all__ = ["step_to_json", "why_document"]
 

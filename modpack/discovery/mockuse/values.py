@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from modpack.discovery._usagetable import NameScope
+from modpack.discovery.mockuse.table import NameScope
 
 __all__ = [
     "ClassValue",
@@ -87,6 +87,7 @@ def alternatives(node: ast.expr) -> Iterator[ast.expr]:
 def inner(
     node: ast.Attribute | ast.Call | ast.Subscript | ast.Await, taken: tuple[ast.expr, str] | None
 ) -> ast.expr:
+    """What an attribute, a call, an item or an await is taken of."""
     if isinstance(node, ast.Call):
         return node.func if taken is None else taken[0]
     return node.value
@@ -100,6 +101,7 @@ def through(module: str, values: Values, here: str | None) -> Values:
 
 
 def onwards(values: Values, via: tuple[str, ...]) -> Values:
+    """The same values, come through further modules."""
     if not via:
         return values
     return {v: (*way, *(m for m in via if m not in way)) for v, way in values.items()}

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from modpack.core.actions import Action
 from modpack.core.usage import MockRisk
-from modpack.report.advising import Kind
 from modpack.report.pieces import indented, relative, title
-from modpack.report.suggestions import Reach, Suggestion
+from modpack.report.suggesting.advising import Kind
+from modpack.report.suggesting.suggestions import Reach, Suggestion
 from modpack.report.text import STYLES
 from modpack.report.wording import counted, printable
 

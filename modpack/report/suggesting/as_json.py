@@ -9,9 +9,9 @@ from modpack.core.plan import Problem
 from modpack.core.planjson import Json
 from modpack.core.usage import MockRisk
 from modpack.report.as_json import SCHEMA, problem_to_json
-from modpack.report.suggestions import Suggestion
-from modpack.report.suggestions_as_text import as_option, as_toml, reasons
-from modpack.report.why_as_json import step_to_json
+from modpack.report.suggesting.as_text import as_option, as_toml, reasons
+from modpack.report.suggesting.suggestions import Suggestion
+from modpack.report.why.as_json import step_to_json
 
 __all__ = ["suggestions_document"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from modpack.core.names import parents
-from modpack.discovery._usagetable import Assigned, Defined, Imported, ModuleTable, NameScope
+from modpack.discovery.mockuse.table import Assigned, Defined, Imported, ModuleTable, NameScope
 
 __all__ = ["BaseFinder", "Bases"]
 

@@ -14,8 +14,8 @@ from modpack.core.names import root_of
 from modpack.core.plan import Plan
 from modpack.core.rules import Origin
 from modpack.core.usage import MockRisk, NameUse, risk_of
-from modpack.report.advising import Advice, Adviser, Kind, edges_into
-from modpack.report.chains import Step, as_step
+from modpack.report.suggesting.advising import Advice, Adviser, Kind, edges_into
+from modpack.report.why.chains import Step, as_step
 
 __all__ = ["Reach", "Suggestion", "described", "mockable"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from modpack.core.names import root_of
-from modpack.discovery._usagebases import BaseFinder
-from modpack.discovery._usagetable import ModuleTable, NameScope, Unit
+from modpack.discovery.mockuse.bases import BaseFinder
+from modpack.discovery.mockuse.table import ModuleTable, NameScope, Unit
 
 __all__ = ["Liveness"]
 

@@ -17,7 +17,7 @@ from modpack.core.imports import ImportKind
 from modpack.errors import ArchiveError
 from modpack.report.auditing.facts import AuditFacts, MockFacts
 from modpack.report.facts import ModuleFacts, PackageFacts, StorageFacts
-from modpack.report.sbom import sbom_of
+from modpack.report.sbom.cyclonedx import sbom_of
 
 FORMS = {"json": OutputFormat.JSON, "xml": OutputFormat.XML}
 DIGEST = "ab" * 32

@@ -10,12 +10,12 @@ from typing import TypeAlias
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.imports import ImportKind
 from modpack.core.usage import NameUse, UseKind
-from modpack.discovery._usageliveness import Liveness
-from modpack.discovery._usagereading import read_table
-from modpack.discovery._usagetable import ModuleTable, Reference
-from modpack.discovery._usagetakers import Takers
-from modpack.discovery._usagevalues import Lead, StandIn
-from modpack.discovery._usageworld import World
+from modpack.discovery.mockuse.liveness import Liveness
+from modpack.discovery.mockuse.reading import read_table
+from modpack.discovery.mockuse.table import ModuleTable, Reference
+from modpack.discovery.mockuse.takers import Takers
+from modpack.discovery.mockuse.values import Lead, StandIn
+from modpack.discovery.mockuse.world import World
 from modpack.discovery.source import scan_source
 
 __all__ = ["Sources", "callable_from_outside", "find_uses"]

@@ -14,8 +14,8 @@ from modpack.core.imports import ImportKind
 from modpack.core.location import CodeKind, Location
 from modpack.core.plan import Decision, Note, NoteKind, Plan
 from modpack.core.rules import Rule
-from modpack.report.chains import Standing, all_chains, shortest_chains, why
-from modpack.report.why_as_text import why_report
+from modpack.report.why.as_text import why_report
+from modpack.report.why.chains import Standing, all_chains, shortest_chains, why
 
 
 def plan_of(*edges, roots=("<m/net.pkl>",), decided=None, notes=()):

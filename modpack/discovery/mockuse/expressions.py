@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 from modpack.core.usage import UseKind
 from modpack.discovery._nodes import COMPREHENSIONS
-from modpack.discovery._usagechains import attribute_call, last_name, root_of_chain
-from modpack.discovery._usageplaces import Place, is_asked, outcome_of, quoted
-from modpack.discovery._usagetable import (
+from modpack.discovery.mockuse.chains import attribute_call, last_name, root_of_chain
+from modpack.discovery.mockuse.places import Place, is_asked, outcome_of, quoted
+from modpack.discovery.mockuse.table import (
     Assigned,
     ModuleTable,
     NameScope,

@@ -33,7 +33,7 @@ from packageurl import PackageURL
 from modpack._version import __version__
 from modpack.errors import ArchiveError
 from modpack.report.auditing.facts import AuditFacts
-from modpack.report.bill import PYTHON, Bill, Item, bill_of
+from modpack.report.sbom.bill import PYTHON, Bill, Item, bill_of
 from modpack.report.wording import printable
 
 __all__ = ["sbom_of"]

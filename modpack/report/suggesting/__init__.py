@@ -1,0 +1,1 @@
+"""Rules for what no rule decides: advice as values, text and JSON."""

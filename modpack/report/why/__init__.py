@@ -1,0 +1,1 @@
+"""Why a module is in a package: chains of imports, as values, text and JSON."""
