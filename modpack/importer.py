@@ -130,13 +130,18 @@ class PackageImporter(Importer):
 
         Raises:
             ModuleNotFoundError: the package holds no source of that name.
+            ArchiveError: what it holds is no text.
         """
         entry = self._entry(require_module_name(module_name))
         if entry is None or entry.kind is not EntryKind.SOURCE:
             raise ModuleNotFoundError(
                 f"{self.filename} holds no source of {module_name!r}", name=module_name
             )
-        return importlib.util.decode_source(self._archive.read(entry.record))
+        try:
+            return importlib.util.decode_source(self._archive.read(entry.record))
+        except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise them all
+            reason = f"it is no source text: {failure}"
+            raise ArchiveError(self.filename, reason, entry.record) from failure
 
     @property
     def modules(self) -> dict[str, ModuleType]:

@@ -82,7 +82,12 @@ def encoded(source: str) -> bytes:
         encoding = tokenize.detect_encoding(io.BytesIO(plain).readline)[0]
     except SyntaxError:  # an unknown encoding: reading the source will say so
         return plain
-    return plain if encoding.startswith("utf-8") else source.encode(encoding)
+    if encoding.startswith("utf-8"):
+        return plain
+    try:
+        return source.encode(encoding)
+    except LookupError:  # a codec that is not for text: reading the source will say so, too
+        return plain
 
 
 def files_of(module: str, place: Path) -> Iterator[tuple[str, Path, bool]]:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from modpack import PackageExporter
+from modpack import PackageExporter, PackageImporter
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
+from modpack.errors import ArchiveError
 
 SPECS = ".data/modpack/hooks/model/model.pkl.json"
 MISLEADING = "x\x1b[2J\u202e\u2028\ud800"
@@ -84,3 +85,11 @@ def test_a_stdout_that_is_closed_changes_nothing(package):
         ["sh", "-c", shell, sys.executable, package], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("coding", ["rot13", "zlib", "undefined", "no_such_codec"])
+def test_a_source_that_is_no_text_is_told_with_its_record(package, coding):
+    hostile = rewritten(package, "shop.py", f"# coding: {coding}\n".encode())
+    with PackageImporter(hostile) as importer:
+        with pytest.raises(ArchiveError, match=r"shop\.py.*no source text"):
+            importer.get_source("shop")

@@ -148,7 +148,7 @@ def test_what_cannot_be_done_is_told_with_2(package, tmp_path):
     for arguments, told in (
         ([tmp_path / "absent.modpack"], "absent.modpack"),
         ([package, "-o", package], "itself"),
-        ([package, "-o", tmp_path / "no" / "where.json"], "No such file"),
+        ([package, "-o", tmp_path / "no" / "where.json"], "does not exist"),
         ([package, "--json", "--format", "xml"], "exclude each other"),
     ):
         result = run(*arguments)

@@ -146,6 +146,8 @@ class _Draft:
     ) -> None:
         self._environment = environment
         self._digests = digests
+        writer = audit.package.writer if audit.package is not None else None
+        self._own_version = (writer or "").removeprefix("modpack ") or None
         self._members: dict[str, list[ModuleFacts]] = defaultdict(list)
         for facts in audit.modules:
             self._members[_key(facts)].append(facts)
@@ -164,13 +166,14 @@ class _Draft:
         members = self._members[key]
         first = members[0]
         known = self._recorded(first)
+        version = self._own_version if root_of(first.module) == "modpack" else first.version
         is_editable = any(facts.editable for facts in members)
         return Item(
             key,
             first.distribution or root_of(first.module),
             self._need(members),
             tuple(dict.fromkeys(facts.action.value for facts in members)),
-            first.version,
+            version,
             _licence(members),
             first.distribution is not None and not is_editable and not (known and known.url),
             _address(known),

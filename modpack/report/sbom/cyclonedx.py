@@ -44,6 +44,8 @@ _LONGEST_EXPRESSION: Final = 1000
 """Characters of a licence that are looked at for what they mean."""
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 """A distribution's name (core metadata)."""
+_MOST_ITEMS: Final = 5000
+"""Far beyond what an environment holds; the library's time grows with the square of it."""
 _LONGEST_VERSION: Final = 1024
 """Characters that the schema allows."""
 _HASHES: Final = {
@@ -81,6 +83,9 @@ def sbom_of(
         ArchiveError: the package records something that cannot stand in such a document.
     """
     bill = bill_of(audit, digests)
+    if len(bill.items) > _MOST_ITEMS:
+        reason = f"its bill of materials would have {len(bill.items)} items; {_MOST_ITEMS} is most"
+        raise ArchiveError(audit.subject, reason)
     model = _model(bill, file_sha256)
     components = {item.key: _component(audit.subject, item) for item in bill.items}
     serial = uuid.uuid5(uuid.NAMESPACE_URL, f"urn:modpack:{bill.digest}:{timestamp or ''}")
