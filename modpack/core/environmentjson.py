@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
+from modpack.core.jsonvalues import as_mapping, as_optional_text, as_text
 from modpack.core.names import normalised_distribution, root_of
 from modpack.core.native import NativeTag
 from modpack.core.planjson import Json
@@ -38,16 +39,16 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
     Raises:
         KeyError, TypeError, ValueError: it is something else.
     """
-    externs = _mapping(record["externs"], "externs")
-    older = {root: _extern(_mapping(found, root)) for root, found in externs.items()}
+    externs = as_mapping(record["externs"], "externs")
+    older = {root: _extern(as_mapping(found, root)) for root, found in externs.items()}
     providers = {root: normalised_distribution(d.name) for root, d in older.items()}
     distributions = {normalised_distribution(d.name): d for d in older.values()}
     if "installed" in record:
-        listed = _mapping(record["installed"], "installed")
-        distributions = {n: _distribution(_mapping(d, n)) for n, d in listed.items()}
-        named = _mapping(record["providers"], "providers")
-        providers = {path: _text(name, "a provider") for path, name in named.items()}
-    texts = (_optional(record.get(key), key) for key in _TEXTS)
+        listed = as_mapping(record["installed"], "installed")
+        distributions = {n: _distribution(as_mapping(d, n)) for n, d in listed.items()}
+        named = as_mapping(record["providers"], "providers")
+        providers = {path: as_text(name, "a provider") for path, name in named.items()}
+    texts = (as_optional_text(record.get(key), key) for key in _TEXTS)
     python, implementation, system, machine, torch = texts
     native = record.get("native")
     return RecordedEnvironment(
@@ -86,38 +87,22 @@ def _installed(found: RecordedDistribution) -> Json:
 
 
 def _extern(found: Mapping[str, Json]) -> RecordedDistribution:
-    name = _text(found["distribution"], "distribution")
+    name = as_text(found["distribution"], "distribution")
     editable = bool(found.get("editable", False))
-    return RecordedDistribution(name, _text(found["version"], "version"), editable)
+    return RecordedDistribution(name, as_text(found["version"], "version"), editable)
 
 
 def _distribution(found: Mapping[str, Json]) -> RecordedDistribution:
     requires = found["requires"]
     if not isinstance(requires, list):
         raise TypeError("requires is no list")
-    hashes = _mapping(found["hashes"], "hashes")
+    hashes = as_mapping(found["hashes"], "hashes")
     return RecordedDistribution(
-        _text(found["name"], "name"),
-        _text(found["version"], "version"),
+        as_text(found["name"], "name"),
+        as_text(found["version"], "version"),
         bool(found["editable"]),
-        _optional(found["licence"], "licence"),
-        tuple(_text(each, "a requirement") for each in requires),
-        {algorithm: _text(digest, "a digest") for algorithm, digest in hashes.items()},
-        _optional(found["url"], "url"),
+        as_optional_text(found["licence"], "licence"),
+        tuple(as_text(each, "a requirement") for each in requires),
+        {algorithm: as_text(digest, "a digest") for algorithm, digest in hashes.items()},
+        as_optional_text(found["url"], "url"),
     )
-
-
-def _mapping(value: Json, what: str) -> dict[str, Json]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{what} is no object")
-    return value
-
-
-def _text(value: Json, what: str) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} is no text")
-    return value
-
-
-def _optional(value: Json, what: str) -> str | None:
-    return None if value is None else _text(value, what)

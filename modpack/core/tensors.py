@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from modpack.core.jsonvalues import as_text, as_truth
 from modpack.core.planjson import Json
 
 __all__ = [
@@ -160,35 +161,23 @@ def _read_tensor(entry: Mapping[str, Json]) -> TensorFacts:
     shape = None if entry["shape"] is None else _numbers(entry["shape"], "a shape")
     stored = entry.get("storage")
     tensor = TensorFacts(
-        name=_text(entry["name"], "a name"),
+        name=as_text(entry["name"], "a name"),
         kind=TensorKind(entry["kind"]),
-        dtype=_text(entry["dtype"], "a dtype"),
+        dtype=as_text(entry["dtype"], "a dtype"),
         shape=shape,
-        requires_grad=_truth(entry["requires_grad"], "requires_grad"),
-        is_persistent=_truth(entry.get("persistent", True), "persistent"),
-        device=_text(entry.get("device", "cpu"), "a device"),
-        storage=None if stored is None else _text(stored, "a storage"),
+        requires_grad=as_truth(entry["requires_grad"], "requires_grad"),
+        is_persistent=as_truth(entry.get("persistent", True), "persistent"),
+        device=as_text(entry.get("device", "cpu"), "a device"),
+        storage=None if stored is None else as_text(stored, "a storage"),
         offset=_numbers([entry["offset"]], "an offset")[0] if stored is not None else 0,
         stride=_numbers(entry["stride"], "a stride") if stored is not None else (),
-        form=_text(entry.get("form", ""), "a form"),
+        form=as_text(entry.get("form", ""), "a form"),
     )
     if stored is not None and (shape is None or len(shape) != len(tensor.stride)):
         raise ValueError(f"the shape and the stride of {tensor.name!r} do not go together")
     if tensor.count >= _MOST or tensor.offset + tensor.span >= _MOST:
         raise ValueError(f"{tensor.name!r} is too large for any machine")
     return tensor
-
-
-def _text(value: Json, what: str) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} is no text")
-    return value
-
-
-def _truth(value: Json, what: str) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{what} is neither true nor false")
-    return value
 
 
 def _numbers(value: Json, what: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.environmentjson import environment_from_json
+from modpack.core.jsonvalues import as_list, as_mapping, as_optional_text, as_text
 from modpack.core.plan import Plan
 from modpack.core.planjson import GRAPH_VERSION, Json, plan_from_json
 from modpack.core.trialrecord import TRIAL_VERSION, TrialRecord, trial_from_json
@@ -96,9 +97,9 @@ def read_objects(archive: Archive, verify: RecordVerifier) -> Objects:
     """
     with checking(archive, layout.ENTRY):
         document = read_document(archive, layout.ENTRY, verify)
-        pickles = tuple(_pair(each) for each in _list(document["pickles"], "pickles"))
+        pickles = tuple(_pair(each) for each in as_list(document["pickles"], "pickles"))
         main = _pair(document["main"]) if document["main"] is not None else None
-        namespace = _text(document.get("namespace", "private"), "namespace")
+        namespace = as_text(document.get("namespace", "private"), "namespace")
         entry = main or (pickles[0] if len(pickles) == 1 else None)
         return Objects(pickles, entry, namespace)
 
@@ -146,40 +147,40 @@ def checking(archive: Archive, record: str) -> Iterator[None]:
 
 def read_document(archive: Archive, record: str, verify: RecordVerifier | None) -> dict[str, Json]:
     """A record that holds a JSON object; call it in :func:`checking`."""
-    return _mapping(json.loads(archive.read(record, verify=verify)), "the record")
+    return as_mapping(json.loads(archive.read(record, verify=verify)), "the record")
 
 
 def _check_types(plan: Plan) -> None:
     """What :func:`plan_from_json` takes on trust."""
     for node in plan.graph.nodes():
-        _text(node, "a node")
+        as_text(node, "a node")
     for edge in plan.graph.edges():
         if edge.line is not None:
             _line(edge.line)
         for name in edge.names:
-            _text(name, "a name that is imported")
+            as_text(name, "a name that is imported")
     for decision in plan.decisions.values():
-        _text(decision.rule.label, "a rule")
-        _optional_text(decision.overridden_by, "overridden_by")
+        as_text(decision.rule.label, "a rule")
+        as_optional_text(decision.overridden_by, "overridden_by")
     for note in plan.notes:
-        _text(note.subject, "a note's subject")
-        _text(note.text, "a note's text")
-        _optional_text(note.place, "a note's place")
+        as_text(note.subject, "a note's subject")
+        as_text(note.text, "a note's text")
+        as_optional_text(note.place, "a note's place")
     for file in plan.files:
-        _text(file.record, "a file")
-        _text(file.owner, "a file's owner")
-        _text(file.why, "a file's evidence")
+        as_text(file.record, "a file")
+        as_text(file.owner, "a file's owner")
+        as_text(file.why, "a file's evidence")
     for use in plan.uses:
         _check_use(use)
     for distribution in plan.distributions:
-        _text(distribution.name, "a distribution's name")
-        _text(distribution.version, "a distribution's version")
-        _text(distribution.folder, "a distribution's folder")
+        as_text(distribution.name, "a distribution's name")
+        as_text(distribution.version, "a distribution's version")
+        as_text(distribution.folder, "a distribution's folder")
 
 
 def _check_use(use: NameUse) -> None:
     for text in (use.module, use.name, use.importer, use.scope, *use.via):
-        _text(text, "part of a use")
+        as_text(text, "part of a use")
     _line(use.line)
     for truth in (use.is_live, use.is_called_later):
         if type(truth) is not bool:
@@ -192,27 +193,5 @@ def _line(value: object) -> None:
 
 
 def _pair(value: Json) -> tuple[str, str]:
-    package, resource = _list(value, "an object's name")
-    return _text(package, "a package"), _text(resource, "a resource")
-
-
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} is no text")
-    return value
-
-
-def _optional_text(value: object, what: str) -> str | None:
-    return None if value is None else _text(value, what)
-
-
-def _list(value: Json, what: str) -> list[Json]:
-    if not isinstance(value, list):
-        raise TypeError(f"{what} is no list")
-    return value
-
-
-def _mapping(value: Json, what: str) -> dict[str, Json]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{what} is no object")
-    return value
+    package, resource = as_list(value, "an object's name")
+    return as_text(package, "a package"), as_text(resource, "a resource")
