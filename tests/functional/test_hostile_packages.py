@@ -90,6 +90,8 @@ def test_a_stdout_that_is_closed_changes_nothing(package):
 @pytest.mark.parametrize("coding", ["rot13", "zlib", "undefined", "no_such_codec"])
 def test_a_source_that_is_no_text_is_told_with_its_record(package, coding):
     hostile = rewritten(package, "shop.py", f"# coding: {coding}\n".encode())
-    with PackageImporter(hostile) as importer:
-        with pytest.raises(ArchiveError, match=r"shop\.py.*no source text"):
-            importer.get_source("shop")
+    with (
+        PackageImporter(hostile) as importer,
+        pytest.raises(ArchiveError, match=r"shop\.py.*no source text"),
+    ):
+        importer.get_source("shop")
