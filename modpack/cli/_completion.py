@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["complete_file", "complete_module"]
+__all__ = ["complete_code", "complete_file", "complete_module"]
 
 
 def complete_file(
@@ -19,6 +19,21 @@ def complete_file(
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]
+
+
+def complete_code(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Offer the codes of findings, behind a comma too."""
+    from click.shell_completion import CompletionItem
+
+    from modpack.report.auditing.codes import CODES
+    from modpack.report.auditing.facts import Severity
+
+    before, comma, begun = incomplete.rpartition(",")
+    words = [*CODES, *(severity.value for severity in Severity), "licence:"]
+    offered = [word for word in dict.fromkeys(words) if word.startswith(begun)]
+    return [CompletionItem(f"{before}{comma}{word}") for word in offered]
 
 
 def complete_module(

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-__all__ = ["forget_stdout", "make_console", "show", "warn", "write", "write_file"]
+__all__ = [
+    "forget_stdout",
+    "make_console",
+    "settle_stdout",
+    "show",
+    "warn",
+    "write",
+    "write_file",
+]
 
 _PLAIN_WIDTH = 120
 """Columns where no terminal says how many there are."""
@@ -80,3 +88,11 @@ def forget_stdout() -> None:
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)
+
+
+def settle_stdout() -> None:
+    """Write what is still buffered, or forget it: an exit status must not depend on it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        forget_stdout()

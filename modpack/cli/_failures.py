@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import click
 from click.exceptions import Exit
 
-from modpack.cli._console import forget_stdout, write
+from modpack.cli._console import forget_stdout, settle_stdout, write
 from modpack.errors import ModpackError, TrialError
 
 __all__ = ["ERROR", "FINDINGS", "INTERRUPTED", "failing_clearly"]
@@ -36,6 +36,7 @@ def failing_clearly(as_json: bool) -> Iterator[None]:
         if isinstance(failure, click.UsageError) and not as_json:
             raise
         _tell(failure, as_json)
+        settle_stdout()
         is_finding = isinstance(failure, TrialError)
         raise Exit(FINDINGS if is_finding else ERROR) from failure
     except KeyboardInterrupt as failure:

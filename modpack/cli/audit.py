@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from modpack.cli._completion import complete_file
+from modpack.cli._completion import complete_code, complete_file
 from modpack.cli._console import show, write
 from modpack.cli._dryrun import planning_options
 from modpack.cli._failures import FINDINGS, failing_clearly
@@ -69,6 +69,7 @@ def _gates(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
     metavar="CODE",
     multiple=True,
     callback=_gates,
+    shell_complete=complete_code,
     help="What else fails the audit. May be repeated, or take several separated by commas.",
 )
 @planning_options

@@ -230,6 +230,20 @@ def _report_text(request: _Request, outcome: _Outcome, quiet: bool) -> None:
         click.echo("Nothing was written: this was a dry run.", err=True)
     else:
         show(package_report(package_facts(request.output)))
+        _tell_of_mocks(outcome.plan, request.output)
+
+
+def _tell_of_mocks(plan: Plan, output: str) -> None:
+    """Say whether a stand-in may be called; the audit tells where."""
+    mocks = sorted({use.module for use in plan.uses if use.is_reachable})
+    if mocks:
+        more = f" and {len(mocks) - 3} more" if len(mocks) > 3 else ""
+        names = f"{', '.join(mocks[:3])}{more}"
+        click.echo(
+            f"What is mocked of {names} may be called, and will raise NotImplementedError then; "
+            f"modpack audit {output} tells where.",
+            err=True,
+        )
 
 
 def _advice(request: _Request) -> str:

@@ -169,7 +169,8 @@ def _report_text(choices: Choices, outcome: _Outcome) -> None:
     from modpack.report.text import problems_report
 
     if outcome.suggestions:
-        show(suggestions_report(outcome.suggestions, Path.cwd()))
+        given = [(r.action, r.include, r.exclude, r.allow_empty) for r in choices.rules]
+        show(suggestions_report(outcome.suggestions, Path.cwd(), given))
     elif not outcome.problems:
         click.echo("Every module is decided by your rules: there is nothing to suggest.", err=True)
     if outcome.problems:

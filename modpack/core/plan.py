@@ -197,7 +197,7 @@ class PlannedDistribution:
     modules: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What a package will hold, and everything that is wrong with it.
 
@@ -254,6 +254,11 @@ class Plan:
     def _repr_html_(self) -> str:
         """What notebooks show."""
         return plan_html(self)
+
+    def __repr__(self) -> str:
+        numbers = [f"{len(self.modules(action))} {action.past}" for action in Action]
+        problems = f", {len(self.problems)} problems" if self.problems else ""
+        return f"<Plan: {', '.join(n for n in numbers if not n.startswith('0 '))}{problems}>"
 
     def shown_notes(self) -> tuple[Note, ...]:
         """The notes that a report shows one by one; see :func:`notes_to_show`."""

@@ -11,6 +11,8 @@ from modpack.report.wording import printable
 
 __all__ = ["comparison_report"]
 
+_MOST_NAMES = 8
+"""So many things are named where they are as recorded; of more, the number will do."""
 _COLOURS = {
     RowStatus.SAME: "",
     RowStatus.SIMILAR: "yellow",
@@ -29,13 +31,14 @@ def comparison_report(comparison: EnvironmentComparison, strict: bool = False) -
     """
     counting = comparison.deviations if strict else comparison.differences
     passed_over = [row for row in comparison.deviations if row not in counting]
-    same = len(comparison.rows) - len(comparison.deviations)
+    same = [row.name for row in comparison.rows if row not in comparison.deviations]
     parts: list[RenderableType] = []
     if counting:
         parts += [title("Not as recorded", "red"), _rows(counting)]
     if passed_over:
         parts += [title("Rarely matters", "yellow"), _rows(passed_over)]
-    parts.append(Text(f"As recorded: {same} of {len(comparison.rows)}"))
+    named = f" ({', '.join(same)})" if 0 < len(same) <= _MOST_NAMES else ""
+    parts.append(Text(printable(f"As recorded: {len(same)} of {len(comparison.rows)}{named}")))
     return Group(*parts)
 
 

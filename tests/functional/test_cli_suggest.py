@@ -137,6 +137,20 @@ def test_with_the_suggested_lines_of_pyproject_everything_is_decided(target, tmp
     assert "extern('sglib.**')" in rules and not any("pinned" in str(rule) for rule in rules)
 
 
+def test_rules_that_were_given_stand_first_in_the_lines_for_pyproject(target, tmp_path):
+    Path("pyproject.toml").write_text(
+        '[tool.modpack]\nrules = [{ extern = "sglib.**", exclude = "sglib.odd" }]\n'
+    )
+    shown = run("suggest", target, "--mock", "sgunseen.**").stdout
+    table = shown[shown.index("[tool.modpack]") :]
+    assert [line.strip() for line in table.splitlines()[3:5]] == [
+        '{ mock = "sgunseen.**" },',
+        '{ extern = "sglib.**", exclude = "sglib.odd" },',
+    ]
+    Path("pyproject.toml").write_text(table)
+    assert run("export", target, "-o", tmp_path / "net.modpack").exit_code == 0
+
+
 def test_the_reasons_are_told(target):
     found = by_option(document(target))
     library = found["--extern 'sglib.**'"]

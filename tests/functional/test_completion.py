@@ -72,3 +72,8 @@ def test_the_script_for_a_shell_is_printed():
     code = "from modpack.cli import main; import sys; sys.argv[0] = 'modpack'; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
     assert done.stdout.startswith(b"#compdef modpack")
+
+
+def test_codes_of_findings_are_offered_one_by_one():
+    assert "mock-reachable" in offered("audit", "--fail-on", "mock-r")
+    assert offered("audit", "--fail-on", "no-trial,trial-f") == ["no-trial,trial-failed"]

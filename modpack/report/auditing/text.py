@@ -46,7 +46,7 @@ def audit_report(audit: AuditFacts, verdict: Verdict, folder: Path | None = None
         *_modules(audit.modules),
         "",
         _totals(audit),
-        *_verdict(verdict),
+        *_verdict(verdict, audit),
     )
 
 
@@ -195,7 +195,7 @@ def _totals(audit: AuditFacts) -> RenderableType:
     return Text("; ".join(parts))
 
 
-def _verdict(verdict: Verdict) -> Iterator[RenderableType]:
+def _verdict(verdict: Verdict, audit: AuditFacts) -> Iterator[RenderableType]:
     for gate, findings in verdict.fired:
         subjects = _some((each.subject for each in findings), _SHOWN_SUBJECTS)
         text = f"--fail-on {printable(gate.text)}: {counted(len(findings), 'finding')}"
@@ -203,7 +203,9 @@ def _verdict(verdict: Verdict) -> Iterator[RenderableType]:
         if gate.licence is not None:
             yield from (indented(Text(printable(each.text)), 2) for each in findings)
     if verdict.passed:
-        yield Text("passed", "bold green")
+        warnings = sum(each.severity is Severity.WARNING for each in audit.findings)
+        told = f", with {counted(warnings, 'warning')}" if warnings else ""
+        yield Text(f"passed{told}", "bold green")
         return
     reasons = [
         counted(verdict.problems, "problem") if verdict.problems else None,

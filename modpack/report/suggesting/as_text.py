@@ -19,7 +19,7 @@ from modpack.report.suggesting.suggestions import Reach, Suggestion
 from modpack.report.text import STYLES
 from modpack.report.wording import counted, printable
 
-__all__ = ["as_option", "as_toml", "reasons", "suggestions_report"]
+__all__ = ["GivenRow", "as_option", "as_toml", "reasons", "suggestions_report"]
 
 _MOST_PLACES: Final = 2
 _MOST_MODULES: Final = 4
@@ -39,14 +39,24 @@ def as_option(action: Action, patterns: Sequence[str]) -> str:
     return " ".join(f"--{action.value} {shlex.quote(pattern)}" for pattern in patterns)
 
 
-def as_toml(action: Action, patterns: Sequence[str]) -> str:
+def as_toml(
+    action: Action,
+    patterns: Sequence[str],
+    exclude: Sequence[str] = (),
+    allow_empty: bool = True,
+) -> str:
     """A rule as an entry of ``rules`` in a pyproject.toml.
 
     >>> print(as_toml(Action.MOCK, ["wandb.**"]), as_toml(Action.EXTERN, ["a.b.**", "a.c.**"]))
     { mock = "wandb.**" } { extern = ["a.b.**", "a.c.**"] }
     """
-    value = json.dumps(patterns[0] if len(patterns) == 1 else list(patterns))
-    return f"{{ {action.value} = {value} }}"
+    left_out = f", exclude = {_value(exclude)}" if exclude else ""
+    must_match = "" if allow_empty else ", allow_empty = false"
+    return f"{{ {action.value} = {_value(patterns)}{left_out}{must_match} }}"
+
+
+def _value(patterns: Sequence[str]) -> str:
+    return json.dumps(patterns[0] if len(patterns) == 1 else list(patterns))
 
 
 def reasons(found: Suggestion, folder: Path | None = None) -> Iterator[str]:
@@ -68,19 +78,27 @@ def reasons(found: Suggestion, folder: Path | None = None) -> Iterator[str]:
         yield f"it is used only while modules are imported: {option} may do"
 
 
-def suggestions_report(found: Sequence[Suggestion], folder: Path | None = None) -> RenderableType:
+GivenRow = tuple[Action, Sequence[str], Sequence[str], bool]
+"""A rule that the user gave: what it does, its patterns, those that it excludes, and whether it may
+match nothing."""
+
+
+def suggestions_report(
+    found: Sequence[Suggestion], folder: Path | None = None, given: Sequence[GivenRow] = ()
+) -> RenderableType:
     """Every rule with its reasons, and all of them once more for a pyproject.toml.
 
     Args:
         found: the rules, in the order in which they must be given.
         folder: files below it are shown relative to it.
+        given: the rules that there are already: they come first.
     """
     parts: list[RenderableType] = []
     for kind in Kind:
         group = [each for each in found if each.advice.kind is kind]
         if group:
             parts += [title(_TITLES[kind], "blue"), *_group(group, folder), ""]
-    return Group(*parts, title("in pyproject.toml", "blue"), *_toml(found))
+    return Group(*parts, title("in pyproject.toml", "blue"), *_toml(found, given))
 
 
 def _group(group: Sequence[Suggestion], folder: Path | None) -> Iterator[RenderableType]:
@@ -92,8 +110,9 @@ def _group(group: Sequence[Suggestion], folder: Path | None) -> Iterator[Rendera
             yield indented(Text(printable(reason), "dim"), 6)
 
 
-def _toml(found: Sequence[Suggestion]) -> Iterator[RenderableType]:
-    rows = [as_toml(each.advice.action, each.advice.patterns) for each in found]
+def _toml(found: Sequence[Suggestion], given: Sequence[GivenRow]) -> Iterator[RenderableType]:
+    rows = [as_toml(*rule) for rule in given]
+    rows += [as_toml(each.advice.action, each.advice.patterns) for each in found]
     yield Text("[tool.modpack]")
     yield Text('policy = "none"')
     yield Text("rules = [")

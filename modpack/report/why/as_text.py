@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from modpack.core.imports import ImportKind
+from modpack.core.rules import UNRECORDED
 from modpack.report.pieces import indented, table, title
 from modpack.report.text import STYLES
 from modpack.report.why.chains import Chain, Chains, Standing, Step, Why
@@ -84,7 +85,9 @@ def _chains(found: Why, every_chain: bool) -> Iterator[RenderableType]:
     chains = found.chains
     if not chains.chains:
         if found.standing is not Standing.NEVER_RUN:
-            yield Text("nothing in the package leads to it, as far as can be read")
+            is_ruled = found.decision is not None and found.decision.rule.label != UNRECORDED
+            why = "; its rule says why it is there" if is_ruled else ", as far as can be read"
+            yield Text(f"no import in the package leads to it{why}")
         return
     yield title(_title(found, every_chain), "blue")
     for chain in chains.chains:
@@ -120,7 +123,8 @@ def _steps(chain: Chain) -> RenderableType:
 def _evidence(step: Step) -> str:
     """Where a step shows, and what it takes."""
     if step.kind is ImportKind.PICKLE:
-        return printable(f"holds {_names(step.names)}" if step.names else "")
+        # Functions that cannot be imported travel by their source, and name their home only.
+        return printable(f"holds {_names(step.names) or 'something of it'}")
     if step.kind is ImportKind.PARENT:
         return printable(f"contains {step.importer}")
     names = f"  {_names(step.names)}" if step.names else ""
