@@ -46,14 +46,8 @@ _Difference = tuple[str, str, str]
 """What differs: its name, how it was where the package was made, how it is here."""
 
 
-class EnvironmentMismatchWarning(ModpackWarning):
-    """A package was made with other versions than those that are here.
-
-    Args:
-        source: the package file.
-        differences: what differs; name, recorded, and here.
-        repair: the command that repairs it, if pip can.
-    """
+class _EnvironmentMismatch(Exception):
+    """What the warning and the error say alike."""
 
     def __init__(
         self, source: str, differences: tuple[_Difference, ...], repair: str | None = None
@@ -64,7 +58,17 @@ class EnvironmentMismatchWarning(ModpackWarning):
         super().__init__(_mismatch_text(source, differences, repair))
 
 
-class EnvironmentMismatchError(ModpackError):
+class EnvironmentMismatchWarning(_EnvironmentMismatch, ModpackWarning):
+    """A package was made with other versions than those that are here.
+
+    Args:
+        source: the package file.
+        differences: what differs; name, recorded, and here.
+        repair: the command that repairs it, if pip can.
+    """
+
+
+class EnvironmentMismatchError(_EnvironmentMismatch, ModpackError):
     """A package was to be loaded with ``strict``, and was made with other versions than are here.
 
     Nothing of it was imported or unpickled.
@@ -74,14 +78,6 @@ class EnvironmentMismatchError(ModpackError):
         differences: what differs; name, recorded, and here.
         repair: the command that repairs it, if pip can.
     """
-
-    def __init__(
-        self, source: str, differences: tuple[_Difference, ...], repair: str | None = None
-    ) -> None:
-        self.source = source
-        self.differences = differences
-        self.repair = repair
-        super().__init__(_mismatch_text(source, differences, repair))
 
 
 def _mismatch_text(source: str, differences: tuple[_Difference, ...], repair: str | None) -> str:

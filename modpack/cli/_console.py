@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "forget_stdout",
     "make_console",
+    "refuse_same",
     "settle_stdout",
     "show",
     "warn",
@@ -76,6 +77,14 @@ def write_file(path: Path, text: str) -> None:
         sink.publish()
     finally:
         sink.discard()
+
+
+def refuse_same(file: str, output: Path) -> None:
+    """Refuse to overwrite a package by what is told of it."""
+    from pathlib import Path
+
+    if output.exists() and Path(file).exists() and output.samefile(file):
+        raise click.UsageError(f"--output is {file} itself: name another file")
 
 
 def warn(text: str) -> None:

@@ -11,7 +11,7 @@ from click.exceptions import Exit
 from modpack.cli._console import forget_stdout, settle_stdout, write
 from modpack.errors import ModpackError, TrialError
 
-__all__ = ["ERROR", "FINDINGS", "INTERRUPTED", "failing_clearly"]
+__all__ = ["ERROR", "FINDINGS", "INTERRUPTED", "failing_clearly", "needing_extra"]
 
 FINDINGS = 1
 """The command did its work and found something wrong."""
@@ -42,6 +42,29 @@ def failing_clearly(as_json: bool) -> Iterator[None]:
     except KeyboardInterrupt as failure:
         click.echo("interrupted", err=True)
         raise Exit(INTERRUPTED) from failure
+
+
+@contextmanager
+def needing_extra(extra: str, needs: str, modules: tuple[str, ...]) -> Iterator[None]:
+    """Say which extra of modpack is missing, where an import fails for that.
+
+    Args:
+        extra: its name, which is the command's too.
+        needs: the library, and from which version on.
+        modules: the top-level modules that come with it.
+
+    Raises:
+        ModpackError: one of them is not installed.
+    """
+    try:
+        yield
+    except ImportError as failure:
+        if (failure.name or "").partition(".")[0] not in modules:
+            raise
+        raise ModpackError(
+            f"modpack {extra} needs {needs} or newer ({failure}). "
+            f"Remedy: pip install 'modpack[{extra}]'"
+        ) from failure
 
 
 def _tell(failure: Exception, as_json: bool) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from modpack.cli._completion import complete_file
-from modpack.cli._console import write, write_file
-from modpack.cli._failures import failing_clearly
+from modpack.cli._console import refuse_same, write, write_file
+from modpack.cli._failures import failing_clearly, needing_extra
 from modpack.cli._progress import working
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ def _check(file: str, page: Path, force: bool) -> None:
         raise click.UsageError(f"there is no folder {page.parent}: make it, or name another")
     if page.is_dir():
         raise click.UsageError(f"{page} is a folder: name a file with --output")
-    if page.exists() and Path(file).exists() and page.samefile(file):
-        raise click.UsageError(f"--output is {file} itself: name another file")
+    refuse_same(file, page)
     if page.is_file() and not force:
         raise click.UsageError(
             f"{page} is there already: --force replaces it, --output names another"
@@ -102,17 +101,8 @@ def _made(file: str, with_sources: bool) -> tuple[AuditFacts, str]:
 
 
 def _renderer() -> Callable[..., str]:
-    from modpack.errors import ModpackError
-
-    try:
+    with needing_extra("report", "jinja2 3.1", ("jinja2", "markupsafe")):
         from modpack.report.html.page import html_report
-    except ImportError as failure:
-        if (failure.name or "").partition(".")[0] not in ("jinja2", "markupsafe"):
-            raise
-        raise ModpackError(
-            f"modpack report needs jinja2 3.1 or newer ({failure}). "
-            "Remedy: pip install 'modpack[report]'"
-        ) from failure
     return html_report
 
 

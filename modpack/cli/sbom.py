@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from modpack.cli._completion import complete_file
-from modpack.cli._console import write, write_file
-from modpack.cli._failures import failing_clearly
+from modpack.cli._console import refuse_same, write, write_file
+from modpack.cli._failures import failing_clearly, needing_extra
 from modpack.cli._progress import working
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def sbom_command(
         if as_json and form == "xml":
             raise click.UsageError("--json and --format xml exclude each other: give one of them")
         if output is not None:
-            _refuse_same(file, output)
+            refuse_same(file, Path(output))
         default: Form = "xml" if output is not None and output.lower().endswith(".xml") else "json"
         made_at = _time() if timestamp else None
         with working(f"Reading {file}"):
@@ -79,19 +79,11 @@ def sbom_command(
 
 def _sbom(file: str, form: Form, timestamp: datetime | None) -> str:
     from modpack.archive.reader import open_archive
-    from modpack.errors import ModpackError
     from modpack.report.auditing.auditing import audit_package
     from modpack.report.sbom.bill import code_digests
 
-    try:
+    with needing_extra("sbom", "cyclonedx-python-lib 9", ("cyclonedx", "packageurl")):
         from modpack.report.sbom.cyclonedx import sbom_of
-    except ImportError as failure:
-        if (failure.name or "").partition(".")[0] not in ("cyclonedx", "packageurl"):
-            raise
-        raise ModpackError(
-            f"modpack sbom needs cyclonedx-python-lib 9 or newer ({failure}). "
-            "Remedy: pip install 'modpack[sbom]'"
-        ) from failure
 
     audit = audit_package(file)
     with open_archive(file) as archive:
@@ -127,9 +119,3 @@ def _time() -> datetime:
     except (ValueError, OverflowError, OSError) as failure:
         reason = f"SOURCE_DATE_EPOCH is {given!r}: it must be a number of seconds since 1970"
         raise click.UsageError(reason) from failure
-
-
-def _refuse_same(file: str, output: str) -> None:
-    """Nobody wants the package to be overwritten by its bill."""
-    if Path(output).exists() and Path(file).exists() and Path(output).samefile(file):
-        raise click.UsageError(f"--output is {file} itself: name another file")

@@ -7,7 +7,8 @@ from typing import cast
 
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.planjson import Json
-from modpack.core.usage import MockTouch, NameUse
+from modpack.core.trialrecord import touch_to_json
+from modpack.core.usage import NameUse
 from modpack.report.as_json import (
     SCHEMA,
     importer_to_json,
@@ -76,7 +77,7 @@ def _mock(mock: MockFacts, files: Mapping[str, str]) -> Json:
         "importers": [importer_to_json(each) for each in mock.importers],
         "uses": [_use(each, files) for each in mock.uses],
         "tried": mock.is_tried,
-        "touches": [_touch(each) for each in mock.touches],
+        "touches": [touch_to_json(each) for each in mock.touches],
     }
 
 
@@ -92,16 +93,6 @@ def _use(use: NameUse, files: Mapping[str, str]) -> Json:
         "live": use.is_live,
         "called_later": use.is_called_later,
         "via": list(use.via),
-    }
-
-
-def _touch(touch: MockTouch) -> Json:
-    return {
-        "module": touch.module,
-        "kind": touch.kind.value,
-        "name": touch.name,
-        "operation": touch.operation,
-        "place": touch.place,
     }
 
 
