@@ -27,8 +27,10 @@ __all__ = [
     "PicklingError",
     "PlatformMismatchError",
     "RecordNotFoundError",
+    "SignatureError",
     "TargetError",
     "TrialError",
+    "TrustError",
     "UnpicklingError",
     "UnsupportedVersionError",
 ]
@@ -327,6 +329,35 @@ class CompiledModuleError(ModpackError, ImportError):
         ImportError.__init__(
             self, f"{source}: the compiled module {module!r} {reason}", name=module
         )
+
+
+class TrustError(ModpackError):
+    """A package asks for something that the loader's policy does not allow.
+
+    Args:
+        source: the package file.
+        problems: everything that is not allowed, one sentence each, with its remedy.
+    """
+
+    def __init__(self, source: str, problems: tuple[str, ...]) -> None:
+        self.source = source
+        self.problems = problems
+        listed = "; ".join(problems)
+        super().__init__(f"{source}: the policy does not allow it: {listed}")
+
+
+class SignatureError(ModpackError):
+    """A signature is missing, or does not hold.
+
+    Args:
+        source: the package file.
+        reason: what is wrong, in one sentence.
+    """
+
+    def __init__(self, source: str, reason: str) -> None:
+        self.source = source
+        self.reason = reason
+        super().__init__(f"{source}: {reason}")
 
 
 class NamespaceConflictError(ModpackError, ImportError):

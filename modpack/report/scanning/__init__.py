@@ -1,0 +1,1 @@
+"""What a package could do to whoever loads it, found by reading."""

@@ -1,0 +1,1 @@
+"""Whether a package is whole, consistent, and what the loader allows."""
