@@ -23,6 +23,7 @@ from modpack.core.names import require_module_name
 from modpack.core.plan import NoteKind, Plan
 from modpack.core.progress import Unit, phase
 from modpack.core.rules import Rule
+from modpack.discovery.scancache import remembering_scan
 from modpack.errors import ModpackError, ModpackWarning
 from modpack.packing.arguments import (
     as_importer,
@@ -106,7 +107,9 @@ class PackageExporter:
         self._environments = ImporterEnvironments(self.importer)
         self._ownership = InstalledOwnership()
         environments = self._environments.in_order()
-        self._planner = Planner(environments, self._ownership, self, self._ownership)
+        self._planner = Planner(
+            environments, self._ownership, self, self._ownership, remembering_scan()
+        )
         self._writer = ArchiveWriter(f)
         self._objects = ObjectSaver(self, self._writer, self._environments, self._planner)
         self._bench = Bench(self._planner, self._writer, self._objects, self._ownership, debug)

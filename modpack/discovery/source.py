@@ -6,6 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from modpack.core.garbage import collection_paused
 from modpack.core.imports import (
     ImportKind,
     ImportStatement,
@@ -48,6 +49,11 @@ def scan_source(source: str | bytes, module: str, is_package: bool) -> ModuleSca
     >>> scan_source("x = = 1", "pkg.core", is_package=False).failure.line
     1
     """
+    with collection_paused():
+        return _scanned(source, module, is_package)  # whose tree is gone when it returns
+
+
+def _scanned(source: str | bytes, module: str, is_package: bool) -> ModuleScan:
     parsed = parse_source(source)
     if isinstance(parsed, ScanFailure):
         return ModuleScan(failure=parsed)

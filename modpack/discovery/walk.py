@@ -26,6 +26,9 @@ importer under the ancestor's name, and the runtime of stand-ins, which comes wi
 Decide = Callable[[str], Action | None]
 """Decides a module that was reached; None leaves it undecided for now."""
 
+Scan = Callable[[bytes, str, bool], ModuleScan]
+"""Reads a source, given the module's path and whether it is a package."""
+
 
 class Walker:
     """Reaches modules, in breadth-first order, and keeps the evidence.
@@ -34,6 +37,7 @@ class Walker:
         environments: where modules come from, first choice first.
         decide: called once for each module that is reached, and again for one that it left
             undecided when new evidence, or :meth:`retry`, brings it up.
+        scan: reads sources.
 
     Attributes:
         graph: who imports whom.
@@ -42,13 +46,16 @@ class Walker:
         undecided: what was reached and not decided, in order.
     """
 
-    def __init__(self, environments: Sequence[Environment], decide: Decide) -> None:
+    def __init__(
+        self, environments: Sequence[Environment], decide: Decide, scan: Scan = scan_source
+    ) -> None:
         self.graph = DependencyGraph()
         self.scans: dict[str, ModuleScan] = {}
         self.actions: dict[str, Action] = {}
         self.undecided: dict[str, None] = {}
         self._environments = tuple(environments)
         self._decide = decide
+        self._scan_source = scan
         self._provided: dict[str, tuple[bytes, Location]] = {}
         self._home: dict[str, Environment] = {}
         self._queue: deque[str] = deque()
@@ -209,7 +216,7 @@ class Walker:
             source = self.source(module)
         except OSError as failure:
             return ModuleScan(failure=ScanFailure(f"it cannot be read: {failure}"))
-        return scan_source(source, module, self.is_package(module))
+        return self._scan_source(source, module, self.is_package(module))
 
     def _find(self, module: str) -> tuple[Environment | None, Location | None]:
         pinned = self._home.get(root_of(module))

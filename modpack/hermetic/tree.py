@@ -13,40 +13,21 @@ import contextlib
 import logging
 import os
 import shutil
-import stat
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from modpack.core.cachefolder import cache_folder, make_private, refuse_strangers
 from modpack.core.progress import Unit, advance, phase
 from modpack.errors import CacheError
 
-__all__ = ["cache_folder", "unpack"]
+__all__ = ["unpack"]
 
 _log = logging.getLogger(__name__)
 _TREE_LAYOUT = "v1"
 _lock = threading.Lock()
 _temporary: dict[str, Path] = {}
-
-
-def cache_folder() -> Path:
-    """Where trees are kept: ``MODPACK_CACHE``, or the platform's cache folder for this user.
-
-    Raises:
-        RuntimeError: neither is known, because this user has no home folder.
-    """
-    chosen = os.environ.get("MODPACK_CACHE")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = str(Path.home() / "Library" / "Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "modpack"
 
 
 def unpack(digest: str, records: Mapping[str, int], read: Callable[[str], bytes]) -> Path:
@@ -78,7 +59,7 @@ def _in_cache(
     tree = folder / digest
     if _is_complete(tree, records):
         return tree
-    _make_private(folder)
+    make_private(folder)
     making = Path(tempfile.mkdtemp(prefix=f"{digest[:12]}.", suffix=".tmp", dir=folder))
     try:
         with phase("unpacking code", Unit.RECORDS, len(records), is_major=True):
@@ -96,30 +77,10 @@ def _is_complete(tree: Path, records: Mapping[str, int]) -> bool:
         OSError: it is not safe to use.
     """
     try:
-        _refuse_strangers(tree)
+        refuse_strangers(tree)
         return all((tree / name).stat().st_size == size for name, size in records.items())
     except (FileNotFoundError, NotADirectoryError):
         return False
-
-
-def _refuse_strangers(tree: Path) -> None:
-    status = tree.lstat()
-    if not stat.S_ISDIR(status.st_mode):
-        raise OSError(f"{tree} is no folder")
-    if hasattr(os, "getuid"):
-        if status.st_uid not in (os.getuid(), 0):
-            raise OSError(f"{tree} belongs to another user")
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise OSError(f"others may write to {tree}")
-
-
-def _make_private(folder: Path) -> None:
-    """Make a folder and its parents, for this user only where they are new."""
-    missing = [folder]
-    while not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
-    for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
 
 
 def _put(making: Path, tree: Path, records: Mapping[str, int]) -> None:

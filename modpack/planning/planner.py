@@ -12,7 +12,8 @@ from modpack.core.imports import ImportKind
 from modpack.core.location import Environment, Location
 from modpack.core.plan import Decision, PackagingErrorReason, Plan, Problem
 from modpack.core.rules import RUNNING_SCRIPT, Origin, Rule, deciding_rule, inherited, saved
-from modpack.discovery.walk import Walker
+from modpack.discovery.source import scan_source
+from modpack.discovery.walk import Scan, Walker
 from modpack.planning.absence import Absence
 from modpack.planning.holdings import HoldingsPlanner
 from modpack.planning.homes import Installed, NothingInstalled
@@ -59,6 +60,7 @@ class Planner:
         ownership: tells whose a module is.
         exporter: what hooks are called with.
         installed: the distributions of this interpreter, for files and metadata that go along.
+        scan: reads sources.
     """
 
     def __init__(
@@ -67,9 +69,10 @@ class Planner:
         ownership: Ownership,
         exporter: object,
         installed: Installed | None = None,
+        scan: Scan = scan_source,
     ) -> None:
         self.hooks = MatchHooks()
-        self.walker = Walker(environments, self._decide)
+        self.walker = Walker(environments, self._decide, scan)
         self.holdings = HoldingsPlanner(self.walker, installed or NothingInstalled())
         self._rules: list[Rule] = []
         self._presets: list[Rule] = []

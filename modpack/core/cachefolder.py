@@ -1,0 +1,53 @@
+"""Where modpack keeps what it can make again."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+__all__ = ["cache_folder", "make_private", "refuse_strangers"]
+
+
+def cache_folder() -> Path:
+    """The folder itself: ``MODPACK_CACHE``, or the platform's cache folder for this user.
+
+    Raises:
+        RuntimeError: neither is known, because this user has no home folder.
+    """
+    chosen = os.environ.get("MODPACK_CACHE")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = str(Path.home() / "Library" / "Caches")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "modpack"
+
+
+def refuse_strangers(folder: Path) -> None:
+    """Refuse a folder that somebody else could have put something into.
+
+    Raises:
+        OSError: it is not safe to use, or is not there.
+    """
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise OSError(f"{folder} is no folder")
+    if hasattr(os, "getuid"):
+        if status.st_uid not in (os.getuid(), 0):
+            raise OSError(f"{folder} belongs to another user")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OSError(f"others may write to {folder}")
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder and its parents, for this user only where they are new."""
+    missing = [folder]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)

@@ -1,0 +1,142 @@
+"""Scans are remembered by content, and nothing that happens to the memory changes an answer."""
+
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from modpack.discovery import scancache
+from modpack.discovery.scancache import ScanCache, remembering_scan
+from modpack.discovery.source import scan_source
+
+SOURCES = [
+    b"import os\nfrom . import part as other\n",
+    b"__all__ = ['x']\nx = 1\n",
+    b"import importlib\ndef f(name): return importlib.import_module(name)\n",
+    b"from pathlib import Path\ntext = (Path(__file__).parent / 'words.txt').read_text()\n",
+    b"try:\n    import maybe\nexcept ImportError:\n    maybe = None\n",
+    b"x = = 1\n",
+    b"",
+    "naïve = 'é'\n".encode("latin-1"),
+]
+
+
+def entries(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file()]
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The modules whose sources were really scanned."""
+    done: list[str] = []
+
+    def scan(source: bytes, module: str, is_package: bool) -> object:
+        done.append(module)
+        return scan_source(source, module, is_package)
+
+    monkeypatch.setattr(scancache, "scan_source", scan)
+    return done
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_remembered_scan_is_the_scan(source: bytes, tmp_path: Path) -> None:
+    for _ in range(2):
+        found = ScanCache(tmp_path / "scans").scan(source, "pkg.mod", False)
+        assert found == scan_source(source, "pkg.mod", False)
+
+
+def test_a_source_is_scanned_once(tmp_path: Path, scans: list[str]) -> None:
+    for _ in range(3):
+        ScanCache(tmp_path / "scans").scan(b"import os", "pkg", True)
+    assert scans == ["pkg"]
+
+
+def test_what_a_scan_depends_on_tells_entries_apart(tmp_path: Path, scans: list[str]) -> None:
+    cache = ScanCache(tmp_path / "scans")
+    asked = [
+        (b"from . import a", "pkg.mod", False),
+        (b"from . import a", "pkg.mod", True),
+        (b"from . import a", "other.mod", False),
+        (b"from . import b", "pkg.mod", False),
+    ]
+    for each in asked:
+        assert cache.scan(*each) == scan_source(*each)
+    assert len(scans) == len(entries(tmp_path)) == len(asked)
+
+
+def test_another_scanner_makes_entries_of_its_own(
+    tmp_path: Path, scans: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ScanCache(tmp_path / "scans").scan(b"import os", "pkg", True)
+    monkeypatch.setattr(scancache, "_scanner", lambda: b"another")
+    ScanCache(tmp_path / "scans").scan(b"import os", "pkg", True)
+    assert scans == ["pkg", "pkg"]
+
+
+def test_a_damaged_entry_is_made_again(tmp_path: Path, scans: list[str]) -> None:
+    source, folder = b"import os", tmp_path / "scans"
+    ScanCache(folder).scan(source, "pkg", True)
+    (entry,) = entries(folder)
+    good = entry.read_bytes()
+    damaged = [good[:position] for position in range(0, len(good), 7)]
+    damaged += [good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in range(len(good))]
+    for content in damaged:
+        entry.write_bytes(content)
+        assert ScanCache(folder).scan(source, "pkg", True) == scan_source(source, "pkg", True)
+        assert entry.read_bytes() == good
+    assert len(scans) == 1 + len(damaged)
+
+
+def test_a_whole_entry_of_another_make_is_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "scans"
+    ScanCache(folder).scan(b"import os", "pkg", True)
+    (entry,) = entries(folder)
+    for body in (b"{}", b"[]", b"[1, 2, 3, 4, 5, 6]", b'[[["os"]], [], [], null, null, []]', b"7"):
+        entry.write_bytes(scancache._checksum(body) + body)
+        found = ScanCache(folder).scan(b"import os", "pkg", True)
+        assert found == scan_source(b"import os", "pkg", True)
+
+
+def test_many_at_a_time_agree(tmp_path: Path) -> None:
+    asked = [(source, f"pkg.m{n % 3}", False) for n, source in enumerate(SOURCES * 20)]
+    with ThreadPoolExecutor(8) as pool:
+        caches = [ScanCache(tmp_path / "scans") for _ in range(4)]
+        found = list(pool.map(lambda at: caches[at % 4].scan(*asked[at]), range(len(asked))))
+    assert found == [scan_source(*each) for each in asked]
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_folder_that_cannot_be_made_only_costs_time(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cache = ScanCache(tmp_path / "file" / "scans")
+    assert cache.scan(b"import os", "pkg", True) == scan_source(b"import os", "pkg", True)
+
+
+def test_a_full_disk_only_costs_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(scancache.tempfile, "mkstemp", full)
+    cache = ScanCache(tmp_path / "scans")
+    assert cache.scan(b"import os", "pkg", True) == scan_source(b"import os", "pkg", True)
+    assert not entries(tmp_path)
+
+
+def test_entries_are_private_and_a_folder_that_others_write_to_is_not_used(
+    tmp_path: Path, scans: list[str]
+) -> None:
+    folder = tmp_path / "scans"
+    ScanCache(folder).scan(b"import os", "pkg", True)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    folder.chmod(0o777)
+    ScanCache(folder).scan(b"import os", "pkg", True)
+    assert scans == ["pkg", "pkg"]
+
+
+def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(scancache, "cache_folder", homeless)
+    assert remembering_scan() is scancache.scan_source
