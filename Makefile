@@ -11,7 +11,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-browser lint format corpus corpus-fast bench-commands screenshot torture torture-fast clean
+.PHONY: help demo test test-browser lint format corpus corpus-fast bench bench-commands screenshot torture torture-fast clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,11 @@ torture: $(READY) ## interrupt exports, mutate packages; a minute; writes docs/r
 torture-fast: $(READY) ## a tenth of that, as in CI
 	@$(BIN)/python tools/torture --fast
 
+# A quarter of an hour or more, 20 GB of disk; nothing else should run meanwhile.
+# make bench ONLY="load-one save-400" measures some, FAST=1 a twentieth; both leave the page alone.
+bench: $(VENV)/bench.stamp ## measure modpack beside its peers; writes docs/reference/performance.md
+	@$(BIN)/python benchmarks/peers $(if $(FAST),--fast) $(if $(ONLY),--only $(ONLY)) $(if $(FAST)$(ONLY),,--write)
+
 bench-commands: $(READY) ## time the commands that look at packages; writes docs/reference/command-speed.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py
 
@@ -71,6 +76,11 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) install torch --constraint constraints.txt
 	@echo "  installing modpack and its development tools"
 	@$(PIP) install --editable '.[dev]' --constraint constraints.txt
+	@touch $@
+
+# What is measured beside modpack; the tests do without.
+$(VENV)/bench.stamp: $(READY)
+	@$(PIP) install --editable '.[bench]' --constraint constraints.txt
 	@touch $@
 
 # The libraries that the corpus tries. Those in the last list require more than they need.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Plan,
         Problem,
     )
+    from modpack.core.trust import Signer, TrustPolicy
     from modpack.errors import (
         EnvironmentMismatchError,
         EnvironmentMismatchWarning,
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
         ObjMismatchError,
         ObjNotFoundError,
         PicklingError,
+        SignatureError,
         TrialError,
+        TrustError,
         UnpicklingError,
     )
     from modpack.exporter import PackageExporter
@@ -65,7 +68,11 @@ __all__ = [
     "Plan",
     "Problem",
     "Replay",
+    "SignatureError",
+    "Signer",
     "TrialError",
+    "TrustError",
+    "TrustPolicy",
     "UnpicklingError",
     "__version__",
     "analyze",
@@ -93,6 +100,7 @@ _HOMES = {
         "Plan",
         "Problem",
     ),
+    "modpack.core.trust": ("Signer", "TrustPolicy"),
     "modpack.errors": (
         "EnvironmentMismatchError",
         "EnvironmentMismatchWarning",
@@ -102,7 +110,9 @@ _HOMES = {
         "ObjMismatchError",
         "ObjNotFoundError",
         "PicklingError",
+        "SignatureError",
         "TrialError",
+        "TrustError",
         "UnpicklingError",
     ),
     "modpack.exporter": ("PackageExporter",),

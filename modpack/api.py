@@ -18,6 +18,7 @@ from modpack.resolution.importers import Importer, sys_importer
 from modpack.resolution.importers import importer_of as module_importer
 
 if TYPE_CHECKING:
+    from modpack.core.trust import TrustPolicy
     from modpack.hooks.selection import HookChoice
 
 __all__ = ["current_importer", "importer_of", "is_from_package", "load", "save"]
@@ -45,6 +46,7 @@ def save(
     example_inputs: object = None,
     example_kwargs: object = None,
     trial: bool | str = True,
+    allow_secrets: str | Iterable[str] = (),
 ) -> Plan:
     """Package a model, or any object, with its hooks and the code that it needs.
 
@@ -76,6 +78,8 @@ def save(
         example_kwargs: further arguments by name.
         trial: what to do with example inputs: True tries the package in an interpreter that
             cannot see what it interns; ``"warn"`` writes it even if it fails; False does nothing.
+        allow_secrets: where something may be that looks like a secret; see
+            :class:`PackageExporter`.
 
     Returns:
         The plan that was carried out.
@@ -90,7 +94,9 @@ def save(
     _require_target(obj, path)
     given = {"deny": deny, "mock": mock, "extern": extern, "intern": intern}
     rules = {action: _patterns(patterns, action) for action, patterns in given.items()}
-    with PackageExporter(path, importer, debug, trial=trial) as exporter:
+    with PackageExporter(
+        path, importer, debug, trial=trial, allow_secrets=allow_secrets
+    ) as exporter:
         for action, patterns in rules.items():
             if patterns:
                 getattr(exporter, action)(patterns)
@@ -121,6 +127,8 @@ def load(
     optimizer: bool = False,
     restore_global: bool = False,
     strict: bool = False,
+    policy: TrustPolicy | None = None,
+    verify: str = "code",
 ) -> Any:
     """Load the object that a package is about, with its hooks registered again.
 
@@ -139,6 +147,9 @@ def load(
         restore_global: whether to register process-wide hooks that were captured.
         strict: whether to refuse a package that was made with other versions than those that are
             here; see :class:`PackageImporter`. If not, a warning tells what differs.
+        policy: what the package may ask for; see :class:`TrustPolicy`. None allows everything.
+        verify: ``"code"`` compares everything but tensors with its digests first, ``"all"`` the
+            tensors too; see :class:`PackageImporter`.
 
     Returns:
         The object; with ``optimizer=True`` the object and its optimizer, or None.
@@ -146,11 +157,16 @@ def load(
     Raises:
         TypeError, ValueError: an argument is none of these, or no hook has a name.
         EnvironmentMismatchError: ``strict``, and something differs; no code has run.
+        TrustError, SignatureError: the policy does not allow what it asks for, or the signature
+            that the policy demands is missing or does not hold; no code has run, if the package
+            tells all that it does.
         ModpackError: it cannot be loaded, or it is not clear which object is meant.
     """
     if (package is None) != (resource is None):
         raise TypeError("give both package and resource, or neither")
-    importer = PackageImporter(path, namespace=namespace, strict=strict)
+    importer = PackageImporter(
+        path, namespace=namespace, strict=strict, policy=policy, verify=verify
+    )
     try:
         if package is None or resource is None:
             package, resource = importer.main_resource()

@@ -16,6 +16,7 @@ __all__ = [
     "EnvironmentMismatchWarning",
     "ExampleError",
     "ExternNotFoundError",
+    "KeyFileError",
     "ModpackError",
     "ModpackWarning",
     "NamespaceConflictError",
@@ -26,6 +27,7 @@ __all__ = [
     "PackageNotFoundError",
     "PicklingError",
     "PlatformMismatchError",
+    "PolicyError",
     "RecordNotFoundError",
     "SignatureError",
     "TargetError",
@@ -33,6 +35,7 @@ __all__ = [
     "TrustError",
     "UnpicklingError",
     "UnsupportedVersionError",
+    "UntrustedImportError",
 ]
 
 
@@ -342,8 +345,43 @@ class TrustError(ModpackError):
     def __init__(self, source: str, problems: tuple[str, ...]) -> None:
         self.source = source
         self.problems = problems
-        listed = "; ".join(problems)
-        super().__init__(f"{source}: the policy does not allow it: {listed}")
+        shown = problems[:_MOST_PROBLEMS_TOLD]
+        more = len(problems) - len(shown)
+        lines = [*shown, f"and {more} more"] if more else shown
+        listed = f" {shown[0]}" if len(problems) == 1 else "".join(f"\n* {each}" for each in lines)
+        super().__init__(f"{source}: the policy does not allow it:{listed}")
+
+
+_MOST_PROBLEMS_TOLD = 50
+
+
+class UntrustedImportError(TrustError, ImportError):
+    """Code or a pickle of a package imports a module that the loader's policy does not allow.
+
+    Args:
+        source: the package file.
+        module: the module.
+        problem: the same in one sentence, with the remedy.
+    """
+
+    def __init__(self, source: str, module: str, problem: str) -> None:
+        super().__init__(source, (problem,))
+        self.module = self.name = module
+
+
+class PolicyError(ModpackError):
+    """The file of a policy cannot be used.
+
+    Args:
+        file: the file.
+        problems: everything that is wrong with it.
+    """
+
+    def __init__(self, file: str, problems: tuple[str, ...]) -> None:
+        self.file = file
+        self.problems = problems
+        listed = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"{file}: {problems[0]}" if len(problems) == 1 else f"{file}:{listed}")
 
 
 class SignatureError(ModpackError):
@@ -352,6 +390,20 @@ class SignatureError(ModpackError):
     Args:
         source: the package file.
         reason: what is wrong, in one sentence.
+    """
+
+    def __init__(self, source: str, reason: str) -> None:
+        self.source = source
+        self.reason = reason
+        super().__init__(f"{source}: {reason}")
+
+
+class KeyFileError(ModpackError):
+    """A key for signatures cannot be used.
+
+    Args:
+        source: the file, or whose key it is.
+        reason: what is wrong, in one sentence, and the remedy.
     """
 
     def __init__(self, source: str, reason: str) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.actions import Action
+from modpack.core.allowances import as_allowances
 from modpack.core.arguments import require_type
 from modpack.core.frames import frames_of_ours
 from modpack.core.globs import GlobGroup, GlobPattern
@@ -33,6 +34,7 @@ from modpack.packing.arguments import (
     require_trial,
 )
 from modpack.packing.bench import Bench
+from modpack.packing.leakguard import LeakGuard
 from modpack.packing.objects import ObjectSaver
 from modpack.packing.sources import ImporterEnvironments, encoded, files_of
 from modpack.planning.hooks import Match, MatchHook, require_hook
@@ -77,6 +79,9 @@ class PackageExporter:
             an interpreter that cannot see what the package interns, it must load and compute
             what the live model did. ``"warn"`` writes a package that fails as well, with a
             warning; False runs nothing.
+        allow_secrets: where something may be that looks like a secret: patterns of module paths,
+            or, with a ``/`` in them, of records; with ``#`` and a fingerprint behind it, as the
+            :class:`PackagingError` shows it, only that text.
 
     Raises:
         TypeError, ValueError: an argument is none of these.
@@ -98,10 +103,12 @@ class PackageExporter:
         debug: bool = False,
         *,
         trial: bool | str = True,
+        allow_secrets: GlobPattern = (),
     ) -> None:
         require_target(f)
         require_trial(trial)
         require_type(debug, bool, "debug", "a bool")
+        self._guard = LeakGuard(as_allowances(allow_secrets))
         self.importer = as_importer(importer)
         self.debug = debug
         self._environments = ImporterEnvironments(self.importer)
@@ -111,8 +118,12 @@ class PackageExporter:
             environments, self._ownership, self, self._ownership, remembering_scan()
         )
         self._writer = ArchiveWriter(f)
-        self._objects = ObjectSaver(self, self._writer, self._environments, self._planner)
-        self._bench = Bench(self._planner, self._writer, self._objects, self._ownership, debug)
+        self._objects = ObjectSaver(
+            self, self._writer, self._environments, self._planner, self._guard
+        )
+        self._bench = Bench(
+            self._planner, self._writer, self._objects, self._ownership, self._guard, debug
+        )
         self._plans_only = f is None
         self._trial = trial
         self._examples: ExampleSaver | None = None
@@ -401,7 +412,9 @@ class PackageExporter:
         self._check_open()
         record = record_of(package, resource)
         require_type(binary, (bytes, bytearray, memoryview), "binary", "bytes")
-        self._writer.write(record, bytes(binary))
+        data = bytes(binary)
+        self._writer.write(record, data)
+        self._guard.look_at_resource(record, data)
 
     # -- answers -----------------------------------------------------------------------------
 

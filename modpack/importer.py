@@ -7,7 +7,6 @@ as modpack's own.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.archive import layout
 from modpack.archive.layout import is_internal
-from modpack.archive.manifest import package_digest, read_manifest, verify_records
+from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import open_archive, refuse_state_files
 from modpack.archive.specs import read_specs
 from modpack.core.arguments import require_type
@@ -26,16 +25,17 @@ from modpack.core.environment import RecordedEnvironment
 from modpack.core.globs import GlobPattern
 from modpack.core.names import package_folder, require_module_name, resource_record, root_of
 from modpack.core.plan import FileKind
-from modpack.core.planjson import plan_from_json
 from modpack.core.progress import phase
+from modpack.core.trust import TrustPolicy
 from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError
 from modpack.hermetic.environment import PackageEnvironment
 from modpack.hermetic.finder import FolderResources
 from modpack.hermetic.index import Entry, EntryKind, ModuleIndex
 from modpack.hermetic.namespace import NAMESPACES, open_namespace
 from modpack.hermetic.tree import unpack
-from modpack.report.recorded import environment_of
+from modpack.report.recorded import environment_of, read_plan
 from modpack.resolution.importers import Importer, sys_importer
+from modpack.unpacking.checking import level_of, require_contents
 from modpack.unpacking.entry import find_entry, find_namespace
 from modpack.unpacking.environment import (
     check_environment,
@@ -44,6 +44,7 @@ from modpack.unpacking.environment import (
     refuse_other_platforms,
 )
 from modpack.unpacking.records import ZipReader
+from modpack.unpacking.trusting import ObjectTrust, require_policy, require_trust
 
 if TYPE_CHECKING:
     from modpack.core.hookspec import HookSpec
@@ -76,6 +77,11 @@ class PackageImporter(Importer):
             here: of Python, torch and the extern modules' distributions, or on another platform.
             If not, there is one :class:`modpack.EnvironmentMismatchWarning` for each package,
             unless only the last number of Python's version or the label of a local build differs.
+        policy: what the package may ask for; checked before anything of it runs, and again by each
+            import and each name in a pickle. It is not a sandbox.
+        verify: what is compared with its digests before anything is used: ``"code"`` for all but
+            the tensors, which are mapped and not read; ``"all"`` for the tensors too, which takes
+            as long as to read them. What the policy says counts if it is more.
 
     Attributes:
         hook_handles: torch's handles of the hooks that the latest loads registered, by name.
@@ -85,6 +91,8 @@ class PackageImporter(Importer):
         TypeError, ValueError: an argument is none of these.
         ArchiveError: it is no package, or a damaged one.
         DisallowedModuleError: ``module_allowed`` refused a module.
+        TrustError, SignatureError: it asks for what the policy does not allow, or the signature
+            that the policy demands is missing or does not hold.
         EnvironmentMismatchError: ``strict``, and something differs; names all of it.
         PlatformMismatchError: it holds compiled modules that cannot run here.
         NamespaceConflictError: real names are asked for, but some are taken.
@@ -98,9 +106,14 @@ class PackageImporter(Importer):
         *,
         namespace: str | None = "private",
         strict: bool = False,
+        policy: TrustPolicy | None = None,
+        verify: str = "code",
     ) -> None:
         _require_arguments(file_or_buffer, module_allowed, namespace)
         require_type(strict, bool, "strict", "a bool")
+        require_policy(policy)
+        self._given, self._policy = file_or_buffer, policy
+        self._verify = level_of(verify, policy)
         self._archive = open_archive(file_or_buffer)
         try:
             self._open(module_allowed, namespace, strict)
@@ -254,7 +267,15 @@ class PackageImporter(Importer):
 
         record = resource_record(package, resource)
         with phase(f"loading {record}", is_major=True):
-            loaded = load_object(self, self._archive, record, map_location, hooks, restore_global)
+            loaded = load_object(
+                self,
+                self._archive,
+                record,
+                map_location,
+                hooks,
+                restore_global,
+                self._trust(),
+            )
         self.hook_handles.update(loaded.handles)
         self.hooks.update(loaded.hooks)
         return loaded
@@ -411,12 +432,18 @@ class PackageImporter(Importer):
         self.extern_modules = self._read_externs()
         _refuse_disallowed(self.filename, self.extern_modules, module_allowed)
         digest = self._verified_digest()
+        if self._policy is not None:
+            require_trust(self._archive, self._policy, self._given)
         recorded = environment_of(self._archive, None)
         refuse_other_platforms(self.filename, recorded)
         missing = self._check_environment(recorded, digest, strict)
         sizes = {n: self._archive.size(n) for n in self._archive.names() if not is_internal(n)}
         self._index = ModuleIndex.build(
-            sizes, self._requirements(recorded), recorded.knows_distributions, missing
+            sizes,
+            self._requirements(recorded),
+            recorded.knows_distributions,
+            missing,
+            self._policy,
         )
         self._tree = self._unpacked(digest, sizes)
         self._namespace = open_namespace(
@@ -431,9 +458,21 @@ class PackageImporter(Importer):
         self.hook_handles: dict[str, Any] = {}
         self.hooks: dict[str, Any] = {}
 
+    def _trust(self) -> ObjectTrust | None:
+        """What its objects may name and have."""
+        if self._policy is None:
+            return None
+        return ObjectTrust(self._archive, self._policy, self._index, self._namespace.local_name)
+
     def _unpacked(self, digest: str, sizes: dict[str, int]) -> Path:
         """The folder with the package's files."""
-        return unpack(digest, sizes, self._archive.read)
+        verify = read_manifest(self._archive)
+        name = os.path.basename(self.filename)
+
+        def read(record: str) -> bytes:
+            return self._archive.read(record, verify=verify)
+
+        return unpack(digest, sizes, read, name)
 
     def _read_externs(self) -> list[str]:
         if not self._archive.has(layout.EXTERN_MODULES):
@@ -458,15 +497,12 @@ class PackageImporter(Importer):
         """The files that the package's code reads, with what they belong to."""
         if not self._archive.has(layout.GRAPH):
             return {}
-        plan = plan_from_json(json.loads(self._archive.read(layout.GRAPH)))
+        plan = read_plan(self._archive, None)
         return {file.record: file.owner for file in plan.files if file.kind is FileKind.DATA}
 
     def _verified_digest(self) -> str:
-        """Check everything but the storages, and return the package's digest."""
-        manifest = read_manifest(self._archive)
-        if manifest is not None:
-            names = [n for n in self._archive.names() if not layout.is_storage(n)]
-            verify_records(self._archive, manifest, names)
+        """Check the contents, and return the package's digest."""
+        require_contents(self._archive, self._verify)
         return package_digest(self._archive)
 
 

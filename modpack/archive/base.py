@@ -13,7 +13,7 @@ from modpack.errors import ArchiveError, RecordNotFoundError
 
 __all__ = ["CHUNK_BYTES", "Archive", "DataRange", "RecordVerifier", "similar_names"]
 
-CHUNK_BYTES: Final = 4 << 20
+CHUNK_BYTES: Final = 1 << 20
 _COMPARED_NAMES: Final = 2000
 
 
@@ -79,6 +79,10 @@ class Archive(ABC):
         """
 
     @abstractmethod
+    def stored_bytes(self) -> int:
+        """Bytes that the whole archive takes where it is."""
+
+    @abstractmethod
     def crc32(self, name: str) -> int:
         """The crc32 of a record's content: the stated one for a zip, computed for a folder.
 
@@ -87,8 +91,13 @@ class Archive(ABC):
         """
 
     @abstractmethod
-    def chunks(self, name: str) -> Iterator[bytes | memoryview]:
+    def chunks(self, name: str, *, with_crc: bool = True) -> Iterator[bytes | memoryview]:
         """A record's content piece by piece, so that gigabytes need not be held at once.
+
+        Args:
+            name: the record.
+            with_crc: whether to check the zip's crc32; a caller who compares a better digest can
+                do without, and is faster by a quarter.
 
         Raises:
             RecordNotFoundError: there is no such record.

@@ -118,8 +118,12 @@ class Directory:
         place = (self.offsets[i], self.ends[i])
         return Entry(self.raw_names[i], self.kinds[i], self.crcs[i], *sizes, *place)
 
-    def check(self, limits: Limits) -> None:
+    def check(self, limits: Limits, archive_bytes: int) -> None:
         """Checks places, sizes and names.
+
+        Args:
+            limits: what the archive may claim.
+            archive_bytes: how large it is.
 
         Raises:
             ArchiveError: the directory is ambiguous, unsafe or too large.
@@ -127,7 +131,7 @@ class Directory:
         if self.offsets[0]:
             raise ArchiveError(self.label, "something lies before its first record")
         self._check_places()
-        self._check_sizes(limits)
+        self._check_sizes(limits, archive_bytes)
         longest = max(self.raw_names, key=len)
         if len(longest) > limits.max_name_bytes:
             raise ArchiveError(self.label, "its name is too long", _shown(longest[:80]))
@@ -141,7 +145,7 @@ class Directory:
             if offset + header + len(raw_name) + compressed > end:
                 raise ArchiveError(self.label, "it overlaps what follows", _shown(raw_name))
 
-    def _check_sizes(self, limits: Limits) -> None:
+    def _check_sizes(self, limits: Limits, archive_bytes: int) -> None:
         if self.compressed == self.sizes and max(self.kinds) <= MAX16:
             return  # everything is stored
         columns = (self.raw_names, self.kinds, self.compressed, self.sizes)
@@ -152,6 +156,10 @@ class Directory:
             elif not limits.allow_inflating(compressed, size):
                 reason = f"it claims to inflate from {compressed} to {size} bytes"
                 raise ArchiveError(self.label, reason, _shown(raw_name))
+        inflated = sum(s for kind, s in zip(self.kinds, self.sizes, strict=True) if kind > MAX16)
+        if not limits.allow_total(archive_bytes, inflated):
+            reason = f"all its records together claim to inflate to {inflated} bytes"
+            raise ArchiveError(self.label, reason)
 
     def _fill_in_zip64(self, extras: dict[int, bytes]) -> None:
         marked = _indices_of(MAX32, self.sizes, self.compressed, self.offsets)
@@ -179,7 +187,7 @@ def parse_directory(source: ByteSource, limits: Limits) -> Directory:
     if b"/version" not in content:  # first of all, lest another zip be called a broken package
         raise _no_package(label)
     directory = Directory(label, content, end)
-    directory.check(limits)
+    directory.check(limits, source.size)
     if not any(map(directory.has, layout.VERSIONS)):
         raise _no_package(label)
     return directory
@@ -239,7 +247,7 @@ def _why_refused(fields: tuple[bytes, int, int, int, int]) -> str | None:
     if needed > zipformat.NEEDED_ZIP64:
         return f"it needs a newer zip ({needed / 10})"
     if comment_and_disk:
-        return "it has a comment, or lies on another disk"
+        return "it has a comment" if comment_and_disk & MAX16 else "it lies on another disk"
     file_type = stat.S_IFMT(attributes >> 16)
     if file_type == stat.S_IFLNK:
         return "it is a symbolic link"

@@ -15,6 +15,7 @@ _END_BYTES: Final = zipformat.END.size
 _LOCATOR_BYTES: Final = zipformat.END64_LOCATOR.size
 _END64_BYTES: Final = zipformat.END64.size
 _TAIL_BYTES: Final = _END64_BYTES + _LOCATOR_BYTES + _END_BYTES
+_LONGEST_COMMENT: Final = MAX16 + _END_BYTES
 
 
 class End(NamedTuple):
@@ -43,8 +44,10 @@ def find_directory(source: ByteSource) -> End:
     if start < 0 or tail[start : start + 4] != zipformat.END_SIGNATURE:
         raise _no_end(source)
     _, disk, first_disk, here, count, size, offset, comment = zipformat.END.unpack_from(tail, start)
-    if disk or first_disk or comment or here != count:
-        raise ArchiveError(source.label, "its end record is not a package's (disks or a comment)")
+    if disk or first_disk or here != count:
+        raise ArchiveError(source.label, "its end record tells of several disks")
+    if comment:
+        raise ArchiveError(source.label, "its end record announces a comment")
     end, follows = End(count, size, offset), source.size - _END_BYTES
     if _has_locator(tail):
         follows -= _LOCATOR_BYTES + _END64_BYTES
@@ -55,8 +58,14 @@ def find_directory(source: ByteSource) -> End:
 
 
 def _no_end(source: ByteSource) -> ArchiveError:
+    if not source.size:
+        return NotAPackageError(source.label, "it is not a zip archive: it is empty")
     if source.size >= 4 and source.read_at(0, 4) == zipformat.LOCAL_SIGNATURE:
-        reason = "it starts as a zip archive but does not end as one: truncated, or appended to"
+        last = min(source.size, _LONGEST_COMMENT)
+        tail = source.read_at(source.size - last, last)
+        if 0 <= tail.rfind(zipformat.END_SIGNATURE) <= len(tail) - _END_BYTES:
+            return ArchiveError(source.label, "something follows its end record")
+        reason = "it starts as a zip archive but does not end as one: is it truncated?"
         return ArchiveError(source.label, reason)
     return NotAPackageError(source.label, "it is not a zip archive")
 
@@ -79,6 +88,8 @@ def _widen(label: str, tail: bytes, end: End, follows: int) -> End:
         raise ArchiveError(label, "its zip64 end record is malformed")
     wide = End(count, size, offset)
     pairs = zip(end, wide, (MAX16, MAX32, MAX32), strict=True)
-    if disk or first_disk or here != count or any(n not in (w, mark) for n, w, mark in pairs):
+    if disk or first_disk or here != count:
+        raise ArchiveError(label, "its zip64 end record tells of several disks")
+    if any(n not in (w, mark) for n, w, mark in pairs):
         raise ArchiveError(label, "its two end records contradict each other")
     return wide

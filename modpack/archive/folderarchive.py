@@ -58,13 +58,16 @@ class FolderArchive(Archive):
         except OSError as error:
             raise self._unreadable(name, error) from error
 
+    def stored_bytes(self) -> int:
+        return sum(map(self.size, self._names))
+
     def crc32(self, name: str) -> int:
         crc = 0
         for chunk in self.chunks(name):
             crc = zlib.crc32(chunk, crc)
         return crc
 
-    def chunks(self, name: str) -> Iterator[bytes | memoryview]:
+    def chunks(self, name: str, *, with_crc: bool = True) -> Iterator[bytes | memoryview]:
         return self._chunks(name, self._path(name))
 
     def data_range(self, name: str) -> DataRange | None:
@@ -72,6 +75,10 @@ class FolderArchive(Archive):
 
     def close(self) -> None:
         self._closed = True
+
+    def place_of(self, name: str) -> str:
+        """Absolute path at which a record is or would be."""
+        return os.path.join(self._root, *name.split("/"))
 
     def _path(self, name: str) -> str:
         if self._closed:
@@ -97,7 +104,7 @@ class FolderArchive(Archive):
             prefix = folders.pop()
             for entry in self._entries(prefix):
                 name = prefix + entry.name
-                if not entry.is_dir():
+                if not self._is_folder(name, entry):
                     paths[name] = self._checked_file(name, entry)
                 elif entry.is_symlink():
                     raise ArchiveError(self.source, "it is a link to a folder", name)
@@ -106,6 +113,12 @@ class FolderArchive(Archive):
             if len(paths) > limits.max_records:
                 raise ArchiveError(self.source, f"it has more than {limits.max_records} files")
         return paths
+
+    def _is_folder(self, name: str, entry: os.DirEntry[str]) -> bool:
+        try:
+            return entry.is_dir()
+        except OSError as error:  # a link that leads to itself
+            raise self._unreadable(name, error) from error
 
     def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
         try:

@@ -11,6 +11,8 @@ import os
 import re
 from typing import Final
 
+from modpack.archive.recordnames import why_unsafe
+
 __all__ = [
     "BYTEORDER",
     "DEFAULT_ROOT",
@@ -25,6 +27,7 @@ __all__ = [
     "MODPACK_PREFIX",
     "PYTHON_VERSION",
     "SERIALIZATION_ID",
+    "SIGNATURE",
     "TENSORS",
     "TRIAL",
     "VERSION",
@@ -67,6 +70,8 @@ ENVIRONMENT: Final = MODPACK_PREFIX + "environment.json"
 ENTRY: Final = MODPACK_PREFIX + "entry.json"
 TRIAL: Final = MODPACK_PREFIX + "trial.json"
 TENSORS: Final = MODPACK_PREFIX + "tensors.json"
+SIGNATURE: Final = MODPACK_PREFIX + "signature.json"
+"""Who vouches for the manifest: beside the manifest's digest the only record outside of it."""
 
 DEFAULT_ROOT: Final = "archive"
 """Top-level folder of an archive that is written to a buffer, as torch names it."""
@@ -107,6 +112,10 @@ def root_name(target: str | os.PathLike[str]) -> str:
 
     >>> root_name("out/my model.v2.pt"), root_name("...")
     ('my_model.v2', 'archive')
+    >>> root_name("aux.modpack")
+    'aux_'
     """
     stem = os.path.splitext(os.path.basename(os.fspath(target)))[0]
-    return _NOT_FOR_A_FOLDER.sub("_", stem).strip(".") or DEFAULT_ROOT
+    root = _NOT_FOR_A_FOLDER.sub("_", stem).strip(".") or DEFAULT_ROOT
+    first, dot, rest = root.partition(".")
+    return root if why_unsafe(first) is None else f"{first}_{dot}{rest}"

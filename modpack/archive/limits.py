@@ -8,6 +8,8 @@ from typing import Final
 __all__ = ["DEFAULT_LIMITS", "Limits"]
 
 _RATIO_FREE_BYTES: Final = 1 << 20
+_TOTAL_FREE_BYTES: Final = 1 << 26
+_JSON_FREE_BYTES: Final = 96 << 20
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,11 @@ class Limits:
             which tensors always are, are bounded by the file's own size.
         max_ratio: how many times larger than its compressed form a record of more than 1 MiB
             may be. Deflate itself ends near 1032; a bomb lives off that.
+        max_total_ratio: how many times larger than the archive all its compressed records
+            together may be, beyond 64 MiB.
+        max_json_ratio: how many times larger than the archive the values of one JSON record may
+            be in memory, beyond 96 MiB.
+        max_components: components of one record's name.
     """
 
     max_records: int = 1_000_000
@@ -29,6 +36,9 @@ class Limits:
     max_name_bytes: int = 4096
     max_code_record_bytes: int = 1 << 30
     max_ratio: int = 200
+    max_total_ratio: int = 16
+    max_json_ratio: int = 6
+    max_components: int = 64
 
     def allow_inflating(self, compressed: int, size: int) -> bool:
         """Whether ``compressed`` bytes may be inflated to ``size`` bytes.
@@ -39,6 +49,22 @@ class Limits:
         if size > self.max_code_record_bytes:
             return False
         return size <= max(_RATIO_FREE_BYTES, compressed * self.max_ratio)
+
+    def allow_total(self, archive: int, sizes: int) -> bool:
+        """Whether compressed records of ``archive`` bytes may be ``sizes`` bytes in all.
+
+        >>> Limits().allow_total(1_000, 60 << 20), Limits().allow_total(1_000, 70 << 20)
+        (True, False)
+        """
+        return sizes <= max(_TOTAL_FREE_BYTES, archive * self.max_total_ratio)
+
+    def json_bytes(self, archive: int) -> int:
+        """How many bytes of memory one JSON record of an archive may take.
+
+        >>> Limits().json_bytes(1_000) >> 20, Limits().json_bytes(1 << 30) >> 30
+        (96, 6)
+        """
+        return max(_JSON_FREE_BYTES, archive * self.max_json_ratio)
 
 
 DEFAULT_LIMITS: Final = Limits()

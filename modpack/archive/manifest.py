@@ -1,6 +1,7 @@
 """The manifest: what every record of a package is supposed to contain.
 
-It stands in ``.data/modpack/manifest.json`` and lists all records but itself and its digest:
+It stands in ``.data/modpack/manifest.json`` and lists all records but itself, its digest and
+signatures of it:
 
 .. code-block:: json
 
@@ -21,27 +22,29 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.core.progress import Phase, Unit, phase
+from modpack.archive.limits import DEFAULT_LIMITS
+from modpack.core.jsonvalues import parse_json
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
 __all__ = [
+    "OUTSIDE",
     "Manifest",
     "RecordDigest",
     "canonical_json",
     "encode_manifest",
-    "find_damage",
+    "mismatch",
     "package_digest",
     "read_manifest",
-    "verify_records",
 ]
 
-_OUTSIDE: Final = frozenset((layout.MANIFEST, layout.MANIFEST_DIGEST))
+OUTSIDE: Final = frozenset((layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SIGNATURE))
+"""Records that no manifest lists: it cannot hold its own digest, nor signatures of that."""
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -65,7 +68,7 @@ class Manifest:
     Attributes:
         format: version of modpack's format.
         writer: the program that wrote it (``modpack 0.1``).
-        records: every record but the manifest and its digest.
+        records: every record but the manifest, its digest and its signatures.
     """
 
     format: int
@@ -78,10 +81,10 @@ class Manifest:
         Raises:
             ArchiveError: the record is undeclared, or has another size or digest.
         """
-        if name in _OUTSIDE:
+        if name in OUTSIDE:
             return
         found = RecordDigest(len(content), hashlib.sha256(content).hexdigest())
-        reason = _mismatch(self.records.get(name), found)
+        reason = mismatch(self.records.get(name), found)
         if reason is not None:
             raise ArchiveError(source, reason, name)
 
@@ -103,7 +106,7 @@ def encode_manifest(records: Mapping[str, RecordDigest]) -> bytes:
     listed = {
         name: {"size": record.size, "sha256": record.sha256}
         for name, record in records.items()
-        if name not in _OUTSIDE
+        if name not in OUTSIDE
     }
     return canonical_json(
         {
@@ -132,7 +135,7 @@ def read_manifest(archive: Archive) -> Manifest | None:
     if declared != hashlib.sha256(content).hexdigest().encode("ascii"):
         reason = f"it does not have the digest in {layout.MANIFEST_DIGEST!r}"
         raise ArchiveError(archive.source, reason, layout.MANIFEST)
-    return _decode_manifest(archive.source, content)
+    return _decode_manifest(archive.source, content, archive.stored_bytes())
 
 
 def package_digest(archive: Archive) -> str:
@@ -153,92 +156,8 @@ def package_digest(archive: Archive) -> str:
     return hashlib.sha256(canonical_json(lines)).hexdigest()
 
 
-def verify_records(archive: Archive, manifest: Manifest, names: Iterable[str]) -> None:
-    """Compares an archive with its manifest.
-
-    That every declared record is there in its size, and nothing else, is always checked; the
-    contents of ``names`` are read and compared as well.
-
-    Raises:
-        ArchiveError: the archive differs; the reason lists every difference.
-    """
-    problems = find_damage(archive, manifest, names)
-    if problems:
-        listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
-        count = f"{len(problems)} record{'s' if len(problems) > 1 else ''}"
-        raise ArchiveError(archive.source, f"{count} not as the manifest says: {listed}")
-
-
-def find_damage(
-    archive: Archive, manifest: Manifest, names: Iterable[str], workers: int = 1
-) -> dict[str, str]:
-    """What of an archive is not as its manifest says, by record.
-
-    Args:
-        archive: the archive.
-        manifest: its manifest.
-        names: the records whose contents are read and compared.
-        workers: threads that do so at the same time; digests let go of Python's lock.
-    """
-    present = set(archive.names()) - _OUTSIDE
-    problems = {
-        name: reason
-        for name in sorted(present | set(manifest.records))
-        if (reason := _structural_problem(archive, manifest, name, name in present))
-    }
-    todo = [name for name in names if name not in problems and name not in _OUTSIDE]
-    sizes = {name: archive.size(name) for name in todo if archive.has(name)}
-    if todo:
-        with phase("checking digests", Unit.BYTES, sum(sizes.values())) as checking:
-            problems.update(_read_all(archive, manifest, todo, workers, checking))
-    return problems
-
-
-def _read_all(
-    archive: Archive, manifest: Manifest, names: Sequence[str], workers: int, checking: Phase
-) -> Iterator[tuple[str, str]]:
-    """What is wrong with the contents of records."""
-
-    def problem(name: str) -> str | None:
-        found = _content_problem(archive, manifest, name)
-        checking.advance(archive.size(name) if archive.has(name) else 0)
-        return found
-
-    if workers == 1:
-        reasons = list(map(problem, names))
-    else:
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(workers) as pool:
-            reasons = list(pool.map(problem, names))
-    yield from ((name, reason) for name, reason in zip(names, reasons, strict=True) if reason)
-
-
-def _structural_problem(
-    archive: Archive, manifest: Manifest, name: str, is_present: bool
-) -> str | None:
-    declared = manifest.records.get(name)
-    if not is_present:
-        return "it is missing"
-    if declared is not None and archive.size(name) == declared.size:
-        return None
-    return _mismatch(declared, RecordDigest(archive.size(name), ""))
-
-
-def _content_problem(archive: Archive, manifest: Manifest, name: str) -> str | None:
-    if not archive.has(name):
-        return "there is no such record"
-    size, sha256 = 0, hashlib.sha256()
-    try:
-        for chunk in archive.chunks(name):
-            size += len(chunk)
-            sha256.update(chunk)
-    except ArchiveError as error:
-        return error.reason
-    return _mismatch(manifest.records.get(name), RecordDigest(size, sha256.hexdigest()))
-
-
-def _mismatch(declared: RecordDigest | None, found: RecordDigest) -> str | None:
+def mismatch(declared: RecordDigest | None, found: RecordDigest) -> str | None:
+    """Why a record is not what it should be; None if it is."""
     if declared is None:
         return "the manifest does not declare it"
     if declared.size != found.size:
@@ -254,10 +173,11 @@ def _content_key(archive: Archive, name: str) -> str:
     return hashlib.sha256(archive.read(name)).hexdigest()
 
 
-def _decode_manifest(source: str, content: bytes) -> Manifest:
+def _decode_manifest(source: str, content: bytes, archive_bytes: int) -> Manifest:
+    most_bytes = DEFAULT_LIMITS.json_bytes(archive_bytes)
     try:
-        document: object = json.loads(content, object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(content, most_bytes, _without_duplicates)
+    except ValueError as error:
         raise ArchiveError(source, f"it is no valid JSON: {error}", layout.MANIFEST) from error
     if not isinstance(document, dict):
         raise ArchiveError(source, "it is no JSON object", layout.MANIFEST)
@@ -269,20 +189,28 @@ def _decode_manifest(source: str, content: bytes) -> Manifest:
             f"{layout.FORMAT_VERSION}. Remedy: install a newer modpack",
         )
     writer, records = document.get("writer"), document.get("records")
-    if not (type(version) is int and version >= 1 and isinstance(writer, str)):
-        raise ArchiveError(source, "it states no format or no writer", layout.MANIFEST)
-    if document.get("digest") != "sha256" or not isinstance(records, dict):
-        raise ArchiveError(source, "it states no sha256 records", layout.MANIFEST)
+    if not (type(version) is int and version >= 1):
+        raise ArchiveError(source, "it states no format", layout.MANIFEST)
+    if not isinstance(writer, str):
+        raise ArchiveError(source, "it states no writer", layout.MANIFEST)
+    if document.get("digest") != "sha256":
+        raise ArchiveError(source, "its digests are not sha256", layout.MANIFEST)
+    if not isinstance(records, dict):
+        raise ArchiveError(source, "it lists no records", layout.MANIFEST)
+    for name in sorted(OUTSIDE & records.keys()):
+        raise ArchiveError(source, f"it lists {name!r}, which no manifest can", layout.MANIFEST)
     decoded = {str(name): _decode_record(source, name, value) for name, value in records.items()}
     return Manifest(version, writer, decoded)
 
 
 def _decode_record(source: str, name: str, value: object) -> RecordDigest:
-    if isinstance(value, dict):
-        size, sha256 = value.get("size"), value.get("sha256")
-        if type(size) is int and isinstance(sha256, str) and _SHA256.fullmatch(sha256):
-            return RecordDigest(size, sha256)
-    raise ArchiveError(source, f"it states no size or no sha256 for {name!r}", layout.MANIFEST)
+    entry = value if isinstance(value, dict) else {}
+    size, sha256 = entry.get("size"), entry.get("sha256")
+    if type(size) is not int or size < 0:
+        raise ArchiveError(source, f"it states no size for {name!r}", layout.MANIFEST)
+    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+        raise ArchiveError(source, f"it states no sha256 for {name!r}", layout.MANIFEST)
+    return RecordDigest(size, sha256)
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -6,16 +6,26 @@ relative, and no two of them become one file where case or Unicode forms are fol
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
+
+from modpack.archive.limits import DEFAULT_LIMITS
 
 __all__ = ["NameRegistry", "find_collision", "find_unsafe", "fold", "why_unsafe"]
 
 _SUSPICIOUS: Final = ("//", "/./", "/../", "\\", ":")
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_DEVICES: Final = r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\u00b9\u00b2\u00b3])"
+"""What Windows takes for devices, in whatever folder and with whatever suffix."""
+_DEVICE: Final = re.compile(_DEVICES + r"(?:\..*)?", re.IGNORECASE)
+_SOME_DEVICE: Final = re.compile(rf"/{_DEVICES}[./]", re.IGNORECASE)
+_ENDS_OF_NAMES: Final = re.compile(r"[. ]/")
+_LONGEST_COMPONENT: Final = 255
+"""Bytes of a file's name that every file system takes."""
 
 
 def why_unsafe(name: str) -> str | None:
@@ -31,13 +41,25 @@ def why_unsafe(name: str) -> str | None:
         return "the name has a NUL or another control character"
     if name.startswith("/"):
         return "the name is absolute"
-    for component in name.split("/"):
-        if component in ("", ".", ".."):
-            return f"the name has a {component!r} component"
-        if _DRIVE.match(component):
-            return "the name has a drive"
     if not _is_encodable(name):
         return "the name cannot be written as UTF-8"
+    components = name.split("/")
+    if len(components) > DEFAULT_LIMITS.max_components:
+        return f"the name has more than {DEFAULT_LIMITS.max_components} components"
+    return next(filter(None, map(_why_unsafe_component, components)), None)
+
+
+def _why_unsafe_component(component: str) -> str | None:
+    if component in ("", ".", ".."):
+        return f"the name has a {component!r} component"
+    if _DRIVE.match(component):
+        return "the name has a drive"
+    if component.endswith((".", " ")):
+        return f"{component!r} ends with a dot or a blank, which Windows leaves out"
+    if _DEVICE.fullmatch(component):
+        return f"{component!r} is a device's name on Windows"
+    if len(component) * 4 > _LONGEST_COMPONENT < len(component.encode("utf-8")):
+        return f"the name has a component of more than {_LONGEST_COMPONENT} bytes"
     return None
 
 
@@ -47,10 +69,29 @@ def find_unsafe(names: Sequence[str]) -> tuple[str, str] | None:
     Looks at all names at once and goes through them one by one only if there is a reason to.
     """
     joined = f"/{'/'.join(names)}/" if names else ""
-    if joined.isprintable() and not any(sign in joined for sign in _SUSPICIOUS):
+    if joined.isprintable() and not _is_suspicious(joined) and not _is_excessive(names):
         return None
     reasons = ((name, why_unsafe(name)) for name in names)
     return next(((name, reason) for name, reason in reasons if reason), None)
+
+
+def _is_suspicious(joined: str) -> bool:
+    patterns = (_ENDS_OF_NAMES, _SOME_DEVICE)
+    return any(sign in joined for sign in _SUSPICIOUS) or any(p.search(joined) for p in patterns)
+
+
+def _is_excessive(names: Sequence[str]) -> bool:
+    """Whether a name may have too many components, or too long ones."""
+    longest = max(map(len, names))
+    return longest > _LONGEST_COMPONENT // 4 and any(map(_is_long, names))
+
+
+def _is_long(name: str) -> bool:
+    if len(name) <= _LONGEST_COMPONENT // 4:
+        return False
+    components = name.split("/")
+    few = len(components) <= DEFAULT_LIMITS.max_components
+    return not few or max(map(len, components)) > _LONGEST_COMPONENT // 4
 
 
 def fold(name: str) -> str:
@@ -66,8 +107,7 @@ def fold(name: str) -> str:
 
 def find_collision(names: Collection[str]) -> tuple[str, str] | None:
     """A name that cannot be unzipped next to the others, and the reason, or None."""
-    folded = set(map(str.lower if all(map(str.isascii, names)) else fold, names))
-    if len(folded) == len(names) and folded.isdisjoint(_folders(folded)):
+    if not _collide(map(str.lower if all(map(str.isascii, names)) else fold, names)):
         return None
     registry = NameRegistry()
     refused = ((name, registry.add(name)) for name in names)
@@ -106,10 +146,16 @@ class NameRegistry:
         self._folders = {folder: of for folder, of in self._folders.items() if of in kept}
 
 
-def _folders(names: Iterable[str]) -> set[str]:
-    folders = {name.rpartition("/")[0] for name in names}
-    above = {parent for folder in folders for parent in _parents(folder)}
-    return folders | above
+def _collide(folded: Iterable[str]) -> bool:
+    """Whether two names are the same, or one is a folder of another.
+
+    In an order in which the separator comes first, what lies in a folder follows its name.
+    """
+    ordered = sorted(name.replace("/", "\0") for name in folded)
+    return any(
+        later.startswith(name) and later[len(name) : len(name) + 1] in ("", "\0")
+        for name, later in itertools.pairwise(ordered)
+    )
 
 
 def _parents(name: str) -> list[str]:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import IO, BinaryIO, Final
 
+from modpack.archive.bytesources import FileBytes
 from modpack.archive.leftovers import remove_leftovers, temporary_name
 from modpack.errors import TargetError
 
@@ -60,6 +61,21 @@ class Sink(ABC):
             view = memoryview(data)
             for start in range(0, len(view), CHUNK_BYTES):
                 file.write(view[start : start + CHUNK_BYTES])
+
+    def write_from(self, source: FileBytes, offset: int, length: int) -> None:
+        """Appends ``length`` bytes of a file, from ``offset`` on; a fast way to copy gigabytes.
+
+        Raises:
+            TargetError: the target cannot be written.
+            ArchiveError: the file cannot be read.
+        """
+        with self._reporting():
+            file = self._opened()
+            file.flush()
+            sent = source.send(file.fileno(), offset, length)
+            file.seek(0, os.SEEK_END)
+        for start in range(offset + sent, offset + length, CHUNK_BYTES):
+            self.write(source.read_at(start, min(CHUNK_BYTES, offset + length - start)))
 
     def patch(self, offset: int, data: bytes) -> None:
         """Overwrites bytes that were written before, ``offset`` bytes from the start."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from modpack.archive.base import Archive
+from modpack.archive.documents import read_json
 from modpack.core.hookspec import HookSpec, hook_records, specs_from_json
 from modpack.errors import ArchiveError
 
@@ -22,7 +21,7 @@ def read_specs(archive: Archive, record: str) -> tuple[HookSpec, ...]:
     if not archive.has(specs_record):
         return ()
     try:
-        parsed = json.loads(archive.read(specs_record))
+        parsed = read_json(archive, specs_record)
     except ValueError as failure:
         raise ArchiveError(archive.source, f"is no JSON ({failure})", specs_record) from failure
     return specs_from_json(parsed)

@@ -34,11 +34,13 @@ class Checkpoint:
         records: how many records there were.
         position: bytes that they take.
         directory: bytes of their part of the zip's directory.
+        inflated: bytes of the deflated ones among them once inflated.
     """
 
     records: int
     position: int
     directory: int
+    inflated: int = 0
 
 
 class ArchiveWriter:
@@ -78,6 +80,7 @@ class ArchiveWriter:
         self._records: dict[str, RecordDigest] = {}
         self._directory = bytearray()
         self._position = 0
+        self._inflated = 0
         self._contents: dict[str, tuple[int, int]] = {}
         self._digester = Digester()
         self._closed_because: str | None = None
@@ -154,7 +157,7 @@ class ArchiveWriter:
     def checkpoint(self) -> Checkpoint:
         """How far the archive has come by now."""
         self._require_open()
-        return Checkpoint(len(self._records), self._position, len(self._directory))
+        return Checkpoint(len(self._records), self._position, len(self._directory), self._inflated)
 
     def rollback(self, to: Checkpoint) -> None:
         """Forgets the records that were written since a checkpoint; those before it stay.
@@ -170,6 +173,7 @@ class ArchiveWriter:
         self._registry.forget_after(to.records)
         del self._directory[to.directory :]
         self._position = to.position
+        self._inflated = to.inflated
         if self._sink is not None:
             with self._closing_on_failure():
                 self._sink.truncate(to.position)
@@ -244,11 +248,20 @@ class ArchiveWriter:
             self._records[name] = RecordDigest(len(view), _PLANNED.sha256)
             return
         with self._closing_on_failure():
-            payload = _deflate(view) if compress else None
+            payload = self._deflated(view) if compress else None
             if payload is None:
                 self._store(self._sink, name, view, align=align)
             else:
                 self._write_deflated(self._sink, name, view, payload)
+
+    def _deflated(self, view: memoryview) -> bytes | None:
+        """The deflated content, or None if it had better be stored."""
+        payload = _deflate(view)
+        total = self._inflated + len(view)
+        if payload is None or not DEFAULT_LIMITS.allow_total(self._position, total):
+            return None
+        self._inflated = total
+        return payload
 
     def _store(self, sink: Sink, name: str, view: memoryview, *, align: bool) -> None:
         size, offset, full_name = len(view), self._position, self._full_name(name)
@@ -313,6 +326,8 @@ class ArchiveWriter:
     def _refuse_reserved(self, name: str) -> None:
         if name in (layout.MANIFEST, layout.MANIFEST_DIGEST):
             raise ArchiveError(self.source, "commit() writes it, and nobody else", name)
+        if name == layout.SIGNATURE:
+            raise ArchiveError(self.source, "only what signs complete archives writes it", name)
 
     def _admit(self, name: str) -> None:
         self._require_open()

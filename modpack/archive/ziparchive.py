@@ -12,7 +12,7 @@ from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
 from modpack.archive.bytesources import BufferBytes, ByteSource, FileBytes
 from modpack.archive.directory import Entry, parse_directory
 from modpack.archive.limits import DEFAULT_LIMITS, Limits
-from modpack.archive.zipformat import MAX32
+from modpack.archive.zipformat import MAX16, MAX32
 from modpack.errors import ArchiveError
 
 __all__ = ["ZipArchive"]
@@ -53,15 +53,18 @@ class ZipArchive(Archive):
     def size(self, name: str) -> int:
         return self._entry(name).size
 
+    def stored_bytes(self) -> int:
+        return self._content.size
+
     def crc32(self, name: str) -> int:
         return self._entry(name).crc
 
-    def chunks(self, name: str) -> Iterator[bytes | memoryview]:
+    def chunks(self, name: str, *, with_crc: bool = True) -> Iterator[bytes | memoryview]:
         entry = self._entry(name)
         pieces = self._payload(name, entry)
         if not entry.is_stored:
             pieces = self._inflated(name, entry, pieces)
-        return self._with_crc_checked(name, entry, pieces)
+        return self._with_crc_checked(name, entry, pieces) if with_crc else pieces
 
     def read_view(self, name: str) -> memoryview:
         entry = self._entry(name)
@@ -182,22 +185,28 @@ def _why_inconsistent(entry: Entry, header: bytes, descriptor: bytes) -> str | N
     fields = zipformat.LOCAL.unpack_from(header)
     signature, _, kind, _, _, crc, compressed, size, name_length, _ = fields
     name_end = zipformat.LOCAL.size + name_length
-    if signature != zipformat.LOCAL_SIGNATURE or kind != entry.kind:
-        return "signature, flags or method"
+    if signature != zipformat.LOCAL_SIGNATURE:
+        return "there is no local header where one should be"
+    if kind != entry.kind:
+        return "the flags" if kind & MAX16 != entry.kind & MAX16 else "the method"
     if header[zipformat.LOCAL.size : name_end] != entry.raw_name:
         return "the name"
     extra = zipformat.extra_fields(header[name_end:])
     if extra is None:
-        return "unknown or malformed extra fields"
+        return "an extra field that is unknown or malformed"
+    if not zipformat.is_padding(extra.get(zipformat.PADDING_ID, b"")):
+        return "something is hidden in its padding"
     wide = extra.get(zipformat.ZIP64_ID, b"")
     if entry.has_descriptor:
         return _why_inconsistent_descriptor(entry, (crc, compressed, size), wide, descriptor)
     stated = (compressed, size, wide)
     plain = (entry.compressed, entry.size, b"")
     zip64 = (MAX32, MAX32, struct.pack("<QQ", entry.size, entry.compressed))
-    if crc != entry.crc or stated not in (plain, zip64) or descriptor:
-        return "sizes or crc"
-    return None
+    if crc != entry.crc:
+        return "the crc32"
+    if stated not in (plain, zip64):
+        return "the compressed size" if size == entry.size else "the size"
+    return "something lies behind its data" if descriptor else None
 
 
 def _why_inconsistent_descriptor(
@@ -209,7 +218,7 @@ def _why_inconsistent_descriptor(
     unknown = [0 if i == 1 and entry.size >= MAX32 else n for i, n in enumerate(large)]
     known_forms = [struct.pack(f"<{len(large)}Q", *numbers) for numbers in (large, unknown)]
     if any(stated) or (wide and wide not in known_forms):
-        return "sizes before the data and after it"
+        return "sizes stand before its data and behind it"
     if descriptor not in zipformat.descriptors(entry.crc, entry.compressed, entry.size):
-        return "sizes or crc"
+        return "the sizes or the crc32 behind its data"
     return None

@@ -42,6 +42,7 @@ __all__ = [
     "descriptors",
     "end_records",
     "extra_fields",
+    "is_padding",
     "local_header",
 ]
 
@@ -228,6 +229,14 @@ def extra_fields(extra: bytes) -> dict[int, bytes] | None:
         fields[identifier] = extra[position : position + length]
         position += length
     return fields if position == len(extra) else None
+
+
+def is_padding(content: bytes) -> bool:
+    """Whether the content of a padding field moves data and does nothing else.
+
+    torch fills it with Z, modpack with zeros.
+    """
+    return len(content) < 2 * ALIGNMENT and content.strip(b"Z") in (b"", bytes(len(content)))
 
 
 def _zip64(*numbers: int) -> bytes:

@@ -14,15 +14,19 @@ import click
 
 from modpack._version import __version__
 from modpack.cli.audit import audit_command
+from modpack.cli.cache import cache_command
 from modpack.cli.demo import demo_command
 from modpack.cli.diff import diff_command
 from modpack.cli.export import export_command
 from modpack.cli.inspect import inspect_command
+from modpack.cli.keygen import keygen_command
 from modpack.cli.replay import replay_command
 from modpack.cli.report import report_command
 from modpack.cli.requirements import requirements_command
 from modpack.cli.sbom import sbom_command
+from modpack.cli.sign import sign_command
 from modpack.cli.suggest import suggest_command
+from modpack.cli.verify import verify_command
 from modpack.cli.why import why_command
 
 __all__ = ["cli", "main"]
@@ -60,7 +64,11 @@ for _command in (
     requirements_command,
     sbom_command,
     report_command,
+    keygen_command,
+    sign_command,
+    verify_command,
     replay_command,
+    cache_command,
     demo_command,
 ):
     cli.add_command(_command)

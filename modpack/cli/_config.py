@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from modpack.cli._rules import GivenRule
 from modpack.core.actions import Action
+from modpack.core.allowances import as_allowances
 from modpack.core.globs import GlobGroup
+from modpack.core.tomlfile import BrokenTomlError, kind_in_toml, read_toml, unknown_keys
 from modpack.errors import ModpackError
 from modpack.planning.presets import POLICIES
 
@@ -47,6 +46,7 @@ class Settings:
         policy: the policy for modules that no rule names.
         target: what is exported.
         output: where it is written.
+        allow_secrets: where something may be that looks like a secret.
     """
 
     folder: Path | None = None
@@ -54,6 +54,7 @@ class Settings:
     policy: str | None = None
     target: str | None = None
     output: str | None = None
+    allow_secrets: tuple[str, ...] = ()
 
 
 def find_settings(start: Path) -> Settings:
@@ -86,47 +87,50 @@ def read_settings(file: Path) -> Settings:
 
 
 def _table(file: Path) -> object | None:
-    loads, errors = _toml_reader(file)
     try:
-        document = loads(file.read_bytes().decode("utf-8"))
-    except UnicodeDecodeError as failure:
-        raise ConfigError(file, (f"it is no UTF-8: {failure}",)) from failure
-    except (errors, RecursionError) as failure:
-        raise ConfigError(file, (f"it is no valid TOML: {failure}",)) from failure
+        document = read_toml(file)
+    except BrokenTomlError as failure:
+        raise ConfigError(file, (str(failure),)) from failure
     tool = document.get("tool")
     return tool.get("modpack") if isinstance(tool, Mapping) else None
-
-
-def _toml_reader(file: Path) -> tuple[Callable[[str], dict[str, object]], type[Exception]]:
-    for name in ("tomllib", "tomli"):
-        try:
-            reader = importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
-        return cast(Callable[[str], dict[str, object]], reader.loads), reader.TOMLDecodeError
-    remedy = "Python 3.10 cannot read TOML by itself. Remedy: pip install tomli, or Python 3.11"
-    raise ConfigError(file, (remedy,))
 
 
 def _settings(file: Path, table: object) -> Settings:
     problems: list[str] = []
     if not isinstance(table, Mapping):
-        raise ConfigError(file, (f"{_TABLE}: must be a table, not {_kind(table)}",))
-    problems += _unknown(table, ("rules", "policy", "target", "output"), _TABLE)
+        raise ConfigError(file, (f"{_TABLE}: must be a table, not {kind_in_toml(table)}",))
+    problems += unknown_keys(
+        table, ("rules", "policy", "target", "output", "allow_secrets"), _TABLE
+    )
     policy = _string(table, "policy", problems)
     if policy is not None and policy not in POLICIES:
         known = ", ".join(map(repr, POLICIES))
         problems.append(f"{_TABLE}.policy: must be one of {known}, not {policy!r}")
     target, output = _string(table, "target", problems), _string(table, "output", problems)
     rules = tuple(_rules(table.get("rules", []), problems))
+    allowed = _allowed(table.get("allow_secrets", []), problems)
     if problems:
         raise ConfigError(file, tuple(problems))
-    return Settings(file.resolve().parent, rules, policy, target, output)
+    return Settings(file.resolve().parent, rules, policy, target, output, allowed)
+
+
+def _allowed(value: object, problems: list[str]) -> tuple[str, ...]:
+    path = f"{_TABLE}.allow_secrets"
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        kind = kind_in_toml(value)
+        problems.append(f"{path}: must be a pattern or an array of patterns, not {kind}")
+        return ()
+    try:
+        as_allowances(listed, path)
+    except ValueError as failure:
+        problems.append(str(failure))
+    return tuple(listed)
 
 
 def _rules(value: object, problems: list[str]) -> Iterator[GivenRule]:
     if not isinstance(value, list):
-        problems.append(f"{_TABLE}.rules: must be an array of tables, not {_kind(value)}")
+        problems.append(f"{_TABLE}.rules: must be an array of tables, not {kind_in_toml(value)}")
         return
     for position, entry in enumerate(value):
         path = f"{_TABLE}.rules[{position}]"
@@ -139,9 +143,9 @@ def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
     """One rule; None if it is none, and the reasons are then among the problems."""
     if not isinstance(entry, Mapping):
         example = '{ intern = "mylib.**" }'
-        problems.append(f"{path}: must be a table such as {example}, not {_kind(entry)}")
+        problems.append(f"{path}: must be a table such as {example}, not {kind_in_toml(entry)}")
         return None
-    found = list(_unknown(entry, _RULE_KEYS, path))
+    found = list(unknown_keys(entry, _RULE_KEYS, path))
     actions = [key for key in entry if key in _ACTIONS]
     if len(actions) != 1:
         given = " and ".join(actions) or "none"
@@ -153,7 +157,7 @@ def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
     }
     allow_empty = entry.get("allow_empty", True)
     if not isinstance(allow_empty, bool):
-        found.append(f"{path}.allow_empty: must be true or false, not {_kind(allow_empty)}")
+        found.append(f"{path}.allow_empty: must be true or false, not {kind_in_toml(allow_empty)}")
     problems += found
     if found:
         return None
@@ -166,7 +170,9 @@ def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
 def _patterns(value: object, path: str, problems: list[str]) -> tuple[str, ...]:
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-        problems.append(f"{path}: must be a pattern or an array of patterns, not {_kind(value)}")
+        problems.append(
+            f"{path}: must be a pattern or an array of patterns, not {kind_in_toml(value)}"
+        )
         return ()
     if not listed and not path.endswith(".exclude"):
         problems.append(f"{path}: must hold at least one pattern")
@@ -182,21 +188,6 @@ def _string(table: Mapping[str, object], key: str, problems: list[str]) -> str |
     value = table.get(key)
     if value is None or (isinstance(value, str) and value):
         return value
-    shown = "an empty one" if value == "" else _kind(value)
+    shown = "an empty one" if value == "" else kind_in_toml(value)
     problems.append(f"{_TABLE}.{key}: must be a string, not {shown}")
     return None
-
-
-def _unknown(table: Mapping[str, object], known: tuple[str, ...], path: str) -> Iterator[str]:
-    for key in table:
-        if key not in known:
-            similar = difflib.get_close_matches(key, known, n=1)
-            hint = f"Did you mean {similar[0]!r}?" if similar else f"Known are {', '.join(known)}"
-            yield f"{path}.{key}: there is no such key. {hint}"
-
-
-def _kind(value: object) -> str:
-    """What TOML calls a value's type."""
-    names = {bool: "a boolean", int: "an integer", float: "a float", str: "a string"}
-    names |= {list: "such an array", dict: "a table"}
-    return names.get(type(value), f"a {type(value).__name__}")

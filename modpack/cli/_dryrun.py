@@ -14,6 +14,7 @@ import click
 from modpack.cli._console import warn
 from modpack.cli._progress import working
 from modpack.cli._rules import GivenRule, add_rules, pattern, rules_in_order
+from modpack.core.allowances import as_allowances
 from modpack.planning.presets import POLICIES
 
 if TYPE_CHECKING:
@@ -51,6 +52,19 @@ _RULE_HELP = {
     "mock": "Replace matching modules by stand-ins that fail when really used.",
     "deny": "Refuse to write a package that needs matching modules.",
 }
+
+
+def _allowances(
+    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The callback of ``--allow-secret``: checks each pattern."""
+    try:
+        as_allowances(values, "--allow-secret")
+    except ValueError as failure:
+        raise click.BadParameter(str(failure), ctx, parameter) from failure
+    return values
+
+
 _OTHERS = (
     click.option(
         "--policy",
@@ -66,6 +80,15 @@ _OTHERS = (
         "with this Python.",
     ),
     click.option(
+        "--allow-secret",
+        "allow_secrets",
+        metavar="PATTERN",
+        multiple=True,
+        callback=_allowances,
+        help="Take along what looks like a secret in matching modules or records; with "
+        "#FINGERPRINT behind PATTERN, only that one.",
+    ),
+    click.option(
         "--config",
         metavar="FILE",
         type=click.Path(path_type=Path),
@@ -78,9 +101,9 @@ _OTHERS = (
 def planning_options(command: _Command) -> _Command:
     """Give a command the options that decide about modules.
 
-    They are ``--intern``, ``--extern``, ``--mock``, ``--deny``, ``--policy``, ``--intern-native``
-    and ``--config``. The command must be a :class:`.RulesCommand`, and needs ``--debug`` besides;
-    :func:`read_choices` reads them.
+    They are ``--intern``, ``--extern``, ``--mock``, ``--deny``, ``--policy``, ``--intern-native``,
+    ``--allow-secret`` and ``--config``. The command must be a :class:`.RulesCommand`, and needs
+    ``--debug`` besides; :func:`read_choices` reads them.
     """
     for option in reversed(_OTHERS):
         command = option(command)
@@ -102,6 +125,7 @@ class Choices:
         policy: the policy for modules that no rule names.
         intern_native: whether compiled modules are taken along.
         debug: whether errors of the user's code carry their traceback.
+        allow_secrets: where something may be that looks like a secret.
     """
 
     target: Target
@@ -109,6 +133,7 @@ class Choices:
     policy: str
     intern_native: bool
     debug: bool
+    allow_secrets: tuple[str, ...] = ()
 
 
 def chosen_settings(ctx: click.Context) -> Settings:
@@ -138,6 +163,7 @@ def read_choices(ctx: click.Context, target: str | None, settings: Settings) -> 
         given["policy"] or settings.policy or _DEFAULT_POLICY,
         given["intern_native"],
         given["debug"],
+        (*given["allow_secrets"], *settings.allow_secrets),
     )
 
 
@@ -181,7 +207,9 @@ def exporting(
     """An exporter with the rules; see :func:`building`."""
     from modpack.exporter import PackageExporter
 
-    with PackageExporter(output, debug=choices.debug, trial=trial) as exporter:
+    with PackageExporter(
+        output, debug=choices.debug, trial=trial, allow_secrets=choices.allow_secrets
+    ) as exporter:
         add_rules(exporter, choices.rules)
         exporter.use_policy(choices.policy, intern_native=choices.intern_native)
         if choices.target.is_script:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["audit_command"]
 
-_OF_A_TARGET = ("intern", "extern", "mock", "deny", "policy", "intern_native", "config", "debug")
+_OF_A_TARGET = (
+    *("intern", "extern", "mock", "deny", "policy", "intern_native", "allow_secrets"),
+    *("config", "debug"),
+)
 
 
 _HELP = """\
@@ -106,7 +109,7 @@ def _audit_file(ctx: click.Context, file: str) -> AuditFacts:
 
     given = [name for name in _OF_A_TARGET if _is_given(ctx, name)]
     if given:
-        option = f"--{given[0].replace('_', '-')}"
+        option = f"--{given[0].replace('_', '-').replace('-secrets', '-secret')}"
         raise click.UsageError(
             f"{option} goes with a TARGET: what is in {file!r} has been decided", ctx
         )

@@ -30,13 +30,15 @@ This runs the package's code: replay only what you trust.
 Examples:
   modpack replay model.modpack
   modpack replay model.modpack --strict
+  modpack replay model.modpack --policy trust.toml
 """
 
 
 @click.command(
     "replay",
     help=_HELP,
-    epilog="Exit status: 0 if the package passed, 1 if it did not, 2 if FILE holds no trial.",
+    epilog="Exit status: 0 if the package passed, 1 if it did not, 2 if FILE holds no trial or the "
+    "policy refuses it.",
 )
 @click.argument("file", metavar="FILE", shell_complete=complete_file)
 @click.option(
@@ -44,16 +46,38 @@ Examples:
     is_flag=True,
     help="Refuse a package that was made with other versions than those that are here.",
 )
+@click.option(
+    "--policy",
+    metavar="FILE",
+    shell_complete=complete_file,
+    help="Refuse a package that asks for more than this policy allows (a TOML file).",
+)
+@click.option(
+    "--verify",
+    type=click.Choice(["code", "all"]),
+    default="code",
+    show_default=True,
+    help="What to compare with its digests first: everything but tensors, or everything.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def replay_command(ctx: click.Context, file: str, strict: bool, as_json: bool) -> None:
+def replay_command(
+    ctx: click.Context,
+    file: str,
+    strict: bool,
+    policy: str | None,
+    verify: str,
+    as_json: bool,
+) -> None:
     """Repeat the trial that is stored in a package."""
     with failing_clearly(as_json):
         from modpack.cli._dryrun import collected_warnings
+        from modpack.core.trust import TrustPolicy
         from modpack.replaying.replay import replay
 
+        allowed = None if policy is None else TrustPolicy.from_toml(policy)
         with working(f"Replaying {file}"), collected_warnings() as collected:
-            outcome = replay(file, strict=strict)
+            outcome = replay(file, strict=strict, policy=allowed, verify=verify)
         for text in collected:
             warn(text)
         if as_json:

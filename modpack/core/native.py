@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-__all__ = ["STABLE_ABI", "NativeTag"]
+__all__ = ["STABLE_ABI", "NativeTag", "is_machine_code"]
 
 STABLE_ABI = "abi3"
 """Stands for Python's limited API (PEP 384), which every later Python 3 has."""
+
+_LIBRARY = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*$", re.IGNORECASE)
+_ELF = b"\x7fELF"
+_MACH_O = (b"\xfe\xed\xfa\xce", b"\xfe\xed\xfa\xcf", b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe")
+_MACH_O_FAT = b"\xca\xfe\xba\xbe"
+_PE_STUB, _PE_PLACE, _PE = b"MZ", 0x3C, b"PE\0\0"
+
+
+def is_machine_code(name: str, start: bytes) -> bool:
+    r"""Whether a file is a library or a program, by its name or by how it starts.
+
+    Args:
+        name: the file's name.
+        start: its first bytes; a few hundred tell.
+
+    >>> is_machine_code("lib/fast.so.1", b""), is_machine_code("words.bin", b"\x7fELF\2\1")
+    (True, True)
+    >>> is_machine_code("words.txt", b"MZ stands for ...")
+    False
+    """
+    if _LIBRARY.search(name) or start.startswith((_ELF, *_MACH_O, _MACH_O_FAT)):
+        return True
+    header = int.from_bytes(start[_PE_PLACE : _PE_PLACE + 4], "little")
+    return start.startswith(_PE_STUB) and start[header : header + 4] == _PE
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from modpack.core.usage import MockTouch, TouchKind
 __all__ = [
     "TRIAL_VERSION",
     "Addition",
+    "CaseRecords",
     "TrialRecord",
     "TriedCase",
     "touch_from_json",
@@ -61,6 +62,36 @@ class TriedCase:
 
 
 @dataclass(frozen=True)
+class CaseRecords:
+    """The records of one example of one saved object.
+
+    Attributes:
+        number: of the example in the package, from 0.
+    """
+
+    number: int
+
+    @property
+    def inputs(self) -> str:
+        """The pickle of the arguments."""
+        return f".data/modpack/trial/{self.number}/inputs.pkl"
+
+    @property
+    def conditions(self) -> str:
+        """The random states and modes of the recorded run."""
+        return f".data/modpack/trial/{self.number}/conditions.json"
+
+    @property
+    def output(self) -> str:
+        """The leaves of the recorded output."""
+        return f".data/modpack/trial/{self.number}/output.json"
+
+    def tensor(self, index: int) -> str:
+        """The bytes of one tensor of the output."""
+        return f".data/trial-{self.number}-{index}.storage"
+
+
+@dataclass(frozen=True)
 class TrialRecord:
     """A trial run and its outcome.
 
@@ -69,7 +100,7 @@ class TrialRecord:
         namespace: in which namespace.
         cases: what was run.
         rounds: how many clean interpreters it took.
-        seconds: how long it took in all.
+        seconds: how long it took in all; 0 where it was read, for packages do not tell it.
         added: what it found missing.
         why_process: why the private namespace cannot serve the package, if it cannot.
         failure: why it did not pass, if it did not.
@@ -103,6 +134,11 @@ class TrialRecord:
         """Whether outputs were compared bit by bit."""
         return all(case.deterministic for case in self.cases)
 
+    @property
+    def records(self) -> tuple[CaseRecords, ...]:
+        """The records of each case."""
+        return tuple(CaseRecords(case.number) for case in self.cases)
+
     def to_json(self) -> dict[str, Json]:
         """The record that a package holds; the archive format page documents it."""
         return {
@@ -111,7 +147,6 @@ class TrialRecord:
             "namespace": self.namespace,
             "cases": [_case(case) for case in self.cases],
             "rounds": self.rounds,
-            "seconds": round(self.seconds, 3),
             "added": [{"kind": a.kind, "name": a.name, "by": a.by} for a in self.added],
             "why_process": self.why_process,
             "failure": self.failure,
@@ -137,7 +172,7 @@ def trial_from_json(record: Mapping[str, Json]) -> TrialRecord:
         _text(record["namespace"]),
         cases,
         _number(record["rounds"]),
-        _seconds(record["seconds"]),
+        _seconds(record.get("seconds", 0)),
         tuple(Addition(_text(a["kind"]), _text(a["name"]), _optional(a["by"])) for a in added),
         _optional(record["why_process"]),
         _optional(record["failure"]),

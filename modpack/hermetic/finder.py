@@ -92,6 +92,7 @@ class PackageFinder(MetaPathFinder):
         )
 
     def _extern_spec(self, fullname: str, module: str) -> ModuleSpec | None:
+        self.index.require_trust(self._source, module)
         if not self.prefix:
             return _host_spec(module)
         shared = self.index.has_code_below(module)

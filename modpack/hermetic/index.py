@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -11,9 +12,13 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from types import MappingProxyType
 
 from modpack.core.names import is_within, normalised_distribution, parents, root_of
-from modpack.errors import ExternNotFoundError
+from modpack.core.trust import TrustPolicy
+from modpack.core.trusting import import_violation
+from modpack.errors import ExternNotFoundError, UntrustedImportError
 
 __all__ = ["ANCESTOR_NAME", "Entry", "EntryKind", "ModuleIndex"]
+
+_log = logging.getLogger("modpack")
 
 ANCESTOR_NAME = "torch_package_importer"
 """What code written for torch.package imports to reach its importer."""
@@ -53,6 +58,11 @@ class Entry:
         """Whether the package holds code of that path."""
         return self.kind in (EntryKind.SOURCE, EntryKind.COMPILED)
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it leads to something in the package."""
+        return self.kind is not EntryKind.EXTERN
+
 
 @dataclass(frozen=True)
 class ModuleIndex:
@@ -70,6 +80,7 @@ class ModuleIndex:
         hides_distributions: whether what packaged code cannot import looks absent to it.
         missing: the extern modules that were not here when the package was opened, the outermost
             of each, with the requirement that provided it.
+        policy: what its loader lets it take from outside; None for no restriction.
     """
 
     entries: Mapping[str, Entry]
@@ -80,6 +91,7 @@ class ModuleIndex:
     distributions: Mapping[str, str] = field(default_factory=dict)
     hides_distributions: bool = False
     missing: Mapping[str, str | None] = field(default_factory=dict)
+    policy: TrustPolicy | None = None
 
     @staticmethod
     def build(
@@ -87,6 +99,7 @@ class ModuleIndex:
         externs: Mapping[str, str | None],
         hides_distributions: bool = False,
         missing: Mapping[str, str | None] = _NONE,
+        policy: TrustPolicy | None = None,
     ) -> ModuleIndex:
         """Read the index off the records' names.
 
@@ -96,6 +109,7 @@ class ModuleIndex:
             hides_distributions: whether what packaged code cannot import looks absent to it:
                 so if the package has the metadata of all distributions that it holds.
             missing: the extern modules that are not here.
+            policy: what the loader lets it take from outside.
 
         >>> index = ModuleIndex.build(["mylib/net.py", "data/words.txt"], {"numpy": "numpy==2.1"})
         >>> index.find("mylib.net").kind, index.find("numpy"), sorted(index.roots)
@@ -123,6 +137,7 @@ class ModuleIndex:
             distributions,
             hides_distributions,
             missing,
+            policy,
         )
 
     def find(self, module: str) -> Entry | None:
@@ -169,6 +184,32 @@ class ModuleIndex:
     def allows_host(self, module: str) -> bool:
         """Whether packaged code may import a module from where it is loaded."""
         return _reaches_host(root_of(module), self.extern_roots)
+
+    def is_untrusted(self, module: str) -> bool:
+        """Whether a module would come from outside, and the loader's policy does not allow that."""
+        if self.policy is None or self.policy.allows_extern(module):
+            return False
+        entry = self.find(module)
+        return root_of(module) not in self.roots if entry is None else not entry.is_own
+
+    def require_trust(self, source: str, module: str) -> None:
+        """Refuse a module from outside that the loader's policy does not allow.
+
+        Packaged code may take that for a module that is not installed, and go on without: it is
+        logged, so that nobody has to wonder.
+
+        Args:
+            source: the package file.
+            module: the module path.
+
+        Raises:
+            UntrustedImportError: tells the remedy.
+        """
+        if self.policy is None or not self.is_untrusted(module):
+            return
+        problem = str(import_violation(self.policy, module))
+        _log.warning("%s: the policy does not allow it: %s", source, problem)
+        raise UntrustedImportError(source, module, problem)
 
 
 def _reaches_host(root: str, extern_roots: frozenset[str]) -> bool:

@@ -103,20 +103,27 @@ class Redirect:
             return self._view(found if fromlist else sys.modules[self._prefix + root_of(name)])
         with self._reaching_host(name):
             found = builtins.__import__(name, globals, locals, fromlist or (), 0)
+        if self._index.policy is not None:
+            self._require_trust_in_parts(name, fromlist or ())
         return self._view(found)
 
     def import_module(self, name: str, package: str | None = None) -> Any:
         """The redirected :func:`importlib.import_module`."""
         if name.startswith("."):
-            with self._explaining():
-                return importlib.import_module(name, package and self.translated(package))
+            if not package:
+                return importlib.import_module(name, package)  # its own error
+            name = importlib.util.resolve_name(name, package)
         return self._view(self.load(name))
 
     def find_spec(self, name: str, package: str | None = None) -> ModuleSpec | None:
         """The redirected :func:`importlib.util.find_spec`: knows what the package knows."""
         if name.startswith("."):
-            return importlib.util.find_spec(name, package and self.translated(package))
+            if not package:
+                return importlib.util.find_spec(name, package)  # its own error
+            name = importlib.util.resolve_name(name, package)
         self._seek(name)
+        if self._index.is_untrusted(self.untranslated(name)) and not self._is_namespace(name):
+            return None
         if self._is_packaged(name):
             with self._explaining():
                 return importlib.util.find_spec(self._prefix + name)
@@ -153,6 +160,25 @@ class Redirect:
         """
         if not self._is_packaged(name) and not self._reaches_host(name):
             raise self._absent(name)
+        self._require_trust(name)
+
+    def _require_trust(self, name: str) -> None:
+        """Refuse what would come from outside and the loader's policy does not allow.
+
+        Raises:
+            UntrustedImportError: tells the remedy.
+        """
+        if self._index.policy is not None and not self._is_namespace(name):
+            self._index.require_trust(self._source, self.untranslated(name))
+
+    def _require_trust_in_parts(self, name: str, parts: Sequence[str]) -> None:
+        """The same for modules that ``from name import part`` has brought in as parts."""
+        for part in parts:
+            if f"{name}.{part}" in sys.modules:
+                self._require_trust(f"{name}.{part}")
+
+    def _is_namespace(self, name: str) -> bool:
+        return name == self._prefix[:-1]
 
     def _seek(self, name: str) -> None:
         """Tell of a module that is neither the package's nor one that it takes from here.
@@ -180,6 +206,7 @@ class Redirect:
         """Let an import out to the host, if it may go there, and tell what is missing there."""
         if not self._reaches_host(name):
             raise self._absent(name)
+        self._require_trust(name)
         try:
             with self._explaining():
                 yield

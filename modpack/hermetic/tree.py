@@ -3,15 +3,17 @@
 A tree is named by its package's digest, so it never changes once it is there. It is made
 beside its final place and renamed into it; of two processes that make the same one, one
 wins and the other uses the winner's. A tree that belongs to another user, or that others may
-write to, is not used: its code would run here.
+write to, is not used: its code would run here. One whose files were changed, or were lost with the
+machine's power, is made again.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
+import hashlib
 import logging
 import os
+import secrets
 import shutil
 import tempfile
 import threading
@@ -21,29 +23,48 @@ from pathlib import Path
 from modpack.core.cachefolder import cache_folder, make_private, refuse_strangers
 from modpack.core.progress import Unit, advance, phase
 from modpack.errors import CacheError
+from modpack.hermetic.leases import exclusive, hold, in_use
+from modpack.hermetic.treerecord import (
+    FILES,
+    boot,
+    has_stamp,
+    note_use,
+    put_stamp,
+    write_record,
+)
 
-__all__ = ["unpack"]
+__all__ = ["TEMPORARY", "sweep", "trees_folder", "unpack"]
 
 _log = logging.getLogger(__name__)
-_TREE_LAYOUT = "v1"
+_TREE_LAYOUT = "v2"
+TEMPORARY = ".tmp"
+"""The suffix of folders that are being made, or removed."""
 _lock = threading.Lock()
 _temporary: dict[str, Path] = {}
 
+_Read = Callable[[str], bytes]
 
-def unpack(digest: str, records: Mapping[str, int], read: Callable[[str], bytes]) -> Path:
-    """Make sure that a package's tree exists, and return its folder.
+
+def trees_folder(cache: Path) -> Path:
+    """Where trees are in a cache folder."""
+    return cache / "trees" / _TREE_LAYOUT
+
+
+def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "") -> Path:
+    """Make sure that a package's tree exists, and return the folder with its files.
 
     Args:
         digest: the package's digest: names the tree.
         records: the records that belong into it, with their sizes in bytes; names are
             relative and checked.
         read: returns a record's verified contents.
+        name: the package file's name, for people who look into the cache.
 
     Raises:
         CacheError: neither the cache nor a temporary folder can be written.
     """
     try:
-        return _in_cache(cache_folder() / "trees" / _TREE_LAYOUT, digest, records, read)
+        return _in_cache(cache_folder(), digest, records, read, name) / FILES
     except (OSError, RuntimeError) as failure:
         _log.warning(
             "the cache cannot be used (%s); unpacking into a temporary folder for this "
@@ -53,52 +74,104 @@ def unpack(digest: str, records: Mapping[str, int], read: Callable[[str], bytes]
         return _for_this_process(digest, records, read, failure)
 
 
-def _in_cache(
-    folder: Path, digest: str, records: Mapping[str, int], read: Callable[[str], bytes]
-) -> Path:
+def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read, name: str) -> Path:
+    folder = trees_folder(cache)
     tree = folder / digest
-    if _is_complete(tree, records):
-        return tree
+    if folder.is_dir():
+        hold(cache, digest)  # before looking: from here on nobody prunes it
+        if _is_right(tree, records, read):
+            note_use(tree)
+            return tree
+        if tree.exists():
+            _log.warning("files in %s were changed since they were unpacked: made again", tree)
     make_private(folder)
-    making = Path(tempfile.mkdtemp(prefix=f"{digest[:12]}.", suffix=".tmp", dir=folder))
+    for each in (folder.parent, folder):
+        refuse_strangers(each)
+    hold(cache, digest)
+    making = _temporary_place(cache, digest)
+    making.mkdir(mode=0o700)
     try:
-        with phase("unpacking code", Unit.RECORDS, len(records), is_major=True):
-            _write(making, records, read)
-        _put(making, tree, records)
+        _make(making, records, read, name)
+        _put(cache, making, tree, records, read)
         return tree
     finally:
         shutil.rmtree(making, ignore_errors=True)
+        _sweep_if_possible(cache)
 
 
-def _is_complete(tree: Path, records: Mapping[str, int]) -> bool:
-    """Whether a tree can be used as it is; cleaners of caches may have taken files from it.
+def _temporary_place(cache: Path, digest: str) -> Path:
+    """A place beside the trees that nobody sweeps away while this process lives."""
+    place = trees_folder(cache) / f"{digest[:12]}.{secrets.token_hex(8)}{TEMPORARY}"
+    hold(cache, place.name)
+    return place
+
+
+def _is_right(tree: Path, records: Mapping[str, int], read: _Read) -> bool:
+    """Whether a tree holds what the package does; cleaners of caches may have taken files from it.
 
     Raises:
         OSError: it is not safe to use.
     """
     try:
         refuse_strangers(tree)
-        return all((tree / name).stat().st_size == size for name, size in records.items())
+        if has_stamp(tree, records):
+            return True
+        changed = [n for n in records if (tree / FILES / n).read_bytes() != read(n)]
     except (FileNotFoundError, NotADirectoryError):
         return False
+    if changed:
+        _log.debug("%s in %s was changed", changed[0], tree)
+        return False
+    put_stamp(tree, records)
+    return True
 
 
-def _put(making: Path, tree: Path, records: Mapping[str, int]) -> None:
+def _make(making: Path, records: Mapping[str, int], read: _Read, name: str) -> None:
+    files = making / FILES
+    files.mkdir(mode=0o700)
+    with phase("unpacking code", Unit.RECORDS, len(records), is_major=True):
+        write_record(making, name, _write(files, records, read))
+    put_stamp(making, records)
+
+
+def _put(cache: Path, making: Path, tree: Path, records: Mapping[str, int], read: _Read) -> None:
     """Rename a finished tree into its place, unless another process was first."""
     try:
         making.rename(tree)
+        return
     except OSError:
-        if _is_complete(tree, records):
+        if _is_right(tree, records, read):
             return
-        with tempfile.TemporaryDirectory(suffix=".tmp", dir=tree.parent) as aside:
-            with contextlib.suppress(FileNotFoundError):
-                tree.rename(Path(aside) / "damaged")
+    aside = _temporary_place(cache, tree.name)
+    with exclusive(cache):
+        if tree.exists() and not _is_right(tree, records, read):
+            tree.rename(aside)
+        if not tree.exists():
             making.rename(tree)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
-def _for_this_process(
-    digest: str, records: Mapping[str, int], read: Callable[[str], bytes], why: Exception
-) -> Path:
+def sweep(cache: Path, used: set[str]) -> list[Path]:
+    """What processes that have ended left half made; it is renamed by nobody and can be removed.
+
+    To be called under :func:`.exclusive`.
+    """
+    left = trees_folder(cache).glob(f"*{TEMPORARY}")
+    return [each for each in left if each.name not in used]
+
+
+def _sweep_if_possible(cache: Path) -> None:
+    try:
+        with exclusive(cache):
+            left = sweep(cache, in_use(cache))
+    except CacheError as failure:
+        _log.debug("leftovers stay: %s", failure)
+        return
+    for each in left:
+        shutil.rmtree(each, ignore_errors=True)
+
+
+def _for_this_process(digest: str, records: Mapping[str, int], read: _Read, why: Exception) -> Path:
     with _lock:
         known = _temporary.get(digest)
         if known is None or not _is_complete(known, records):
@@ -113,10 +186,22 @@ def _for_this_process(
         return _temporary[digest]
 
 
-def _temporary_tree(records: Mapping[str, int], read: Callable[[str], bytes]) -> Path:
+def _is_complete(tree: Path, records: Mapping[str, int]) -> bool:
+    """Whether cleaners of temporary folders have left this process's tree alone."""
+    try:
+        return all((tree / name).stat().st_size == size for name, size in records.items())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _temporary_tree(records: Mapping[str, int], read: _Read) -> Path:
     tree = Path(tempfile.mkdtemp(prefix="modpack-"))
+    try:
+        _write(tree, records, read)
+    except BaseException:
+        shutil.rmtree(tree, ignore_errors=True)
+        raise
     atexit.register(_remove, tree, os.getpid())
-    _write(tree, records, read)
     return tree
 
 
@@ -125,12 +210,20 @@ def _remove(tree: Path, owner: int) -> None:
         shutil.rmtree(tree, ignore_errors=True)
 
 
-def _write(folder: Path, records: Mapping[str, int], read: Callable[[str], bytes]) -> None:
-    made = {folder}
+def _write(folder: Path, records: Mapping[str, int], read: _Read) -> dict[str, tuple[int, str]]:
+    """Write the files; returns size and sha256 of what was written."""
+    made, written = {folder}, dict[str, tuple[int, str]]()
     for record in records:
         file = folder / record
         if file.parent not in made:
             file.parent.mkdir(parents=True, exist_ok=True)
             made.add(file.parent)
-        file.write_bytes(read(record))
+        content = read(record)
+        with file.open("wb") as opened:
+            opened.write(content)
+            if not boot():  # no later boot could be told from this one
+                opened.flush()
+                os.fsync(opened.fileno())
+        written[record] = (len(content), hashlib.sha256(content).hexdigest())
         advance()
+    return written

@@ -24,6 +24,7 @@ from modpack.hooks.groups import Group, Groups
 from modpack.hooks.kinds import KINDS, Found, Kind, kinds_of
 from modpack.hooks.naming import Names
 from modpack.hooks.native import travels_natively
+from modpack.hooks.numbering import HookNumbers
 from modpack.hooks.parametrized import parametrizations_of
 from modpack.hooks.state import describe_hook
 
@@ -66,6 +67,7 @@ class HookCollector:
         native: target, kind and hook of what travels with its module.
         references_stay: whether functions that can be imported stay in the modules' state, for
             readers that know nothing of specs.
+        numbers: gives hooks their numbers in a package; None to keep the ids of this process.
         left_out: the specs that were not wanted.
         on_graphs: groups with tensors that die with their graph.
     """
@@ -76,6 +78,7 @@ class HookCollector:
     left_out: list[HookSpec] = field(default_factory=list)
     on_graphs: list[Group] = field(default_factory=list)
     references_stay: bool = True
+    numbers: HookNumbers | None = None
     _told: int = 0
     _orders: list[tuple[Any, str, list[int]]] = field(default_factory=list)
     _parametrized: list[torch.nn.Module] = field(default_factory=list)
@@ -98,10 +101,12 @@ class HookCollector:
         for kind in kinds_of("module"):
             table, *flags = kind.tables
             if isinstance(state.get(table), dict) and state[table]:
-                kept = replaced[table] = self._kept(state[table])
+                kept = self._kept(state[table])
+                replaced[table] = self._numbered(kept)
                 for name in flags:
                     here = state.get(name) or {}
-                    replaced[name] = OrderedDict((i, here[i]) for i in kept if i in here)
+                    flagged = OrderedDict((i, here[i]) for i in kept if i in here)
+                    replaced[name] = self._numbered(flagged)
         return {**state, **replaced} if replaced else state
 
     def parametrized(self, module: torch.nn.Module) -> None:
@@ -123,6 +128,10 @@ class HookCollector:
     def handle(self, handle: RemovableHandle) -> None:
         """Note a handle that the pickled objects hold on to."""
         self._handles.append(handle)
+
+    def number(self, identity: Any) -> Any:
+        """What stands in the package for torch's id of a hook."""
+        return identity if self.numbers is None else self.numbers.of(identity)
 
     def note(self, kind: str, target: Any, hook: Any, position: int) -> None:
         """Note a hook that hangs in no table of its target."""
@@ -187,15 +196,15 @@ class HookCollector:
         self.left_out.extend(spec for spec in once if spec.name not in taken)
         payload = {
             "hooks": [
-                (spec.name, c.kind, _settled(c), dict(c.found.flags), c.identities, c.found.hook)
+                (spec.name, c.kind, _settled(c), dict(c.found.flags), self._ids(c), c.found.hook)
                 for spec, c in zip(specs, collected, strict=True)
                 if spec.name in taken
             ],
             "dropped": [(c.kind, c.target) for c in collected if _is_in_a_table(c)],
-            "next_id": RemovableHandle.next_id,
             "orders": orders,
             "handles": list(self._linked_handles()),
         }
+        payload["next_id"] = self.numbers.following if self.numbers else RemovableHandle.next_id
         return [*wanted, *self._parametrizations(names)], payload
 
     def _note(self, target: Any, scope: str) -> None:
@@ -211,7 +220,8 @@ class HookCollector:
                 if travels_natively(found.hook):
                     self.native.append((target, kind.name, found.hook))
                     if len(ranks) > 1:  # the others are registered again, among those that stay
-                        self._orders.append((target, kind.tables[0], list(ranks)))
+                        order = list(map(self.number, ranks))
+                        self._orders.append((target, kind.tables[0], order))
                     continue
                 if is_silent(found.hook) or belongs_to_wrapper(found.hook):
                     continue
@@ -244,6 +254,12 @@ class HookCollector:
             return travels_natively(hook)
 
         return OrderedDict((i, hook) for i, hook in list(table.items()) if stays(hook))
+
+    def _numbered(self, table: OrderedDict[int, Any]) -> OrderedDict[Any, Any]:
+        return OrderedDict((self.number(i), value) for i, value in table.items())
+
+    def _ids(self, collected: Collected) -> tuple[Any, ...]:
+        return tuple(map(self.number, collected.identities))
 
     def _spec(self, collected: Collected, names: Names) -> HookSpec:
         target, aliases = names.of(collected.target)
@@ -280,7 +296,8 @@ class HookCollector:
                 self._handles.append(handle)
             else:
                 extras = [self._tables.get(id(ref())) for ref in handle.extra_dict_ref]
-                yield handle, *owner, handle.id, [extra[1] for extra in extras if extra]
+                number = self.number(handle.id)
+                yield handle, *owner, number, [extra[1] for extra in extras if extra]
 
 
 def _settled(collected: Collected) -> Any:

@@ -36,6 +36,7 @@ from modpack.hooks.resetting import NOTHING, Emptied
 from modpack.hooks.scripted import ScriptedTensors
 from modpack.hooks.state import describe_hook
 from modpack.hooks.whereabouts import place_in_hooks
+from modpack.pickling.tensormarks import without_marks
 
 __all__ = ["HookObserver"]
 
@@ -192,10 +193,10 @@ class HookObserver:
         elif any(map(_is_of_the_users, (tensor._backward_hooks or {}).values())):
             self.on_graphs.append(tensor)
         if not tensor._backward_hooks:
-            return own()
+            return without_marks(own())
         with warnings.catch_warnings():  # torch warns that it loses the hooks; we do not
             warnings.filterwarnings("ignore", message="backward hook", category=UserWarning)
-            return own()
+            return without_marks(own())
 
     def _optimizer(self, optimizer: torch.optim.Optimizer, own: _Own) -> Any:
         self._collector.optimizer(optimizer)
@@ -205,7 +206,7 @@ class HookObserver:
         """A handle travels dead; it is linked to its hook again when that is registered."""
         self._collector.handle(handle)
         nothing: tuple[Any, ...] = tuple(OrderedDict() for _ in handle.extra_dict_ref)
-        return RemovableHandle.__new__, (type(handle),), (None, handle.id, nothing)
+        return RemovableHandle.__new__, (type(handle),), (None, self._collector.number(handle.id), nothing)
 
     def _process_group(self, group: Any, own: _Own) -> Any:
         if group is world_group():

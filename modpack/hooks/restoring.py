@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
+from modpack.core.hookspec import PARAMETRIZATION
 from modpack.errors import ModpackError
 from modpack.hooks.graphbound import handle_of
 from modpack.hooks.kinds import KINDS, Kind, kinds_of
 from modpack.hooks.native import travels_natively
 from modpack.pickling.paths import objects_in
 
-__all__ = ["Fresh", "register_payload", "remove_hooks", "reserve_ids"]
+__all__ = ["Fresh", "kinds_in", "register_payload", "remove_hooks", "reserve_ids"]
 
 
 Fresh = dict[tuple[int, str, int], RemovableHandle]
@@ -65,6 +67,17 @@ def register_payload(
         elif owner is not None:
             _link(handle, owner, table, identity, extras)
     return handles
+
+
+def kinds_in(obj: Any) -> Iterator[tuple[str, str]]:
+    """The kinds of hooks that the modules in an object have, each with the module's class."""
+    for part in _modules_in(obj):
+        name = type(part).__name__
+        for kind in kinds_of("module"):
+            if any(True for _ in kind.find(part)):
+                yield kind.name, name
+        if is_parametrized(part):
+            yield PARAMETRIZATION, name
 
 
 def remove_hooks(obj: Any) -> None:

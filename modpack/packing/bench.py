@@ -19,6 +19,7 @@ from modpack.core.progress import phase
 from modpack.discovery.mockuse.finding import callable_from_outside, find_uses
 from modpack.packing.contents import write_contents
 from modpack.packing.files import with_room
+from modpack.packing.leakguard import LeakGuard
 from modpack.packing.objects import ObjectSaver
 from modpack.packing.records import clashes, interned_records
 from modpack.planning.ownership import InstalledOwnership
@@ -35,6 +36,7 @@ class Bench:
         writer: writes it.
         objects: what was saved so far.
         ownership: knows what is installed here.
+        guard: knows the secrets in what was saved, and finds those in what is planned.
         debug: whether errors show how each module is reached.
     """
 
@@ -44,12 +46,14 @@ class Bench:
         writer: ArchiveWriter,
         objects: ObjectSaver,
         ownership: InstalledOwnership,
+        guard: LeakGuard,
         debug: bool,
     ) -> None:
         self._planner = planner
         self._writer = writer
         self._objects = objects
         self._ownership = ownership
+        self._guard = guard
         self._debug = debug
         self._start: Checkpoint | None = None
 
@@ -63,7 +67,15 @@ class Bench:
         taken = self._writer.names()
         found = clashes(plan, self._planner.walker, taken)
         plan = replace(plan, problems=(*_told_better(plan.problems, self._objects), *found))
-        return with_room(plan, self._planner.walker, taken)
+        return self._guarded(with_room(plan, self._planner.walker, taken))
+
+    def _guarded(self, plan: Plan) -> Plan:
+        """The plan with the secrets that it would give away."""
+        with phase("looking for secrets"):
+            folders = self._planner.holdings.own_folders(plan.decisions)
+            place = self._objects.script_place
+            leaks = self._guard.problems(plan, self._planner.walker, folders, place)
+            return replace(plan, problems=(*plan.problems, *leaks))
 
     def plan(self) -> Plan:
         """What the package will hold by now; what :meth:`write` wrote is forgotten.

@@ -16,6 +16,7 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.hookspec import hook_records, specs_to_json
 from modpack.errors import ModpackWarning
 from modpack.hooks.collect import HookCollector
+from modpack.hooks.numbering import HookNumbers
 from modpack.hooks.observer import HookObserver
 from modpack.hooks.report import (
     HookStatus,
@@ -84,7 +85,10 @@ class HookSaver:
         self._tells_process_wide = options is not None and not options.process_wide
         wanted = selector(self._options.choice)
         self._collector = HookCollector(
-            naming.is_importable, wanted, references_stay=self._options.choice is True
+            naming.is_importable,
+            wanted,
+            references_stay=self._options.choice is True,
+            numbers=HookNumbers(),
         )
         if self._options.process_wide:
             self._collector.process_wide()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from modpack.core.tensors import TensorFacts
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
+from modpack.packing.leakguard import LeakGuard
 from modpack.packing.scriptsaver import ScriptSaver, stored_values
 from modpack.packing.sources import ImporterEnvironments
 from modpack.pickling.definitions import is_of_script
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from modpack.packing.hooked import HookOptions
     from modpack.pickling.context import Reference
     from modpack.pickling.definitions import ScriptSource
+    from modpack.pickling.saving import Pickled
     from modpack.pickling.storages import StorageSaver
 
 __all__ = ["ObjectSaver"]
@@ -49,6 +51,7 @@ class ObjectSaver:
         writer: where pickles and storages go.
         environments: the exporter's importers.
         planner: where the definitions of scripts go.
+        guard: looks for secrets in what is saved.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class ObjectSaver:
         writer: ArchiveWriter,
         environments: ImporterEnvironments,
         planner: Planner,
+        guard: LeakGuard,
     ) -> None:
         self.exporter = exporter
         self.resources: list[tuple[str, str]] = []
@@ -66,6 +70,7 @@ class ObjectSaver:
         self._writer = writer
         self._environments = environments
         self._planner = planner
+        self._guard = guard
         self._scripts = ScriptSaver(planner, self._store_value)
         self._values: dict[str, bytes] = {}
         self._homes: dict[str, tuple[Importer, str]] = {}
@@ -110,6 +115,7 @@ class ObjectSaver:
             observer=hooked.observer,
         )
         self._writer.write(record, pickled.data)
+        self._look_at(record, pickled, (obj, hooked.extras), "obj" if hooks is None else "model")
         self.hook_statuses.extend(hooked.write(self._writer, record, pickled.appended))
         if not is_internal(record):
             root, key_of = hooked.observer.root, self._storages.key_of
@@ -117,6 +123,18 @@ class ObjectSaver:
         self._scripts.provide(follow)
         node = f"<{record}>"
         return [*_named(node, pickled.references), *_imported(node, pickled.loose_sources)]
+
+    def _look_at(
+        self, record: str, pickled: Pickled, parts: tuple[object, object], name: str
+    ) -> None:
+        """Look for secrets in a pickle; they are told at the attribute path of the live object."""
+        from modpack.pickling.textplaces import places_of_texts
+
+        def places(texts: Sequence[bytes]) -> dict[bytes, str]:
+            obj, extras = parts
+            return {**places_of_texts(extras, texts, "extras"), **places_of_texts(obj, texts, name)}
+
+        self._guard.look_at_pickle(record, pickled.data + pickled.appended, places)
 
     def write_values(self) -> None:
         """Write the values that definitions of scripts need while they are imported."""
@@ -228,6 +246,7 @@ class ObjectSaver:
         """Store bytes that torch serialised itself, and return the record's name."""
         record = f".data/modpack/torchscript/{self._attached}.pt"
         self._attached += 1
+        self._guard.look_at_script(record, data)
         self._writer.write(record, data)
         return record
 
@@ -244,6 +263,7 @@ class ObjectSaver:
         if any(reference.module == unless for reference in pickled.references):
             return False
         self._values[record] = pickled.data
+        self._look_at(record, pickled, (value, {}), "value")
         node = f"<{record}>"
         edges = [*_named(node, pickled.references), *_imported(node, pickled.loose_sources)]
         self._planner.add_resource(node, edges, follow=True)

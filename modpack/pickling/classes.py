@@ -16,7 +16,7 @@ import sys
 import types
 from typing import Any
 
-from modpack.pickling.generated import dataclass_parts, make_dataclass_again, reduce_generated
+from modpack.pickling.generated import dataclass_parts, has_generated_doc, make_dataclass_again, reduce_generated
 from modpack.pickling.rows import RefusedError
 from modpack.pickling.surroundings import live_object
 
@@ -64,6 +64,8 @@ def parts_of_class(cls: type, home: types.ModuleType | None) -> tuple[Any, ...]:
     own = dict(vars(cls))
     at_once = {name: own.pop(name) for name in _AT_ONCE if name in own}
     parts, replaced = dataclass_parts(cls)
+    if parts is not None and has_generated_doc(cls):
+        at_once.pop("__doc__", None)
     state = {
         "attributes": {n: v for n, v in own.items() if n not in replaced and not _made(cls, n, v)},
         "dataclass": parts,

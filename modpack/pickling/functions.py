@@ -81,12 +81,23 @@ def parts_of(function: FunctionType, module: object, shared: GlobalNames | None)
         "kwdefaults": function.__kwdefaults__,
         "doc": function.__doc__,
         "annotations": _plain_annotations(function),
-        "attributes": dict(function.__dict__),
+        **_attributes(function),
         "globals": named_globals(function) if module is None else {},
     }
     home = shared if module is None else module
     arguments = ((*fields, text.line), identity, home, cells)
     return make_function, arguments, state, None, None, fill_function
+
+
+def _attributes(function: FunctionType) -> dict[str, Any]:
+    """A function's attributes; of those by which it knows itself by its address, the names."""
+    own = [name for name, value in function.__dict__.items() if _is(value, id(function))]
+    others = {name: value for name, value in function.__dict__.items() if name not in own}
+    return {"attributes": others, "identities": tuple(own)} if own else {"attributes": others}
+
+
+def _is(value: object, number: int) -> bool:
+    return type(value) is int and value == number
 
 
 def make_cell() -> CellType:
@@ -165,6 +176,7 @@ def fill_function(function: FunctionType, state: dict[str, Any]) -> None:
     function.__doc__ = state["doc"]
     function.__annotations__ = state["annotations"]
     function.__dict__.update(state["attributes"])
+    function.__dict__.update(dict.fromkeys(state.get("identities", ()), id(function)))
     for name, value in state["globals"].items():
         function.__globals__.setdefault(name, value)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import inspect
 import sys
 import types
 import typing
@@ -18,6 +19,7 @@ from modpack.pickling.rows import RefusedError
 
 __all__ = [
     "dataclass_parts",
+    "has_generated_doc",
     "make_dataclass_again",
     "make_enum",
     "make_named_tuple",
@@ -231,6 +233,15 @@ def dataclass_parts(cls: type) -> tuple[dict[str, Any] | None, frozenset[str]]:
     return {"options": options, "fields": fields}, frozenset(
         generated | {"__dataclass_params__", "__dataclass_fields__"}
     )
+
+
+def has_generated_doc(cls: type) -> bool:
+    """Whether the text of a dataclass is its signature: nobody wrote one."""
+    try:
+        signature = str(inspect.signature(cls)).replace(" -> None", "")
+    except (TypeError, ValueError):  # dataclasses does the same
+        signature = ""
+    return cls.__doc__ == cls.__name__ + signature
 
 
 def _field_parts(field: Any) -> dict[str, Any]:

@@ -5,16 +5,43 @@ from __future__ import annotations
 import _compat_pickle
 import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from modpack.core.names import require_module_name
 from modpack.errors import ModpackError, UnpicklingError
 from modpack.pickling.functions import GlobalNames
 from modpack.pickling.storages import StorageLoader
 
-__all__ = ["unpickle_object"]
+__all__ = ["NameCheck", "unpickle_object"]
+
+
+class NameCheck(Protocol):
+    """Decides what a pickle may name."""
+
+    def require(self, module: str, name: str) -> None:
+        """Refuse a name before its module is imported.
+
+        Args:
+            module: where it is taken from.
+            name: what is taken, dotted; empty for the module itself.
+
+        Raises:
+            ModpackError: it may not be named.
+        """
+
+    def require_found(self, module: str, name: str, steps: Sequence[object]) -> None:
+        """Refuse what a name has led to.
+
+        Args:
+            module: where it was taken from.
+            name: what was taken, dotted.
+            steps: what was met on the way: the module, the value of each part of the name.
+
+        Raises:
+            ModpackError: it may not be named.
+        """
 
 
 def unpickle_object(
@@ -26,6 +53,7 @@ def unpickle_object(
     package: object,
     appended: bytes = b"",
     on_payload: Callable[[Any], None] | None = None,
+    check: NameCheck | None = None,
 ) -> Any:
     """Load a pickle, with the C unpickler.
 
@@ -37,6 +65,7 @@ def unpickle_object(
         package: what functions that rebuild packaged objects are called with.
         appended: pickles that continue it and refer to its objects.
         on_payload: called with the object in each of those.
+        check: decides what it may name; None for anything.
 
     Raises:
         UnpicklingError: it is damaged, or names something that is not there.
@@ -44,7 +73,7 @@ def unpickle_object(
         Exception: whatever packaged code raises while the object is made.
     """
     stream = io.BytesIO(data + appended)
-    unpickler = _Unpickler(stream, resource, import_module, storages, package)
+    unpickler = _Unpickler(stream, resource, import_module, storages, package, check)
     try:
         loaded = unpickler.load()
         while on_payload is not None and stream.tell() < len(data) + len(appended):
@@ -89,8 +118,10 @@ class _Unpickler(pickle.Unpickler):
         import_module: Callable[[str], ModuleType],
         storages: StorageLoader,
         package: object,
+        check: NameCheck | None,
     ) -> None:
         super().__init__(stream)
+        self._check = check
         self._resource = resource
         self._import_module = import_module
         self._storages = storages
@@ -105,15 +136,19 @@ class _Unpickler(pickle.Unpickler):
             return self._global_names
         if self._old_names:
             module, name = _python3_name(module, name)
-        found = self._imported(module, name)
+        if self._check is not None:
+            self._check.require(module, name)
+        steps: list[Any] = [self._imported(module, name)]
         try:
             for part in name.split("."):
-                found = getattr(found, part)
+                steps.append(getattr(steps[-1], part))
         except AttributeError as failure:
             raise UnpicklingError(
                 self._resource, f"it needs {name!r} from {module}, which has no such name"
             ) from failure
-        return found
+        if self._check is not None:
+            self._check.require_found(module, name, steps)
+        return steps[-1]
 
     def _imported(self, module: str, name: str) -> Any:
         try:
@@ -141,12 +176,17 @@ class _Unpickler(pickle.Unpickler):
             if callable(function) and isinstance(arguments, tuple) and _are_plain(number):
                 return self._rebuild(tuple(number), function, arguments)
         if kind == "module" and len(data) == 1:
-            return self._imported(str(_text(data[0])), "a module")
+            return self._held_module(str(_text(data[0])))
         raise UnpicklingError(
             self._resource,
             f"unknown persistent id {pid!r:.200}; known are 'storage' and 'reduce_package'. "
             "Was the package written by a newer modpack?",
         )
+
+    def _held_module(self, module: str) -> Any:
+        if self._check is not None:
+            self._check.require(module, "")
+        return self._imported(module, "a module")
 
     def _rebuild(
         self, number: tuple[object, ...], function: Callable[..., object], arguments: Any

@@ -18,7 +18,7 @@ from types import (
 )
 from typing import Any
 
-__all__ = ["objects_in", "path_to", "paths_to", "reached_from"]
+__all__ = ["objects_in", "path_to", "paths_to", "reached_from", "with_paths"]
 
 _MOST_OBJECTS = 1_000_000
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
@@ -73,10 +73,14 @@ def paths_to(
     return found
 
 
-def objects_in(root: object) -> Iterator[object]:
+def objects_in(root: object, closed: tuple[type, ...] = ()) -> Iterator[object]:
     """Every object that :func:`path_to` can reach, once, the root first.
 
     Weak proxies are left out: they pretend to be what they refer to, or raise if it is gone.
+
+    Args:
+        root: where to begin.
+        closed: types of objects that are not looked into.
     """
     known: dict[type, tuple[_Steps, ...]] = {}
     seen = {id(root)}
@@ -85,10 +89,26 @@ def objects_in(root: object) -> Iterator[object]:
         obj = queue.popleft()
         if not issubclass(type(obj), weakref.ProxyTypes):
             yield obj
+        if issubclass(type(obj), closed):
+            continue
         for _, child in _children(obj, known):
             if id(child) not in seen and not issubclass(type(child), _LEAVES):
                 seen.add(id(child))
                 queue.append(child)
+
+
+def with_paths(root: object, name: str) -> Iterator[tuple[object, str]]:
+    """Every object that :func:`path_to` can reach, texts too, each with its shortest path."""
+    known: dict[type, tuple[_Steps, ...]] = {}
+    seen = {id(root)}
+    queue = deque([(root, name)])
+    while queue and len(seen) < _MOST_OBJECTS:
+        obj, path = queue.popleft()
+        yield obj, path
+        for step, child in _children(obj, known):
+            if id(child) not in seen:
+                seen.add(id(child))
+                queue.append((child, path + step))
 
 
 def reached_from(root: object, seen: set[int], homes: set[str]) -> None:

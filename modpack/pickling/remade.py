@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from modpack.pickling.torcharchives import portable_program
+
 __all__ = [
     "exported_program",
     "fill_cell",
@@ -297,10 +299,10 @@ def operator_of(*path: str) -> Any:
 
 
 def program_bytes(program: Any) -> bytes:
-    """What :func:`torch.export.save` writes for an exported program."""
+    """What :func:`torch.export.save` writes for an exported program, without folders."""
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
-    return buffer.getvalue()
+    return portable_program(buffer.getvalue())
 
 
 def exported_program(importer: Any, record: str) -> Any:

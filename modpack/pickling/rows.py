@@ -8,7 +8,7 @@ what to do about it.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
@@ -49,6 +49,9 @@ class Surroundings(Protocol):
 
     def keeps(self, obj: object) -> bool:
         """Whether an object will be alive after loading, without a weak reference to it."""
+
+    def ordered(self, members: Collection[Any]) -> list[Any] | None:
+        """Members of a set in the order of every process; None if they are in it already."""
 
     def held_by_module(self, obj: object) -> tuple[ModuleType, str] | None:
         """The module that holds this very object, if it is needed anyway, and the name."""

@@ -151,7 +151,7 @@ class StorageLoader:
         self._restore = _restoring(map_location)
         self._loaded: dict[str, torch.UntypedStorage] = {}
         self._files: dict[str, torch.UntypedStorage | None] = {}
-        self._swap = _foreign_byteorder(source)
+        self._swap = self._has_foreign_order()
 
     def load(self, storage_type: Any, key: Any, location: Any, size: Any) -> Any:
         """What a ``("storage", ...)`` persistent id stands for.
@@ -234,9 +234,20 @@ class StorageLoader:
             raise self._failure(f"{path} cannot be mapped: {failure}") from failure
         return None if self._source.has_changed() else file
 
+    def _has_foreign_order(self) -> bool:
+        if not self._source.has(_BYTEORDER):
+            return False
+        recorded = self._source.read(_BYTEORDER).decode("ascii", "replace").strip()
+        if recorded not in ("little", "big"):
+            raise self._failure(f"its byte order is {recorded!r:.40}, neither little nor big")
+        return recorded != sys.byteorder
+
     def _failure(self, reason: str) -> UnpicklingError:
         return UnpicklingError(self._resource, reason)
 
+
+_BYTEORDER = "byteorder"
+"""The record with the order of bytes in storages; where it is missing, it is the reader's."""
 
 _ALIGNMENT = 16
 """Bytes: the widest element, and what compilers assume of vectors. Others are copied."""
@@ -280,10 +291,3 @@ def _copied(data: bytes) -> torch.UntypedStorage:
     if not data:
         return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).untyped_storage()
-
-
-def _foreign_byteorder(source: StorageSource) -> bool:
-    recorded = (
-        source.read("byteorder").decode("ascii", "replace") if source.has("byteorder") else ""
-    )
-    return recorded.strip() not in ("", sys.byteorder)

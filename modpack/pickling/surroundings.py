@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -11,6 +11,7 @@ from modpack.core.names import root_of
 from modpack.errors import ModpackError
 from modpack.pickling.functions import SCRIPTS
 from modpack.pickling.heldnames import HeldNames
+from modpack.pickling.ordering import Ordering
 from modpack.pickling.paths import reached_from
 
 __all__ = ["Graph", "is_of_platform", "is_where_it_says", "live_object"]
@@ -49,6 +50,7 @@ class Graph:
         self.attach = attach
         self._named = named
         self._held = HeldNames(SCRIPTS)
+        self._ordering = Ordering()
         self._roots: list[object] = []
         self._reached: set[int] = set()
         self._homes: set[str] = set()
@@ -56,6 +58,11 @@ class Graph:
     def add_root(self, root: object) -> None:
         """One more object that is saved, with everything that it holds."""
         self._roots.append(root)
+        self._ordering.add_root(root)
+
+    def ordered(self, members: Collection[Any]) -> list[Any] | None:
+        """Members of a set in the order of every process; None if they are in it already."""
+        return self._ordering.ordered(members)
 
     def keeps(self, obj: object) -> bool:
         """Whether an object will be alive after loading, without a weak reference to it."""
@@ -73,8 +80,13 @@ class Graph:
         found = self._held.find(obj)
         if found:
             self._walk()
-        needed = (m for m in found if m[0].__name__ in self._homes or is_of_platform(m[0].__name__))
-        return next(needed, None)
+        needed = [m for m in found if m[0].__name__ in self._homes or is_of_platform(m[0].__name__)]
+        return min(needed, key=lambda held: self._preference(obj, held[0].__name__), default=None)
+
+    def _preference(self, obj: object, module: str) -> tuple[bool, bool, int, str]:
+        """Which module to name, whatever else was imported, and in which order."""
+        is_home = module == type(obj).__module__
+        return not is_home, module not in self._homes, module.count("."), module
 
     def named(self, obj: object) -> Any:
         """The reduction of an object that is found under its own name; None if it is not."""

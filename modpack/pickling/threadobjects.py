@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import queue
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -43,7 +44,12 @@ def _executor(pool: Any, around: Surroundings) -> Any:
         state = "has been shut down" if pool._shutdown else "has work that waits"
         raise RefusedError(f"a pool of threads that {state} cannot be saved. Remedy: {LEAVE_OUT}")
     name = pool._thread_name_prefix
+    name = "" if _COUNTED.fullmatch(name) else name  # it gets one of its own again
     return remade.fresh_executor, (pool._max_workers, name, pool._initializer, pool._initargs)
+
+
+_COUNTED = re.compile(r"ThreadPoolExecutor-\d+")
+"""How a pool is called that nobody named: by the number of such pools in the process."""
 
 
 def _simple_queue(waiting: Any, around: Surroundings) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from modpack.pickling import remade
+from modpack.pickling.madepaths import portable_path
 from modpack.pickling.rows import BY_NAME, Packaged, Row, Substitute, Surroundings
 from modpack.pickling.torchscript import load_script_module, script_bytes
 
@@ -35,6 +36,20 @@ def _operators(namespace: Any, around: Surroundings) -> Any:
 
 def _script_function(function: Any, around: Surroundings) -> Any:
     return Packaged(load_script_module, (around.attach(script_bytes(function)),))
+
+
+def _graph(graph: Any, around: Surroundings) -> Any:
+    function, arguments, state, *rest = graph.__reduce_ex__(2)
+    made = state.get("_co_fields") if isinstance(state, dict) else None
+    if isinstance(made, dict) and isinstance(made.get("co_filename"), str):
+        place = portable_path(made["co_filename"])
+        state = {**state, "_co_fields": {**made, "co_filename": place}}
+    return function, arguments, state, *rest
+
+
+def _compiling(box: Any, around: Surroundings) -> Any:
+    """What torch.compile notes down while it compiles."""
+    return type(box), ()
 
 
 def _program(program: Any, around: Surroundings) -> Any:
@@ -101,10 +116,18 @@ TORCH: tuple[Row, ...] = (
         _program,
     ),
     Substitute(
+        "`torch.fx.Graph` without a module",
+        ("torch.fx.graph.Graph",),
+        "its nodes; where it was traced, by the path of the module",
+        "the same",
+        _graph,
+    ),
+    Substitute(
         "modules and functions of `torch.compile`",
         (),
         "what they are made of; nothing that was compiled",
         "the same, compiled again when called",
     ),
+    Substitute("", ("torch._dynamo.convert_frame.ConvertFrameBox",), "", "", _compiling),
 )
 """Rows for torch; those without a title belong to the row above them."""

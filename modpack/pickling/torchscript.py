@@ -11,14 +11,16 @@ from typing import Any
 
 import torch
 
+from modpack.pickling.torcharchives import portable_script
+
 __all__ = ["load_script_module", "script_bytes"]
 
 
 def script_bytes(module: torch.jit.ScriptModule) -> bytes:
-    """What torch.jit.save writes for a module."""
+    """What torch.jit.save writes for a module, the same in every process."""
     buffer = io.BytesIO()
     torch.jit.save(module, buffer)
-    return buffer.getvalue()
+    return portable_script(buffer.getvalue())
 
 
 def load_script_module(importer: Any, record: str) -> torch.jit.ScriptModule:

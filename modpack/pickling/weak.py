@@ -68,7 +68,8 @@ def _kept_values(mapping: Any, around: Surroundings) -> list[tuple[Any, Any]]:
 
 
 def _kept_members(members: Any, around: Surroundings) -> list[Any]:
-    return [member for member in list(members) if around.keeps(member)]
+    kept = [member for member in list(members) if around.keeps(member)]
+    return around.ordered(kept) or kept
 
 
 def _id_dictionary(container: Any, around: Surroundings) -> Any:

@@ -65,6 +65,11 @@ class HoldingsPlanner:
         homes = self._homes.of(interned(decisions)).values()
         return sorted({home.package.tree for home in homes if home.package is not None})
 
+    def own_folders(self, decisions: Mapping[str, Decision]) -> set[Path]:
+        """The folders of the user's own code that is interned."""
+        homes = self._homes.of(interned(decisions)).values()
+        return {home.folder for home in homes if not home.is_installed and home.package is None}
+
     def add_file(self, decisions: Mapping[str, Decision], record: str, why: str) -> bool:
         """Take the file, or the files of the folder, that packaged code looked for.
 

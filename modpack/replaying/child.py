@@ -13,6 +13,7 @@ from typing import Any
 
 from modpack.core.planjson import Json
 from modpack.core.trialrecord import touch_to_json
+from modpack.core.trustjson import policy_from_json
 from modpack.core.usage import MockTouch, TouchKind
 from modpack.replaying.hiding import Guard
 from modpack.replaying.telling import place_of, trace_of, what_failed
@@ -28,7 +29,7 @@ def main(job: dict[str, Any], handle: int) -> None:
         job: ``package``: the file; ``namespace``; ``cases``: which objects to run on which
             examples; ``hidden``: what must not be found; ``eagerness``: what to ask the parent
             for (:class:`.Eagerness`); ``operators``: to declare first; ``tree``: the folder for
-            the package's code; ``path``: ``sys.path``.
+            the package's code; ``path``: ``sys.path``; ``policy``: what the package may ask for.
         handle: of the connection with the parent.
     """
     faulthandler.enable()
@@ -91,7 +92,9 @@ class _Performance:
         _declare(self._job["operators"])
         namespace = self._job["namespace"]
         tree = Path(self._job["tree"])
-        self._importer = GrowingImporter(self._job["package"], namespace, tree)
+        given = self._job.get("policy")
+        policy = None if given is None else policy_from_json(given)
+        self._importer = GrowingImporter(self._job["package"], namespace, tree, policy)
         self._ask_if_wanted()
         for case in self._job["cases"]:
             yield self._differences(case)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from modpack.archive.layout import is_internal
 from modpack.core.environment import RecordedEnvironment
+from modpack.core.trust import TrustPolicy
 from modpack.hermetic.finder import PackageFinder
 from modpack.hermetic.index import Entry, EntryKind, ModuleIndex
 from modpack.hermetic.namespace import Namespace
@@ -25,12 +26,15 @@ class GrowingImporter(PackageImporter):
         namespace: in which namespace it is loaded.
         tree: the folder that its code goes to, of this trial alone. What the round before left
             there is used again, bytecode included: most of it is the same.
+        policy: what it may ask for; None for anything.
     """
 
-    def __init__(self, file: str, namespace: str, tree: Path) -> None:
+    def __init__(
+        self, file: str, namespace: str, tree: Path, policy: TrustPolicy | None = None
+    ) -> None:
         self._folder = tree
         self._taken: set[str] = set()
-        super().__init__(file, namespace=namespace)
+        super().__init__(file, namespace=namespace, policy=policy)
 
     def _check_environment(
         self, recorded: RecordedEnvironment, digest: str, strict: bool
@@ -91,7 +95,8 @@ class GrowingImporter(PackageImporter):
         listed = [name for name in self._archive.names() if not is_internal(name)]
         known: dict[str, str | None] = {**self._index.externs, **dict.fromkeys(externs)}
         hides = self._index.hides_distributions
-        index = ModuleIndex.build([*listed, *sorted(self._taken)], known, hides)
+        records = [*listed, *sorted(self._taken)]
+        index = ModuleIndex.build(records, known, hides, policy=self._index.policy)
         # A local import of what was not known when it was compiled asks for it by this name.
         entries = {name: Entry(name, EntryKind.EXTERN) for name in externs}
         self._index = replace(index, entries={**entries, **index.entries})

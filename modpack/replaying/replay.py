@@ -16,9 +16,13 @@ from modpack.core.arguments import require_type
 from modpack.core.planjson import Json
 from modpack.core.progress import phase
 from modpack.core.trialrecord import TrialRecord
+from modpack.core.trust import TrustPolicy
+from modpack.core.trustjson import policy_to_json
 from modpack.errors import ModpackError
 from modpack.report.recorded import environment_of, read_trial
+from modpack.unpacking.checking import level_of, require_contents
 from modpack.unpacking.environment import check_environment, compare_environment
+from modpack.unpacking.trusting import require_policy, require_trust
 
 __all__ = ["Replay", "replay"]
 
@@ -49,7 +53,12 @@ class Replay:
 
 
 def replay(
-    path: str | os.PathLike[str], *, limit_seconds: float = _LIMIT_SECONDS, strict: bool = False
+    path: str | os.PathLike[str],
+    *,
+    limit_seconds: float = _LIMIT_SECONDS,
+    strict: bool = False,
+    policy: TrustPolicy | None = None,
+    verify: str = "code",
 ) -> Replay:
     """Repeat here the trial that is stored in a package, in a clean interpreter.
 
@@ -62,6 +71,9 @@ def replay(
         limit_seconds: when to give up.
         strict: whether to refuse a package that was made with other versions than those that are
             here; see :class:`PackageImporter`. If not, a warning tells what differs.
+        policy: what the package may ask for; see :class:`TrustPolicy`. None allows everything.
+        verify: ``"code"`` compares everything but tensors with its digests first, ``"all"`` the
+            tensors too; see :class:`PackageImporter`.
 
     Returns:
         What came of it. That it did not pass is no exception.
@@ -70,6 +82,7 @@ def replay(
         TypeError: it is no path.
         ArchiveError: it is no package, or a damaged one.
         EnvironmentMismatchError: ``strict``, and something differs; no code has run.
+        TrustError, SignatureError: the policy does not allow what it asks for; no code has run.
         ModpackError: no trial is stored in it.
     """
     from modpack.trial.explaining import explained
@@ -77,7 +90,8 @@ def replay(
     from modpack.trial.process import perform
 
     require_type(strict, bool, "strict", "a bool")
-    recorded = _recorded(path, strict)
+    require_policy(policy)
+    recorded = _recorded(path, strict, policy, level_of(verify, policy))
     hidden = Hidden(recorded.hidden, recorded.hidden_distributions)
     job: dict[str, Json] = {
         "package": str(Path(path).absolute()),
@@ -87,6 +101,7 @@ def replay(
         "path": [str(Path(entry or Path.cwd()).absolute()) for entry in sys.path],
         "eagerness": 0,
         "operators": list(recorded.operators),
+        "policy": None if policy is None else policy_to_json(policy),
     }
     with phase("trial run"):
         verdict = perform(job, _no_answer, limit_seconds)
@@ -104,7 +119,9 @@ def replay(
     return Replay(file, False, recorded, why.reason, why.details, why.log, verdict.seconds)
 
 
-def _recorded(path: str | os.PathLike[str], strict: bool) -> TrialRecord:
+def _recorded(
+    path: str | os.PathLike[str], strict: bool, policy: TrustPolicy | None, level: str
+) -> TrialRecord:
     """The stored trial of a package that was made with what is here, more or less."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"path must be a path, not {type(path).__name__}")
@@ -116,6 +133,9 @@ def _recorded(path: str | os.PathLike[str], strict: bool) -> TrialRecord:
                 f"{archive.source} holds no trial that could be repeated. Remedy: give "
                 "example_inputs when saving"
             )
+        require_contents(archive, level)
+        if policy is not None:
+            require_trust(archive, policy, path)
         _check_environment(archive, manifest, strict)
         return recorded
 

@@ -14,7 +14,8 @@ from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.archive.manifest import Manifest, package_digest, read_manifest, verify_records
+from modpack.archive.comparing import verify_records
+from modpack.archive.manifest import Manifest, package_digest, read_manifest
 from modpack.archive.reader import open_archive, refuse_state_files
 from modpack.archive.specs import read_specs
 from modpack.core.actions import Action, Owner

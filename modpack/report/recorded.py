@@ -6,13 +6,13 @@ stated type or an :class:`~modpack.errors.ArchiveError`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
+from modpack.archive.documents import read_json
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.environmentjson import environment_from_json
 from modpack.core.jsonvalues import as_list, as_mapping, as_optional_text, as_text
@@ -147,7 +147,7 @@ def checking(archive: Archive, record: str) -> Iterator[None]:
 
 def read_document(archive: Archive, record: str, verify: RecordVerifier | None) -> dict[str, Json]:
     """A record that holds a JSON object; call it in :func:`checking`."""
-    return as_mapping(json.loads(archive.read(record, verify=verify)), "the record")
+    return as_mapping(read_json(archive, record, verify), "the record")
 
 
 def _check_types(plan: Plan) -> None:

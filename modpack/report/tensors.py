@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
@@ -10,6 +11,8 @@ from modpack.core.tensors import ITEM_BYTES, TENSORS_VERSION, TensorFacts, tenso
 from modpack.report.recorded import checking, read_document, refuse_newer
 
 __all__ = ["read_tensors"]
+
+_SHOWN: Final = 5
 
 
 def read_tensors(
@@ -37,21 +40,28 @@ def read_tensors(
         document = read_document(archive, layout.TENSORS, verify)
         refuse_newer(archive, layout.TENSORS, document["version"], TENSORS_VERSION)
         tensors = tensors_from_json(document)
-        for tensor in (each for of_one in tensors.values() for each in of_one):
-            _check_storage(archive, tensor)
+        _check_storages(archive, (each for of_one in tensors.values() for each in of_one))
         return tensors
 
 
-def _check_storage(archive: Archive, tensor: TensorFacts) -> None:
+def _check_storages(archive: Archive, tensors: Iterable[TensorFacts]) -> None:
+    problems = list(filter(None, (_storage_problem(archive, tensor) for tensor in tensors)))
+    if problems:
+        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise ValueError("; ".join(problems[:_SHOWN]) + more)
+
+
+def _storage_problem(archive: Archive, tensor: TensorFacts) -> str | None:
+    """Why a tensor cannot lie where it is said to; None if it can."""
     if tensor.storage is None:
-        return
+        return None
     record = layout.storage_name(tensor.storage)
     if not layout.is_storage(record) or not archive.has(record):
-        reason = f"{tensor.name!r} is in the storage {tensor.storage!r}, which is not there"
-        raise ValueError(reason)
+        return f"{tensor.name!r:.200} is in the storage {tensor.storage!r:.80}, which is not there"
     needed = (tensor.offset + tensor.span) * ITEM_BYTES.get(tensor.dtype, 1)
     if tensor.count and needed > archive.size(record):
-        raise ValueError(
-            f"{tensor.name!r} needs {needed} bytes of the storage {tensor.storage!r}, which has "
-            f"{archive.size(record)}"
+        return (
+            f"{tensor.name!r:.200} needs {needed} bytes of the storage {tensor.storage!r}, which "
+            f"has {archive.size(record)}"
         )
+    return None

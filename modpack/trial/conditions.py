@@ -16,7 +16,13 @@ import torch
 
 from modpack.core.planjson import Json
 
-__all__ = ["applied", "conditions_now", "preserved_random_states", "restored_random_states"]
+__all__ = [
+    "applied",
+    "conditions_now",
+    "preserved_random_states",
+    "restored_random_states",
+    "without_unused",
+]
 
 
 def conditions_now() -> dict[str, Json]:
@@ -34,6 +40,16 @@ def conditions_now() -> dict[str, Json]:
         "threads": torch.get_num_threads(),
         "random": _random_states(),
     }
+
+
+def without_unused(conditions: dict[str, Json]) -> dict[str, Json]:
+    """Conditions without the states of generators that have drawn no number since.
+
+    Those tell of the process, and nothing that the computation depends on.
+    """
+    before, now = cast(dict[str, Json], conditions["random"]), _random_states()
+    used: dict[str, Json] = {n: state for n, state in before.items() if now.get(n) != state}
+    return {**conditions, "random": used}
 
 
 @contextmanager
@@ -101,9 +117,11 @@ def _random_states() -> dict[str, Json]:
 
 
 def _set_random_states(states: dict[str, Any]) -> None:
-    torch.set_rng_state(_decoded(states["torch"]))
-    version, internal, following = states["python"]
-    random.setstate((version, tuple(internal), following))
+    if "torch" in states:
+        torch.set_rng_state(_decoded(states["torch"]))
+    if "python" in states:
+        version, internal, following = states["python"]
+        random.setstate((version, tuple(internal), following))
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(list(map(_decoded, states["cuda"])))
     numpy = sys.modules.get("numpy")

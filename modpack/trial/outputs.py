@@ -5,47 +5,16 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from modpack.archive.layout import storage_name
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.planjson import Json
+from modpack.core.trialrecord import CaseRecords
 from modpack.trial.leaves import Leaf
 
 __all__ = ["CaseRecords", "read_leaves", "write_leaves"]
-
-
-@dataclass(frozen=True)
-class CaseRecords:
-    """The records of one example of one saved object.
-
-    Attributes:
-        number: of the example in the package, from 0.
-    """
-
-    number: int
-
-    @property
-    def inputs(self) -> str:
-        """The pickle of the arguments."""
-        return f".data/modpack/trial/{self.number}/inputs.pkl"
-
-    @property
-    def conditions(self) -> str:
-        """The random states and modes of the recorded run."""
-        return f".data/modpack/trial/{self.number}/conditions.json"
-
-    @property
-    def output(self) -> str:
-        """The leaves of the recorded output."""
-        return f".data/modpack/trial/{self.number}/output.json"
-
-    def tensor(self, index: int) -> str:
-        """The bytes of one tensor of the output."""
-        return storage_name(f"trial-{self.number}-{index}")
 
 
 def write_leaves(writer: ArchiveWriter, records: CaseRecords, leaves: Sequence[Leaf]) -> None:

@@ -21,6 +21,7 @@ from modpack.trial.conditions import (
     conditions_now,
     preserved_random_states,
     restored_random_states,
+    without_unused,
 )
 from modpack.trial.examples import Example
 from modpack.trial.leaves import Leaf, leaves_of
@@ -111,6 +112,7 @@ def record_case(
         output = _called(model, example, resource)
         seconds = time.perf_counter() - started
         leaves = leaves_of(output)
+        conditions = without_unused(conditions)
     return Case(
         resource,
         records,

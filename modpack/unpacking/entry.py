@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 from modpack.archive.base import Archive
+from modpack.archive.documents import read_json
 from modpack.archive.layout import ENTRY as _ENTRY
+from modpack.core.jsonvalues import as_list, as_mapping, as_text
+from modpack.core.planjson import Json
 from modpack.errors import ArchiveError, ModpackError
 from modpack.hermetic.namespace import NAMESPACES
 
@@ -41,11 +42,12 @@ def find_namespace(archive: Archive) -> str:
     if not archive.has(_ENTRY):
         return "private"
     try:
-        namespace = json.loads(archive.read(_ENTRY)).get("namespace", "private")
-    except (ValueError, AttributeError) as failure:
+        document = as_mapping(read_json(archive, _ENTRY), "the record")
+    except (ValueError, TypeError) as failure:
         raise ArchiveError(
             archive.source, f"is not as it should be ({failure})", _ENTRY
         ) from failure
+    namespace = document.get("namespace", "private")
     if namespace not in NAMESPACES:
         raise ArchiveError(archive.source, f"names no namespace with {namespace!r}", _ENTRY)
     return str(namespace)
@@ -53,14 +55,18 @@ def find_namespace(archive: Archive) -> str:
 
 def _recorded(archive: Archive) -> tuple[tuple[str, str] | None, list[tuple[str, str]]]:
     try:
-        record = json.loads(archive.read(_ENTRY))
-        main = record["main"]
-        saved = [(str(package), str(resource)) for package, resource in record["pickles"]]
-        return (str(main[0]), str(main[1])) if main else None, saved
-    except (ValueError, KeyError, TypeError, IndexError) as failure:
+        record = as_mapping(read_json(archive, _ENTRY), "the record")
+        main = _pair(record["main"]) if record["main"] is not None else None
+        return main, [_pair(each) for each in as_list(record["pickles"], "pickles")]
+    except (ValueError, KeyError, TypeError) as failure:
         raise ArchiveError(
             archive.source, f"is not as it should be ({failure})", _ENTRY
         ) from failure
+
+
+def _pair(value: Json) -> tuple[str, str]:
+    package, resource = as_list(value, "an object's name")
+    return as_text(package, "a package"), as_text(resource, "a resource")
 
 
 def _guessed(archive: Archive) -> list[tuple[str, str]]:

@@ -14,12 +14,19 @@ from modpack.archive.specs import read_specs
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec, hook_records
 from modpack.errors import ArchiveError
-from modpack.hooks.restoring import Fresh, register_payload, remove_hooks, reserve_ids
+from modpack.hooks.restoring import (
+    Fresh,
+    kinds_in,
+    register_payload,
+    remove_hooks,
+    reserve_ids,
+)
 from modpack.hooks.selection import HookChoice, check_names, selector
 from modpack.pickling.loading import unpickle_object
 from modpack.pickling.storages import StorageLoader
 from modpack.unpacking.operators import require_operators
 from modpack.unpacking.records import ZipReader
+from modpack.unpacking.trusting import ObjectTrust
 
 __all__ = ["Loaded", "load_object"]
 
@@ -48,6 +55,7 @@ def load_object(
     map_location: Any,
     hooks: HookChoice = True,
     restore_global: bool = False,
+    trust: ObjectTrust | None = None,
 ) -> Loaded:
     """Load one pickle of an open package, and register its hooks.
 
@@ -58,6 +66,10 @@ def load_object(
         map_location: where tensors go; see :func:`torch.load`.
         hooks: which hooks to register.
         restore_global: whether process-wide hooks are among them.
+        trust: what it may name, and which hooks it may have; None for anything.
+
+    Raises:
+        TrustError: it names, or has, what is not allowed.
     """
     data = archive.read(record)
     require_operators(archive)
@@ -72,6 +84,8 @@ def load_object(
     def take(payload: dict[str, Any]) -> None:
         result.extras.update(payload.get("extras", {}))
         if "hooks" in payload:
+            if trust is not None:
+                trust.require_hooks((kind, name) for name, kind, *_ in payload["hooks"])
             found.update(name for name, *_ in payload["hooks"])
             names = wanted.__contains__
             handles = register_payload(payload, names, restore_global, fresh)
@@ -86,7 +100,10 @@ def load_object(
         package=_Rebuilding(importer, archive, map_location),
         appended=appended,
         on_payload=take,
+        check=trust if trust is not None and trust.restricts_names else None,
     )
+    if trust is not None and trust.restricts_hooks:
+        trust.require_hooks(kinds_in(result.obj))
     _refuse_disagreement(archive.source, record, specs, found)
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import torch
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.archive.documents import read_json
+from modpack.core.jsonvalues import as_list, as_mapping, as_text
 from modpack.errors import ArchiveError, OperatorNotFoundError
 
 __all__ = ["require_operators"]
@@ -29,8 +29,10 @@ def _recorded(archive: Archive) -> list[str]:
     if not archive.has(layout.TRIAL):
         return []
     try:
-        return list(map(str, json.loads(archive.read(layout.TRIAL)).get("operators", [])))
-    except (ValueError, AttributeError, TypeError) as failure:
+        record = as_mapping(read_json(archive, layout.TRIAL), "the record")
+        listed = as_list(record.get("operators", []), "operators")
+        return [as_text(each, "an operator") for each in listed]
+    except (ValueError, TypeError) as failure:
         reason = f"is not as it should be ({failure})"
         raise ArchiveError(archive.source, reason, layout.TRIAL) from failure
 

@@ -8,18 +8,25 @@ from typing import Any, BinaryIO, Final
 
 import torch
 
+from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.archive.manifest import read_manifest, verify_records
+from modpack.archive.comparing import verify_records
+from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.core.names import resource_record
 from modpack.core.tensors import TensorFacts, TensorKind
+from modpack.core.trust import TrustPolicy
 from modpack.errors import ModpackError
 from modpack.pickling.storages import StorageLoader
 from modpack.report.tensors import read_tensors
+from modpack.unpacking.checking import level_of, require_storages
 from modpack.unpacking.entry import find_entry
+from modpack.unpacking.trusting import require_policy, require_signature
 
 __all__ = ["load_weights"]
 
+_READ: Final = (layout.ENTRY, layout.BYTEORDER)
+"""Records that are read without a look at their digests."""
 _PLAIN_FORMS: Final = frozenset({"", "conjugated", "negated", "subclass"})
 
 
@@ -29,6 +36,8 @@ def load_weights(
     package: str | None = None,
     resource: str | None = None,
     map_location: Any = None,
+    policy: TrustPolicy | None = None,
+    verify: str = "code",
 ) -> dict[str, torch.Tensor]:
     """The state dict of a packaged model, without running anything of the package.
 
@@ -42,6 +51,10 @@ def load_weights(
             :func:`modpack.load` loads.
         resource: see ``package``; both or neither.
         map_location: where tensors go; see :func:`torch.load`.
+        policy: whose signature is demanded, and what is compared with its digests; nothing else of
+            a :class:`TrustPolicy` matters where nothing is run.
+        verify: ``"all"`` compares the tensors with their digests before they are given out,
+            ``"code"`` only what describes them. What the policy says counts if it is more.
 
     Returns:
         For a module its parameters and persistent buffers, by the names that its ``state_dict``
@@ -50,11 +63,14 @@ def load_weights(
     Raises:
         TypeError, ValueError: an argument is none of these.
         ArchiveError: it is no package, or a damaged one.
+        SignatureError: the signature that the policy demands is missing or does not hold.
         ModpackError: the package does not record its tensors, or some of them cannot be had
             without unpickling; they are named.
     """
     if (package is None) != (resource is None):
         raise TypeError("give both package and resource, or neither")
+    require_policy(policy)
+    level = level_of(verify, policy)
     with open_archive(path) as archive:
         manifest = read_manifest(archive)
         tensors = read_tensors(archive, manifest) if manifest is not None else None
@@ -63,20 +79,23 @@ def load_weights(
                 f"{archive.source} does not record its tensors. Remedy: modpack.load, which runs "
                 "the package's code, or export it again"
             )
-        verify_records(archive, manifest, ())
+        verify_records(archive, manifest, filter(archive.has, _READ))
+        if policy is not None:
+            require_signature(archive, policy, path)
         if package is None or resource is None:
             package, resource = find_entry(archive)
         record = resource_record(package, resource)
         if record not in tensors:
             known = ", ".join(tensors) or "none"
             raise ModpackError(f"{archive.source} records no tensors of {record}, but of: {known}")
-        return _loaded(archive, record, tensors[record], map_location)
+        wanted = _weights(tensors[record])
+        require_storages(archive, (each.storage for each in wanted if each.storage), level)
+        return _loaded(archive, record, wanted, map_location)
 
 
 def _loaded(
-    archive: Archive, record: str, tensors: Sequence[TensorFacts], map_location: object
+    archive: Archive, record: str, wanted: Sequence[TensorFacts], map_location: object
 ) -> dict[str, torch.Tensor]:
-    wanted = _weights(tensors)
     _refuse_special(archive, wanted)
     loader = StorageLoader(archive, map_location, record)
     dtypes = _dtypes(archive, wanted)

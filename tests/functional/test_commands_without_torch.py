@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from modpack import PackageExporter
+from modpack.signing.keys import generate, write_pair
 
 HEAVY = {"torch", "numpy"}
 
@@ -26,6 +27,8 @@ def packages(tmp_path_factory) -> dict[str, str]:
             exporter.mock("unheavyspy")
             exporter.save_source_string("unheavy", source)
             exporter.save_model("model", "model.pkl", torch.nn.Linear(width, 2))
+    found["key"] = str(folder / "key")
+    write_pair(generate(), found["key"])
     found["old"] = str(folder / "old.pt")
     with torch.package.PackageExporter(found["old"]) as exporter:
         exporter.save_source_string("unheavy", source.replace("import unheavyspy\n", ""))
@@ -56,6 +59,9 @@ def packages(tmp_path_factory) -> dict[str, str]:
         "sbom {a}",
         "sbom {old} --format xml",
         "report {a} -o {folder}/a.html --force",
+        "keygen {folder}/made --force",
+        "sign {a} --key {key} -o {folder}/signed.modpack",
+        "sign {a} --key {key} --beside --json",
         "report {old} -o {folder}/old.html --force",
     ],
 )

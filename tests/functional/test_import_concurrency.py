@@ -208,5 +208,5 @@ print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         timeout=300,
     )
     assert done.stdout.strip() == str([0] * 8), done.stderr
-    [tree] = (cache / "trees" / "v1").iterdir()
-    assert (tree / "busy" / "net.py").is_file()
+    [tree] = (cache / "trees" / "v2").iterdir()
+    assert (tree / "files" / "busy" / "net.py").is_file()

@@ -20,7 +20,8 @@ import array, collections, contextlib, contextvars, dataclasses, enum, functools
 import random, struct, sys, threading, types, typing, weakref
 from concurrent.futures import ThreadPoolExecutor
 import torch
-from torch import nn
+from torch import fx, nn
+from torch._dynamo.convert_frame import ConvertFrameBox
 from torch.utils.weak import WeakIdKeyDictionary
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class Net(nn.Module):
         self.program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
         self.compiled = torch.compile(spanning, backend="eager")
         self.mapped = torch.vmap(spanning)
+        self.compiling, self.graph = ConvertFrameBox(), fx.symbolic_trace(nn.Tanh()).graph
         self.made = made_here(3)
         self.colour = self.made.colour
 
@@ -152,6 +154,7 @@ def check(net):
     assert net.operators is torch.ops.aten
     x = torch.ones(1, 2)
     assert torch.equal(net.script(x), x + 1) and torch.equal(net.compiled(x), x * 2)
+    assert torch.equal(fx.GraphModule({}, net.graph)(x), torch.tanh(x))
     assert torch.equal(net.mapped(x), x * 2) and net.program.module()(x).shape == (1, 2)
     assert net.colour is net.made.colour is type(net.colour).RED
     assert net.made.doubled().scale == 6 and net.made.doubled().extra == []

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 import torch
 
 import modpack
-from modpack.archive.manifest import find_damage, read_manifest
+from modpack.archive.comparing import find_damage
+from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.errors import ModpackError
 

@@ -23,7 +23,7 @@ from modpack.report.auditing.gates import Gate, Verdict
 from modpack.report.auditing.places import files_of, place_in
 from modpack.report.facts import ModuleFacts
 
-__all__ = ["audit_document"]
+__all__ = ["audit_document", "finding_to_json"]
 
 
 def audit_document(audit: AuditFacts, gates: Iterable[Gate], verdict: Verdict) -> dict[str, Json]:
@@ -41,7 +41,7 @@ def audit_document(audit: AuditFacts, gates: Iterable[Gate], verdict: Verdict) -
         "subject": audit.subject,
         "passed": verdict.passed,
         "gates": [_gate(gate, fired.get(gate, ())) for gate in gates],
-        "findings": [_finding(each) for each in audit.findings],
+        "findings": [finding_to_json(each) for each in audit.findings],
         "problems": [problem_to_json(each) for each in audit.problems],
         "mocks": [_mock(each, files) for each in audit.mocks],
         "modules": [_module(each) for each in audit.modules],
@@ -54,11 +54,12 @@ def audit_document(audit: AuditFacts, gates: Iterable[Gate], verdict: Verdict) -
 
 
 def _gate(gate: Gate, findings: Iterable[Finding]) -> Json:
-    listed: list[Json] = [_finding(each) for each in findings]
+    listed: list[Json] = [finding_to_json(each) for each in findings]
     return {"gate": gate.text, "fired": bool(listed), "findings": listed}
 
 
-def _finding(each: Finding) -> Json:
+def finding_to_json(each: Finding) -> Json:
+    """A finding, as every document tells it."""
     return {
         "code": each.code,
         "severity": each.severity.value,

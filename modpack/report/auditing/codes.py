@@ -15,6 +15,7 @@ LICENCE: Final = "licence"
 """What gates find that name licences; an audit without one never finds it."""
 
 _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+_DO_NOT: Final = "Do not load the package"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,86 @@ _ROWS = (
         "has that module nor lists it as extern.",
         "Export again with a rule that interns, externs, or mocks the module.",
         worse_than="import-unresolved",
+    ),
+    FindingCode(
+        "pickle-unknown-global",
+        _ERROR,
+        "A pickle names something that is neither known to be harmless, nor the package's own, nor "
+        "declared extern.",
+        f"{_DO_NOT}, or allow the name in pickle_globals of a policy.",
+    ),
+    FindingCode(
+        "pickle-call",
+        _ERROR,
+        "A pickle calls something that objects may hold, with arguments of the pickle's choice.",
+        f"{_DO_NOT}, or allow the name in pickle_globals of a policy.",
+    ),
+    FindingCode(
+        "pickle-extern-call",
+        _ERROR,
+        "A pickle calls something of an extern library, of which the package tells nothing.",
+        "Intern the library, or allow the name in pickle_globals of a policy.",
+    ),
+    FindingCode(
+        "pickle-calls-unknown",
+        _ERROR,
+        "A pickle calls something that another call has made, so that nobody can tell what it is.",
+        f"{_DO_NOT}.",
+    ),
+    FindingCode(
+        "pickle-unresolved",
+        _ERROR,
+        "A pickle takes something by a name that is made while it is loaded.",
+        f"{_DO_NOT}.",
+    ),
+    FindingCode(
+        "pickle-reaches-inside",
+        _ERROR,
+        "A pickle takes a special attribute (__globals__ ...) that leads to everything else.",
+        f"{_DO_NOT}.",
+    ),
+    FindingCode(
+        "pickle-changes-global",
+        _ERROR,
+        "A pickle changes a class, function or module that it only names.",
+        f"{_DO_NOT}.",
+    ),
+    FindingCode(
+        "pickle-extension",
+        _ERROR,
+        "A pickle names something by a number of the extension registry of the process.",
+        f"{_DO_NOT}.",
+    ),
+    FindingCode(
+        "pickle-buffer",
+        _ERROR,
+        "A pickle takes data that is not in it.",
+        f"{_DO_NOT}.",
+    ),
+    FindingCode(
+        "pickle-trailing",
+        _ERROR,
+        "Something follows where a pickle ends.",
+        f"{_DO_NOT}.",
+    ),
+    FindingCode(
+        "pickle-nested",
+        _ERROR,
+        "Bytes in a pickle are a pickle themselves, which code of the package may load in its own "
+        "way.",
+        "Do not load the package, unless you know what loads these bytes.",
+    ),
+    FindingCode(
+        "pickle-malformed",
+        _ERROR,
+        "A pickle is none, is cut off, or cannot be followed.",
+        f"{_DO_NOT}.",
+    ),
+    FindingCode(
+        "nested-archive",
+        _ERROR,
+        "An archive in a record (a ScriptModule, an exported program) cannot be read.",
+        f"{_DO_NOT}.",
     ),
     FindingCode(
         "mock-reachable",
@@ -137,6 +218,48 @@ _ROWS = (
         _WARNING,
         "A saved object's pickle cannot be followed to its end: what else it names is unknown.",
         "Make the package again, or do not load it.",
+    ),
+    FindingCode(
+        "import-effect-process",
+        _WARNING,
+        "Packaged code starts another program when it is imported.",
+        "Look at the place, and make sure that it is meant.",
+    ),
+    FindingCode(
+        "import-effect-network",
+        _WARNING,
+        "Packaged code asks for, or offers, something over a network when it is imported.",
+        "Look at the place, and make sure that it is meant.",
+    ),
+    FindingCode(
+        "import-effect-native",
+        _WARNING,
+        "Packaged code loads machine code by hand when it is imported.",
+        "Look at the place, and make sure that it is meant.",
+    ),
+    FindingCode(
+        "code-process",
+        _WARNING,
+        "A function in a pickle starts another program when it is called.",
+        "Look at the place, and make sure that it is meant.",
+    ),
+    FindingCode(
+        "code-network",
+        _WARNING,
+        "A function in a pickle asks for, or offers, something over a network when it is called.",
+        "Look at the place, and make sure that it is meant.",
+    ),
+    FindingCode(
+        "code-native",
+        _WARNING,
+        "A function in a pickle loads machine code by hand when it is called.",
+        "Look at the place, and make sure that it is meant.",
+    ),
+    FindingCode(
+        "script-file-access",
+        _WARNING,
+        "A ScriptModule calls an operator that writes or maps files.",
+        "Look at the place, and make sure that it is meant.",
     ),
     FindingCode(
         "mock-import-time",
@@ -220,6 +343,41 @@ _ROWS = (
         "torch.package wrote the package: no rules, versions, licences or trials are recorded, "
         "and the audit goes by what the package contains.",
         "Export again with modpack.",
+    ),
+    FindingCode(
+        "pickle-extern-name",
+        _NOTE,
+        "A pickle names things of an extern library: its objects are instances of the library's "
+        "classes, or hold its functions.",
+    ),
+    FindingCode(
+        "pickle-undeclared",
+        _NOTE,
+        "A record is a pickle, and no saved object that the package tells of.",
+    ),
+    FindingCode(
+        "import-effect-eval",
+        _NOTE,
+        "Packaged code runs a text as code, or loads serialised objects when it is imported.",
+        "Look at the place, if you do not know the code.",
+    ),
+    FindingCode(
+        "import-effect-write",
+        _NOTE,
+        "Packaged code writes, moves or removes files when it is imported.",
+        "Look at the place, if you do not know the code.",
+    ),
+    FindingCode(
+        "code-eval",
+        _NOTE,
+        "A function in a pickle runs a text as code or loads serialised objects when it is called.",
+        "Look at the place, if you do not know the code.",
+    ),
+    FindingCode(
+        "code-write",
+        _NOTE,
+        "A function in a pickle writes, moves or removes files when it is called.",
+        "Look at the place, if you do not know the code.",
     ),
     FindingCode(
         LICENCE,

@@ -262,10 +262,10 @@ def _explained(found: PackageDifferences) -> Iterator[str]:
 
 
 def _timing(found: PackageDifferences) -> Iterator[float]:
-    """How long the trials took, if both were tried: that differs, and is not worth telling."""
+    """How long the trials took, if older versions told it: not worth telling."""
     trials = found.before.trial, found.after.trial
     if trials[0] is not None and trials[1] is not None:
-        yield from (trials[0].seconds, trials[1].seconds)
+        yield from filter(None, (trials[0].seconds, trials[1].seconds))
 
 
 def _change_of(record: str, old: Side, new: Side) -> Change | None:

@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest
+from modpack.core.hookspec import hook_records
+from modpack.core.names import resource_record
 from modpack.core.trust import TrustPolicy
-from modpack.report.auditing.facts import Finding
+from modpack.discovery.pickledvalues import PickledStorage
+from modpack.discovery.pickles import PickleReader, PickleScan
+from modpack.errors import ArchiveError
+from modpack.report.auditing.facts import Finding, Severity
+from modpack.report.auditing.findings import finding
+from modpack.report.recorded import read_objects
+from modpack.report.scanning.compiled import is_archive, judge_archive, judge_script_code
+from modpack.report.scanning.judging import Judge
+from modpack.report.scanning.pickled import Pickle, judge_pickle, looks_pickled
+from modpack.report.scanning.sources import source_effects
 
-__all__ = ["scan_package"]
+__all__ = ["PackageScan", "read_package", "scan_package"]
+
+_PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".pck", ".dill", ".joblib")
+_SCRIPTS: Final = layout.MODPACK_PREFIX + "torchscript/"
+_ANCESTORS_SCRIPTS: Final = ".data/ts_code/"
+_HOOKS: Final = layout.MODPACK_PREFIX + "hooks/"
+_TRIALS: Final = layout.MODPACK_PREFIX + "trial/"
+"""Examples: verifying holds them against the record of the trial."""
+_SEVERITIES: Final = list(Severity)
+
+
+@dataclass(frozen=True)
+class PackageScan:
+    """What reading pickles and sources tells.
+
+    Attributes:
+        findings: what is wrong, errors first.
+        records: how many pickles and sources were read.
+        storages: the storages that pickles refer to, by record.
+    """
+
+    findings: tuple[Finding, ...]
+    records: int
+    storages: Mapping[str, tuple[PickledStorage, ...]]
 
 
 def scan_package(
@@ -15,9 +54,140 @@ def scan_package(
 ) -> tuple[Finding, ...]:
     """Everything in a package that reading alone shows to be, or to be possibly, harmful.
 
+    Nothing is unpickled, imported or executed. Every pickle is followed to its end, and must name
+    nothing but what the package itself defines, what the built-in list knows, and what the
+    package declares to take from outside; the sources are read for what they do when imported.
+
     Args:
         archive: an opened package.
         manifest: its manifest; None for a package of torch.package.
         policy: what the loader allows beyond the built-in list of names in pickles.
+
+    Returns:
+        Errors first: for each of them the package should be refused.
+
+    Raises:
+        ArchiveError: a record is damaged.
     """
-    raise NotImplementedError
+    return read_package(archive, manifest, policy).findings
+
+
+def read_package(
+    archive: Archive,
+    manifest: Manifest | None,
+    policy: TrustPolicy | None = None,
+    *,
+    with_sources: bool = True,
+) -> PackageScan:
+    """The same as :func:`scan_package`, with what else the pickles tell.
+
+    Args:
+        archive: an opened package.
+        manifest: its manifest; None for a package of torch.package.
+        policy: what the loader allows beyond the built-in list of names in pickles.
+        with_sources: whether to read the sources as well.
+
+    Raises:
+        ArchiveError: a record is damaged.
+    """
+    scan = _Scan(archive, manifest, policy, with_sources)
+    found = list(scan.findings())
+    found.sort(key=lambda each: _SEVERITIES.index(each.severity))
+    return PackageScan(tuple(found), scan.records, scan.storages)
+
+
+class _Scan:
+    """The scan of one package."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        manifest: Manifest | None,
+        policy: TrustPolicy | None,
+        with_sources: bool,
+    ) -> None:
+        self._archive = archive
+        self._with_sources = with_sources
+        self._judge = Judge(archive, policy)
+        self._declared = _declared(archive, manifest)
+        self._is_foreign = manifest is None
+        self.records = 0
+        self.storages: dict[str, tuple[PickledStorage, ...]] = {}
+        self._hooks = {hook_records(record)[1]: record for record in self._declared}
+
+    def findings(self) -> Iterator[Finding]:
+        for record in self._archive.names():
+            if record in self._declared:
+                yield from self._object(record)
+            elif record in self._hooks and self._archive.has(self._hooks[record]):
+                continue  # it continues the object's pickle
+            elif not layout.is_storage(record):
+                yield from self._other(record)
+
+    def _object(self, record: str) -> Iterator[Finding]:
+        """A saved object, and its hooks, which the same unpickler loads."""
+        if not self._archive.has(record):
+            return
+        reader = PickleReader()
+        yield from self._read(Pickle(record, self._archive.read(record), reader))
+        _, hooks = hook_records(record)
+        if self._archive.has(hooks):
+            data = self._archive.read(hooks)
+            yield from self._read(Pickle(hooks, data, reader, is_several=True))
+
+    def _read(self, pickle: Pickle) -> list[Finding]:
+        scan, found = judge_pickle(pickle, self._judge)
+        self._took(pickle, scan)
+        return found
+
+    def _took(self, pickle: Pickle, scan: PickleScan) -> None:
+        self.records += 1
+        if scan.storages:
+            self.storages[pickle.record] = scan.storages
+
+    def _other(self, record: str) -> Iterator[Finding]:
+        start = _start(self._archive, record)
+        if record.startswith(_ANCESTORS_SCRIPTS):
+            yield from self._script_part(record, start)
+        elif record.endswith(".py"):
+            if self._with_sources:
+                self.records += 1
+                yield from source_effects(record, self._archive.read(record))
+        elif is_archive(start) and record.startswith(_SCRIPTS):
+            yield from judge_archive(record, self._archive.read(record), self._judge)
+        elif record.endswith(_PICKLE_SUFFIXES) or looks_pickled(start):
+            yield from self._undeclared(record)
+
+    def _script_part(self, record: str, start: bytes) -> Iterator[Finding]:
+        """A part of a ScriptModule in a package of torch.package."""
+        if record.endswith(".py"):
+            yield from judge_script_code(record, self._archive.read(record))
+        elif record.endswith(".pkl") or looks_pickled(start):
+            yield from self._read(Pickle(record, self._archive.read(record), is_script=True))
+
+    def _undeclared(self, record: str) -> Iterator[Finding]:
+        """What looks like a pickle, and is no saved object that the package tells of."""
+        several = record.startswith(_HOOKS)
+        pickle = Pickle(record, self._archive.read(record), is_several=several)
+        scan, found = judge_pickle(pickle, self._judge)
+        if not record.endswith(_PICKLE_SUFFIXES) and not scan.names:
+            return  # it only begins like one, or holds nothing but data
+        self._took(pickle, scan)
+        if not self._is_foreign and not record.startswith(_TRIALS):
+            text = f"{record} is a pickle, and no saved object of the package"
+            yield finding("pickle-undeclared", record, text, record)
+        yield from found
+
+
+def _declared(archive: Archive, manifest: Manifest | None) -> tuple[str, ...]:
+    if manifest is None:
+        return ()
+    try:
+        pickles = read_objects(archive, manifest).pickles
+        return tuple(resource_record(package, name) for package, name in pickles)
+    except ValueError as failure:
+        raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure
+
+
+def _start(archive: Archive, record: str) -> bytes:
+    return bytes(next(iter(archive.chunks(record)), b"")[:4])

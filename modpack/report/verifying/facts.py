@@ -47,7 +47,7 @@ class VerifyFacts:
 
     Attributes:
         subject: the package's file.
-        format: ``modpack 1`` or ``torch.package``.
+        format: ``modpack 1`` or ``torch.package``; empty if it could not be told.
         digest: the package's digest; empty if it could not be told.
         size_bytes: bytes of all records.
         checks: what was checked, in order.

@@ -109,7 +109,7 @@ def test_hidden_bytes_are_refused_wherever_they_are(forge, record):
         open_archive(forge(record(b"p/a", b"hello"), before=b"#!/bin/sh\n"))
     with pytest.raises(ArchiveError, match="not end where the next record is"):
         open_archive(forge(record(b"p/a", b"hello"), between=b"x" * 40)).read("a")
-    with pytest.raises(ArchiveError, match="does not end as one"):
+    with pytest.raises(ArchiveError, match="follows its end record"):
         open_archive(forge(record(b"p/a", b"hello"), comment=b"hi"))
 
 

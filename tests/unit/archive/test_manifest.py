@@ -6,13 +6,13 @@ import zipfile
 import pytest
 
 from modpack.archive import layout
+from modpack.archive.comparing import verify_records
 from modpack.archive.manifest import (
     Manifest,
     RecordDigest,
     canonical_json,
     package_digest,
     read_manifest,
-    verify_records,
 )
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter

@@ -18,7 +18,11 @@ UNSAFE = [
     "\x1b[2J",
 ]
 UNSAFE += ["C:/a", "c:a", "pkg/d:x", "a\ud800b"]
-SAFE = ["a", "a.py", ".data/version", "...", "a/..b", "a b", "ünï/模型.txt", "time/12:30"]
+UNSAFE += ["a.", "...", "a /b", "a./b", "nul", "pkg/CON.txt", "com1/a", "LPT9", "a/aux.py"]
+UNSAFE += ["a" * 256, "é" * 128, "b/" + "ü" * 130 + "/c", "/".join("a" * 65)]
+SAFE = ["a", "a.py", ".data/version", "a/..b", "a b", "ünï/模型.txt", "time/12:30", ". a"]
+SAFE += ["common/auxiliary.py", "console", "nulls/con_.py", "com/lpt", "com10/a", "a/prn-x.py"]
+SAFE += ["a" * 255, "é" * 127, "/".join("a" * 64), "/".join(["a" * 60] * 60)]
 
 
 @pytest.mark.parametrize("name", UNSAFE)

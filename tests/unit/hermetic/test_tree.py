@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from modpack.errors import CacheError
-from modpack.hermetic import tree
+from modpack.hermetic import leases, tree, treerecord
 
 RECORDS = {"pkg/__init__.py": b"", "pkg/sub/mod.py": b"x = 1", "words.txt": b"alpha"}
 SIZES = {name: len(content) for name, content in RECORDS.items()}
@@ -45,9 +45,9 @@ def mode_of(path):
 
 def test_a_tree_lies_in_the_chosen_cache_under_its_digest(cache):
     place = unpack()
-    assert place == cache / "trees" / "v1" / "ab12"
+    assert place == cache / "trees" / "v2" / "ab12" / "files"
     assert contents(place) == RECORDS
-    assert [path.name for path in place.parent.iterdir()] == ["ab12"]
+    assert [path.name for path in place.parent.parent.iterdir()] == ["ab12"]
 
 
 def test_new_folders_of_the_cache_are_for_this_user_alone(cache):
@@ -56,8 +56,8 @@ def test_new_folders_of_the_cache_are_for_this_user_alone(cache):
         place = unpack()
     finally:
         os.umask(before)
-    folders = [place, place.parent, cache / "trees", cache, cache.parent]
-    assert [mode_of(folder) for folder in folders] == [0o700] * 5
+    folders = [place, place.parent, cache / "trees" / "v2", cache / "trees", cache, cache.parent]
+    assert [mode_of(folder) for folder in folders] == [0o700] * 6
 
 
 def test_a_tree_that_is_there_is_used_and_not_written_again(cache):
@@ -78,7 +78,88 @@ def test_a_tree_that_lost_files_is_made_again(cache):
     assert contents(place) == RECORDS
     (place / "words.txt").write_bytes(b"")
     assert contents(unpack()) == RECORDS
-    assert [path.name for path in place.parent.iterdir()] == ["ab12"]
+    assert [path.name for path in place.parent.parent.iterdir()] == ["ab12"]
+
+
+def test_a_file_that_was_changed_to_one_of_the_same_size_is_noticed(cache, caplog):
+    place = unpack()
+    (place / "words.txt").write_bytes(b"omega")
+    assert contents(unpack()) == RECORDS
+    [record] = caplog.records
+    assert "were changed since they were unpacked" in record.getMessage()
+
+
+def test_a_changed_file_is_noticed_although_its_times_were_set_back(cache):
+    place = unpack()
+    before = (place / "words.txt").stat()
+    (place / "words.txt").write_bytes(b"omega")
+    os.utime(place / "words.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert contents(unpack()) == RECORDS
+
+
+def test_after_a_new_boot_files_are_compared_and_not_believed(cache, monkeypatch):
+    place = unpack()
+    words, stamps = place / "words.txt", place.parent / "stamps"
+    words.write_bytes(b"\0" * 5)  # what a file system may make of what was not on the disk yet
+    treerecord.put_stamp(place.parent, SIZES)
+    assert contents(unpack())["words.txt"] == b"\0" * 5, "the stamp of this boot is believed"
+    monkeypatch.setattr(treerecord, "boot", lambda: "another")
+    assert contents(unpack()) == RECORDS
+    assert [file.name for file in stamps.iterdir()] == ["another"]
+
+
+def test_a_right_tree_is_not_written_again_after_a_new_boot(cache, monkeypatch):
+    place = unpack()
+    inode = place.stat().st_ino
+    monkeypatch.setattr(treerecord, "boot", lambda: "another")
+    assert unpack() == place
+    assert place.stat().st_ino == inode
+    assert treerecord.has_stamp(place.parent, SIZES)
+
+
+def test_where_no_boot_can_be_told_from_another_files_are_flushed(cache, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(tree, "boot", lambda: "")
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    unpack()
+    assert len(flushed) == len(RECORDS)
+
+
+def test_a_cache_that_cannot_be_written_any_more_is_read(cache, monkeypatch, caplog):
+    place = unpack()
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Read-only file system")
+
+    for name in ("mkdir", "touch", "write_text", "write_bytes"):
+        monkeypatch.setattr(Path, name, refuse)
+    monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr(leases, "_held", {})
+    monkeypatch.setattr(leases, "_locked", refuse)
+    monkeypatch.setattr(treerecord, "boot", lambda: "another")
+    assert unpack() == place
+    assert not caplog.records
+
+
+def test_what_dead_processes_left_half_made_is_swept_and_what_is_in_the_making_stays(cache):
+    unpack()
+    folder = cache / "trees" / "v2"
+    (folder / "cd34.dead.tmp").mkdir()
+    (folder / "ef56.alive.tmp").mkdir()
+    leases.hold(cache, "ef56.alive.tmp")
+    unpack("0789")
+    assert sorted(each.name for each in folder.iterdir()) == ["0789", "ab12", "ef56.alive.tmp"]
+
+
+def test_a_full_disk_leaves_nothing_half_made(cache, monkeypatch, tmp_path):
+    def full(name):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(CacheError, match=r"No space left.*Set MODPACK_CACHE"):
+        tree.unpack("ab12", SIZES, full)
+    assert list((cache / "trees" / "v2").iterdir()) == []
+    assert list(tmp_path.glob("modpack-*")) == []
 
 
 def test_a_failure_while_unpacking_leaves_no_tree(cache, monkeypatch):
@@ -87,7 +168,7 @@ def test_a_failure_while_unpacking_leaves_no_tree(cache, monkeypatch):
 
     with pytest.raises(ValueError, match="damaged"):
         tree.unpack("ab12", SIZES, read)
-    assert list((cache / "trees" / "v1").iterdir()) == []
+    assert list((cache / "trees" / "v2").iterdir()) == []
 
 
 def test_a_cache_that_cannot_be_written_gives_way_to_a_temporary_folder(
@@ -110,12 +191,12 @@ def test_a_cache_that_cannot_be_written_gives_way_to_a_temporary_folder(
 def test_a_tree_that_others_may_have_made_is_not_used(cache, danger, monkeypatch, caplog):
     place = unpack()
     if danger == "others may write":
-        place.chmod(0o770)
+        place.parent.chmod(0o770)
     elif danger == "is no folder":
-        place.rename(place.with_name("aside"))
-        place.symlink_to(place.with_name("aside"))
+        place.parent.rename(place.parent.with_name("aside"))
+        place.parent.symlink_to(place.parent.with_name("aside"))
     else:
-        os.chown(place, 4242, -1) if os.getuid() == 0 else monkeypatch.setattr(
+        os.chown(place.parent, 4242, -1) if os.getuid() == 0 else monkeypatch.setattr(
             os, "getuid", lambda: 4242
         )
     used = unpack()

@@ -1,0 +1,178 @@
+"""Comparing the contents of an archive with its manifest, on as many threads as one likes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from modpack.archive.base import Archive
+from modpack.archive.manifest import OUTSIDE, Manifest, RecordDigest, mismatch
+from modpack.core.progress import Phase, Unit, phase
+from modpack.errors import ArchiveError
+
+__all__ = ["default_workers", "find_damage", "find_unreadable", "verify_records"]
+
+_BATCH_BYTES: Final = 16 << 20
+_BYTES_PER_RECORD: Final = 16 << 10
+"""What opening a record costs, in bytes that are read meanwhile."""
+
+
+def default_workers() -> int:
+    """How many threads read unless somebody says: one for each core that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def verify_records(
+    archive: Archive,
+    manifest: Manifest,
+    names: Iterable[str],
+    workers: int = 1,
+    *,
+    with_crc: bool = True,
+) -> None:
+    """Compares an archive with its manifest.
+
+    That every declared record is there in its size, and nothing else, is always checked; the
+    contents of ``names`` are read and compared as well.
+
+    Args:
+        archive: the archive.
+        manifest: its manifest.
+        names: the records whose contents are compared.
+        workers: threads that do so at the same time.
+        with_crc: whether the zip's crc32 has to be right as well.
+
+    Raises:
+        ArchiveError: the archive differs; the reason lists every difference.
+    """
+    problems = find_damage(archive, manifest, names, workers, with_crc=with_crc)
+    if problems:
+        listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
+        count = f"{len(problems)} record{'s' if len(problems) > 1 else ''}"
+        raise ArchiveError(archive.source, f"{count} not as the manifest says: {listed}")
+
+
+def find_damage(
+    archive: Archive,
+    manifest: Manifest,
+    names: Iterable[str],
+    workers: int = 1,
+    *,
+    with_crc: bool = True,
+) -> dict[str, str]:
+    """What of an archive is not as its manifest says, by record.
+
+    Args:
+        archive: the archive.
+        manifest: its manifest.
+        names: the records whose contents are read and compared.
+        workers: threads that do so at the same time; digests let go of Python's lock.
+        with_crc: whether the zip's crc32 has to be right as well, which other readers check.
+    """
+    present = set(archive.names()) - OUTSIDE
+    problems = {
+        name: reason
+        for name in sorted(present | set(manifest.records))
+        if (reason := _structural_problem(archive, manifest, name, name in present))
+    }
+    todo = [name for name in names if name not in problems and name not in OUTSIDE]
+    sizes = {name: archive.size(name) for name in todo if archive.has(name)}
+    if todo:
+        with phase("checking digests", Unit.BYTES, sum(sizes.values())) as checking:
+
+            def problem(name: str) -> str | None:
+                return _content_problem(archive, manifest, name, with_crc, checking)
+
+            problems.update(_problems(archive, todo, workers, problem))
+    return problems
+
+
+def find_unreadable(archive: Archive, names: Sequence[str], workers: int = 1) -> dict[str, str]:
+    """What of an archive cannot be read, by record: all that can be told without a manifest.
+
+    Reading a record of a zip checks its headers and its crc32.
+
+    Args:
+        archive: the archive.
+        names: the records that are read.
+        workers: threads that do so at the same time.
+    """
+    with phase("reading records", Unit.BYTES, sum(map(archive.size, names))) as reading:
+
+        def problem(name: str) -> str | None:
+            try:
+                for chunk in archive.chunks(name):
+                    reading.advance(len(chunk))
+            except ArchiveError as error:
+                return error.reason
+            return None
+
+        return _problems(archive, names, workers, problem)
+
+
+def _problems(
+    archive: Archive,
+    names: Sequence[str],
+    workers: int,
+    problem_of: Callable[[str], str | None],
+) -> dict[str, str]:
+    """What is wrong with records, by record, looked for on several threads, the largest first."""
+    batches = _batched(archive, names)
+
+    def of_batch(batch: Sequence[str]) -> dict[str, str]:
+        return {name: reason for name in batch if (reason := problem_of(name)) is not None}
+
+    if workers == 1 or len(batches) <= 1:
+        found = list(map(of_batch, batches))
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(workers) as pool:
+            found = list(pool.map(of_batch, batches))
+    reasons = {name: reason for each in found for name, reason in each.items()}
+    return {name: reasons[name] for name in names if name in reasons}
+
+
+def _batched(archive: Archive, names: Sequence[str]) -> list[list[str]]:
+    """Records in portions: handing a small one to a thread costs more than to read it."""
+    sizes = {name: archive.size(name) if archive.has(name) else 0 for name in names}
+    batches: list[list[str]] = []
+    room = 0
+    for name in sorted(names, key=sizes.__getitem__, reverse=True):
+        if room <= 0:
+            batches.append([])
+            room = _BATCH_BYTES
+        batches[-1].append(name)
+        room -= sizes[name] + _BYTES_PER_RECORD
+    return batches
+
+
+def _structural_problem(
+    archive: Archive, manifest: Manifest, name: str, is_present: bool
+) -> str | None:
+    declared = manifest.records.get(name)
+    if not is_present:
+        return "it is missing"
+    if declared is not None and archive.size(name) == declared.size:
+        return None
+    return mismatch(declared, RecordDigest(archive.size(name), ""))
+
+
+def _content_problem(
+    archive: Archive, manifest: Manifest, name: str, with_crc: bool, checking: Phase
+) -> str | None:
+    if not archive.has(name):
+        return "there is no such record"
+    size, sha256 = 0, hashlib.sha256()
+    try:
+        for chunk in archive.chunks(name, with_crc=with_crc):
+            size += len(chunk)
+            checking.advance(len(chunk))
+            sha256.update(chunk)
+    except ArchiveError as error:
+        return error.reason
+    return mismatch(manifest.records.get(name), RecordDigest(size, sha256.hexdigest()))

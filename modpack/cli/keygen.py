@@ -1,0 +1,86 @@
+"""``modpack keygen``: a key to sign packages with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from modpack.cli import _passphrases
+from modpack.cli._console import write
+from modpack.cli._failures import failing_clearly
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modpack.core.planjson import Json
+    from modpack.signing.keys import PrivateKey
+
+__all__ = ["keygen_command"]
+
+
+_HELP = f"""\
+Make a key to sign packages with (Ed25519).
+
+The private key is written to NAME, which nobody but you can read, and the public one to NAME.pub.
+Keep the first, and give the second to whoever shall trust your packages. What is printed names
+the key: the sha256 of the public one.
+
+With --passphrase the private key is encrypted. The passphrase is asked for, or taken from
+{_passphrases.VARIABLE}.
+
+This needs an extra: pip install 'modpack[sign]'
+
+\b
+Examples:
+  modpack keygen release
+  modpack keygen release --passphrase
+  modpack sign model.modpack --key release
+"""
+
+
+@click.command("keygen", help=_HELP, epilog="Exit status: 0 if the key was made, 2 if not.")
+@click.argument("name", metavar="NAME")
+@click.option("--passphrase", is_flag=True, help="Encrypt the private key.")
+@click.option("--force", is_flag=True, help="Overwrite keys that are there: they are lost.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def keygen_command(name: str, passphrase: bool, force: bool, as_json: bool) -> None:
+    """Make a key to sign packages with."""
+    with failing_clearly(as_json):
+        if name.endswith(".pub"):
+            raise click.UsageError(f"{name} would hold the private key: leave .pub out")
+        from modpack.signing.keys import generate, refuse_taken, write_pair
+
+        key = generate()
+        if not force:
+            refuse_taken(name)  # before anybody thinks of a passphrase
+        secret = _passphrases.ask_twice(name) if passphrase else None
+        private, public = write_pair(key, name, passphrase=secret, overwrite=force)
+        if as_json:
+            _show_json(key, private, public, passphrase)
+        else:
+            _show_text(key, private, public)
+
+
+def _show_text(key: PrivateKey, private: Path, public: Path) -> None:
+    from modpack.report.wording import printable
+
+    text = (
+        f"private key: {private} (keep it)\n"
+        f"public key:  {public} (give it to those who shall trust it)\n"
+        f"key id:      {key.key_id}\n"
+    )
+    write(printable(text, keep="\n"))
+
+
+def _show_json(key: PrivateKey, private: Path, public: Path, is_encrypted: bool) -> None:
+    from modpack.report.as_json import SCHEMA, dumps
+
+    document: dict[str, Json] = {
+        "schema": SCHEMA,
+        "key_id": key.key_id,
+        "private_key": str(private),
+        "public_key": str(public),
+        "encrypted": is_encrypted,
+    }
+    write(dumps(document))

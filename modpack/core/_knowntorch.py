@@ -1,0 +1,168 @@
+"""Names of torch and of modpack that pickles may name: data for :mod:`modpack.core.knownnames`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["CALLED", "HELD", "MODULES", "UNKNOWN_MODULES", "is_class", "is_held", "is_plain_class"]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_STORAGES = (
+    "BFloat16 Bool Byte Char ComplexDouble ComplexFloat Double Float Half Int Long QInt32 QInt8"
+    " QUInt2x4 QUInt4x2 QUInt8 Short Typed Untyped"
+)
+_DTYPES = (
+    "bfloat16 bit bits16 bits1x8 bits2x4 bits4x2 bits8 bool cdouble cfloat chalf complex128"
+    " complex32 complex64 double float float16 float32 float4_e2m1fn_x2 float64 float8_e4m3fn"
+    " float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu half int int1 int16 int2 int3"
+    " int32 int4 int5 int6 int64 int7 int8 long qint32 qint8 quint2x4 quint4x2 quint8 short uint1"
+    " uint16 uint2 uint3 uint32 uint4 uint5 uint6 uint64 uint7 uint8"
+)
+_FORMS = (
+    "channels_last channels_last_3d contiguous_format per_channel_affine"
+    " per_channel_affine_float_qparams per_channel_symmetric per_tensor_affine"
+    " per_tensor_symmetric preserve_format"
+    " jagged sparse_bsc sparse_bsr sparse_coo sparse_csc sparse_csr strided"
+)
+
+CALLED: Final[Mapping[str, frozenset[str]]] = {
+    "torch": _names(
+        "ByteTensor Generator Size Tag Tensor device dtype finfo iinfo layout memory_format qscheme"
+    ),
+    "torch._C": _names("Generator Size Tag device dtype finfo iinfo layout memory_format"),
+    "torch._tensor": _names("Tensor _rebuild_from_type_v2"),
+    "torch._utils": _names(
+        "_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy"
+        " _rebuild_meta_tensor_no_storage _rebuild_nested_tensor _rebuild_parameter"
+        " _rebuild_parameter_with_state _rebuild_qtensor _rebuild_sparse_csr_tensor"
+        " _rebuild_sparse_tensor _rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3"
+        " _rebuild_wrapper_subclass"
+    ),
+    "torch.fx.graph_module": _names("reduce_package_graph_module"),
+    "torch.jit._script": _names("unpackage_script_module"),
+    "torch.nn.parameter": _names("Buffer Parameter UninitializedBuffer UninitializedParameter"),
+    "torch.serialization": _names("_get_layout"),
+    "torch.torch_version": _names("TorchVersion"),
+    "torch.utils.weak": _names("WeakIdRef"),
+    "modpack.hooks.ddp": _names("unwrapped"),
+    "modpack.hooks.parametrized": _names("fill_parametrized make_parametrized"),
+    "modpack.hooks.resetting": _names("fresh"),
+    "modpack.pickling.classes": _names("fill_class make_class"),
+    "modpack.pickling.definitions": _names("defined script_module set_in_script"),
+    "modpack.pickling.functions": _names(
+        "GlobalNames fill_function make_cell make_function make_method"
+    ),
+    "modpack.pickling.generated": _names("make_enum make_named_tuple make_typed_dict"),
+    "modpack.pickling.remade": _names(
+        "exported_program fill_cell fill_weak_container forward_ref fresh_barrier fresh_condition"
+        " fresh_context_var fresh_executor fresh_lock fresh_rlock fresh_semaphore"
+        " fresh_simple_queue lru_cached mapping_proxy memory_view named_logger new_type"
+        " operator_of property_of referent_of registered_handler resumed_manager set_state"
+        " standard_stream the_same thread_local type_parameter weak_container weak_method"
+        " weak_proxy weak_reference"
+    ),
+    "modpack.pickling.torchscript": _names("load_script_module"),
+}
+"""By module: what may be called; the scan looks at what such calls are given."""
+
+HELD: Final[Mapping[str, frozenset[str]]] = {
+    "torch": _names(
+        f"{_DTYPES} {_FORMS} ScriptObject _TorchCompileWrapper default_generator"
+        f" {' '.join(f'{name}Storage' for name in _STORAGES.split())}"
+    ),
+    "torch.storage": _names(" ".join(f"{name}Storage" for name in _STORAGES.split())),
+    "torch._C": _names(
+        "DeviceObjType Graph Node ScriptFunction ScriptModule ScriptObject TensorBase Value"
+        " _VariableFunctionsClass _TensorBase"
+    ),
+    "torch._dynamo.backends.debugging": _names("aot_eager eager"),
+    "torch._dynamo.convert_frame": _names(
+        "CatchErrorsWrapper ConvertFrame ConvertFrameAssert ConvertFrameBox"
+    ),
+    "torch._dynamo.eval_frame": _names(
+        "DisableContext OptimizeContext OptimizedModule RunOnlyContext"
+    ),
+    "torch._dynamo.hooks": _names("Hooks"),
+    "torch._dynamo.repro.after_dynamo": _names("WrapBackendDebug"),
+    "torch.ao.quantization.fx._lower_to_native_backend": _names("_save_packed_weight"),
+    "torch.fx._symbolic_trace": _names("Tracer is_fx_symbolic_tracing"),
+    "torch.fx.graph": _names(
+        "CodeGen Graph PythonCode _FindNodesLookupTable _Namespace _PyTreeCodeGen _PyTreeInfo"
+    ),
+    "torch.fx.immutable_collections": _names("immutable_dict immutable_list"),
+    "torch.fx.node": _names("Node"),
+    "torch.fx.proxy": _names("GraphAppendingTracer TracerBase"),
+    "modpack.hooks.graphbound": _names("GraphHandle"),
+    "modpack.hooks.graphparts": _names("Attachment"),
+    "modpack.hooks.graphspecs": _names(
+        "AfterBackward CaptureGrad MultiGrad NodeHook NodePreHook OutputGrad SavedTensors"
+    ),
+}
+"""By module: what may be a part of an object."""
+
+MODULES: Final = frozenset(
+    {"torch._C._nn", "torch._VF", "torch._functorch.apis", "torch._dynamo.eval_frame"}
+    | {"torch._C", "torch._tensor", "torch._utils", "torch._ops"}
+)
+"""Modules whose names begin with an underscore, and that objects may hold."""
+
+UNKNOWN_MODULES: Final = (
+    "torch.utils.bottleneck",
+    "torch.utils.model_dump",
+    "torch.utils.collect_env",
+    "torch.utils.cpp_extension",
+    "torch.utils.hipify",
+    "torch.distributed",
+    "torch.testing",
+    "torch.package",
+    "torch.hub",
+)
+"""Below these are modules that no object holds."""
+
+_CLASS = re.compile(r"_?[A-Z][A-Za-z0-9_]*")
+_FUNCTION = re.compile(r"[a-z][a-z0-9_]*")
+_METHOD = re.compile(r"_?[A-Z][A-Za-z0-9_]*\.(?!_)[A-Za-z0-9_]+|_?[A-Z]\w*\.(forward|__\w+__)")
+_PLAIN_CLASSES = (
+    "torch.nn.modules.",
+    "torch.distributions.",
+    "torch.ao.nn.",
+)
+_CLASSES = (
+    "torch.nn.utils.",
+    "torch.nn.intrinsic.",
+    "torch.nn.qat.",
+    "torch.nn.quantized.",
+    "torch.nn.attention.",
+    "torch.ao.quantization.",
+    "torch.ao.pruning.",
+    "torch.optim.",
+    "torch.utils.data.",
+    "torch.utils.hooks.",
+    "torch.utils.weak.",
+    "torch.autograd.",
+    "torch.amp.",
+)
+
+
+def is_plain_class(module: str, name: str) -> bool:
+    """Whether it is a class of torch whose constructor only makes an object."""
+    return module.startswith(_PLAIN_CLASSES) and _CLASS.fullmatch(name) is not None
+
+
+def is_class(module: str, name: str) -> bool:
+    """Whether it is a class of torch that objects are made of."""
+    below = module + "."
+    return below.startswith(_PLAIN_CLASSES + _CLASSES) and _CLASS.fullmatch(name) is not None
+
+
+def is_held(module: str, name: str) -> bool:
+    """Whether it is a function of torch that objects may hold, to call it later."""
+    if module in ("torch.nn.functional", "torch.nn.init", "torch._C._nn", "torch.special"):
+        return _FUNCTION.fullmatch(name) is not None
+    return False

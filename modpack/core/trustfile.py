@@ -1,0 +1,159 @@
+"""A policy in a file: the table ``[trust]`` of a TOML document.
+
+.. code-block:: toml
+
+    [trust]
+    externs = ["numpy.**"]
+    hook-kinds = ["forward", "forward_pre"]
+    native = false
+    signers = [{ name = "release", key = "keys/release.pub" }]
+
+Each key is a field of :class:`TrustPolicy`, and what is left out is not restricted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from modpack.core.tomlfile import BrokenTomlError, kind_in_toml, read_toml, unknown_keys
+from modpack.core.trust import VERIFY_LEVELS, Signer, TrustPolicy, require_pattern
+from modpack.errors import PolicyError
+
+__all__ = ["read_policy"]
+
+_TABLE: Final = "trust"
+_PATTERNS: Final = {
+    "externs": "externs",
+    "standard-library": "standard_library",
+    "pickle-globals": "pickle_globals",
+    "hook-kinds": "hook_kinds",
+}
+_KEYS: Final = (*_PATTERNS, "native", "signers", "verify")
+_MOST_KEY_BYTES: Final = 1 << 16
+
+
+def read_policy(path: str | os.PathLike[str]) -> TrustPolicy:
+    """Read a policy from a file; see :meth:`TrustPolicy.from_toml`.
+
+    Raises:
+        PolicyError: something in it is wrong; all of it is told.
+        OSError: it cannot be read.
+    """
+    file = Path(path)
+    try:
+        document = read_toml(file)
+    except BrokenTomlError as failure:
+        raise PolicyError(str(file), (str(failure),)) from failure
+    reading = _Reading(file.parent)
+    policy = reading.policy(document)
+    if reading.problems:
+        raise PolicyError(str(file), tuple(reading.problems))
+    return policy
+
+
+class _Reading:
+    """One file, read to its end whatever is wrong with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.problems: list[str] = []
+
+    def policy(self, document: Mapping[str, object]) -> TrustPolicy:
+        """The policy, if nothing is wrong; that stands among the problems otherwise."""
+        table = document.get(_TABLE)
+        if not isinstance(table, Mapping):
+            is_there = _TABLE in document
+            found = f"must be a table, not {kind_in_toml(table)}" if is_there else "is missing"
+            self.problems.append(f"the table [{_TABLE}] {found}")
+            return TrustPolicy()
+        others = [key for key in document if key != _TABLE]
+        self.problems += [f"{key}: nothing but the table [{_TABLE}] is read here" for key in others]
+        self.problems += unknown_keys(table, _KEYS, _TABLE)
+        patterns = {name: self._patterns(table, key, name) for key, name in _PATTERNS.items()}
+        native = self._native(table.get("native", True))
+        verify = self._verify(table.get("verify"))
+        signers = self._signers(table.get("signers", []))
+        if self.problems:
+            return TrustPolicy()
+        return TrustPolicy(**patterns, native=native, verify=verify, signers=signers)
+
+    def _patterns(
+        self, table: Mapping[str, object], key: str, field: str
+    ) -> tuple[str, ...] | None:
+        if key not in table:
+            return None
+        value = table[key]
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+            self._expected(key, "a pattern or an array of patterns", value)
+            return None
+        for pattern in listed:
+            try:
+                require_pattern(pattern, field)
+            except ValueError as failure:
+                self.problems.append(f"{_TABLE}.{key}: {failure}")
+        return tuple(listed)
+
+    def _native(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            self._expected("native", "true or false", value)
+        return value is True
+
+    def _verify(self, value: object) -> str:
+        if value is None or value in VERIFY_LEVELS:
+            return str(value or "")
+        known = " or ".join(f'"{level}"' for level in VERIFY_LEVELS)
+        shown = f'"{value}"' if isinstance(value, str) else kind_in_toml(value)
+        self.problems.append(f"{_TABLE}.verify: must be {known}, not {shown}")
+        return ""
+
+    def _signers(self, value: object) -> tuple[Signer, ...]:
+        if not isinstance(value, list):
+            self._expected("signers", "an array of tables", value)
+            return ()
+        made = (self._signer(f"signers[{place}]", each) for place, each in enumerate(value))
+        return tuple(signer for signer in made if signer is not None)
+
+    def _signer(self, path: str, value: object) -> Signer | None:
+        if not isinstance(value, Mapping):
+            self._expected(path, 'a table such as { name = "release", key = "release.pub" }', value)
+            return None
+        self.problems += unknown_keys(value, ("name", "key"), f"{_TABLE}.{path}")
+        name, key = (self._text(path, value, each) for each in ("name", "key"))
+        if name is None or key is None:
+            return None
+        try:
+            return Signer(name, self._key(key))
+        except OSError as failure:
+            reason = f"{self._folder / key} cannot be read: {failure.strerror or failure}"
+        except ValueError as failure:
+            reason = f"{self._folder / key}: {failure}"
+        self.problems.append(f"{_TABLE}.{path}.key: {reason}")
+        return None
+
+    def _text(self, path: str, table: Mapping[str, object], key: str) -> str | None:
+        value = table.get(key)
+        if isinstance(value, str) and value.strip():
+            return value
+        if key not in table:
+            self.problems.append(f"{_TABLE}.{path}: has no {key!r}")
+        else:
+            shown = "a string that says something"
+            self._expected(f"{path}.{key}", shown, value)
+        return None
+
+    def _key(self, name: str) -> str:
+        with (self._folder / name).open("rb") as file:
+            content = file.read(_MOST_KEY_BYTES + 1)
+        if len(content) > _MOST_KEY_BYTES:
+            raise ValueError("it is too large for a key")
+        try:
+            return content.decode("ascii")
+        except UnicodeDecodeError:
+            return ""  # no PEM, and told as that
+
+    def _expected(self, key: str, expected: str, value: object) -> None:
+        self.problems.append(f"{_TABLE}.{key}: must be {expected}, not {kind_in_toml(value)}")

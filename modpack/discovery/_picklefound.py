@@ -1,0 +1,117 @@
+"""What following a pickle tells, as it is gathered; with bounds on what a hostile one may take."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from modpack.discovery._picklecalls import Named
+from modpack.discovery.pickledvalues import (
+    FlawKind,
+    NameUse,
+    PickledName,
+    PickledSource,
+    PickledStorage,
+    PickleFlaw,
+)
+
+__all__ = ["Found", "MalformedError", "Memo"]
+
+_MOST_NAMES: Final = 100_000
+_MOST_FLAWS: Final = 100
+_MOST_ODD: Final = 100_000
+"""Places in the memo that are not numbered in turn."""
+_USES: Final = tuple(NameUse)
+
+
+class MalformedError(ValueError):
+    """The bytes are no pickle, or none that can be followed."""
+
+
+class Memo:
+    """What an unpickler remembers: values by number, mostly numbered in turn."""
+
+    def __init__(self) -> None:
+        self._in_turn: list[object] = []
+        self._odd: dict[int, object] = {}
+
+    def __len__(self) -> int:
+        return len(self._in_turn) + len(self._odd)
+
+    def put(self, number: int, value: object) -> None:
+        known = len(self._in_turn)
+        if 0 <= number < known:
+            self._in_turn[number] = value
+        elif number == known and number not in self._odd:
+            self._in_turn.append(value)
+        elif number < 0 or (len(self._odd) >= _MOST_ODD and number not in self._odd):
+            raise MalformedError(f"it remembers something by the number {number}")
+        else:
+            self._odd[number] = value
+
+    def get(self, number: int) -> object:
+        if 0 <= number < len(self._in_turn):
+            return self._in_turn[number]
+        return self._odd[number]
+
+
+class Found:
+    """What is told by one record of pickles; implements the recorder of calls.
+
+    Args:
+        before: what was told by the record before, which the same unpickler loads.
+    """
+
+    def __init__(self, before: Found | None = None) -> None:
+        self.flaws: dict[tuple[FlawKind, str], PickleFlaw] = {}
+        self.sources: list[PickledSource] = []
+        self.storages: dict[str, PickledStorage] = {}
+        self.nested: list[tuple[int, bytes]] = []
+        self.at = 0
+        self.has_old_names: bool | None = before.has_old_names if before else None
+        """Whether names of Python 2 are translated; the first bytes of all decide that."""
+        self._named: dict[tuple[str, str], Named] = before._named if before else {}
+        self._positions: dict[Named, tuple[int, NameUse, int]] = {}
+        self._filled: dict[tuple[str, str], object] = before._filled if before else {}
+
+    def names(self) -> tuple[PickledName, ...]:
+        return tuple(
+            PickledName(named.module, named.name, *told) for named, told in self._positions.items()
+        )
+
+    def named(self, module: str, name: str) -> object:
+        key = (module, name)
+        if key in self._filled:
+            return self._filled[key]
+        known = self._named.get(key)
+        if known is None:
+            if len(self._named) >= _MOST_NAMES:
+                raise MalformedError(f"it names more than {_MOST_NAMES} things")
+            known = self._named[key] = Named(module, name)
+        if known not in self._positions:
+            self._positions[known] = (self.at, NameUse.HELD, self.at)
+        return known
+
+    def used(self, named: Named, use: NameUse) -> None:
+        if not named.module:
+            return
+        first, most, _ = self._positions.get(named, (self.at, NameUse.HELD, self.at))
+        if named not in self._positions or _USES.index(use) > _USES.index(most):
+            self._positions[named] = (first, use, self.at)
+
+    def flaw(self, kind: FlawKind, text: str) -> None:
+        if len(self.flaws) < _MOST_FLAWS:
+            self.flaws.setdefault((kind, text), PickleFlaw(kind, text, self.at))
+
+    def function_text(self, text: str, name: str, line: int) -> None:
+        self.sources.append(PickledSource(name, text, line, self.at))
+
+    def filled(self, module: str, name: str, value: object) -> None:
+        self._filled[module, name] = value
+
+    def storage(self, key: str, kind: object, size: object) -> None:
+        known = self.storages.get(key)
+        number = size if isinstance(size, int) else None
+        if known is None:
+            self.storages[key] = PickledStorage(key, repr(kind), number, self.at)
+        elif known.size is not None and (number is None or number > known.size):
+            self.storages[key] = PickledStorage(key, known.kind, number, known.position)

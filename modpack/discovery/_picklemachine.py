@@ -1,0 +1,483 @@
+"""The stack machine of pickles (PEP 307, PEP 3154, PEP 574), followed without running anything.
+
+:mod:`pickletools` documents the opcodes. The machine has a table with one entry for each byte, as
+the real ones have; what an opcode does to values of interest is followed, of all others only how
+many there are.
+"""
+
+from __future__ import annotations
+
+import codecs
+import pickletools
+import re
+from collections.abc import Callable
+from typing import Final
+
+from modpack.core.knownnames import special_attribute
+from modpack.discovery._picklecalls import OPAQUE, Named, call, change, instantiate, mutate
+from modpack.discovery._picklefound import Found, MalformedError, Memo
+from modpack.discovery.pickledvalues import FlawKind
+
+__all__ = ["run"]
+
+_HIGHEST_PROTOCOL: Final = 5
+_OLD_PROTOCOLS: Final = 3
+"""From this one on, names are those of Python 3."""
+_MOST_MARKS: Final = 100_000
+_MOST_KEPT: Final = 1_500_000
+"""Tuples of interest, and other values that cost memory; what has more is not followed."""
+_SHORTEST_NESTED: Final = 6
+"""Bytes of the shortest pickle that names something and does something with it."""
+
+
+def run(found: Found, memo: Memo, data: bytes, start: int, is_nested: bool = False) -> int:
+    """Follow one pickle.
+
+    Args:
+        found: is told what it does.
+        memo: of the unpickler.
+        data: a record with the pickle in it.
+        start: where the pickle begins.
+        is_nested: whether it was found in another pickle: bytes in it are left alone then.
+
+    Returns:
+        Where it ends.
+
+    Raises:
+        MalformedError: it is no pickle; ``found.at`` tells where that shows.
+    """
+    machine = _Machine(found, memo, data, start, is_nested)
+    try:
+        return machine.run()
+    except MalformedError:
+        raise
+    except (IndexError, KeyError) as failure:
+        raise MalformedError("it takes what is not there") from failure
+    except (ValueError, OverflowError) as failure:
+        raise MalformedError(str(failure)) from failure
+
+
+_Handler = Callable[[int], int]
+
+_CODES: Final = {each.name: ord(each.code) for each in pickletools.opcodes}
+_PLAIN: Final = {
+    **{"NONE": 0, "NEWTRUE": 0, "NEWFALSE": 0, "BINFLOAT": 8},
+    **{"EMPTY_LIST": 0, "EMPTY_DICT": 0, "EMPTY_SET": 0},
+}
+"""Opcodes that push a value of no interest, with the bytes of their arguments."""
+_STOP: Final = -2
+_OTHER: Final = -1
+_SIZES: Final = tuple(
+    {**{_CODES[name]: size for name, size in _PLAIN.items()}, _CODES["STOP"]: _STOP}.get(
+        code, _OTHER
+    )
+    for code in range(256)
+)
+_BLANK: Final = re.compile(r"\s")
+_OPAQUE_TUPLES: Final = tuple((OPAQUE,) * length for length in range(5))
+
+
+class _Machine:
+    """Follows one pickle."""
+
+    def __init__(self, found: Found, memo: Memo, data: bytes, start: int, is_nested: bool) -> None:
+        self._found = found
+        self._memo = memo
+        self._data = data
+        self._start = start
+        self._is_nested = is_nested
+        self._stack: list[object] = []
+        self._marks: list[int] = []
+        self._kept = 0
+        self._is_old = data[start : start + 1] != b"\x80" or data[start + 1 : start + 2] < b"\x03"
+        if found.has_old_names is None:  # the unpickler of packages looks at these only
+            found.has_old_names = self._is_old
+        self._handlers = self._table()
+
+    def run(self) -> int:
+        data, sizes, handlers, found = self._data, _SIZES, self._handlers, self._found
+        push = self._stack.append
+        at = self._start
+        while True:
+            found.at = at
+            code = data[at]
+            size = sizes[code]
+            if size >= 0:
+                push(OPAQUE)
+                at += 1 + size
+            elif size == _STOP:
+                self._pop()
+                return at + 1
+            else:
+                handler = handlers[code]
+                if handler is None:
+                    raise MalformedError(f"{data[at : at + 1]!r} is no opcode")
+                at = handler(at + 1)
+
+    def _table(self) -> list[_Handler | None]:
+        """What to do about each byte; None for those that are no opcodes."""
+        named: dict[str, _Handler] = {
+            **dict.fromkeys(("INT", "LONG", "FLOAT"), self._on_line_of_no_interest),
+            **dict.fromkeys(("LIST", "DICT", "FROZENSET"), self._on_collected),
+            **dict.fromkeys(("APPENDS", "SETITEMS", "ADDITEMS"), self._on_adding_many),
+            **{"APPEND": self._adding(1), "SETITEM": self._adding(2)},
+            **{"LONG1": self._opaque(1), "LONG4": self._opaque(4)},
+            **{"SHORT_BINBYTES": self._bytes(1), "BINBYTES": self._bytes(4)},
+            **{"BINBYTES8": self._bytes(8), "BYTEARRAY8": self._bytes(8)},
+            **{"SHORT_BINSTRING": self._text(1, "latin1"), "BINSTRING": self._text(4, "latin1")},
+            **{"SHORT_BINUNICODE": self._text(1, "utf-8"), "BINUNICODE": self._text(4, "utf-8")},
+            "BINUNICODE8": self._text(8, "utf-8"),
+            **{"BININT1": self._integer(1), "BININT2": self._integer(2)},
+            "BININT": self._integer(4),
+            **{"EMPTY_TUPLE": self._tuple(0), "TUPLE1": self._tuple(1)},
+            **{"TUPLE2": self._tuple(2), "TUPLE3": self._tuple(3)},
+            **{"BINPUT": self._put(1), "LONG_BINPUT": self._put(4)},
+            **{"BINGET": self._get(1), "LONG_BINGET": self._get(4)},
+            **{f"EXT{size}": self._extension(size) for size in (1, 2, 4)},
+        }
+        table: list[_Handler | None] = [None] * 256
+        for name, code in _CODES.items():
+            table[code] = named.get(name) or getattr(self, f"_on_{name.lower()}", None)
+        return table
+
+    # -- the stack ---------------------------------------------------------------------------
+
+    def _pop(self) -> object:
+        if self._marks and self._marks[-1] == len(self._stack):
+            raise MalformedError("it takes a mark for a value")
+        return self._stack.pop()
+
+    def _top(self) -> object:
+        if self._marks and self._marks[-1] == len(self._stack):
+            raise MalformedError("it takes a mark for a value")
+        return self._stack[-1]
+
+    def _pop_to_mark(self) -> list[object]:
+        mark = self._marks.pop()
+        values = self._stack[mark:]
+        del self._stack[mark:]
+        return values
+
+    def _push_tuple(self, values: list[object]) -> None:
+        """A tuple; those with nothing of interest in them are all one."""
+        for each in values:
+            if not (each is OPAQUE or isinstance(each, int)):
+                self._keep(len(values))
+                self._stack.append(tuple(values))
+                return
+        self._stack.append(_OPAQUE_TUPLES[min(len(values), 4)])
+
+    def _keep(self, count: int = 0) -> None:
+        self._kept += 1 + count // 8
+        if self._kept > _MOST_KEPT:
+            raise MalformedError("it makes more values than can be followed")
+
+    def _fixed(self, at: int, size: int) -> bytes:
+        taken = self._data[at : at + size]
+        if len(taken) < size:
+            raise MalformedError("it is cut off")
+        return taken
+
+    def _number(self, at: int, size: int) -> int:
+        return int.from_bytes(self._fixed(at, size), "little")
+
+    def _line(self, at: int) -> tuple[bytes, int]:
+        end = self._data.find(b"\n", at)
+        if end < 0:
+            raise MalformedError("it is cut off")
+        return self._data[at:end], end + 1
+
+    # -- values ------------------------------------------------------------------------------
+
+    def _opaque(self, size: int) -> _Handler:
+        """Pushes a value of no interest, whose argument has a number of bytes before it."""
+
+        def handle(at: int) -> int:
+            length = self._number(at, size)
+            end = at + size + length
+            if end > len(self._data):
+                raise MalformedError("it is cut off")
+            self._stack.append(OPAQUE)
+            return end
+
+        return handle
+
+    def _bytes(self, size: int) -> _Handler:
+        skip = self._opaque(size)
+
+        def handle(at: int) -> int:
+            end = skip(at)
+            if not self._is_nested and self._data[end - 2 : end].rstrip(b"\0\n").endswith(b"."):
+                self._look_inside(self._data[at + size : end])
+            return end
+
+        return handle
+
+    def _look_inside(self, content: bytes) -> None:
+        """Whether bytes are a pickle that names something."""
+        if len(content) < _SHORTEST_NESTED:
+            return
+        inner = Found()
+        try:
+            run(inner, Memo(), content, 0, is_nested=True)
+        except MalformedError:
+            return
+        if inner.names():
+            self._found.nested.append((self._found.at, content))
+            self._found.flaw(FlawKind.NESTED, "bytes in it are a pickle themselves")
+
+    def _text(self, size: int, encoding: str) -> _Handler:
+        def handle(at: int) -> int:
+            length = self._number(at, size)
+            start = at + size
+            self._stack.append(self._fixed(start, length).decode(encoding, "surrogatepass"))
+            return start + length
+
+        return handle
+
+    def _integer(self, size: int) -> _Handler:
+        def handle(at: int) -> int:
+            self._stack.append(self._number(at, size))
+            return at + size
+
+        return handle
+
+    def _tuple(self, length: int) -> _Handler:
+        def handle(at: int) -> int:
+            start = len(self._stack) - length
+            if start < (self._marks[-1] if self._marks else 0):
+                raise MalformedError("a tuple takes more than there is")
+            values = self._stack[start:]
+            del self._stack[start:]
+            self._push_tuple(values)
+            return at
+
+        return handle
+
+    def _on_line_of_no_interest(self, at: int) -> int:
+        _, end = self._line(at)
+        self._stack.append(OPAQUE)
+        return end
+
+    def _on_unicode(self, at: int) -> int:
+        line, end = self._line(at)
+        self._stack.append(line.decode("raw-unicode-escape"))
+        return end
+
+    def _on_string(self, at: int) -> int:
+        line, end = self._line(at)
+        line = line.strip()
+        if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
+            raise MalformedError("a text has no quotes around it")
+        self._stack.append(codecs.escape_decode(line[1:-1])[0].decode("latin1"))
+        return end
+
+    def _on_tuple(self, at: int) -> int:
+        self._push_tuple(self._pop_to_mark())
+        return at
+
+    def _on_collected(self, at: int) -> int:
+        """A list, a dict or a frozenset of what is above the mark."""
+        self._pop_to_mark()
+        self._stack.append(OPAQUE)
+        return at
+
+    # -- the stack and the memo --------------------------------------------------------------
+
+    def _on_mark(self, at: int) -> int:
+        if len(self._marks) >= _MOST_MARKS:
+            raise MalformedError(f"more than {_MOST_MARKS} things are begun in each other")
+        self._marks.append(len(self._stack))
+        return at
+
+    def _on_pop(self, at: int) -> int:
+        if self._marks and self._marks[-1] == len(self._stack):
+            self._marks.pop()
+        else:
+            self._stack.pop()
+        return at
+
+    def _on_pop_mark(self, at: int) -> int:
+        self._pop_to_mark()
+        return at
+
+    def _on_dup(self, at: int) -> int:
+        self._stack.append(self._top())
+        return at
+
+    def _on_memoize(self, at: int) -> int:
+        self._memo.put(len(self._memo), self._top())
+        return at
+
+    def _put(self, size: int) -> _Handler:
+        def handle(at: int) -> int:
+            self._memo.put(self._number(at, size), self._top())
+            return at + size
+
+        return handle
+
+    def _get(self, size: int) -> _Handler:
+        def handle(at: int) -> int:
+            self._stack.append(self._memo.get(self._number(at, size)))
+            return at + size
+
+        return handle
+
+    def _on_put(self, at: int) -> int:
+        line, end = self._line(at)
+        self._memo.put(int(line), self._top())
+        return end
+
+    def _on_get(self, at: int) -> int:
+        line, end = self._line(at)
+        self._stack.append(self._memo.get(int(line)))
+        return end
+
+    def _on_proto(self, at: int) -> int:
+        protocol = self._number(at, 1)
+        if protocol > _HIGHEST_PROTOCOL:
+            self._found.flaw(FlawKind.MALFORMED, f"its protocol {protocol} is unknown")
+        if at - 1 != self._start or (protocol < _OLD_PROTOCOLS) != self._found.has_old_names:
+            self._found.flaw(FlawKind.MALFORMED, "it changes its protocol on the way")
+        return at + 1
+
+    def _on_frame(self, at: int) -> int:
+        self._fixed(at, 8)
+        return at + 8
+
+    # -- what is named -----------------------------------------------------------------------
+
+    def _on_global(self, at: int) -> int:
+        module, at = self._line(at)
+        name, at = self._line(at)
+        self._stack.append(self._take(module.decode(), name.decode()))
+        return at
+
+    def _on_stack_global(self, at: int) -> int:
+        name, module = self._pop(), self._pop()
+        if isinstance(module, str) and isinstance(name, str):
+            self._stack.append(self._take(module, name))
+        else:
+            self._unresolved("it takes a name that is made while it runs")
+        return at
+
+    def _take(self, module: str, name: str) -> object:
+        if not module or not name or _BLANK.search(module) or _BLANK.search(name):
+            told = f"it takes {f'{module} {name}'!r:.200}, which is no module and name"
+            self._found.flaw(FlawKind.UNRESOLVED, told)
+            return OPAQUE
+        if self._found.has_old_names:
+            module, name = _todays_name(module, name)
+        special = special_attribute(name) if "__" in name else None
+        if special is not None and name != special:
+            self._found.flaw(FlawKind.REACHES, f"it takes the attribute {special} of {module}")
+        return self._found.named(module, name)
+
+    def _unresolved(self, text: str) -> None:
+        self._found.flaw(FlawKind.UNRESOLVED, text)
+        self._stack.append(OPAQUE)
+
+    def _extension(self, size: int) -> _Handler:
+        def handle(at: int) -> int:
+            number = self._number(at, size)
+            text = f"it names something by the number {number} of the extension registry"
+            self._found.flaw(FlawKind.EXTENSION, text)
+            self._stack.append(OPAQUE)
+            return at + size
+
+        return handle
+
+    def _on_next_buffer(self, at: int) -> int:
+        self._found.flaw(FlawKind.BUFFER, "it takes data that is not in it")
+        self._stack.append(OPAQUE)
+        return at
+
+    def _on_readonly_buffer(self, at: int) -> int:
+        self._top()
+        self._found.flaw(FlawKind.BUFFER, "it takes data that is not in it")
+        return at
+
+    def _on_persid(self, at: int) -> int:
+        _, end = self._line(at)
+        self._unresolved("it takes something by a persistent id that is a text")
+        return end
+
+    def _on_binpersid(self, at: int) -> int:
+        value = self._pop()
+        kind = value[0] if isinstance(value, tuple) and value else None
+        rest = value[1:] if isinstance(value, tuple) else ()
+        if kind == "storage" and len(rest) == 4 and isinstance(rest[1], (str, int)):
+            self._found.storage(str(rest[1]), rest[0], rest[3])
+            self._stack.append(OPAQUE)
+        elif kind == "module" and len(rest) == 1 and isinstance(rest[0], str) and rest[0]:
+            self._stack.append(self._found.named(rest[0], ""))
+        elif kind == "reduce_package" and len(rest) in (2, 3):
+            arguments = rest[-1]
+            known = (OPAQUE, *arguments) if isinstance(arguments, tuple) else None
+            self._stack.append(call(self._found, rest[-2], known))
+        else:
+            self._unresolved("it takes something by a persistent id that is not known")
+        return at
+
+    # -- what is done ------------------------------------------------------------------------
+
+    def _on_reduce(self, at: int) -> int:
+        arguments, called = self._pop(), self._pop()
+        self._stack.append(self._called(called, arguments))
+        return at
+
+    def _called(self, called: object, arguments: object) -> object:
+        made = call(self._found, called, arguments if isinstance(arguments, tuple) else None)
+        if isinstance(called, Named) and made is not called.made:
+            self._keep()
+        return made
+
+    def _on_newobj(self, at: int) -> int:
+        arguments, kind = self._pop(), self._pop()
+        known = arguments if isinstance(arguments, tuple) else None
+        self._stack.append(instantiate(self._found, kind, known))
+        return at
+
+    def _on_newobj_ex(self, at: int) -> int:
+        self._pop()
+        return self._on_newobj(at)
+
+    def _on_obj(self, at: int) -> int:
+        kind, *arguments = self._pop_to_mark()
+        self._stack.append(self._called(kind, tuple(arguments)))
+        return at
+
+    def _on_inst(self, at: int) -> int:
+        module, at = self._line(at)
+        name, at = self._line(at)
+        arguments = tuple(self._pop_to_mark())
+        self._stack.append(self._called(self._take(module.decode(), name.decode()), arguments))
+        return at
+
+    def _on_build(self, at: int) -> int:
+        state = self._pop()
+        change(self._found, self._top(), state)
+        return at
+
+    def _adding(self, count: int) -> _Handler:
+        def handle(at: int) -> int:
+            for _ in range(count):
+                self._pop()
+            mutate(self._found, self._top())
+            return at
+
+        return handle
+
+    def _on_adding_many(self, at: int) -> int:
+        self._pop_to_mark()
+        mutate(self._found, self._top())
+        return at
+
+
+def _todays_name(module: str, name: str) -> tuple[str, str]:
+    """What Python 2's names are called now; unpicklers translate them for old protocols."""
+    from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
+
+    if (module, name) in NAME_MAPPING:
+        return NAME_MAPPING[module, name]
+    return IMPORT_MAPPING.get(module, module), name

@@ -1,0 +1,76 @@
+"""``.env`` files: what they keep out of the code, and must stay out of packages too."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from modpack.discovery.leaks.assignments import is_secret_name, is_secret_value
+
+__all__ = ["folders_around", "is_env_file", "known_values", "values_in"]
+
+_LINE: Final = re.compile(
+    rb"^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.]*)[ \t]*=[ \t]*"
+    rb"(?:'([^'\n]*)'|\"([^\"\n]*)\"|([^\s#'\"][^\n#]*))",
+    re.MULTILINE,
+)
+_NO_SECRETS: Final = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
+_NAME: Final = re.compile(r"(?:.*\.)?env(?:\.[\w.-]+)?", re.IGNORECASE)
+_IN_URL: Final = re.compile(rb"[a-z][a-z0-9+.-]*://[^\s:/@]*:([^\s/@]{6,})@")
+_MOST_BYTES: Final = 1 << 20
+_SHORTEST: Final = 8
+_PROJECT_MARKS: Final = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
+_MOST_PARENTS: Final = 12
+
+
+def is_env_file(name: str) -> bool:
+    """Whether a file is one by its name.
+
+    >>> is_env_file(".env"), is_env_file("prod.env"), is_env_file(".env.example")
+    (True, True, False)
+    """
+    is_one = _NAME.fullmatch(name) is not None and "." in name
+    return is_one and not name.lower().endswith(_NO_SECRETS)
+
+
+def values_in(data: bytes) -> Iterator[tuple[str, bytes]]:
+    r"""The values of a ``.env`` file that are secret, each with its name.
+
+    >>> list(values_in(b"DEBUG=1\nDB_PASSWORD='Tr0ub4dor&3'"))
+    [('DB_PASSWORD', b'Tr0ub4dor&3')]
+    """
+    for match in _LINE.finditer(data):
+        name, value = match[1], (match[2] or match[3] or match[4] or b"").strip()
+        in_url = _IN_URL.match(value)
+        if in_url is not None:
+            value = in_url[1]
+        elif not is_secret_value(value, b"password" if is_secret_name(name) else b"value"):
+            continue
+        elif b"/" in value and not is_secret_name(name):
+            continue  # a path
+        if len(value) >= _SHORTEST:
+            yield name.decode("ascii"), value
+
+
+def known_values(folder: Path) -> dict[bytes, str]:
+    """The secret values of the ``.env`` files in a folder, and which variable each is of."""
+    found: dict[bytes, str] = {}
+    with contextlib.suppress(OSError):  # what cannot be read cannot have got into the code
+        for file in sorted(folder.glob("*.env*")):
+            if is_env_file(file.name) and file.is_file() and file.stat().st_size <= _MOST_BYTES:
+                for name, value in values_in(file.read_bytes()):
+                    found.setdefault(value, f"the value of {name} in {file}")
+    return found
+
+
+def folders_around(folder: Path) -> Iterator[Path]:
+    """A folder, and those around it up to the project's; only itself if it is in no project."""
+    around = [folder, *folder.parents][:_MOST_PARENTS]
+    for depth, each in enumerate(around):
+        if any((each / mark).exists() for mark in _PROJECT_MARKS):
+            yield from around[: depth + 1]
+            return
+    yield folder

@@ -1,0 +1,120 @@
+"""Who uses what of the cache: each process says so in a file of its own that it keeps locked.
+
+The lock goes when the last of the process and its forked children ends, however it ends; nobody has
+to tidy up for that. What a lease names is neither pruned nor swept away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from modpack.core.cachefolder import make_private
+from modpack.errors import CacheError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows, where files in use cannot be removed anyway
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["exclusive", "hold", "in_use"]
+
+_log = logging.getLogger(__name__)
+_FOLDER = "leases"
+_LOCK = "lock"
+_SUFFIX = ".lease"
+_held: dict[Path, tuple[int, set[str]]] = {}
+"""By cache: the descriptor of this process's lease, and what it names."""
+
+
+def hold(cache: Path, name: str) -> None:
+    """Keep something in the cache for as long as this process lives.
+
+    Where the cache cannot be written to, or has no locks, nothing happens: others cannot prune it
+    there either.
+
+    Args:
+        cache: the cache folder.
+        name: what is used: the digest of a tree, or the name of a folder in the making.
+    """
+    try:
+        descriptor, names = _held.get(cache, (-1, set()))
+        if descriptor >= 0 and os.fstat(descriptor).st_nlink and name in names:
+            return
+        with _locked(cache, shared=True):
+            if descriptor < 0 or not os.fstat(descriptor).st_nlink:
+                descriptor, names = _held[cache] = (_new_lease(cache), set())
+            os.write(descriptor, f"{name}\n".encode())
+        names.add(name)
+    except OSError as failure:
+        _log.debug("the use of %s is not noted in %s: %s", name, cache, failure)
+
+
+@contextlib.contextmanager
+def exclusive(cache: Path) -> Iterator[None]:
+    """Keep all others from taking something into use.
+
+    Raises:
+        CacheError: there are no locks where the cache is.
+    """
+    try:
+        lock = _locked(cache, shared=False)
+        lock.__enter__()
+    except OSError as failure:
+        raise CacheError(
+            f"the cache {cache} cannot be locked ({failure.strerror or failure}), so that nobody "
+            "can tell what of it is in use. When no program uses it, remove the folder by hand"
+        ) from failure
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def in_use(cache: Path) -> set[str]:
+    """What living processes use; to be called under :func:`exclusive`.
+
+    Leases of processes that have ended are removed.
+    """
+    names: set[str] = set()
+    for file in (cache / _FOLDER).glob(f"*{_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            names |= _names_of(file)
+    return names
+
+
+def _names_of(file: Path) -> set[str]:
+    descriptor = os.open(file, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return set(file.read_text(encoding="utf-8", errors="replace").split("\n")) - {""}
+    else:
+        file.unlink()
+        return set()
+    finally:
+        os.close(descriptor)
+
+
+def _new_lease(cache: Path) -> int:
+    file = cache / _FOLDER / f"{secrets.token_hex(8)}{_SUFFIX}"
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor  # stays open, and locked, as long as the process lives
+
+
+@contextlib.contextmanager
+def _locked(cache: Path, shared: bool) -> Iterator[None]:
+    if fcntl is None:
+        raise OSError("this platform has no flock")
+    make_private(cache / _FOLDER)
+    descriptor = os.open(cache / _FOLDER / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,128 @@
+"""What is known of a tree in the cache: what it was made of, and that nothing has changed since.
+
+A *stamp* sums up the inodes, sizes and times of all files. The system changes the time of a change
+of an inode (ctime) itself, whoever changes the file, and nobody can set it back. A stamp holds for
+one boot of the machine: after a power failure files may lack what was not yet on the disk, although
+their inodes say nothing of it. Then, and whenever the stamp is not that of the files, the files
+themselves are compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = [
+    "FILES",
+    "TreeRecord",
+    "boot",
+    "has_stamp",
+    "last_use",
+    "note_use",
+    "put_stamp",
+    "read_record",
+    "write_record",
+]
+
+FILES = "files"
+"""The folder of a tree that holds the package's files."""
+_RECORD = "tree.json"
+_USED = "used"
+_STAMPS = "stamps"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class TreeRecord:
+    """What a tree was made of.
+
+    Attributes:
+        name: the package file's name.
+        made: when, in seconds since 1970.
+        files: size in bytes and sha256 of each file, by its name below the tree.
+    """
+
+    name: str
+    made: float
+    files: Mapping[str, tuple[int, str]]
+
+
+def write_record(tree: Path, name: str, files: Mapping[str, tuple[int, str]]) -> None:
+    """Write what a new tree was made of."""
+    document = {"version": _VERSION, "name": name, "made": time.time(), "files": files}
+    (tree / _RECORD).write_text(json.dumps(document), encoding="utf-8")
+    (tree / _USED).touch()
+
+
+def read_record(tree: Path) -> TreeRecord | None:
+    """What a tree was made of; None if that cannot be told any more."""
+    try:
+        document = json.loads((tree / _RECORD).read_bytes())
+        files = {str(n): (int(size), str(sha)) for n, (size, sha) in document["files"].items()}
+        return TreeRecord(str(document["name"]), float(document["made"]), files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def note_use(tree: Path) -> None:
+    """Note that a tree is used now, if the cache can be written to."""
+    with contextlib.suppress(OSError):
+        os.utime(tree / _USED)
+
+
+def last_use(tree: Path) -> float:
+    """When a tree was used last, in seconds since 1970."""
+    try:
+        return (tree / _USED).stat().st_mtime
+    except OSError:
+        return tree.stat().st_mtime
+
+
+@functools.cache
+def boot() -> str:
+    """Which boot of the machine this is; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")[:16]
+    except OSError:
+        return ""
+
+
+def put_stamp(tree: Path, names: Iterable[str]) -> None:
+    """Note that a tree's files are right as they are, if the cache can be written to."""
+    with contextlib.suppress(OSError):
+        folder = tree / _STAMPS
+        folder.mkdir(mode=0o700, exist_ok=True)
+        making = folder / f"{secrets.token_hex(4)}.tmp"
+        making.write_text(_stamp(tree, names), encoding="ascii")
+        making.replace(folder / (boot() or "any"))
+
+
+def has_stamp(tree: Path, names: Iterable[str]) -> bool:
+    """Whether a tree's files are those that were found right.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is no such tree, or it lacks files.
+    """
+    now = _stamp(tree, names)
+    try:
+        return (tree / _STAMPS / (boot() or "any")).read_text(encoding="ascii") == now
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _stamp(tree: Path, names: Iterable[str]) -> str:
+    folder = f"{tree / FILES}{os.sep}"
+    digest = hashlib.blake2b(digest_size=20)
+    for name in names:
+        status = os.lstat(folder + name)
+        facts = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns)
+        digest.update(f"{name}\0{facts}{status.st_ctime_ns}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,212 @@
+"""The leak guard: secrets are found before anything is written.
+
+Saved objects and resources are looked through when they are saved; sources, and files that go
+along, when the package is planned. Tensor storages and compiled code are not: they are large, and
+nobody writes a password into them by hand.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from modpack.core.allowances import Allowance
+from modpack.core.plan import FileKind, PackagingErrorReason, Plan, PlannedFile, Problem
+from modpack.discovery.leaks.dotenv import folders_around, is_env_file, known_values, values_in
+from modpack.discovery.leaks.finding import Secret, TextKind, find_secrets
+from modpack.discovery.walk import Walker
+from modpack.packing.records import interned_records
+
+__all__ = ["LeakGuard"]
+
+_log = logging.getLogger("modpack")
+_SCRIPT_CODE = (".py", ".pkl", ".json", ".txt")
+
+
+@dataclass(frozen=True)
+class _Leak:
+    """A secret in something that is to be packaged.
+
+    Attributes:
+        subject: the module or the record.
+        secret: what was found.
+        place: where the user finds it.
+    """
+
+    subject: str
+    secret: Secret
+    place: str
+
+    def problem(self, chain: tuple[str, ...]) -> Problem:
+        """What the plan says of it."""
+        secret = self.secret
+        allow = f"{self.subject}#{secret.fingerprint}"
+        context = (
+            f"{secret.what}, {secret.shown}. If it is none: allow_secrets=[{allow!r}], or "
+            f"--allow-secret '{allow}'"
+        )
+        reason = PackagingErrorReason.SECRET
+        return Problem(self.subject, reason, context, self.place, chain)
+
+
+class LeakGuard:
+    """Looks for secrets in what one exporter saves.
+
+    Args:
+        allowed: what may go along although it looks like a secret.
+    """
+
+    def __init__(self, allowed: Sequence[Allowance]) -> None:
+        self._allowed = tuple(allowed)
+        self._saved: dict[str, tuple[_Leak, ...]] = {}
+        self._seen: dict[tuple[object, ...], tuple[Secret, ...]] = {}
+        self._values: dict[Path, dict[bytes, str]] = {}
+        self._nearby: dict[bytes, str] | None = None
+
+    # -- what is saved -------------------------------------------------------------------------
+
+    def look_at_resource(self, record: str, data: bytes) -> None:
+        """Look through a text, or bytes, that the user saves."""
+        found = [*_by_name(record, data), *find_secrets(data, TextKind.DATA, self._known())]
+        self._saved[record] = tuple(_Leak(record, s, _place(record, s)) for s in found)
+
+    def look_at_pickle(
+        self, record: str, data: bytes, places: Callable[[Sequence[bytes]], Mapping[bytes, str]]
+    ) -> None:
+        """Look through an object's pickle.
+
+        Args:
+            record: where it goes.
+            data: the pickle, with what continues it.
+            places: tells, for texts, at which attribute path of the live object each is.
+        """
+        found = find_secrets(data, TextKind.PICKLE, self._known())
+        unique = {secret.value: secret for secret in found}
+        paths = places(list(unique)) if unique else {}
+        self._saved[record] = tuple(
+            _Leak(record, secret, paths.get(value) or _place(record, secret))
+            for value, secret in unique.items()
+        )
+
+    def look_at_script(self, record: str, data: bytes) -> None:
+        """Look through what torch serialised of a script module: its code and its attributes."""
+        leaks = []
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            for name in archive.namelist():
+                if name.endswith(_SCRIPT_CODE):
+                    kind = TextKind.PICKLE if name.endswith(".pkl") else TextKind.SOURCE
+                    found = find_secrets(archive.read(name), kind, self._known())
+                    leaks += [_Leak(record, s, _place(f"{record}/{name}", s)) for s in found]
+        self._saved[record] = tuple(leaks)
+
+    # -- what is planned -----------------------------------------------------------------------
+
+    def problems(
+        self, plan: Plan, walker: Walker, own_folders: Iterable[Path], place: Callable[[str], str]
+    ) -> Iterator[Problem]:
+        """What of a plan must not be written.
+
+        Args:
+            plan: what will be written.
+            walker: knows the sources.
+            own_folders: the folders of the user's own code that is interned.
+            place: names a ``file:line`` as the user knows it.
+        """
+        known = dict(self._known())
+        for folder in {each for own in set(own_folders) for each in folders_around(own)}:
+            known.update(self._values_in(folder))
+        leaks = [leak for saved in self._saved.values() for leak in saved]
+        leaks += self._in_sources(plan, walker, known, place)
+        leaks += self._in_files(plan.files, known)
+        for leak in leaks:
+            if self._admits(leak):
+                _log.info("%s: %s is allowed to go along", leak.place, leak.secret.what)
+            else:
+                node = f"<{leak.subject}>" if leak.subject in self._saved else leak.subject
+                yield leak.problem(plan.graph.shortest_path(node))
+
+    def _in_sources(
+        self, plan: Plan, walker: Walker, known: Mapping[bytes, str], place: Callable[[str], str]
+    ) -> Iterator[_Leak]:
+        for module in interned_records(plan, walker):
+            location = walker.locate(module)
+            file = location.file if location is not None and location.file else module
+            source = walker.source(module)
+            key = (module, len(source), hash(source), len(known))
+            if key not in self._seen:
+                self._seen[key] = find_secrets(source, TextKind.SOURCE, known)
+            for secret in self._seen[key]:
+                yield _Leak(module, secret, place(_place(file, secret)))
+
+    def _in_files(
+        self, files: Iterable[PlannedFile], known: Mapping[bytes, str]
+    ) -> Iterator[_Leak]:
+        for file in files:
+            if file.kind is not FileKind.COMPILED:
+                for secret in self._in_file(file, known):
+                    yield _Leak(file.record, secret, _place(file.source, secret))
+
+    def _in_file(self, file: PlannedFile, known: Mapping[bytes, str]) -> tuple[Secret, ...]:
+        try:
+            status = Path(file.source).stat()
+            key = (file.source, status.st_size, status.st_mtime_ns, len(known))
+            if key not in self._seen:
+                data = Path(file.source).read_bytes()
+                found = (*_by_name(file.record, data), *find_secrets(data, TextKind.DATA, known))
+                self._seen[key] = found
+        except OSError:  # writing it will say so
+            return ()
+        return self._seen[key]
+
+    def _admits(self, leak: _Leak) -> bool:
+        return any(a.admits(leak.subject, leak.secret.fingerprint) for a in self._allowed)
+
+    # -- .env files ----------------------------------------------------------------------------
+
+    def _known(self) -> Mapping[bytes, str]:
+        """The secret values of the ``.env`` files around what is running."""
+        if self._nearby is None:
+            self._nearby = {}
+            for folder in _nearby_folders():
+                self._nearby.update(self._values_in(folder))
+        return self._nearby
+
+    def _values_in(self, folder: Path) -> dict[bytes, str]:
+        if folder not in self._values:
+            self._values[folder] = known_values(folder)
+        return self._values[folder]
+
+
+def _nearby_folders() -> set[Path]:
+    """The current folder, the script's, those that code is imported from, and around them."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    starts = {Path.cwd(), *(Path(each).absolute() for each in sys.path if Path(each).is_dir())}
+    if isinstance(script, str):
+        starts.add(Path(script).absolute().parent)
+    own = (each for each in starts if not _is_installed(each))
+    return {folder for each in own for folder in folders_around(each)}
+
+
+def _is_installed(folder: Path) -> bool:
+    """Whether a folder of the import path holds installed code, or Python's own."""
+    own_files = ("os.py", "_struct.py", "lib-dynload")
+    names = {"site-packages", "dist-packages", "lib-dynload"}
+    return folder.name in names or any((folder / each).exists() for each in own_files)
+
+
+def _by_name(record: str, data: bytes) -> Iterator[Secret]:
+    """A ``.env`` file, whatever its values look like."""
+    if is_env_file(PurePosixPath(record).name) and any(values_in(data)):
+        whole = find_secrets(data, TextKind.DATA, {data: "a .env file"})
+        yield from whole[:1]
+
+
+def _place(file: str, secret: Secret) -> str:
+    if secret.line is not None:
+        return f"{file}:{secret.line}"
+    return f"{file}, byte {secret.position:,}"

@@ -1,0 +1,132 @@
+r"""Sets in a pickle, written in an order of ours.
+
+The C pickler writes a set itself, in the order of its hashes, and asks nobody but the function for
+persistent ids. So that names an :class:`InOrder` as the set's persistent id, which is reduced to
+the call that makes the set. Taking away the opcode that would look the persistent id up leaves what
+plain pickle writes of a set, with the members in order.
+
+>>> import pickle
+>>> class Pickler(pickle.Pickler):
+...     def persistent_id(self, obj):
+...         return InOrder(set, sorted(obj)) if type(obj) is set else None
+>>> import io
+>>> buffer = io.BytesIO()
+>>> Pickler(buffer, 3).dump({"b", "a"})
+>>> data = SetWriting().finished(buffer.getvalue())
+>>> data == pickle.dumps(InOrder(set, ["a", "b"]), 3)
+True
+>>> sorted(pickle.loads(data))
+['a', 'b']
+"""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["InOrder", "SetWriting"]
+
+
+class InOrder:
+    """Stands for a set while it is pickled.
+
+    Args:
+        kind: ``set`` or ``frozenset``.
+        members: its members, in order.
+    """
+
+    def __init__(self, kind: type, members: list[Any]) -> None:
+        self._reduced = kind, (members,)
+
+    def __reduce__(self) -> tuple[type, tuple[list[Any]]]:
+        return self._reduced
+
+
+class SetWriting:
+    """Turns persistent ids of sets into the sets themselves, in pickles that share a memo."""
+
+    def __init__(self) -> None:
+        self._sets: set[int] = set()
+        self._memoized = 0
+
+    def finished(self, data: bytes) -> bytes:
+        """A pickle without the opcodes that would look up the persistent ids of sets.
+
+        What else has a persistent id has a tuple for it. Frames, which are optional (PEP 3154),
+        are left out because their lengths change.
+
+        Args:
+            data: the pickle, of protocol 2 or later; the next one of those that share a memo.
+        """
+        return b"".join(self._pieces(data))
+
+    def _pieces(self, data: bytes) -> Iterator[memoryview]:
+        whole, position, start = memoryview(data), 0, 0
+        earlier = last = number = -1
+        while position < len(data):
+            code = data[position]
+            end = _end(data, position)
+            if code == _FRAME or (code == _BINPERSID and self._is_set(earlier, last, number)):
+                yield whole[start:position]
+                start = end
+            elif code in _MEMO:
+                number = self._number(code, data[position + 1 : end])
+            earlier, last, position = last, code, end
+        yield whole[start:]
+
+    def _is_set(self, earlier: int, last: int, number: int) -> bool:
+        """Whether a persistent id is that of a set, by the opcodes before it."""
+        if last in _PUTS and earlier == _REDUCE:
+            self._sets.add(number)
+            return True
+        return last in _GETS and number in self._sets
+
+    def _number(self, code: int, argument: bytes) -> int:
+        """The number in the memo that an opcode sets or gets."""
+        if code == _MEMOIZE:
+            self._memoized += 1
+            return self._memoized - 1
+        return int.from_bytes(argument, "little")
+
+
+def _end(data: bytes, position: int) -> int:
+    """Where an opcode ends, with its argument."""
+    length = _LENGTHS[data[position]]
+    if length > 0:
+        return position + length
+    if length == 0:
+        end = data.index(b"\n", position) + 1
+        return data.index(b"\n", end) + 1 if data[position] == _GLOBAL else end
+    begin = position + 1 - length
+    return begin + int.from_bytes(data[position + 1 : begin], "little")
+
+
+_ARGUMENTS = {
+    None: 1,
+    pickletools.UP_TO_NEWLINE: 0,
+    pickletools.TAKEN_FROM_ARGUMENT1: -1,
+    pickletools.TAKEN_FROM_ARGUMENT4: -4,
+    pickletools.TAKEN_FROM_ARGUMENT4U: -4,
+    pickletools.TAKEN_FROM_ARGUMENT8U: -8,
+}
+
+
+def _length_of(opcode: pickletools.OpcodeInfo) -> int:
+    """Its length; 0 for lines, and minus the size of the length that it states itself."""
+    size = opcode.arg.n if opcode.arg is not None else None
+    return _ARGUMENTS[size] if size is None or size < 0 else 1 + size
+
+
+_LENGTHS = [1] * 256
+for _opcode in pickletools.opcodes:
+    _LENGTHS[ord(_opcode.code)] = _length_of(_opcode)
+
+(_FRAME,), (_BINPERSID,), (_REDUCE,), (_MEMOIZE,), (_GLOBAL,) = (
+    *(pickle.FRAME, pickle.BINPERSID),
+    *(pickle.REDUCE, pickle.MEMOIZE, pickle.GLOBAL),
+)
+_PUTS = frozenset(pickle.BINPUT + pickle.LONG_BINPUT + pickle.MEMOIZE)
+_GETS = frozenset(pickle.BINGET + pickle.LONG_BINGET)
+_MEMO = _PUTS | _GETS

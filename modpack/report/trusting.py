@@ -1,0 +1,67 @@
+"""What a package asks for and a policy does not allow, read off its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from modpack.archive import layout
+from modpack.archive.base import Archive
+from modpack.archive.specs import read_specs
+from modpack.core.hookspec import hook_records
+from modpack.core.native import is_machine_code
+from modpack.core.trust import TrustPolicy
+from modpack.core.trusting import Violation, violations
+
+__all__ = ["extern_modules", "package_violations"]
+
+_SPECS_START, _SPECS_END = hook_records("\0")[0].split("\0")
+
+
+def package_violations(archive: Archive, policy: TrustPolicy) -> tuple[Violation, ...]:
+    """Everything that a package asks for and a policy does not allow, but for names in pickles.
+
+    Nothing is executed. What the package does not tell is not known here: names in pickles and
+    imports are checked again when they happen.
+
+    Args:
+        archive: the package; its records are as its manifest says.
+        policy: what the loader allows.
+
+    Raises:
+        ModpackError: a record is damaged.
+    """
+    return violations(
+        policy,
+        externs=extern_modules(archive),
+        hook_kinds=_hook_kinds(archive),
+        native_records=() if policy.native else tuple(_native_records(archive)),
+    )
+
+
+def extern_modules(archive: Archive) -> list[str]:
+    """The modules that a package says it takes from where it is loaded."""
+    if not archive.has(layout.EXTERN_MODULES):
+        return []
+    listed = archive.read(layout.EXTERN_MODULES).decode("utf-8", "replace")
+    return [line for line in listed.split("\n") if line]
+
+
+def _hook_kinds(archive: Archive) -> Mapping[str, list[str]]:
+    """The names of all hooks, by kind."""
+    found: dict[str, list[str]] = {}
+    for name in archive.names():
+        if name.startswith(_SPECS_START) and name.endswith(_SPECS_END):
+            record = name[len(_SPECS_START) : -len(_SPECS_END)]
+            for spec in read_specs(archive, record):
+                found.setdefault(spec.kind, []).append(spec.name)
+    return found
+
+
+def _native_records(archive: Archive) -> Iterator[str]:
+    for name in archive.names():
+        if not layout.is_storage(name) and is_machine_code(name, _start(archive, name)):
+            yield name
+
+
+def _start(archive: Archive, name: str) -> bytes:
+    return bytes(next(iter(archive.chunks(name)), b"")[:4096])

@@ -1,0 +1,89 @@
+"""Verifications for people: what was checked, what was found, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from modpack.report.auditing.facts import Finding, Severity
+from modpack.report.pieces import indented, table, title
+from modpack.report.verifying.facts import CheckFacts, VerifyFacts
+from modpack.report.wording import counted, human_size, printable
+
+__all__ = ["verify_report"]
+
+_COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
+_MOST_OF_A_CODE: Final = 20
+
+
+def verify_report(facts: VerifyFacts) -> RenderableType:
+    """Everything about a verification, the outcome last."""
+    return Group(
+        _head(facts),
+        "",
+        _checks(facts.checks),
+        *_findings(facts.findings),
+        *_signatures(facts),
+        "",
+        _outcome(facts),
+    )
+
+
+def _head(facts: VerifyFacts) -> RenderableType:
+    parts = [facts.format, human_size(facts.size_bytes), facts.digest]
+    told = ", ".join(printable(part) for part in parts if part)
+    return Text.assemble((printable(facts.subject), "bold"), "  ", (told, "dim"))
+
+
+def _checks(checks: Sequence[CheckFacts]) -> RenderableType:
+    rows = table(("", "left"), ("", "right"), ("dim", "left"), ("", "left"))
+    for each in checks:
+        outcome = "passed" if each.is_passed else "FAILED"
+        rows.add_row(each.name, f"{each.count:,}", each.unit, outcome)
+    return indented(rows, 2)
+
+
+def _findings(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    """Findings by severity, those of a code together, with what to do about them."""
+    for severity in Severity:
+        chosen = [each for each in findings if each.severity is severity]
+        if not chosen:
+            continue
+        yield ""
+        yield title(counted(len(chosen), severity.value), _COLOURS[severity])
+        for code in dict.fromkeys(each.code for each in chosen):
+            yield indented(Text(code, "bold"), 2)
+            yield from _of_one_code([each for each in chosen if each.code == code])
+
+
+def _of_one_code(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    for each in findings[:_MOST_OF_A_CODE]:
+        yield indented(Text(printable(f"{each.place or each.subject}: {each.text}")), 4)
+    if left := len(findings) - _MOST_OF_A_CODE:
+        if left > 0:
+            yield indented(Text(f"{left} more; --json lists them", "dim"), 4)
+    for remedy in dict.fromkeys(each.remedy for each in findings if each.remedy):
+        yield indented(Text(f"-> {printable(remedy)}", "dim"), 4)
+
+
+def _signatures(facts: VerifyFacts) -> Iterator[RenderableType]:
+    if facts.signatures:
+        yield ""
+    for each in facts.signatures:
+        signer = f" of {printable(each.signer)}" if each.signer else ""
+        text = f"signed with the key {printable(each.key_id)}{signer} ({printable(each.place)})"
+        yield Text(text, "green")
+
+
+def _outcome(facts: VerifyFacts) -> RenderableType:
+    numbers = {
+        severity: sum(each.severity is severity for each in facts.findings) for severity in Severity
+    }
+    if not facts.is_accepted:
+        return Text(f"refused: {counted(numbers[Severity.ERROR], 'error')}", "bold red")
+    warnings = numbers[Severity.WARNING]
+    told = f", with {counted(warnings, 'warning')}" if warnings else ""
+    return Text(f"accepted{told}", "bold green")

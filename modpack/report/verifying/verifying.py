@@ -1,0 +1,228 @@
+"""Verifying a package: everything that reading can tell against loading it, at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, Final
+
+from modpack.archive import layout
+from modpack.archive.base import Archive
+from modpack.archive.comparing import default_workers
+from modpack.archive.manifest import Manifest, package_digest, read_manifest
+from modpack.archive.reader import open_archive, refuse_state_files
+from modpack.core.progress import phase
+from modpack.core.trust import Signer, TrustPolicy
+from modpack.errors import ArchiveError, NotAPackageError, UnsupportedVersionError
+from modpack.report.auditing.facts import Finding, Severity
+from modpack.report.scanning.scanning import read_package
+from modpack.report.verifying.agreement import check_agreement
+from modpack.report.verifying.codes import found
+from modpack.report.verifying.contents import (
+    check_contents,
+    check_manifest_form,
+    check_readable,
+)
+from modpack.report.verifying.facts import CheckFacts, SignatureFacts, VerifyFacts
+from modpack.report.verifying.metadata import check_metadata
+from modpack.report.verifying.ownrecords import OwnRecords, check_texts, read_own_records
+from modpack.report.verifying.storages import (
+    check_pickled_storages,
+    check_trial_storages,
+    check_unused_storages,
+)
+from modpack.report.verifying.trusting import check_policy, verify_signatures
+
+__all__ = ["verify_package"]
+
+_SEVERITIES: Final = list(Severity)
+_OF_TORCH_PACKAGE: Final = "torch.package"
+_UNKNOWN: Final = ""
+
+
+def verify_package(
+    source: str | os.PathLike[str] | BinaryIO,
+    *,
+    policy: TrustPolicy | None = None,
+    keys: Sequence[Signer] = (),
+    workers: int | None = None,
+) -> VerifyFacts:
+    """Verify a package: read all of it, run nothing of it, unpickle nothing.
+
+    The archive's structure; every record against its digest, tensors included; every record of
+    the format by its reader; the records against each other; pickles and sources for what they
+    could do to whoever loads them; signatures, and what a policy allows, if there is one. An
+    archive whose structure is damaged cannot be read any further; everything else is told at once.
+
+    Args:
+        source: a package file, a binary file object, or the folder of an unzipped package;
+            modpack's, or torch.package's, which has no digests to compare with.
+        policy: what the loader allows.
+        keys: if there are any, a valid signature of one of them is demanded.
+        workers: threads that compute digests; one for each core by default.
+
+    Returns:
+        What was checked and found. That the package is refused is no exception.
+
+    Raises:
+        TypeError: ``source`` is none of these.
+        ValueError: ``workers`` is no number from 1.
+        NotAPackageError: there is no such file, or it is no package at all.
+        UnsupportedVersionError: it is written in a format newer than this modpack.
+        ModpackError: signatures are to be checked, and what checks them is not installed.
+    """
+    if workers is not None and (isinstance(workers, bool) or workers < 1):
+        raise ValueError(f"workers must be a number from 1, not {workers!r}")
+    try:
+        archive = open_archive(source)
+    except NotAPackageError:
+        raise
+    except ArchiveError as failure:
+        return _refused_at_once(failure)
+    with archive, phase("verifying"):
+        refuse_state_files(archive)
+        path = source if isinstance(source, (str, os.PathLike)) else None
+        return _Verification(archive, path, policy, keys, workers or default_workers()).facts()
+
+
+def _refused_at_once(failure: ArchiveError) -> VerifyFacts:
+    """What is told of an archive that cannot be opened."""
+    finding = found("structure", failure.record or failure.source, failure.reason)
+    check = CheckFacts("structure", 0, "records", False)
+    return VerifyFacts(failure.source, _UNKNOWN, "", 0, (check,), (finding,))
+
+
+class _Verification:
+    """One open package being verified."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        path: str | os.PathLike[str] | None,
+        policy: TrustPolicy | None,
+        keys: Sequence[Signer],
+        workers: int,
+    ) -> None:
+        self._archive = archive
+        self._path = path
+        self._policy = policy
+        self._keys = keys
+        self._workers = workers
+        self._checks: list[CheckFacts] = []
+        self._findings: list[Finding] = []
+        self._signatures: tuple[SignatureFacts, ...] = ()
+
+    def facts(self) -> VerifyFacts:
+        archive = self._archive
+        self._told("structure", len(archive.names()), "records", ())
+        try:
+            manifest = read_manifest(archive)
+        except UnsupportedVersionError:
+            raise
+        except ArchiveError as failure:
+            self._check_what_can_be_read(failure)
+            return self._facts(_UNKNOWN, "")
+        if manifest is None:
+            is_readable = self._check_foreign()
+            self._check_trust()
+            digest = package_digest(archive) if is_readable else ""
+            return self._facts(_OF_TORCH_PACKAGE, digest)
+        digest = package_digest(archive)
+        self._check_own(manifest)
+        self._check_trust()
+        return self._facts(f"modpack {manifest.format}", digest)
+
+    def _facts(self, form: str, digest: str) -> VerifyFacts:
+        archive = self._archive
+        findings = sorted(self._findings, key=lambda each: _SEVERITIES.index(each.severity))
+        return VerifyFacts(
+            archive.source,
+            form,
+            digest,
+            sum(map(archive.size, archive.names())),
+            tuple(self._checks),
+            tuple(findings),
+            self._signatures,
+        )
+
+    def _check_own(self, manifest: Manifest) -> None:
+        archive = self._archive
+        form = check_manifest_form(archive, manifest)
+        self._told("manifest", len(manifest.records), "records", form)
+        contents = list(check_contents(archive, manifest, self._workers))
+        self._told("digests", len(manifest.records), "records", contents)
+        damaged = frozenset(each.subject for each in contents)
+        own = read_own_records(archive, manifest, damaged)
+        texts = list(check_texts(archive, damaged))
+        self._told("records of the format", own.count, "records", [*own.findings, *texts])
+        agreement = list(check_agreement(archive, own, damaged))
+        if own.plan is not None:
+            agreement += check_metadata(archive, manifest, own.plan, damaged)
+        decisions = len(own.plan.decisions) if own.plan is not None else 0
+        self._told("agreement", decisions, "decisions", agreement)
+        self._check_objects(manifest, own)
+
+    def _check_foreign(self) -> bool:
+        """Check a package of torch.package; tells whether all of it can be read."""
+        archive = self._archive
+        readable = list(check_readable(archive, self._workers))
+        self._told("crc32", len(archive.names()), "records", readable)
+        damaged = frozenset(each.subject for each in readable)
+        self._told("records of the format", 0, "records", check_texts(archive, damaged))
+        self._check_objects(None, OwnRecords())
+        text = "torch.package wrote it: it records no digests to compare with"
+        self._findings.append(found("no-digests", archive.source, text))
+        return not readable
+
+    def _check_what_can_be_read(self, failure: ArchiveError) -> None:
+        """Without a manifest to go by, only crc32 can tell what else is damaged."""
+        finding = found("manifest", failure.record or layout.MANIFEST, failure.reason)
+        self._told("manifest", 0, "records", [finding])
+        names = self._archive.names()
+        self._told("crc32", len(names), "records", check_readable(self._archive, self._workers))
+
+    def _check_objects(self, manifest: Manifest | None, own: OwnRecords) -> None:
+        """What pickles and sources would do, and whether the pickles' storages are there."""
+        archive = self._archive
+        try:
+            scan = read_package(archive, manifest, self._policy)
+        except ArchiveError as failure:
+            self._told("scan", 0, "pickles and sources", self._unscanned(failure))
+            self._told("storages", self._storages(), "storages", check_trial_storages(archive, own))
+            return
+        self._told("scan", scan.records, "pickles and sources", scan.findings)
+        storages = [
+            *check_trial_storages(archive, own),
+            *check_pickled_storages(archive, scan.storages),
+            *check_unused_storages(archive, scan.storages, own),
+        ]
+        self._told("storages", self._storages(), "storages", storages)
+
+    def _unscanned(self, failure: ArchiveError) -> Iterator[Finding]:
+        """A record that keeps the scan from its end; it may have been told already."""
+        record = failure.record or failure.source
+        if all(each.subject != record for each in self._findings):
+            yield found("record-unreadable", record, failure.reason)
+        text = f"pickles and sources were not looked at to the end, because of {record!r}"
+        yield found("scan-unfinished", record, text)
+
+    def _storages(self) -> int:
+        return sum(map(layout.is_storage, self._archive.names()))
+
+    def _check_trust(self) -> None:
+        demands = [self._keys, self._policy.signers if self._policy is not None else ()]
+        signed = verify_signatures(self._archive, self._path, demands)
+        self._signatures = signed.signatures
+        if any(demands):
+            self._told("signatures", len(signed.signatures), "that hold", signed.findings)
+        else:
+            self._findings += signed.findings
+        if self._policy is not None:
+            self._told("policy", 1, "policies", check_policy(self._archive, self._policy))
+
+    def _told(self, name: str, count: int, unit: str, findings: Iterable[Finding]) -> None:
+        """Keep what came of one kind of check."""
+        listed = list(findings)
+        has_passed = all(each.severity is not Severity.ERROR for each in listed)
+        self._checks.append(CheckFacts(name, count, unit, has_passed))
+        self._findings += listed

@@ -1,0 +1,246 @@
+"""Keys: made, written, and read again.
+
+A private key is a PEM file in PKCS #8 form that its owner alone can read, a public one a PEM file
+in SubjectPublicKeyInfo form, as ``openssl genpkey -algorithm ed25519`` and ``openssl pkey -pubout``
+write them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from modpack.core.trust import Signer
+from modpack.errors import KeyFileError, TargetError
+from modpack.signing import pem
+from modpack.signing.extra import needing_sign
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = [
+    "PrivateKey",
+    "generate",
+    "is_readable_by_others",
+    "public_file",
+    "read_private",
+    "read_public",
+    "refuse_taken",
+    "write_pair",
+]
+
+_OWNER_ONLY: Final = 0o600
+_FOR_ALL: Final = 0o644
+
+
+@dataclass(frozen=True)
+class PrivateKey:
+    """A key to sign with.
+
+    Attributes:
+        key_id: names the key: the sha256 of its public half, in hex.
+        public_key: that half, as PEM.
+        secret: the key itself.
+    """
+
+    key_id: str
+    public_key: str
+    secret: Ed25519PrivateKey = field(repr=False, compare=False)
+
+
+def generate() -> PrivateKey:
+    """A new key.
+
+    Raises:
+        ModpackError: the extra ``sign`` is not installed.
+    """
+    with needing_sign():
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return _described(Ed25519PrivateKey.generate())
+
+
+def read_public(path: str | os.PathLike[str], name: str = "") -> Signer:
+    """Someone whose signatures shall count, by the file of their public key.
+
+    Args:
+        path: the file.
+        name: what to call them; by default the file's name, without its suffix.
+
+    Raises:
+        KeyFileError: the file cannot be read, or holds no Ed25519 public key.
+    """
+    file = Path(path)
+    public = pem.public_bytes(pem.read_key_file(file), str(file))
+    return Signer(name or file.stem, pem.normalised(public))
+
+
+def is_readable_by_others(path: str | os.PathLike[str]) -> bool:
+    """Whether a private key's file lets in others than its owner."""
+    return os.name == "posix" and bool(Path(path).stat().st_mode & 0o077)
+
+
+def read_private(
+    path: str | os.PathLike[str], passphrase: str | Callable[[], str] | None = None
+) -> PrivateKey:
+    """A key to sign with.
+
+    Args:
+        path: its file.
+        passphrase: opens it, if it is encrypted; or something to call for it then.
+
+    Raises:
+        KeyFileError: the file cannot be read, holds no Ed25519 private key, or is encrypted and
+            the passphrase is missing or wrong.
+        ModpackError: the extra ``sign`` is not installed.
+    """
+    source, text = str(Path(path)), pem.read_key_file(Path(path))
+    is_locked = pem.require_private(text, source) == pem.ENCRYPTED_LABEL
+    with needing_sign():
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    opened_by = _opened_by(source, passphrase) if is_locked else None
+    try:
+        key = load_pem_private_key(text.encode(), opened_by)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as failure:
+        reason = "the passphrase is wrong, or the key is damaged" if is_locked else "it is damaged"
+        raise KeyFileError(source, reason) from failure
+    if not isinstance(key, Ed25519PrivateKey):
+        reason = "it is a private key, but not one of Ed25519"
+        raise KeyFileError(source, f"{reason}. Remedy: make a pair with modpack keygen")
+    return _described(key)
+
+
+def write_pair(
+    key: PrivateKey,
+    path: str | os.PathLike[str],
+    *,
+    passphrase: str | None = None,
+    overwrite: bool = False,
+) -> tuple[Path, Path]:
+    """Writes a key to ``path`` and its public half beside it, as ``path`` with ``.pub``.
+
+    Args:
+        key: the key.
+        path: where; only the owner can read it there.
+        passphrase: encrypts it, if there is one.
+        overwrite: whether keys that are there already may be lost.
+
+    Returns:
+        Both paths.
+
+    Raises:
+        TargetError: one of the files is there already, or cannot be written.
+        ModpackError: the extra ``sign`` is not installed.
+    """
+    private, public = Path(path), public_file(path)
+    if not overwrite:
+        refuse_taken(path)
+    contents = {
+        private: (_private_pem(key, passphrase), _OWNER_ONLY),
+        public: (key.public_key.encode(), _FOR_ALL),
+    }
+    staged = {file: file.with_name(f".{file.name}.{secrets.token_hex(8)}") for file in contents}
+    try:
+        for file, (content, mode) in contents.items():
+            _create(staged[file], file, content, mode)
+        for file, temporary in staged.items():
+            _place(temporary, file, overwrite)
+    finally:
+        for temporary in staged.values():
+            temporary.unlink(missing_ok=True)
+    return private, public
+
+
+def refuse_taken(path: str | os.PathLike[str]) -> None:
+    """Makes sure that no key would be overwritten.
+
+    Raises:
+        TargetError: a key of that name is there, or something else is.
+    """
+    for file in (Path(path), public_file(path)):
+        if os.path.lexists(file):
+            raise TargetError(
+                f"{file} is there already, and nothing can be signed any more with a key that is "
+                "lost. Remedy: choose another name, or --force if it is not needed any more"
+            )
+
+
+def public_file(path: str | os.PathLike[str]) -> Path:
+    """Where the public half of a key is written.
+
+    >>> public_file("keys/release").name
+    'release.pub'
+    """
+    file = Path(path)
+    return file.with_name(f"{file.name}.pub")
+
+
+def _described(secret: Ed25519PrivateKey) -> PrivateKey:
+    public = secret.public_key().public_bytes_raw()
+    return PrivateKey(pem.key_id(public), pem.normalised(public), secret)
+
+
+def _private_pem(key: PrivateKey, passphrase: str | None) -> bytes:
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        KeySerializationEncryption,
+        NoEncryption,
+        PrivateFormat,
+    )
+
+    locked: KeySerializationEncryption = NoEncryption()
+    if passphrase:
+        locked = BestAvailableEncryption(_encoded(passphrase))
+    return key.secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked)
+
+
+def _opened_by(source: str, passphrase: str | Callable[[], str] | None) -> bytes:
+    given = passphrase() if callable(passphrase) else passphrase
+    if not given:
+        raise KeyFileError(source, "the key is encrypted. Remedy: give its passphrase")
+    return _encoded(given)
+
+
+def _encoded(passphrase: str) -> bytes:
+    return passphrase.encode("utf-8", "surrogateescape")
+
+
+def _create(path: Path, target: Path, content: bytes, mode: int) -> None:
+    """Writes a file that was not there, with ``mode`` from its first byte on."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    with _reporting(target), os.fdopen(os.open(path, flags, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _place(temporary: Path, target: Path, overwrite: bool) -> None:
+    """Gives a file its name; one that somebody else has just written survives, unless it may go."""
+    with _reporting(target):
+        if overwrite:
+            temporary.replace(target)
+            return
+        try:
+            target.hardlink_to(temporary)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links; what is there was looked at just before
+            temporary.rename(target)
+
+
+@contextmanager
+def _reporting(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
+        reason = getattr(failure, "strerror", None) or str(failure)
+        raise TargetError(f"cannot write {target}: {reason}") from failure

@@ -1,0 +1,119 @@
+"""The cache, as users and crowds of processes meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import modpack
+
+SCHEMAS = Path(__file__).parents[2] / "docs" / "reference" / "json"
+LOADING = """
+import sys, time
+import modpack
+for turn in range(6):
+    with modpack.PackageImporter(sys.argv[1]) as importer:
+        numbers = {importer.import_module(f"many.m{each}").number for each in range(20)}
+        assert numbers == {7}, numbers
+        assert importer.import_module("many").__file__.endswith("many/__init__.py")
+"""
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def package(tmp_path):
+    target = tmp_path / "many.modpack"
+    with modpack.PackageExporter(target) as exporter:
+        exporter.save_source_string("many", "", is_package=True)
+        for each in range(20):
+            exporter.save_source_string(f"many.m{each}", "number = 7\n")
+    return target
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "modpack", "cache", *arguments], capture_output=True, text=True
+    )
+
+
+def loaded_elsewhere(package):
+    subprocess.run([sys.executable, "-c", LOADING, package], check=True)
+
+
+def checked(name, document):
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(document, schema)
+    return document
+
+
+def test_sixteen_processes_load_while_others_prune(cache, package):
+    loading = [subprocess.Popen([sys.executable, "-c", LOADING, package]) for _ in range(16)]
+    while any(process.poll() is None for process in loading):
+        assert run("prune", "--all").returncode == 0
+    assert [process.wait() for process in loading] == [0] * 16
+    run("prune", "--all")
+    assert list((cache / "trees" / "v2").iterdir()) == []
+
+
+def test_the_cache_is_listed_verified_and_pruned(cache, package):
+    loaded_elsewhere(package)
+    told = run("list")
+    assert "many.modpack" in told.stdout and str(cache) in told.stdout
+    assert run("verify").stdout == "1 package verified, 0 damaged\n"
+    assert run("prune", "--older-than", "1d").stdout.startswith("removed 0 packages")
+    assert run("prune", "--max-size", "0").stdout.startswith("removed 1 package")
+    assert run("list").stdout.startswith("0 packages")
+
+
+def test_documents_follow_their_schemas(cache, package):
+    loaded_elsewhere(package)
+    document = checked("cache-list", json.loads(run("list", "--json").stdout))
+    [tree] = document["trees"]
+    assert tree["name"] == "many.modpack" and tree["files"] >= 21
+    file = cache / "trees" / "v2" / tree["digest"] / "files" / "many" / "m3.py"
+    file.write_text("number = 8\n")
+    done = run("verify", "--json")
+    assert done.returncode == 1
+    document = checked("cache-verify", json.loads(done.stdout))
+    assert document["trees"][0]["damaged"] == ["many/m3.py"]
+    document = checked("cache-prune", json.loads(run("prune", "--all", "--json").stdout))
+    assert [each["digest"] for each in document["removed"]] == [tree["digest"]]
+
+
+def test_a_changed_module_is_not_run(cache, package):
+    loaded_elsewhere(package)
+    [file] = cache.rglob("m3.py")
+    file.write_text("number = 8\n")
+    loaded_elsewhere(package)  # it says that all numbers are 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["prune", "--older-than", "soon"], "30d"),
+        (["prune", "--max-size", "much"], "5G"),
+        (["prune", "feedbeef"], "begins with 'feedbeef'"),
+    ],
+)
+def test_mistakes_are_told_with_exit_status_2(cache, package, arguments, told):
+    loaded_elsewhere(package)
+    done = run(*arguments)
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_commands_about_the_cache_do_without_torch(cache):
+    code = "import sys; from modpack.cli import cli; cli(['cache', 'list'], standalone_mode=False)"
+    code += "; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ, capture_output=True)

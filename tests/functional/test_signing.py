@@ -1,0 +1,276 @@
+"""``modpack keygen`` and ``modpack sign``, and what becomes of packages that are signed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+from click.testing import CliRunner
+
+import modpack
+from modpack.archive.manifest import package_digest
+from modpack.archive.reader import open_archive
+from modpack.cli import cli
+from modpack.signing.finding import check_signatures
+from modpack.signing.keys import read_private, read_public
+
+SCHEMAS = Path(__file__).parents[2] / "docs/reference/json"
+INSIDE = ".data/modpack/signature.json"
+SOURCE = """
+import torch
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+    def forward(self, x):
+        return x * self.factor
+"""
+
+
+def run(*arguments, **environment):
+    given = [str(each) for each in arguments]
+    return CliRunner().invoke(cli, given, env=environment)
+
+
+def document(result, name):
+    """A command's JSON, checked against its schema."""
+    found = json.loads(result.stdout)
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
+    jsonschema.validate(found, schema, cls=jsonschema.Draft202012Validator)
+    return found
+
+
+@pytest.fixture
+def package(project, tmp_path):
+    """A package with a model, code, and a hook."""
+    project({"signedscale.py": SOURCE})
+    import signedscale
+
+    model = signedscale.Scale()
+    model.register_forward_hook(lambda module, args, output: output.relu())
+    modpack.save(model, tmp_path / "scale.modpack")
+    return tmp_path / "scale.modpack"
+
+
+@pytest.fixture
+def key(tmp_path):
+    """The file of a private key."""
+    assert run("keygen", tmp_path / "release").exit_code == 0
+    return tmp_path / "release"
+
+
+def held(path, *keys):
+    signers = [read_public(f"{each}.pub") for each in keys]
+    with open_archive(path) as archive:
+        return [each.signer for each in check_signatures(archive, signers, path)]
+
+
+def digest_of(path):
+    with open_archive(path) as archive:
+        return package_digest(archive)
+
+
+def test_a_key_is_made_and_named(tmp_path):
+    result = run("keygen", tmp_path / "release")
+    assert result.exit_code == 0
+    key = read_private(tmp_path / "release")
+    assert f"key id:      {key.key_id}" in result.output
+    assert "PRIVATE KEY" not in result.output
+    assert read_public(tmp_path / "release.pub").public_key == key.public_key
+
+
+def test_a_key_is_told_as_json(tmp_path):
+    result = run("keygen", tmp_path / "k", "--passphrase", "--json", MODPACK_KEY_PASSPHRASE="tea")
+    key = read_private(tmp_path / "k", "tea")
+    assert document(result, "keygen") == {
+        "schema": 1,
+        "key_id": key.key_id,
+        "private_key": str(tmp_path / "k"),
+        "public_key": str(tmp_path / "k.pub"),
+        "encrypted": True,
+    }
+
+
+def test_a_key_is_not_overwritten_unless_that_is_said(key):
+    before = key.read_bytes()
+    result = run("keygen", key)
+    assert result.exit_code == 2
+    assert "is there already" in result.output
+    assert key.read_bytes() == before
+    assert run("keygen", key, "--force").exit_code == 0
+    assert key.read_bytes() != before
+
+
+def test_a_private_key_is_never_written_as_a_public_one(tmp_path):
+    result = run("keygen", tmp_path / "release.pub")
+    assert result.exit_code == 2
+    assert "would hold the private key" in result.output
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_package_is_signed(package, key):
+    digest = digest_of(package)
+    result = run("sign", package, "--key", key)
+    assert result.exit_code == 0
+    assert f"digest:    {digest}" in result.output
+    assert f"signature: inside {package}" in result.output
+    assert held(package, key) == ["release"]
+    assert digest_of(package) == digest
+
+
+@pytest.mark.parametrize("place", ["inside", "beside"])
+def test_a_signature_is_told_as_json(package, key, place):
+    found = document(run("sign", package, "--key", key, f"--{place}", "--json"), "sign")
+    key_id = read_private(key).key_id
+    assert found == {
+        "schema": 1,
+        "package": str(package),
+        "digest": digest_of(package),
+        "key_id": key_id,
+        "place": place,
+        "file": str(package) if place == "inside" else f"{package}.sig",
+        "key_ids": [key_id],
+    }
+    assert held(package, key) == ["release"]
+
+
+def test_signatures_add_up(package, key, tmp_path):
+    run("keygen", tmp_path / "second")
+    run("sign", package, "--key", key)
+    result = run("sign", package, "--key", tmp_path / "second")
+    assert "(1 signature with other keys stayed)" in result.output
+    assert held(package, key, tmp_path / "second") == ["release", "second"]
+    run("sign", package, "--key", tmp_path / "second", "--replace")
+    assert held(package, key, tmp_path / "second") == ["second"]
+
+
+def test_an_encrypted_key_signs_with_its_passphrase(package, tmp_path):
+    key = tmp_path / "k"
+    run("keygen", key, "--passphrase", MODPACK_KEY_PASSPHRASE="tea")
+    result = run("sign", package, "--key", key)
+    assert result.exit_code == 2
+    assert "put it into MODPACK_KEY_PASSPHRASE, or call at a terminal" in result.output
+    result = run("sign", package, "--key", key, MODPACK_KEY_PASSPHRASE="coffee")
+    assert result.exit_code == 2
+    assert "the passphrase is wrong" in result.output
+    assert run("sign", package, "--key", key, MODPACK_KEY_PASSPHRASE="tea").exit_code == 0
+    assert held(package, key) == ["k"]
+
+
+def test_a_key_that_others_can_read_is_warned_of(package, key):
+    key.chmod(0o644)
+    result = run("sign", package, "--key", key)
+    assert result.exit_code == 0
+    assert f"warning: others can read the private key {key}. Remedy: chmod 600" in result.stderr
+
+
+def test_a_key_can_come_through_a_pipe(package, key):
+    code = "from modpack.cli import main; main()"
+    reader, writer = os.pipe()
+    os.write(writer, key.read_bytes())
+    os.close(writer)
+    command = [sys.executable, "-c", code, "sign", str(package), "--key", f"/dev/fd/{reader}"]
+    done = subprocess.run(command, capture_output=True, text=True, pass_fds=(reader,))
+    os.close(reader)
+    assert done.returncode == 0, done.stderr
+    assert held(package, key) == ["release"]
+
+
+def test_mistakes_are_told_in_a_line(package, key, tmp_path):
+    (tmp_path / "a.txt").write_text("hello")
+    for arguments, reason in (
+        ((package, "--key", f"{key}.pub"), "it is a public key, with which nothing can be signed"),
+        ((package, "--key", tmp_path / "none"), "the key cannot be read: No such file"),
+        ((package, "--key", tmp_path / "a.txt"), "it is no key in PEM form"),
+        ((tmp_path / "a.txt", "--key", key), "a.txt: it is"),
+        ((tmp_path / "none", "--key", key), "there is no such file"),
+        ((package,), "Missing option '--key'"),
+        ((package, "--key", key, "--beside", "-o", package), "is"),
+        ((package, "--key", key, "-o", tmp_path / "no" / "x"), "does not exist"),
+    ):
+        result = run("sign", *arguments)
+        assert result.exit_code == 2, arguments
+        assert reason in result.output
+        assert isinstance(result.exception, SystemExit)
+    result = run("sign", package, "--key", tmp_path / "none", "--json")
+    assert json.loads(result.stdout)["error"]["type"] == "KeyFileError"
+
+
+def test_a_package_of_torch_package_is_refused(key, tmp_path):
+    with torch.package.PackageExporter(str(tmp_path / "old.pt")) as exporter:
+        exporter.save_text("texts", "a.txt", "hello")
+    result = run("sign", tmp_path / "old.pt", "--key", key)
+    assert result.exit_code == 2
+    assert "torch.package wrote it, and no manifest says what belongs to it" in result.output
+
+
+def test_the_missing_extra_is_told(package, key, tmp_path):
+    code = (
+        "import sys; sys.modules['cryptography'] = sys.modules['securesystemslib'] = None\n"
+        "from modpack.cli import main; main()"
+    )
+    for arguments in (["keygen", tmp_path / "new"], ["sign", package, "--key", key]):
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert "Remedy: pip install 'modpack[sign]'" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_signed_package_is_the_same_package(package, key, tmp_path):
+    signed = tmp_path / "signed.modpack"
+    run("sign", package, "--key", key, "-o", signed)
+    result = run("diff", package, signed)
+    assert result.exit_code == 0
+    assert "identical" in result.output
+    for command in (["inspect"], ["audit"], ["requirements"], ["why", "torch"], ["sbom"]):
+        name, *more = command
+        assert run(name, signed, *more).exit_code == run(name, package, *more).exit_code
+    first, second = (
+        json.loads(run("inspect", path, "--json").stdout) for path in (package, signed)
+    )
+    for each in (first, second):
+        del each["package"]["file"], each["package"]["size_bytes"]
+    assert first == second
+
+
+def test_a_signed_package_loads(package, key, tmp_path):
+    run("sign", package, "--key", key)
+    run("sign", package, "--key", key, "--beside")
+    model = modpack.load(package)
+    assert model(torch.ones(2)).tolist() == [1.0, 0.0]
+    assert modpack.load_weights(package)["factor"].tolist() == [1.0, -2.0]
+    importer = modpack.importer_of(model)
+    with (
+        importer,
+        modpack.PackageExporter(
+            tmp_path / "again.modpack", importer=[importer, modpack.sys_importer]
+        ) as exporter,
+    ):
+        exporter.use_policy("pinned")
+        exporter.save_model("model", "model.pkl", model)
+    with open_archive(tmp_path / "again.modpack") as archive:
+        assert not archive.has(INSIDE)
+
+
+def test_torch_package_reads_a_signed_package(key, tmp_path):
+    path = tmp_path / "plain.pt"
+    with modpack.PackageExporter(path) as exporter:
+        exporter.save_pickle("m", "w.pkl", torch.arange(5.0))
+        exporter.save_text("m", "a.txt", "tea")
+    run("sign", path, "--key", key)
+    importer = torch.package.PackageImporter(str(path))
+    assert importer.load_text("m", "a.txt") == "tea"
+    assert importer.load_pickle("m", "w.pkl").tolist() == [0, 1, 2, 3, 4]
+
+
+def test_signing_runs_nothing_of_the_package(key, tmp_path):
+    canary, path = tmp_path / "canary", tmp_path / "evil.modpack"
+    with modpack.PackageExporter(path) as exporter:
+        exporter.save_source_string("evil", f"open({str(canary)!r}, 'w')\n")
+    assert run("sign", path, "--key", key).exit_code == 0
+    assert not canary.exists()

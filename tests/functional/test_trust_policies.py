@@ -1,0 +1,335 @@
+"""Policies of a loader: what they do not allow is refused before anything of a package runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import modpack
+from modpack import PackageExporter, PackageImporter, TrustError, TrustPolicy
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.core.hookspec import hook_records
+from modpack.core.trust import Signer
+from modpack.errors import SignatureError
+
+KEY = """-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
+-----END PUBLIC KEY-----
+"""
+
+
+class ByCalling:
+    """Makes a pickle that calls a function when it is loaded."""
+
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self.call
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> Path:
+    """A file that appears if code of a package runs."""
+    return tmp_path / "canary"
+
+
+@pytest.fixture
+def busy(tmp_path: Path, canary: Path) -> Path:
+    """A package that needs much: externs, hooks, machine code, and a pickle that calls."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    model[0].register_forward_hook(torch.nn.functional.relu)
+    model[0].weight.register_hook(torch.nn.functional.relu)
+    path = tmp_path / "busy.modpack"
+    with PackageExporter(path) as exporter:
+        exporter.extern(["yaml.**", "click"])
+        source = f"import yaml, click, socket\nopen({str(canary)!r}, 'w')\n"
+        exporter.save_source_string("shop", source)
+        exporter.save_binary("shop", "fast.so", b"\x7fELF")
+        exporter.save_model("model", "model.pkl", model)
+        exporter.save_pickle("model", "other.pkl", ByCalling(os.mkdir, str(canary)))
+    return path
+
+
+def test_everything_is_refused_at_once_and_nothing_runs(busy, canary, clean_python):
+    told = clean_python(
+        """
+        import modpack
+        policy = modpack.TrustPolicy(
+            externs="click", standard_library="math", hook_kinds="forward", native=False,
+        )
+        try:
+            modpack.PackageImporter(package, policy=policy)
+        except modpack.TrustError as failure:
+            print(*failure.problems, sep="\\n")
+        """,
+        package=busy,
+    ).stdout.splitlines()
+    for expected in (
+        "it takes 'yaml' from where it is loaded, which externs of the policy does not allow",
+        "it takes 'socket' from where it is loaded, which standard_library of the policy",
+        "it has hooks of the kind 'tensor', which hook_kinds of the policy does not allow",
+        "it holds machine code, which native of the policy does not allow: 'shop/fast.so'",
+    ):
+        assert any(expected in line and "Remedy: " in line for line in told)
+    assert not any("'click'" in line or "'forward'" in line for line in told)
+    assert not canary.exists()
+
+
+def test_what_the_policy_allows_loads(busy):
+    policy = TrustPolicy(externs=("yaml", "click"), hook_kinds=("forward", "tensor"))
+    model = modpack.load(busy, package="model", resource="model.pkl", policy=policy)
+    assert isinstance(model, torch.nn.Sequential)
+
+
+def test_a_refused_package_leaves_nothing_in_the_process(busy, monkeypatch, tmp_path):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("MODPACK_CACHE", str(cache))
+    before = set(sys.modules), list(sys.meta_path)
+    with pytest.raises(TrustError):
+        modpack.load(busy, policy=TrustPolicy(externs=()))
+    assert (set(sys.modules), list(sys.meta_path)) == before
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("namespace", ["private", "process"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import socketserver",
+        "import xml.dom as dom",
+        "from xml import dom",
+        "from xml.dom import minidom",
+        "import importlib; importlib.import_module('socketserver')",
+        "__import__('socketserver')",
+        "import importlib; importlib.import_module('.dom', 'xml')",
+        "import pkgutil; pkgutil.resolve_name('socketserver:TCPServer')",
+    ],
+)
+def test_what_a_package_does_not_declare_is_refused_when_it_is_imported(
+    tmp_path, clean_python, namespace, statement
+):
+    with PackageExporter(tmp_path / "sly.modpack") as exporter:
+        exporter.save_source_string("sly", statement + "\n", dependencies=False)
+    told = clean_python(
+        f"""
+        import modpack
+        policy = modpack.TrustPolicy(standard_library=("importlib.**", "pkgutil", "xml"))
+        importer = modpack.PackageImporter(package, namespace={namespace!r}, policy=policy)
+        try:
+            importer.import_module("sly")
+        except modpack.TrustError as failure:
+            print(type(failure).__name__, isinstance(failure, ImportError), failure)
+        """,
+        package=tmp_path / "sly.modpack",
+    ).stdout
+    assert told.startswith("UntrustedImportError True")
+    assert "which standard_library of the policy does not allow" in told
+    assert "'socketserver'" in told or "'xml.dom'" in told
+
+
+def test_code_that_does_without_goes_on_and_the_log_tells(packaged, caplog):
+    source = """\
+        import importlib.util
+        try:
+            import socketserver
+        except ImportError:
+            socketserver = None
+        spec = importlib.util.find_spec("socketserver")
+        import json
+    """
+    path = packaged({"shop.py": source}, dependencies=False).filename
+    policy = TrustPolicy(standard_library=("importlib.**", "json.**"))
+    with PackageImporter(path, policy=policy) as importer, caplog.at_level(logging.WARNING):
+        shop = importer.import_module("shop")
+    assert shop.socketserver is None and shop.spec is None and shop.json.dumps(1) == "1"
+    assert "it imports 'socketserver', which standard_library of the policy" in caplog.text
+
+
+@pytest.mark.parametrize("namespace", ["private", "process"])
+def test_an_extern_inside_a_package_of_its_own_is_refused_too(
+    tmp_path, project, clean_python, namespace
+):
+    root = project(
+        {"shop/__init__.py": "", "shop/fast.py": "", "shop/till.py": "from . import fast"}
+    )
+    with PackageExporter(tmp_path / "shop.modpack") as exporter:
+        exporter.extern("shop.fast")
+        exporter.intern("shop.**")
+        exporter.save_module("shop.till")
+    told = clean_python(
+        f"""
+        import sys, modpack
+        sys.path.append(str(root))
+        def attempt(**restrictions):
+            policy = modpack.TrustPolicy(**restrictions)
+            return modpack.PackageImporter(package, namespace={namespace!r}, policy=policy)
+        attempt(externs="shop.fast").import_module("shop.till")
+        print("imported")
+        try:
+            attempt(externs="other")
+        except modpack.TrustError as failure:
+            print(failure)
+        """,
+        package=tmp_path / "shop.modpack",
+        root=root,
+    ).stdout
+    assert told.startswith("imported\n") and "it takes 'shop.fast'" in told
+
+
+def test_what_the_host_imports_by_itself_is_its_own_affair(packaged):
+    path = packaged({"shop.py": "import torch, json\nvalue = torch.ones(1)"}).filename
+    with PackageImporter(path, policy=TrustPolicy(standard_library="json")) as importer:
+        assert importer.import_module("shop").value == 1
+
+
+# -- hooks -------------------------------------------------------------------------------------
+
+
+def forged(package: Path, record: str, change: Callable[[dict], None]) -> Path:
+    """A copy with other JSON in one record, its digests in order."""
+    copy = package.with_name("forged.modpack")
+    with open_archive(package) as archive, ArchiveWriter(copy) as writer:
+        for name in archive.names():
+            content = archive.read(name)
+            if name == record:
+                document = json.loads(content)
+                change(document)
+                content = json.dumps(document).encode()
+            if not name.startswith(".data/modpack/manifest."):
+                writer.write(name, content)
+        writer.commit()
+    return copy
+
+
+def test_specs_that_lie_do_not_help(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    model.register_full_backward_hook(torch.nn.functional.relu)
+    modpack.save(model, tmp_path / "good.modpack")
+
+    def call_it_forward(document: dict) -> None:
+        document["hooks"][0]["kind"] = "forward"
+
+    record, _ = hook_records("__model__/model.pkl")
+    lying = forged(tmp_path / "good.modpack", record, call_it_forward)
+    modpack.load(lying, policy=TrustPolicy(hook_kinds=("forward", "full_backward")))
+    with pytest.raises(TrustError, match="hooks of the kind 'full_backward'"):
+        modpack.load(lying, policy=TrustPolicy(hook_kinds="forward"))
+
+
+def test_hooks_that_travel_in_the_state_of_modules_are_found(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    model.register_forward_hook(torch.nn.functional.relu)
+    path = tmp_path / "old.pt"
+    with torch.package.PackageExporter(path) as exporter:
+        exporter.extern("**")
+        exporter.save_pickle("model", "model.pkl", model)
+    assert modpack.load(path, policy=TrustPolicy(hook_kinds="forward"))._forward_hooks
+    with pytest.raises(TrustError, match=r"hooks of the kind 'forward'.*'Linear'"):
+        modpack.load(path, policy=TrustPolicy(hook_kinds="tensor"))
+
+
+# -- what else may be restricted ---------------------------------------------------------------
+
+
+def test_machine_code_is_found_under_any_name(packaged):
+    path = packaged({"shop/words.bin": "\x7fELF...", "shop/__init__.py": ""}).filename
+    with pytest.raises(TrustError, match=r"machine code.*'shop/words\.bin'"):
+        PackageImporter(path, policy=TrustPolicy(native=False))
+
+
+def test_a_demanded_signature_that_is_missing_is_told_as_such(busy):
+    demanding = TrustPolicy(signers=[Signer("release", KEY)])
+    with pytest.raises(SignatureError, match="carries no signature"):
+        PackageImporter(busy, policy=demanding)
+    with pytest.raises(SignatureError, match="carries no signature"):
+        modpack.load_weights(busy, package="model", resource="model.pkl", policy=demanding)
+
+
+def test_a_missing_signature_is_told_with_the_rest(busy):
+    demanding = TrustPolicy(signers=[Signer("release", KEY)], native=False)
+    with pytest.raises(TrustError) as refused:
+        PackageImporter(busy, policy=demanding)
+    signature, native = refused.value.problems
+    assert "carries no signature" in signature and "machine code" in native
+
+
+def test_a_policy_can_have_tensors_compared(tmp_path):
+    modpack.save(torch.nn.Linear(2, 2), tmp_path / "m.modpack")
+    content = bytearray((tmp_path / "m.modpack").read_bytes())
+    with open_archive(tmp_path / "m.modpack") as archive:
+        place = archive.data_range(".data/0.storage")
+    assert place is not None
+    content[place.offset] ^= 1
+    (tmp_path / "m.modpack").write_bytes(content)
+    modpack.load(tmp_path / "m.modpack", policy=TrustPolicy())
+    with pytest.raises(modpack.ModpackError, match=r"0\.storage"):
+        modpack.load(tmp_path / "m.modpack", policy=TrustPolicy(verify="all"))
+
+
+def test_what_is_no_policy_is_refused(busy):
+    for call in (PackageImporter, modpack.load, modpack.load_weights, modpack.replay):
+        with pytest.raises(TypeError, match="policy must be a TrustPolicy or None"):
+            call(busy, policy="trust.toml")
+
+
+# -- the command -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tried(tmp_path: Path, project) -> Path:
+    project({"shop.py": "import torch, yaml\nclass Net(torch.nn.Linear): pass\n"})
+    import shop
+
+    modpack.save(shop.Net(2, 2), tmp_path / "t.modpack", example_inputs=torch.ones(1, 2))
+    return tmp_path / "t.modpack"
+
+
+def replayed(package: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    policy = package.with_name("trust.toml")
+    policy.write_text(text)
+    command = [sys.executable, "-m", "modpack", "replay", str(package), "--policy", str(policy)]
+    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+
+
+def test_a_trial_is_repeated_under_a_policy(tried):
+    done = replayed(tried, "[trust]\nexterns = ['yaml.**']\nhook-kinds = []\n")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    refused = replayed(tried, "[trust]\nexterns = []\n")
+    assert refused.returncode == 2
+    assert "it takes 'yaml' from where it is loaded" in refused.stderr
+    as_json = json.loads(replayed(tried, "[trust]\nexterns = []\n", "--json").stdout)
+    assert as_json["error"]["type"] == "TrustError"
+
+
+def test_a_policy_that_is_broken_is_told_with_its_file(tried):
+    done = replayed(tried, "[trust]\nextern = []\nnative = 1\n")
+    assert done.returncode == 2
+    assert "trust.toml" in done.stderr and "Did you mean 'externs'?" in done.stderr
+    assert "trust.native" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_imports_are_refused_in_the_interpreter_of_a_trial_too(tmp_path, project):
+    text = """\
+        import torch
+        class Net(torch.nn.Linear):
+            def forward(self, x):
+                __import__(["json", "socketserver"][x.shape[0]])
+                return super().forward(x)
+    """
+    project({"shop.py": text})
+    import shop
+
+    modpack.save(shop.Net(2, 2), tmp_path / "t.modpack", example_inputs=torch.ones(1, 2))
+    done = replayed(tmp_path / "t.modpack", "[trust]\nstandard-library = ['collections']\n")
+    assert done.returncode == 1
+    assert "it imports 'socketserver'" in done.stdout

@@ -1,0 +1,142 @@
+"""Policies: what they allow, and what they refuse to be."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+from modpack.core.trust import Signer, TrustPolicy
+from modpack.core.trustjson import policy_from_json, policy_to_json
+
+ED25519 = bytes.fromhex("302a300506032b6570032100")
+X25519 = bytes.fromhex("302a300506032b656e032100")
+
+
+def pem(content: bytes, label: str = "PUBLIC KEY") -> str:
+    return f"-----BEGIN {label}-----\n{base64.b64encode(content).decode()}\n-----END {label}-----\n"
+
+
+KEY = pem(ED25519 + bytes(32))
+
+
+def test_a_policy_that_says_nothing_allows_everything() -> None:
+    policy = TrustPolicy()
+    assert policy.allows_extern("anything") and policy.allows_extern("os")
+    assert policy.allows_global("os", "system") and policy.allows_hook("tensor")
+    assert policy.native and policy.verify == "code" and policy.signers == ()
+
+
+def test_externs_are_about_neither_the_standard_library_nor_torch() -> None:
+    policy = TrustPolicy(externs=["numpy.**"])
+    allowed = ("numpy", "numpy.linalg", "os", "torch.nn", "modpack.pickling", "builtins")
+    assert all(map(policy.allows_extern, allowed))
+    assert not policy.allows_extern("numpyx") and not policy.allows_extern("__main__")
+
+
+def test_the_standard_library_is_restricted_by_itself() -> None:
+    policy = TrustPolicy(standard_library=["collections.**", "math"])
+    assert policy.allows_extern("collections.abc") and policy.allows_extern("numpy")
+    assert not policy.allows_extern("os") and not policy.allows_extern("os.path")
+
+
+def test_the_language_and_torch_cannot_be_forbidden() -> None:
+    policy = TrustPolicy(externs=(), standard_library=())
+    assert all(map(policy.allows_extern, ("builtins", "__future__", "torch", "modpack.hooks")))
+    assert not policy.allows_extern("torchvision")
+
+
+def test_one_pattern_needs_no_tuple() -> None:
+    assert TrustPolicy(externs="torch.**") == TrustPolicy(externs=("torch.**",))
+    assert TrustPolicy(signers=Signer("a", KEY)).signers == (Signer("a", KEY),)  # type: ignore[arg-type]
+
+
+def test_globals_are_matched_by_module_and_name() -> None:
+    policy = TrustPolicy(pickle_globals=("numpy.dtype", "scipy.**"))
+    assert policy.allows_global("numpy", "dtype") and policy.allows_global("scipy.sparse", "a.B")
+    assert policy.allows_global("scipy.sparse", "")
+    assert not policy.allows_global("numpy", "dtypes") and not policy.allows_global("numpy", "")
+
+
+def test_no_globals_at_all_is_not_the_same_as_all() -> None:
+    assert not TrustPolicy(pickle_globals=()).allows_global("numpy", "dtype")
+
+
+def test_kinds_of_hooks_are_patterns_too() -> None:
+    policy = TrustPolicy(hook_kinds=("forward", "optimizer.*"))
+    assert policy.allows_hook("forward") and policy.allows_hook("optimizer.step_pre")
+    assert not policy.allows_hook("forward_pre") and not policy.allows_hook("global.forward")
+
+
+def test_whoever_demands_signatures_has_tensors_compared_too() -> None:
+    signed = TrustPolicy(signers=[Signer("release", KEY)])
+    assert signed.verify == "all"
+    assert TrustPolicy(signers=signed.signers, verify="code").verify == "code"
+
+
+def test_a_policy_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        TrustPolicy().native = False  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error", "told"),
+    [
+        ("externs", 3, TypeError, "externs must be a pattern, several patterns or None, not int"),
+        ("externs", b"os", TypeError, "externs must be a pattern"),
+        ("externs", [3], TypeError, "externs must be patterns"),
+        ("externs", ["a..b"], ValueError, r"externs: the pattern 'a\.\.b' has an empty component"),
+        ("standard_library", ["a.**b"], ValueError, r"standard_library: .*'\*\*' must be a whole"),
+        ("pickle_globals", [""], ValueError, "pickle_globals: .* empty component"),
+        ("hook_kinds", ["foward"], ValueError, "matches 'foward'. Did you mean 'forward'?"),
+        ("hook_kinds", ["tensors.*.x"], ValueError, "no kind of hook matches"),
+        ("signers", "me", TypeError, "signers must be Signer objects, not str"),
+        ("signers", ["me"], TypeError, "signers must be Signer objects, not str"),
+        ("native", 1, TypeError, "native must be a bool, not int"),
+        ("verify", "none", ValueError, "verify must be 'code' or 'all', not 'none'"),
+        ("verify", None, TypeError, "verify must be 'code' or 'all', not NoneType"),
+    ],
+)
+def test_a_wrong_value_is_named(
+    field: str, value: object, error: type[Exception], told: str
+) -> None:
+    arguments: dict[str, Any] = {field: value}
+    with pytest.raises(error, match=told):
+        TrustPolicy(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("", "no public key in PEM form"),
+        ("ssh-ed25519 AAAAC3 me@here", "no public key in PEM form"),
+        (KEY + KEY, "more than one public key"),
+        (pem(ED25519 + bytes(32), "PRIVATE KEY"), "it is a private key"),
+        (pem(X25519 + bytes(32)), "another kind than Ed25519"),
+        (pem(ED25519 + bytes(31)), "another kind than Ed25519"),
+        (KEY.replace("AAA", "A-A"), "its base64 is damaged"),
+    ],
+)
+def test_a_key_is_an_ed25519_public_key(key: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Signer("somebody", key)
+
+
+def test_a_signer_has_a_name() -> None:
+    with pytest.raises(ValueError, match="name must say whose key it is"):
+        Signer(" ", KEY)
+
+
+def test_a_policy_travels_as_json() -> None:
+    policy = TrustPolicy(
+        externs="a.**",
+        standard_library=(),
+        pickle_globals=("b.c",),
+        hook_kinds="tensor",
+        signers=(Signer("x", KEY),),
+        native=False,
+    )
+    assert policy_from_json(policy_to_json(policy)) == policy
+    assert policy_from_json(policy_to_json(TrustPolicy())) == TrustPolicy()

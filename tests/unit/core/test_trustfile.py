@@ -1,0 +1,122 @@
+"""Policies in files: what is read, and all that can be wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modpack.core.trust import Signer, TrustPolicy
+from modpack.errors import PolicyError
+
+KEY = """-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
+-----END PUBLIC KEY-----
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "trust.toml"
+    file.write_text(text)
+    return file
+
+
+def problems(folder: Path, text: str) -> tuple[str, ...]:
+    with pytest.raises(PolicyError) as told:
+        TrustPolicy.from_toml(write(folder, text))
+    assert str(folder / "trust.toml") in str(told.value)
+    assert all(problem in str(told.value) for problem in told.value.problems)
+    return told.value.problems
+
+
+def test_every_field_can_be_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "release.pub").write_text(KEY)
+    file = write(
+        tmp_path,
+        """
+        [trust]
+        externs = ["numpy.**", "yaml"]
+        standard-library = "collections.**"
+        pickle-globals = []
+        hook-kinds = ["forward"]
+        native = false
+        verify = "code"
+        signers = [{ name = "release", key = "keys/release.pub" }]
+        """,
+    )
+    assert TrustPolicy.from_toml(file) == TrustPolicy(
+        externs=("numpy.**", "yaml"),
+        standard_library=("collections.**",),
+        pickle_globals=(),
+        hook_kinds=("forward",),
+        native=False,
+        verify="code",
+        signers=(Signer("release", KEY),),
+    )
+
+
+def test_what_is_left_out_is_not_restricted(tmp_path: Path) -> None:
+    assert TrustPolicy.from_toml(str(write(tmp_path, "[trust]\n"))) == TrustPolicy()
+
+
+def test_a_misspelled_key_is_no_restriction_that_silently_does_nothing(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, "[trust]\nextern = []\n")
+    assert problem == "trust.extern: there is no such key. Did you mean 'externs'?"
+
+
+def test_what_stands_outside_the_table_is_refused(tmp_path: Path) -> None:
+    assert problems(tmp_path, "native = false\n[trust]\n") == (
+        "native: nothing but the table [trust] is read here",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "the table [trust] is missing"),
+        ("trust = 3", "the table [trust] must be a table, not an integer"),
+        ("[trust", "it is no valid TOML"),
+        ("[trust]\nnative = 1", "trust.native: must be true or false, not an integer"),
+        ("[trust]\nverify = 'much'", 'trust.verify: must be "code" or "all", not "much"'),
+        ("[trust]\nverify = ''", 'trust.verify: must be "code" or "all", not ""'),
+        ("[trust]\nexterns = 3", "trust.externs: must be a pattern or an array of patterns"),
+        ("[trust]\nexterns = ['a', 3]", "trust.externs: must be a pattern or an array of patterns"),
+        ("[trust]\nexterns = ['a.']", "trust.externs: the pattern 'a.' has an empty component"),
+        ("[trust]\nhook-kinds = ['tensr']", "trust.hook-kinds: no kind of hook matches 'tensr'"),
+        ("[trust]\nsigners = 'x.pub'", "trust.signers: must be an array of tables, not a string"),
+        ("[trust]\nsigners = ['x.pub']", "trust.signers[0]: must be a table such as"),
+        ("[trust]\nsigners = [{ key = 'k' }]", "trust.signers[0]: has no 'name'"),
+        ("[trust]\nsigners = [{ name = 'n' }]", "trust.signers[0]: has no 'key'"),
+        ("[trust]\nsigners = [{ name = 'n', key = 3 }]", "trust.signers[0].key: must be a string"),
+        ("[trust]\nsigners = [{ name = 'n', kee = 'k' }]", "trust.signers[0].kee: there is no"),
+        ("[trust]\nsigners = [{ name = 'n', key = 'gone.pub' }]", "gone.pub cannot be read"),
+        ("[trust]\nsigners = [{ name = 'n', key = 'trust.toml' }]", "no public key in PEM form"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+    assert any(told in problem for problem in problems(tmp_path, text))
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    found = problems(tmp_path, "[trust]\nextern = 1\nnative = 1\nverify = 1\nsigners = [1, 2]\n")
+    assert len(found) == 5
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "trust.toml"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(PolicyError, match="it is no UTF-8"):
+        TrustPolicy.from_toml(file)
+
+
+def test_a_file_that_is_no_key_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "k.pub").write_bytes(b"\xff" * 70000)
+    text = "[trust]\nsigners = [{ name = 'n', key = 'k.pub' }]"
+    (problem,) = problems(tmp_path, text)
+    assert problem == f"trust.signers[0].key: {tmp_path / 'k.pub'}: it is too large for a key"
+
+
+def test_a_missing_file_is_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        TrustPolicy.from_toml(tmp_path / "gone.toml")

@@ -1,0 +1,156 @@
+"""Looking after the cache of unpacked packages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from modpack.errors import CacheError, ModpackError
+from modpack.hermetic import caching, leases, tree
+
+RECORDS = {"pkg/__init__.py": b"", "words.txt": b"alpha"}
+SIZES = {name: len(content) for name, content in RECORDS.items()}
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache with three trees, which this process does not use."""
+    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path))
+    for age, digest in enumerate((A, B, C)):
+        tree.unpack(digest, SIZES, RECORDS.__getitem__, f"{digest[0]}.modpack")
+        used = time.time() - age * 86400 - 60
+        os.utime(tree.trees_folder(tmp_path) / digest / "used", (used, used))
+    release(tmp_path)
+    return tmp_path
+
+
+def release(cache):
+    os.close(leases._held.pop(cache)[0])
+
+
+def held(cache):
+    return [each.digest for each in caching.list_trees(cache)]
+
+
+def test_trees_are_listed_with_name_and_size_and_the_last_used_first(cache):
+    first, *others = caching.list_trees(cache)
+    assert [first.digest, *(each.digest for each in others)] == [A, B, C]
+    assert (first.name, first.files, first.size_bytes) == ("a.modpack", 2, 5)
+
+
+def test_loading_again_counts_as_use(cache):
+    tree.unpack(C, SIZES, RECORDS.__getitem__)
+    assert held(cache) == [C, A, B]
+
+
+def test_there_need_not_be_a_cache(tmp_path):
+    assert caching.list_trees(tmp_path / "none") == ()
+    assert caching.prune(tmp_path / "none", everything=True).removed == ()
+
+
+def test_what_was_not_used_for_long_goes(cache):
+    pruned = caching.prune(cache, older_than=1.5 * 86400)
+    assert [each.digest for each in pruned.removed] == [C]
+    assert pruned.freed_bytes == 5
+    assert held(cache) == [A, B]
+
+
+def test_a_cache_that_is_too_large_loses_what_was_not_used_for_longest(cache):
+    caching.prune(cache, max_size=7)
+    assert held(cache) == [A]
+
+
+def test_a_tree_can_be_named_by_how_its_digest_begins(cache):
+    caching.prune(cache, digests=["bbbb"])
+    assert held(cache) == [A, C]
+
+
+@pytest.mark.parametrize("digest", ["dddd", "", "b"])
+def test_a_digest_that_names_no_single_tree_is_refused_and_nothing_goes(cache, digest):
+    with pytest.raises(ModpackError, match=r"begins with|which tree"):
+        caching.prune(cache, digests=[digest])
+    assert held(cache) == [A, B, C]
+
+
+def test_everything_goes_and_scans_too(cache):
+    scan = cache / "scans" / "v1" / "ab" / "cd"
+    scan.parent.mkdir(parents=True)
+    scan.write_bytes(b"12345")
+    pruned = caching.prune(cache, everything=True)
+    assert len(pruned.removed) == 3 and pruned.scans == caching.Scans(1, 5)
+    assert held(cache) == [] and not scan.exists()
+    assert list(tree.trees_folder(cache).iterdir()) == []
+
+
+def test_what_a_living_process_uses_stays_and_is_told(cache):
+    tree.unpack(B, SIZES, RECORDS.__getitem__)
+    pruned = caching.prune(cache, everything=True)
+    assert [each.digest for each in pruned.kept] == [B]
+    assert held(cache) == [B]
+    release(cache)
+    assert [each.digest for each in caching.prune(cache, everything=True).removed] == [B]
+
+
+def test_what_a_forked_child_uses_stays_after_its_parent_has_ended(cache):
+    code = f"""
+import os, sys
+from modpack.hermetic import tree
+tree.unpack({B!r}, {SIZES!r}, {RECORDS!r}.__getitem__)
+reading, writing = os.pipe()
+if os.fork():
+    os._exit(0)
+os.close(1); os.close(2)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        parent.stdout.read()  # until parent and child have closed it
+        parent.wait()
+        assert [each.digest for each in caching.prune(cache, everything=True).kept] == [B]
+        parent.stdin.close()
+    deadline = time.monotonic() + 60
+    while held(cache) and time.monotonic() < deadline:
+        caching.prune(cache, everything=True)
+    assert held(cache) == []
+
+
+def test_leftovers_of_killed_processes_go_without_being_asked_for(cache):
+    (tree.trees_folder(cache) / "dead.tmp").mkdir()
+    assert caching.prune(cache).leftovers == 1
+    assert held(cache) == [A, B, C]
+
+
+def test_without_locks_nothing_is_pruned_and_the_reason_told(cache, monkeypatch):
+    def no_locks(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(leases.fcntl, "flock", no_locks)
+    with pytest.raises(CacheError, match=r"cannot be locked.*by hand"):
+        caching.prune(cache, everything=True)
+    assert held(cache) == [A, B, C]
+    assert tree.unpack(A, SIZES, RECORDS.__getitem__).is_dir(), "packages can still be loaded"
+
+
+def test_damaged_files_are_found_by_their_digests(cache):
+    first, second, third = caching.list_trees(cache)
+    (first.folder / "files" / "words.txt").write_bytes(b"omega")
+    (second.folder / "files" / "words.txt").unlink()
+    (third.folder / "tree.json").write_text("{}")
+    assert caching.damaged_files(first) == ("words.txt",)
+    assert caching.damaged_files(second) == ("words.txt",)
+    assert caching.damaged_files(third) == ("tree.json",)
+
+
+def test_a_lease_whose_folder_was_removed_is_made_again(cache):
+    tree.unpack(A, SIZES, RECORDS.__getitem__)
+    for file in (cache / "leases").iterdir():
+        file.unlink()
+    tree.unpack(A, SIZES, RECORDS.__getitem__)
+    assert [each.digest for each in caching.prune(cache, everything=True).kept] == [A]
+    release(cache)

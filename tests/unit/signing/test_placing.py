@@ -1,0 +1,140 @@
+"""Signing packages: what is checked before, and what is written."""
+
+import zipfile
+
+import pytest
+
+from modpack.archive.manifest import package_digest
+from modpack.archive.reader import open_archive
+from modpack.errors import ArchiveError, NotAPackageError, SignatureError, TargetError
+from modpack.signing.finding import beside, check_signatures
+from modpack.signing.placing import sign_package
+
+INSIDE = ".data/modpack/signature.json"
+
+
+def holds(path, *signers):
+    with open_archive(path) as archive:
+        return [each.signer for each in check_signatures(archive, signers, path)]
+
+
+def digest_of(path):
+    with open_archive(path) as archive:
+        return package_digest(archive)
+
+
+def test_a_signature_goes_into_the_package(package, alice, trusted):
+    digest = digest_of(package)
+    signed = sign_package(package, alice)
+    assert (signed.digest, signed.file, signed.is_inside) == (digest, str(package), True)
+    assert signed.key_ids == (alice.key_id,)
+    assert digest_of(package) == digest
+    assert not beside(package).exists()
+    assert holds(package, trusted("alice", alice)) == ["alice"]
+
+
+def test_a_signature_goes_beside_the_package(package, alice, trusted):
+    before = package.read_bytes()
+    signed = sign_package(package, alice, is_inside=False)
+    assert (signed.file, signed.is_inside) == (f"{package}.sig", False)
+    assert package.read_bytes() == before
+    assert holds(package, trusted("alice", alice)) == ["alice"]
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_signatures_add_up_unless_they_are_replaced(package, alice, bob, trusted, is_inside):
+    signers = [trusted("alice", alice), trusted("bob", bob)]
+    sign_package(package, alice, is_inside=is_inside)
+    both = sign_package(package, bob, is_inside=is_inside)
+    assert set(both.key_ids) == {alice.key_id, bob.key_id}
+    assert holds(package, *signers) == ["alice", "bob"]
+    alone = sign_package(package, bob, is_inside=is_inside, replace=True)
+    assert alone.key_ids == (bob.key_id,)
+    assert holds(package, *signers) == ["bob"]
+
+
+def test_signing_twice_changes_nothing(package, alice):
+    sign_package(package, alice)
+    once = package.read_bytes()
+    sign_package(package, alice)
+    assert package.read_bytes() == once
+
+
+def test_the_signed_package_can_be_written_elsewhere(package, alice, trusted, tmp_path):
+    before, other = package.read_bytes(), tmp_path / "signed.modpack"
+    assert sign_package(package, alice, output=other).file == str(other)
+    assert package.read_bytes() == before
+    assert holds(other, trusted("alice", alice)) == ["alice"]
+
+
+def test_the_signature_can_be_written_elsewhere(package, alice, bob, tmp_path):
+    sign_package(package, alice, is_inside=False, output=tmp_path / "a.sig")
+    both = sign_package(package, bob, is_inside=False, output=tmp_path / "a.sig")
+    assert len(both.key_ids) == 2
+    assert not beside(package).exists()
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_folder_can_be_signed(package, alice, trusted, tmp_path, is_inside):
+    with zipfile.ZipFile(package) as archive:
+        archive.extractall(tmp_path / "out")
+    folder = tmp_path / "out"
+    sign_package(folder, alice, is_inside=is_inside)
+    assert (folder / "model" / INSIDE).exists() == is_inside
+    assert holds(folder, trusted("alice", alice)) == ["alice"]
+    assert digest_of(folder) == digest_of(package)
+    with pytest.raises(SignatureError, match="Remedy: leave --output out"):
+        sign_package(folder, alice, output=tmp_path / "other")
+
+
+@pytest.mark.parametrize("record", ["pkg/net.py", "pkg/é.txt", ".data/1.storage"])
+def test_a_damaged_package_is_not_signed(package, alice, record):
+    with zipfile.ZipFile(package) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    contents[f"model/{record}"] = bytes(len(contents[f"model/{record}"]))
+    with zipfile.ZipFile(package, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    before = package.read_bytes()
+    with pytest.raises(ArchiveError, match=f"damaged and was not signed: '{record}': its sha256"):
+        sign_package(package, alice, workers=2)
+    assert package.read_bytes() == before
+
+
+def test_what_nobody_declared_is_not_signed(package, alice):
+    with zipfile.ZipFile(package, "a") as archive:
+        archive.writestr("model/pkg/more.py", b"")
+    with pytest.raises(ArchiveError, match="the manifest does not declare it"):
+        sign_package(package, alice)
+
+
+def test_an_archive_of_torch_package_is_not_signed(tmp_path, alice):
+    with zipfile.ZipFile(tmp_path / "old.pt", "w") as archive:
+        archive.writestr("old/.data/version", b"6\n")
+    with pytest.raises(SignatureError, match="Remedy: export the model with modpack"):
+        sign_package(tmp_path / "old.pt", alice)
+    assert [each.name for each in tmp_path.iterdir()] == ["old.pt"]
+
+
+def test_what_is_no_package_is_not_signed(tmp_path, alice):
+    (tmp_path / "a.txt").write_text("hello")
+    with pytest.raises(NotAPackageError):
+        sign_package(tmp_path / "a.txt", alice)
+
+
+def test_a_stale_signature_is_not_continued(write, alice, bob, trusted):
+    path = write()
+    sign_package(path, alice, is_inside=False)
+    write(**{"pkg/more.py": b"x"})
+    with pytest.raises(SignatureError, match=r"changed after it was signed.*Remedy: --replace"):
+        sign_package(path, bob, is_inside=False)
+    sign_package(path, bob, is_inside=False, replace=True)
+    assert holds(path, trusted("bob", bob)) == ["bob"]
+
+
+def test_a_signature_that_cannot_be_written_is_told(package, alice):
+    beside(package).mkdir()
+    with pytest.raises(SignatureError, match="is no regular file"):
+        sign_package(package, alice, is_inside=False)
+    with pytest.raises(TargetError, match="is a directory"):
+        sign_package(package, alice, is_inside=False, replace=True)

@@ -1,0 +1,160 @@
+"""The hostile archives of ``fixtures/hostile``, before all commands and loaders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "fixtures"))
+
+from hostile.catalogue import Hostile, everything  # noqa: E402
+from hostile.good import good  # noqa: E402
+from hostile.zips import zipped  # noqa: E402
+
+__all__ = ["MOST_BYTES", "MOST_SECONDS", "Judged", "loading", "looking", "said_by"]
+
+MOST_BYTES = 256 << 20
+"""Memory that looking at a package of up to 10 MB may take, beyond the interpreter's own."""
+MOST_SECONDS = 5.0
+"""How long one command may take for it."""
+_TRACEBACK = -1
+_DIFFERENT = 1
+"""The status of ``diff`` for a package that it could read."""
+
+
+@dataclass
+class Judged:
+    """What came of archives before commands or loaders.
+
+    Attributes:
+        tries: how often an archive was given to one.
+        wrong: what was wrong, one sentence each.
+        messages: the archives by the reason for which ``verify`` refused them.
+        peak: the most memory that an archive took, in bytes.
+        seconds: the longest that a command took.
+    """
+
+    tries: int = 0
+    wrong: list[str] = field(default_factory=list)
+    messages: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    peak: int = 0
+    seconds: float = 0.0
+
+
+def looking(share: int = 1) -> Judged:
+    """Give every ``share``-th archive to every command that looks at packages."""
+    judged = Judged()
+    with tempfile.TemporaryDirectory() as folder:
+        chosen, packages = _made(Path(folder), share)
+        for archive, said in zip(chosen, said_by("looking", packages), strict=True):
+            _look_into(judged, archive, said["commands"])
+    _require_own_messages(judged, chosen)
+    return judged
+
+
+def loading(share: int = 1) -> Judged:
+    """Give every ``share``-th archive to every loader."""
+    judged = Judged()
+    with tempfile.TemporaryDirectory() as folder:
+        chosen, packages = _made(Path(folder), share)
+        for archive, said in zip(chosen, said_by("loading", packages), strict=True):
+            for name, told in said.items():
+                judged.tries += 1
+                judged.wrong += _wrong_of_loader(archive, name, told)
+    return judged
+
+
+def said_by(what: str, packages: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
+    """What ``judging.py`` says of packages, the first of which is good, in a process of its own."""
+    with tempfile.TemporaryDirectory() as cache:
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("judging.py")), what, *map(str, packages)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MODPACK_CACHE": cache},
+        )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    for line in done.stdout.splitlines():
+        yield json.loads(line)["said"]
+
+
+def _made(folder: Path, share: int) -> tuple[list[Hostile], list[Path]]:
+    """Archives, and where they are; a good package comes before them."""
+    first = folder / "good.modpack"
+    first.write_bytes(zipped(good()))
+    chosen = list(everything())[::share]
+    return chosen, [first, *(each.make(folder) for each in chosen)]
+
+
+def _look_into(judged: Judged, archive: Hostile, child: Mapping[str, Any]) -> None:
+    if not isinstance(child["value"], dict):
+        judged.wrong.append(f"{archive.name}: {child['error'] or child['signal']} {child['text']}")
+        return
+    judged.peak = max(judged.peak, child["peak"])
+    if child["peak"] > MOST_BYTES:
+        judged.wrong.append(f"{archive.name} takes {child['peak'] >> 20} MiB")
+    for name, said in child["value"].items():
+        judged.tries += 1
+        judged.seconds = max(judged.seconds, said["seconds"])
+        judged.wrong += _wrong_of_command(archive, name, said)
+    refusal = _reasons(child["value"]["verify"])
+    judged.messages[refusal.replace(archive.name, "NAME")].append(archive.name)
+
+
+def _wrong_of_command(archive: Hostile, name: str, said: Mapping[str, Any]) -> Iterator[str]:
+    told = _reasons(said) if name == "verify" else " ".join(said["output"].split())
+    if said["fired"]:
+        yield f"{name} of {archive.name} fires {said['fired']}"
+    if said["seconds"] > MOST_SECONDS:
+        yield f"{name} of {archive.name} takes {said['seconds']:.1f} s"
+    if said["status"] == _TRACEBACK:
+        yield f"{name} of {archive.name} ends with a traceback: {told[-300:]}"
+    if name != "verify" and name not in archive.refused_by:
+        return
+    if said["status"] == 0 or (name == "diff" and said["status"] == _DIFFERENT):
+        yield f"{name} accepts {archive.name}"
+    elif archive.message not in told:
+        yield f"{name} of {archive.name} does not say {archive.message!r}, but {told[:300]!r}"
+
+
+def _reasons(said: Mapping[str, Any]) -> str:
+    """Why ``verify`` refused a package."""
+    try:
+        document = json.loads(said["output"])
+    except ValueError:
+        return str(said["output"])
+    if "error" in document:
+        return str(document["error"]["message"])
+    errors = (each for each in document["findings"] if each["severity"] == "error")
+    return "; ".join(f"{each['subject']}: {each['text']}" for each in errors)
+
+
+def _wrong_of_loader(archive: Hostile, name: str, told: Mapping[str, Any]) -> Iterator[str]:
+    if not isinstance(told["value"], dict):
+        yield f"{name} of {archive.name}: {told['error'] or told['signal']} {told['text'][:300]}"
+        return
+    if name not in archive.refused_by:
+        return
+    if not told["value"]["refused"]:
+        yield f"{name} accepts {archive.name}"
+    if told["value"]["fired"]:
+        yield f"{name} of {archive.name} fires {told['value']['fired']}"
+
+
+def _require_own_messages(judged: Judged, archives: Iterable[Hostile]) -> None:
+    """Two archives that are refused in the same words have the same flaw."""
+    flaws = {each.name: each.message for each in archives}
+    for refusal, names in judged.messages.items():
+        if len({flaws[name] for name in names}) > 1:
+            judged.wrong.append(f"{', '.join(names)} are refused in the same words: {refusal}")
