@@ -140,7 +140,10 @@ def _externs_that_need_interned(
         location = plan.decisions[module].location
         if location is None:
             continue
-        if ownership.owner(module, location) is Owner.INSTALLED:
+        owner = ownership.owner(module, location)
+        if owner in (Owner.RUNTIME, Owner.STDLIB):
+            continue
+        if owner is Owner.INSTALLED:
             need = _required(location, plan, ownership)
         else:
             need = _imported(module, walker, plan)

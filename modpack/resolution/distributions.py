@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import PathFinder
@@ -119,23 +119,47 @@ class DistributionIndex:
 
     def named(self, name: str) -> Distribution | None:
         """The installed distribution of that name (PEP 503); None if there is none."""
-        return self._by_name.get(normalised(name))
+        entry = self._entry_named(normalised(name))
+        return entry.described if entry is not None else None
 
     def is_compiled(self, distribution: Distribution) -> bool:
         """Whether a distribution has installed compiled code."""
-        mine = (entry for entry in self._installed if entry.described == distribution)
-        return any(entry.has_compiled_code for entry in mine)
+        entry = self._entry_of(distribution)
+        return entry is not None and entry.has_compiled_code
 
     def contents_of(self, distribution: Distribution) -> DistributionContents | None:
         """The files of an installed distribution; None if it is not installed (any more)."""
-        mine = (entry for entry in self._installed if entry.described == distribution)
-        entry = next(mine, None)
+        entry = self._entry_of(distribution)
         return entry.contents if entry is not None else None
 
     def text_of(self, distribution: Distribution, name: str) -> str:
         """The text of a file of a distribution's metadata; empty if it has none of that name."""
+        entry = self._entry_of(distribution)
+        return entry.text(name) if entry is not None else ""
+
+    def _entry_of(self, distribution: Distribution) -> _Installed | None:
+        """Where a distribution is installed; the first place, if there are several."""
+        first = self._entry_named(normalised(distribution.name))
+        if first is not None and first.described == distribution:
+            return first
         mine = (entry for entry in self._installed if entry.described == distribution)
-        return next((entry.text(name) for entry in mine), "")
+        return next(mine, None)
+
+    def _entry_named(self, name: str) -> _Installed | None:
+        """The first distribution of a name: found by its folder's, not by reading all metadata."""
+        if name not in self._named:
+            described = (entry for entry in self._discover(name) if entry.described is not None)
+            self._named[name] = next(described, None)
+        return self._named[name]
+
+    def _discover(self, name: str | None = None) -> Iterator[_Installed]:
+        import importlib_metadata
+
+        where = {} if self._path is None else {"path": list(self._path)}
+        named = {} if name is None else {"name": name}
+        finder = importlib_metadata.DistributionFinder
+        context = finder.Context(**where, **named)  # type: ignore[no-untyped-call]
+        return map(_Installed, importlib_metadata.Distribution.discover(context=context))
 
     def required_closure(self, distribution: Distribution) -> frozenset[str]:
         """The normalised names of all that a distribution requires, directly or not."""
@@ -149,8 +173,9 @@ class DistributionIndex:
         while todo:
             for name in todo.pop() - reached:
                 reached.add(name)
-                if name in self._by_name:
-                    todo.append(self._by_name[name].requires)
+                found = self.named(name)
+                if found is not None:
+                    todo.append(found.requires)
         return frozenset(reached)
 
     @cached_property
@@ -166,16 +191,12 @@ class DistributionIndex:
         return {}
 
     @cached_property
-    def _by_name(self) -> dict[str, Distribution]:
-        described = (entry.described for entry in self._installed)
-        return {normalised(found.name): found for found in described if found is not None}
+    def _named(self) -> dict[str, _Installed | None]:
+        return {}
 
     @cached_property
     def _installed(self) -> tuple[_Installed, ...]:
-        import importlib_metadata
-
-        where = {} if self._path is None else {"path": list(self._path)}
-        return tuple(map(_Installed, importlib_metadata.Distribution.discover(**where)))
+        return tuple(self._discover())
 
     @cached_property
     def _candidates(self) -> dict[str, tuple[_Installed, ...]]:
@@ -227,10 +248,10 @@ class _Installed:
         """Whether the distribution can claim files in the folder of a file."""
         if self.source_folder is not None:
             return True
-        if not file.is_relative_to(self.folder):
-            return False
-        beside = file.parent.relative_to(self.folder).as_posix()
-        return not self.record or beside == "." or f"\n{beside}/" in self.record
+        home, beside = self._home, str(file.parent)
+        if not beside.startswith(home):
+            return f"{beside}{os.sep}" == home
+        return not self.record or f"\n{beside[len(home) :].replace(os.sep, '/')}/" in self.record
 
     @cached_property
     def has_compiled_code(self) -> bool:
@@ -247,14 +268,18 @@ class _Installed:
     def described(self) -> Distribution | None:
         """What its metadata says; None if that cannot be read, as after a broken install."""
         try:
-            name: str | None = self.found.name  # older versions say None where newer raise
-            version: str | None = self.found.version
-            lines = self.found.requires or []
+            metadata = self.found.metadata  # each time it is asked for, it is parsed
+            name, version = metadata["Name"], metadata["Version"]  # None, or raises if missing
+            lines = metadata.get_all("Requires-Dist") or self._requires_of_eggs()
         except (KeyError, TypeError, OSError, ValueError):
             return None
         if not name or not version:
             return None
         return Distribution(name, version, self.source_folder is not None, _required(lines))
+
+    def _requires_of_eggs(self) -> Sequence[str]:
+        """What old tools wrote into a file of its own."""
+        return (self.found.requires or ()) if self.text("requires.txt") else ()
 
     @cached_property
     def contents(self) -> DistributionContents:
@@ -263,6 +288,11 @@ class _Installed:
     @cached_property
     def folder(self) -> Path:
         return Path(str(self.found.locate_file(""))).absolute()
+
+    @cached_property
+    def _home(self) -> str:
+        """The folder as paths of files in it begin: asked of each folder of the plan."""
+        return f"{self.folder}{os.sep}"
 
     @cached_property
     def record(self) -> str:
