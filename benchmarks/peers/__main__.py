@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from measuring import Row, measured
-from page import Measured, rendered, shown_ratio
+from page import Measured, goals_table, rendered, shown_ratio
 from plot import Bar, drawn
 from rows import rows
 
@@ -32,6 +33,7 @@ def main() -> int:
     """Measure, print, write."""
     options = _options()
     _require_peers()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or gigabytes would stay behind
     share = FAST_SHARE if options.fast else 1
     wanted = [row for row in rows(share) if not options.only or row.name in options.only]
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -50,9 +52,15 @@ def _measured(row: Row, rounds: int, folder: Path) -> Measured:
     own = folder / row.name
     own.mkdir()
     try:
-        return measured(row, rounds, own, lambda line: print(line, file=sys.stderr, flush=True))
+        result = measured(row, rounds, own, _tell)
     finally:
         shutil.rmtree(own)
+    _tell(goals_table([result]))  # who interrupts the rest has this one
+    return result
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _bars(results: Sequence[Measured]) -> list[Bar]:

@@ -40,6 +40,8 @@ def write_files(made: list[Any], savers: dict[str, str]) -> Figures:
 
 def load(how: str) -> Figures:
     """Load a model; read all of it; see what memory it took."""
+    import torch  # noqa: F401 - modpack imports it late, the others at once
+
     file, loader = FILES[how], LOADERS[how]()
     with _clock() as first:
         loader(f"tiny-{file}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from figures import Absolute, Goal, Outcome, Samples, judged, spread_of
 
-__all__ = ["Measured", "rendered", "shown_quantity", "shown_ratio"]
+__all__ = ["Measured", "goals_table", "rendered", "shown_quantity", "shown_ratio"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def rendered(rows: Sequence[Measured], rounds: int, share: int = 1, plot: str = 
     parts = [_HEAD, _made(rows, rounds, share)]
     if plot:
         parts.append(f"![Ratios, and the goals for them]({plot})")
-    parts += [_goals(rows), _FIGURES, *map(_figures, rows)]
+    parts += [goals_table(rows), _FIGURES, *map(_figures, rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -65,7 +65,8 @@ def _made(rows: Sequence[Measured], rounds: int, share: int) -> str:
     return made
 
 
-def _goals(rows: Sequence[Measured]) -> str:
+def goals_table(rows: Sequence[Measured]) -> str:
+    """What is wanted, and what came of it."""
     lines = [
         "| work | quantity | goal | measured | single rounds | met |",
         "|---|---|---|---:|---:|---|",

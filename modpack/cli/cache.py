@@ -237,9 +237,10 @@ def _tell_pruned(pruned: Pruned) -> None:
 def _write_verified(folder: str, found: list[tuple[CachedTree, tuple[str, ...]]]) -> None:
     from modpack.report.as_json import SCHEMA, dumps
 
-    listed: list[Json] = [
-        {**_tree_to_json(tree), "damaged": list[Json](files)} for tree, files in found
-    ]
+    listed: list[Json] = []
+    for tree, files in found:
+        damaged: list[Json] = list(files)
+        listed.append({**_tree_to_json(tree), "damaged": damaged})
     write(dumps({"schema": SCHEMA, "folder": folder, "trees": listed}))
 
 

@@ -22,7 +22,7 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
     "builtins": _names(
         "bool bytearray bytes complex dict enumerate filter float frozenset getattr int iter list"
         " map memoryview object property range reversed set slice staticmethod classmethod str"
-        " super tuple type zip"
+        " super tuple type zip dict.items dict.keys dict.values object.__new__"
     ),
     "_codecs": _names("encode"),
     "_collections_abc": _names("dict_items dict_keys dict_values"),
@@ -38,7 +38,7 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
     "calendar": _names("Day IllegalMonthError Month"),
     "collections": _names(
         "ChainMap Counter OrderedDict UserDict UserList UserString defaultdict deque"
-        " OrderedDict.fromkeys"
+        " OrderedDict.fromkeys OrderedDict.items OrderedDict.keys OrderedDict.values"
     ),
     "configparser": _names("ConfigParser RawConfigParser SectionProxy"),
     "contextlib": _names("nullcontext suppress"),
@@ -132,7 +132,7 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
         " dict.get dict.items dict.keys dict.pop dict.setdefault dict.update dict.values"
         " list.append list.clear list.copy list.count list.extend list.index list.insert list.pop"
         " list.remove list.reverse list.sort set.add set.discard set.union set.update tuple.count"
-        " tuple.index object.__init__ object.__new__ object.__setattr__"
+        " tuple.index object.__init__ object.__setattr__"
         " dict.__getitem__ dict.__setitem__ dict.__contains__ list.__getitem__"
     ),
     "_bisect": _names("bisect_left bisect_right insort_left insort_right"),

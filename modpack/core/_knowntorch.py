@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from modpack.core._knowntensorfunctions import TENSOR_FUNCTIONS
+
 __all__ = ["CALLED", "HELD", "MODULES", "UNKNOWN_MODULES", "is_class", "is_held", "is_plain_class"]
 
 
@@ -31,6 +33,21 @@ _FORMS = (
     " jagged sparse_bsc sparse_bsr sparse_coo sparse_csc sparse_csr strided"
 )
 
+_ENUMS: Final[Mapping[str, frozenset[str]]] = {
+    "torch.amp.grad_scaler": _names("OptState"),
+    "torch.ao.quantization.backend_config.backend_config": _names("ObservationType"),
+    "torch.ao.quantization.observer": _names("MappingType TorchAODType ZeroPointDomain"),
+    "torch.ao.quantization.quant_type": _names("QuantType"),
+    "torch.cuda.amp.grad_scaler": _names("OptState"),
+    "torch.export.graph_signature": _names("InputKind OutputKind"),
+    "torch.nn.attention": _names("SDPBackend"),
+    "torch.nn.attention.bias": _names("CausalVariant"),
+    "torch.nn.attention.flex_attention": _names("_ModificationType"),
+    "torch.nn.utils.parametrizations": _names("_OrthMaps"),
+    "torch.utils.checkpoint": _names("CheckpointPolicy"),
+}
+"""Their members are pickled as calls with a value."""
+
 CALLED: Final[Mapping[str, frozenset[str]]] = {
     "torch": _names(
         "ByteTensor Generator Size Tag Tensor device dtype finfo iinfo layout memory_format qscheme"
@@ -46,6 +63,10 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
     ),
     "torch.fx.graph_module": _names("reduce_package_graph_module"),
     "torch.jit._script": _names("unpackage_script_module"),
+    **_ENUMS,
+    "torch._dynamo.convert_frame": _names("ConvertFrameBox"),
+    "torch._dynamo.eval_frame": _names("DisableContext OptimizeContext OptimizedModule"),
+    "torch.fx.immutable_collections": _names("immutable_dict immutable_list"),
     "torch.nn.parameter": _names("Buffer Parameter UninitializedBuffer UninitializedParameter"),
     "torch.serialization": _names("_get_layout"),
     "torch.torch_version": _names("TorchVersion"),
@@ -90,16 +111,20 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
     ),
     "torch._dynamo.hooks": _names("Hooks"),
     "torch._dynamo.repro.after_dynamo": _names("WrapBackendDebug"),
-    "torch.ao.quantization.fx._lower_to_native_backend": _names("_save_packed_weight"),
+    "torch.ao.quantization.fx._lower_to_native_backend": _names(
+        "_load_packed_weight _save_packed_weight"
+    ),
     "torch.fx._symbolic_trace": _names("Tracer is_fx_symbolic_tracing"),
     "torch.fx.graph": _names(
         "CodeGen Graph PythonCode _FindNodesLookupTable _Namespace _PyTreeCodeGen _PyTreeInfo"
     ),
-    "torch.fx.immutable_collections": _names("immutable_dict immutable_list"),
-    "torch.fx.node": _names("Node"),
+    "torch.fx.node": _names("Node Node.append Node.prepend"),
     "torch.fx.proxy": _names("GraphAppendingTracer TracerBase"),
     "modpack.hooks.graphbound": _names("GraphHandle"),
-    "modpack.hooks.graphparts": _names("Attachment"),
+    "modpack.hooks.graphparts": _names(
+        "AfterBackwardPart Attachment BeginPart CaptureInputsPart CaptureOutputsPart CollectPart"
+        " EndPart EnterPart LeavePart NodePart OutputGradPart"
+    ),
     "modpack.hooks.graphspecs": _names(
         "AfterBackward CaptureGrad MultiGrad NodeHook NodePreHook OutputGrad SavedTensors"
     ),
@@ -127,7 +152,17 @@ UNKNOWN_MODULES: Final = (
 
 _CLASS = re.compile(r"_?[A-Z][A-Za-z0-9_]*")
 _FUNCTION = re.compile(r"[a-z][a-z0-9_]*")
-_METHOD = re.compile(r"_?[A-Z][A-Za-z0-9_]*\.(?!_)[A-Za-z0-9_]+|_?[A-Z]\w*\.(forward|__\w+__)")
+_METHOD = re.compile(r"_?[A-Z][A-Za-z0-9]*\.(?:_?[a-z][A-Za-z0-9_]*|__\w+__)")
+_OPERATOR = re.compile(r"(?!from_file|_make)_?[a-z][a-z0-9_]*|__\w+__")
+"""What tensors can do; ``from_file`` maps a file."""
+_OPERATORS: Final = ("torch.Tensor.", "torch._C.TensorBase.", "torch._C._VariableFunctionsClass.")
+_FUNCTIONS: Final = frozenset({"torch.nn.functional", "torch.nn.init", "torch._C._nn"}) | {
+    "torch._C._VariableFunctions",
+    "torch._C._fft",
+    "torch._C._linalg",
+    "torch._C._special",
+    "torch.functional",
+}
 _PLAIN_CLASSES = (
     "torch.nn.modules.",
     "torch.distributions.",
@@ -163,6 +198,12 @@ def is_class(module: str, name: str) -> bool:
 
 def is_held(module: str, name: str) -> bool:
     """Whether it is a function of torch that objects may hold, to call it later."""
-    if module in ("torch.nn.functional", "torch.nn.init", "torch._C._nn", "torch.special"):
-        return _FUNCTION.fullmatch(name) is not None
-    return False
+    if module in _FUNCTIONS:
+        return name != "from_file" and _FUNCTION.fullmatch(name) is not None
+    whole = f"{module}.{name}"
+    for prefix in _OPERATORS:
+        if whole.startswith(prefix):
+            return _OPERATOR.fullmatch(whole.removeprefix(prefix)) is not None
+    if module == "torch" and name in TENSOR_FUNCTIONS:
+        return True
+    return is_class(module, name.partition(".")[0]) and _METHOD.fullmatch(name) is not None

@@ -265,6 +265,20 @@ def _second_is_called(to: Recorder, called: Named, arguments: _Arguments) -> Val
     return _first_is_called(to, called, arguments[1:] if arguments else None)
 
 
+def _kinds_are_built(to: Recorder, called: Named, arguments: _Arguments) -> Value:
+    """``weak_container(kind, base, arguments)``: both are classes."""
+    if arguments is None or len(arguments) < 2:
+        return _first_is_built(to, called, None)
+    instantiate(to, arguments[0], None)
+    instantiate(to, arguments[1], None)
+    return Made(called, None)
+
+
+def _first_is_built_alike(to: Recorder, called: Named, arguments: _Arguments) -> Value:
+    _first_is_built(to, called, arguments)
+    return Made(called, None)
+
+
 def _first_is_built(to: Recorder, called: Named, arguments: _Arguments) -> Value:
     if not arguments:
         to.flaw(FlawKind.CALLS, f"it is not known of what {called} makes an instance")
@@ -283,12 +297,16 @@ def _reconstructor(to: Recorder, called: Named, arguments: _Arguments) -> Value:
 
 
 def _manager(to: Recorder, called: Named, arguments: _Arguments) -> Value:
-    """``resumed_manager(kind, function, arguments, keywords)`` calls both."""
+    """``resumed_manager(kind, function, arguments, keywords)`` calls a generator function."""
     given = arguments[2] if arguments and len(arguments) > 2 else None
     if arguments is None or len(arguments) < 2:
         return _first_is_called(to, called, None)
-    call(to, arguments[0], None)
-    call(to, arguments[1], given if isinstance(given, tuple) else None)
+    kind, function = arguments[:2]
+    instantiate(to, kind, None)
+    if not (
+        isinstance(function, Made) and (function.by.module, function.by.name) in _MAKES_FUNCTIONS
+    ):
+        call(to, function, given if isinstance(given, tuple) else None)
     return Made(called, None)
 
 
@@ -424,11 +442,7 @@ _HIGHER: Final = (
     ),
 )
 _KINDS_FIRST: Final = (
-    *(
-        (_REMADE, name)
-        for name in ("property_of", "registered_handler", "thread_local", "type_parameter")
-    ),
-    *((_REMADE, name) for name in ("weak_container", "weak_reference")),
+    *((_REMADE, name) for name in ("property_of", "type_parameter", "weak_reference")),
     ("modpack.pickling.classes", "make_class"),
     ("modpack.pickling.generated", "make_enum"),
 )
@@ -456,6 +470,7 @@ _RULES: Final[Mapping[tuple[str, str], _Rule]] = {
         for name in names
     },
     ("builtins", "getattr"): _getattr,
+    ("builtins", "object.__new__"): _first_is_built,
     ("builtins", "type"): _one_argument,
     ("builtins", "iter"): _one_argument,
     ("_codecs", "encode"): _encode,
@@ -470,6 +485,9 @@ _RULES: Final[Mapping[tuple[str, str], _Rule]] = {
     ("modpack.pickling.definitions", "set_in_script"): _set_in_script,
     ("modpack.pickling.functions", "make_function"): _make_function,
     (_REMADE, "operator_of"): _operator_of,
+    (_REMADE, "registered_handler"): _first_is_built_alike,
     (_REMADE, "resumed_manager"): _manager,
+    (_REMADE, "thread_local"): _first_is_built_alike,
+    (_REMADE, "weak_container"): _kinds_are_built,
 }
 """Functions that do more than to make an object of their arguments."""

@@ -18,6 +18,8 @@ __all__ = ["Found", "MalformedError", "Memo"]
 
 _MOST_NAMES: Final = 100_000
 _MOST_FLAWS: Final = 100
+_MOST_TIMES: Final = 10_000
+"""How often something may be wrong; what is wrong more often is not followed to its end."""
 _MOST_ODD: Final = 100_000
 """Places in the memo that are not numbered in turn."""
 _USES: Final = tuple(NameUse)
@@ -64,9 +66,10 @@ class Found:
     def __init__(self, before: Found | None = None) -> None:
         self.flaws: dict[tuple[FlawKind, str], PickleFlaw] = {}
         self.sources: list[PickledSource] = []
-        self.storages: dict[str, PickledStorage] = {}
+        self.storages: dict[tuple[str, str], PickledStorage] = {}
         self.nested: list[tuple[int, bytes]] = []
         self.at = 0
+        self._times = 0
         self.has_old_names: bool | None = before.has_old_names if before else None
         """Whether names of Python 2 are translated; the first bytes of all decide that."""
         self._named: dict[tuple[str, str], Named] = before._named if before else {}
@@ -99,6 +102,9 @@ class Found:
             self._positions[named] = (first, use, self.at)
 
     def flaw(self, kind: FlawKind, text: str) -> None:
+        self._times += 1
+        if self._times > _MOST_TIMES:
+            raise MalformedError(f"it has more than {_MOST_TIMES} flaws")
         if len(self.flaws) < _MOST_FLAWS:
             self.flaws.setdefault((kind, text), PickleFlaw(kind, text, self.at))
 
@@ -109,9 +115,10 @@ class Found:
         self._filled[module, name] = value
 
     def storage(self, key: str, kind: object, size: object) -> None:
-        known = self.storages.get(key)
+        name = repr(kind) if isinstance(kind, Named) else ""  # others may be of any length
+        known = self.storages.get((key, name))
         number = size if isinstance(size, int) else None
         if known is None:
-            self.storages[key] = PickledStorage(key, repr(kind), number, self.at)
+            self.storages[key, name] = PickledStorage(key, name, number, self.at)
         elif known.size is not None and (number is None or number > known.size):
-            self.storages[key] = PickledStorage(key, known.kind, number, known.position)
+            self.storages[key, name] = PickledStorage(key, name, number, known.position)

@@ -57,7 +57,8 @@ def run(found: Found, memo: Memo, data: bytes, start: int, is_nested: bool = Fal
         raise MalformedError(str(failure)) from failure
 
 
-_Handler = Callable[[int], int]
+_Handler = Callable[["_Machine", int], int]
+"""Does what an opcode does whose argument begins at a place; returns where the next one is."""
 
 _CODES: Final = {each.name: ord(each.code) for each in pickletools.opcodes}
 _PLAIN: Final = {
@@ -92,10 +93,9 @@ class _Machine:
         self._is_old = data[start : start + 1] != b"\x80" or data[start + 1 : start + 2] < b"\x03"
         if found.has_old_names is None:  # the unpickler of packages looks at these only
             found.has_old_names = self._is_old
-        self._handlers = self._table()
 
     def run(self) -> int:
-        data, sizes, handlers, found = self._data, _SIZES, self._handlers, self._found
+        data, sizes, handlers, found = self._data, _SIZES, _HANDLERS, self._found
         push = self._stack.append
         at = self._start
         while True:
@@ -112,33 +112,7 @@ class _Machine:
                 handler = handlers[code]
                 if handler is None:
                     raise MalformedError(f"{data[at : at + 1]!r} is no opcode")
-                at = handler(at + 1)
-
-    def _table(self) -> list[_Handler | None]:
-        """What to do about each byte; None for those that are no opcodes."""
-        named: dict[str, _Handler] = {
-            **dict.fromkeys(("INT", "LONG", "FLOAT"), self._on_line_of_no_interest),
-            **dict.fromkeys(("LIST", "DICT", "FROZENSET"), self._on_collected),
-            **dict.fromkeys(("APPENDS", "SETITEMS", "ADDITEMS"), self._on_adding_many),
-            **{"APPEND": self._adding(1), "SETITEM": self._adding(2)},
-            **{"LONG1": self._opaque(1), "LONG4": self._opaque(4)},
-            **{"SHORT_BINBYTES": self._bytes(1), "BINBYTES": self._bytes(4)},
-            **{"BINBYTES8": self._bytes(8), "BYTEARRAY8": self._bytes(8)},
-            **{"SHORT_BINSTRING": self._text(1, "latin1"), "BINSTRING": self._text(4, "latin1")},
-            **{"SHORT_BINUNICODE": self._text(1, "utf-8"), "BINUNICODE": self._text(4, "utf-8")},
-            "BINUNICODE8": self._text(8, "utf-8"),
-            **{"BININT1": self._integer(1), "BININT2": self._integer(2)},
-            "BININT": self._integer(4),
-            **{"EMPTY_TUPLE": self._tuple(0), "TUPLE1": self._tuple(1)},
-            **{"TUPLE2": self._tuple(2), "TUPLE3": self._tuple(3)},
-            **{"BINPUT": self._put(1), "LONG_BINPUT": self._put(4)},
-            **{"BINGET": self._get(1), "LONG_BINGET": self._get(4)},
-            **{f"EXT{size}": self._extension(size) for size in (1, 2, 4)},
-        }
-        table: list[_Handler | None] = [None] * 256
-        for name, code in _CODES.items():
-            table[code] = named.get(name) or getattr(self, f"_on_{name.lower()}", None)
-        return table
+                at = handler(self, at + 1)
 
     # -- the stack ---------------------------------------------------------------------------
 
@@ -189,30 +163,6 @@ class _Machine:
 
     # -- values ------------------------------------------------------------------------------
 
-    def _opaque(self, size: int) -> _Handler:
-        """Pushes a value of no interest, whose argument has a number of bytes before it."""
-
-        def handle(at: int) -> int:
-            length = self._number(at, size)
-            end = at + size + length
-            if end > len(self._data):
-                raise MalformedError("it is cut off")
-            self._stack.append(OPAQUE)
-            return end
-
-        return handle
-
-    def _bytes(self, size: int) -> _Handler:
-        skip = self._opaque(size)
-
-        def handle(at: int) -> int:
-            end = skip(at)
-            if not self._is_nested and self._data[end - 2 : end].rstrip(b"\0\n").endswith(b"."):
-                self._look_inside(self._data[at + size : end])
-            return end
-
-        return handle
-
     def _look_inside(self, content: bytes) -> None:
         """Whether bytes are a pickle that names something."""
         if len(content) < _SHORTEST_NESTED:
@@ -225,34 +175,6 @@ class _Machine:
         if inner.names():
             self._found.nested.append((self._found.at, content))
             self._found.flaw(FlawKind.NESTED, "bytes in it are a pickle themselves")
-
-    def _text(self, size: int, encoding: str) -> _Handler:
-        def handle(at: int) -> int:
-            length = self._number(at, size)
-            start = at + size
-            self._stack.append(self._fixed(start, length).decode(encoding, "surrogatepass"))
-            return start + length
-
-        return handle
-
-    def _integer(self, size: int) -> _Handler:
-        def handle(at: int) -> int:
-            self._stack.append(self._number(at, size))
-            return at + size
-
-        return handle
-
-    def _tuple(self, length: int) -> _Handler:
-        def handle(at: int) -> int:
-            start = len(self._stack) - length
-            if start < (self._marks[-1] if self._marks else 0):
-                raise MalformedError("a tuple takes more than there is")
-            values = self._stack[start:]
-            del self._stack[start:]
-            self._push_tuple(values)
-            return at
-
-        return handle
 
     def _on_line_of_no_interest(self, at: int) -> int:
         _, end = self._line(at)
@@ -309,20 +231,6 @@ class _Machine:
         self._memo.put(len(self._memo), self._top())
         return at
 
-    def _put(self, size: int) -> _Handler:
-        def handle(at: int) -> int:
-            self._memo.put(self._number(at, size), self._top())
-            return at + size
-
-        return handle
-
-    def _get(self, size: int) -> _Handler:
-        def handle(at: int) -> int:
-            self._stack.append(self._memo.get(self._number(at, size)))
-            return at + size
-
-        return handle
-
     def _on_put(self, at: int) -> int:
         line, end = self._line(at)
         self._memo.put(int(line), self._top())
@@ -376,16 +284,6 @@ class _Machine:
     def _unresolved(self, text: str) -> None:
         self._found.flaw(FlawKind.UNRESOLVED, text)
         self._stack.append(OPAQUE)
-
-    def _extension(self, size: int) -> _Handler:
-        def handle(at: int) -> int:
-            number = self._number(at, size)
-            text = f"it names something by the number {number} of the extension registry"
-            self._found.flaw(FlawKind.EXTENSION, text)
-            self._stack.append(OPAQUE)
-            return at + size
-
-        return handle
 
     def _on_next_buffer(self, at: int) -> int:
         self._found.flaw(FlawKind.BUFFER, "it takes data that is not in it")
@@ -459,19 +357,134 @@ class _Machine:
         change(self._found, self._top(), state)
         return at
 
-    def _adding(self, count: int) -> _Handler:
-        def handle(at: int) -> int:
-            for _ in range(count):
-                self._pop()
-            mutate(self._found, self._top())
-            return at
-
-        return handle
-
     def _on_adding_many(self, at: int) -> int:
         self._pop_to_mark()
         mutate(self._found, self._top())
         return at
+
+
+def _opaque(size: int) -> _Handler:
+    """Pushes a value of no interest, whose argument has a number of bytes before it."""
+
+    def handle(self: _Machine, at: int) -> int:
+        length = self._number(at, size)
+        end = at + size + length
+        if end > len(self._data):
+            raise MalformedError("it is cut off")
+        self._stack.append(OPAQUE)
+        return end
+
+    return handle
+
+
+def _bytes(size: int) -> _Handler:
+    skip = _opaque(size)
+
+    def handle(self: _Machine, at: int) -> int:
+        end = skip(self, at)
+        if not self._is_nested and self._data[end - 2 : end].rstrip(b"\0\n").endswith(b"."):
+            self._look_inside(self._data[at + size : end])
+        return end
+
+    return handle
+
+
+def _text(size: int, encoding: str) -> _Handler:
+    def handle(self: _Machine, at: int) -> int:
+        length = self._number(at, size)
+        start = at + size
+        self._stack.append(self._fixed(start, length).decode(encoding, "surrogatepass"))
+        return start + length
+
+    return handle
+
+
+def _integer(size: int) -> _Handler:
+    def handle(self: _Machine, at: int) -> int:
+        self._stack.append(self._number(at, size))
+        return at + size
+
+    return handle
+
+
+def _tuple(length: int) -> _Handler:
+    def handle(self: _Machine, at: int) -> int:
+        start = len(self._stack) - length
+        if start < (self._marks[-1] if self._marks else 0):
+            raise MalformedError("a tuple takes more than there is")
+        values = self._stack[start:]
+        del self._stack[start:]
+        self._push_tuple(values)
+        return at
+
+    return handle
+
+
+def _put(size: int) -> _Handler:
+    def handle(self: _Machine, at: int) -> int:
+        self._memo.put(self._number(at, size), self._top())
+        return at + size
+
+    return handle
+
+
+def _get(size: int) -> _Handler:
+    def handle(self: _Machine, at: int) -> int:
+        self._stack.append(self._memo.get(self._number(at, size)))
+        return at + size
+
+    return handle
+
+
+def _extension(size: int) -> _Handler:
+    def handle(self: _Machine, at: int) -> int:
+        number = self._number(at, size)
+        text = f"it names something by the number {number} of the extension registry"
+        self._found.flaw(FlawKind.EXTENSION, text)
+        self._stack.append(OPAQUE)
+        return at + size
+
+    return handle
+
+
+def _adding(count: int) -> _Handler:
+    def handle(self: _Machine, at: int) -> int:
+        for _ in range(count):
+            self._pop()
+        mutate(self._found, self._top())
+        return at
+
+    return handle
+
+
+def _table() -> list[_Handler | None]:
+    """What to do about each byte; None for those that are no opcodes."""
+    named: dict[str, _Handler] = {
+        **dict.fromkeys(("INT", "LONG", "FLOAT"), _Machine._on_line_of_no_interest),
+        **dict.fromkeys(("LIST", "DICT", "FROZENSET"), _Machine._on_collected),
+        **dict.fromkeys(("APPENDS", "SETITEMS", "ADDITEMS"), _Machine._on_adding_many),
+        **{"APPEND": _adding(1), "SETITEM": _adding(2)},
+        **{"LONG1": _opaque(1), "LONG4": _opaque(4)},
+        **{"SHORT_BINBYTES": _bytes(1), "BINBYTES": _bytes(4)},
+        **{"BINBYTES8": _bytes(8), "BYTEARRAY8": _bytes(8)},
+        **{"SHORT_BINSTRING": _text(1, "latin1"), "BINSTRING": _text(4, "latin1")},
+        **{"SHORT_BINUNICODE": _text(1, "utf-8"), "BINUNICODE": _text(4, "utf-8")},
+        "BINUNICODE8": _text(8, "utf-8"),
+        **{"BININT1": _integer(1), "BININT2": _integer(2)},
+        "BININT": _integer(4),
+        **{"EMPTY_TUPLE": _tuple(0), "TUPLE1": _tuple(1)},
+        **{"TUPLE2": _tuple(2), "TUPLE3": _tuple(3)},
+        **{"BINPUT": _put(1), "LONG_BINPUT": _put(4)},
+        **{"BINGET": _get(1), "LONG_BINGET": _get(4)},
+        **{f"EXT{size}": _extension(size) for size in (1, 2, 4)},
+    }
+    table: list[_Handler | None] = [None] * 256
+    for name, code in _CODES.items():
+        table[code] = named.get(name) or getattr(_Machine, f"_on_{name.lower()}", None)
+    return table
+
+
+_HANDLERS: Final = _table()
 
 
 def _todays_name(module: str, name: str) -> tuple[str, str]:

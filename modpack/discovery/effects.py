@@ -8,6 +8,8 @@ for the eyes of those who read what they are about to run, and no sandbox.
 from __future__ import annotations
 
 import ast
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -81,8 +83,9 @@ _HARMLESS: Final = frozenset(
     {"shutil.which", "shutil.get_terminal_size", "shutil.disk_usage"}
     | {"subprocess.list2cmdline", "urllib.request.url2pathname", "urllib.request.pathname2url"}
     | {"ctypes.sizeof", "ctypes.POINTER", "ctypes.pointer", "ctypes.byref", "ctypes.CFUNCTYPE"}
-    | {"ctypes.alignment", "ctypes.addressof"}
+    | {"ctypes.alignment", "ctypes.addressof", "ctypes.util.find_library"}
 )
+_HARMLESS_STARTS: Final = ("ctypes.c_", "ctypes.wintypes.")
 _CALLS: Final[Mapping[EffectKind, frozenset[str]]] = {
     EffectKind.PROCESS: frozenset(
         {f"os.{name}" for name in ("system", "popen", "fork", "forkpty", "startfile")}
@@ -127,6 +130,21 @@ _DEEPEST: Final = 4
 """Calls in each other that a name is followed through: ``getattr(__import__("os"), "system")``."""
 _CONSTRUCTORS: Final = ("__new__", "__init__", "__post_init__", "__call__")
 _KINDS: Final = {name: kind for kind, names in _CALLS.items() for name in names}
+_WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_RUNNING_OR_OPENING: Final = re.compile(r"(?<!\.)\b(?:eval|exec|open)\s*\(")
+_NO_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+_TORCH: Final = re.compile(
+    r"\btorch\s*\.\s*(?:save|load)\b|\bimport\s+torch\s+as\b|\bfrom\s+torch\s+import\b"
+)
+_FOUND_OTHERWISE: Final = frozenset({"eval", "exec", "torch.save", "torch.load"})
+"""By the expressions above: their words stand in most sources."""
+_TELLING: Final = (
+    *((word,) for word in sorted(_METHODS | {"fdopen"})),
+    *(tuple(name.split(".")) for name in sorted({*_KINDS, "codecs.open"} - _FOUND_OTHERWISE)),
+    *(tuple(module.split(".")) for module in sorted({*_MODULES} - {"code"})),
+    *(("code", word) for word in ("interact", "InteractiveConsole", "InteractiveInterpreter")),
+)
+"""Words of which one group stands in every source that does something."""
 
 
 def import_effects(source: str | bytes) -> tuple[ImportEffect, ...]:
@@ -141,11 +159,33 @@ def import_effects(source: str | bytes) -> tuple[ImportEffect, ...]:
     >>> import_effects("import os as o\ndef f(): o.system('ls')\nf()")
     (ImportEffect(kind=<EffectKind.PROCESS: 'process'>, call='os.system', line=2, within='f'),)
     """
+    if not _may_have_effects(source):
+        return ()
     parsed = parse_source(source)
     if isinstance(parsed, ScanFailure):
         return ()
     found = dict.fromkeys(_Import(parsed.tree).effects())
     return tuple(sorted(found, key=lambda effect: (effect.line, effect.call)))
+
+
+def _may_have_effects(source: str | bytes) -> bool:
+    """Whether a source has the words that effects take; most have not, and need no parsing."""
+    text = source if isinstance(source, str) else source.decode("utf-8", "replace")
+    if _RUNNING_OR_OPENING.search(text) or _TORCH.search(text) or _is_spelt_oddly(text):
+        return True
+    words = set(_WORD.findall(text))
+    return any(words.issuperset(group) for group in _TELLING)
+
+
+def _is_spelt_oddly(text: str) -> bool:
+    """Whether a source may mean other words than it seems to (PEP 263, PEP 3131)."""
+    start = "\n".join(text[:1000].split("\n", 2)[:2])
+    if "coding" in start and "utf-8" not in start.lower():
+        return True
+    odd = "".join(set(_NO_ASCII.findall(text)))
+    return bool(odd) and any(
+        unicodedata.normalize("NFKC", each).isascii() for each in odd if each.isidentifier()
+    )
 
 
 class _Import:
@@ -246,7 +286,7 @@ def _kind_of(name: str | None, call: ast.Call) -> EffectKind | None:
     if name is None or "." in name:
         if isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS:
             return EffectKind.WRITE
-    if name is None or name in _HARMLESS:
+    if name is None or name in _HARMLESS or name.startswith(_HARMLESS_STARTS):
         return None
     if name in _OPENERS:
         return EffectKind.WRITE if _opens_for_writing(call) else None

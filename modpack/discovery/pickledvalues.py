@@ -99,7 +99,7 @@ class PickledStorage:
 
     Attributes:
         key: the storage's key.
-        kind: the storage class, by its full name.
+        kind: the storage class, by its full name; empty if it is none.
         size: the most elements that are asked of it; None if that is no plain number.
         position: of the opcode, in bytes from the start.
     """
@@ -135,7 +135,7 @@ class PickleScan:
         names: everything that is looked up, each at its first place, in order.
         flaws: what keeps this from being all; empty for what picklers write.
         end: where the pickle ends, in bytes from the start.
-        storages: the storages that it refers to, each once.
+        storages: the storages that it refers to, each once for each class.
         sources: the functions that travel by their source.
         nested: bytes in it that are pickles themselves, with their places.
     """

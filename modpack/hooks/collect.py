@@ -24,7 +24,7 @@ from modpack.hooks.groups import Group, Groups
 from modpack.hooks.kinds import KINDS, Found, Kind, kinds_of
 from modpack.hooks.naming import Names
 from modpack.hooks.native import travels_natively
-from modpack.hooks.numbering import HookNumbers
+from modpack.hooks.numbering import HookNumbers, LiveIds
 from modpack.hooks.parametrized import parametrizations_of
 from modpack.hooks.state import describe_hook
 
@@ -67,7 +67,7 @@ class HookCollector:
         native: target, kind and hook of what travels with its module.
         references_stay: whether functions that can be imported stay in the modules' state, for
             readers that know nothing of specs.
-        numbers: gives hooks their numbers in a package; None to keep the ids of this process.
+        numbers: what stands in a package for the ids that torch gave.
         left_out: the specs that were not wanted.
         on_graphs: groups with tensors that die with their graph.
     """
@@ -78,7 +78,7 @@ class HookCollector:
     left_out: list[HookSpec] = field(default_factory=list)
     on_graphs: list[Group] = field(default_factory=list)
     references_stay: bool = True
-    numbers: HookNumbers | None = None
+    numbers: HookNumbers = field(default_factory=LiveIds)
     _told: int = 0
     _orders: list[tuple[Any, str, list[int]]] = field(default_factory=list)
     _parametrized: list[torch.nn.Module] = field(default_factory=list)
@@ -102,11 +102,10 @@ class HookCollector:
             table, *flags = kind.tables
             if isinstance(state.get(table), dict) and state[table]:
                 kept = self._kept(state[table])
-                replaced[table] = self._numbered(kept)
+                replaced[table] = self.numbers.table(kept)
                 for name in flags:
                     here = state.get(name) or {}
-                    flagged = OrderedDict((i, here[i]) for i in kept if i in here)
-                    replaced[name] = self._numbered(flagged)
+                    replaced[name] = self.numbers.table({i: here[i] for i in kept if i in here})
         return {**state, **replaced} if replaced else state
 
     def parametrized(self, module: torch.nn.Module) -> None:
@@ -128,10 +127,6 @@ class HookCollector:
     def handle(self, handle: RemovableHandle) -> None:
         """Note a handle that the pickled objects hold on to."""
         self._handles.append(handle)
-
-    def number(self, identity: Any) -> Any:
-        """What stands in the package for torch's id of a hook."""
-        return identity if self.numbers is None else self.numbers.of(identity)
 
     def note(self, kind: str, target: Any, hook: Any, position: int) -> None:
         """Note a hook that hangs in no table of its target."""
@@ -194,17 +189,18 @@ class HookCollector:
         wanted = [spec for spec in once if self.wanted(spec)]
         taken = {spec.name for spec in wanted}
         self.left_out.extend(spec for spec in once if spec.name not in taken)
+        hooks = [
+            (spec.name, c.kind, _settled(c), dict(c.found.flags), self._ids(c), c.found.hook)
+            for spec, c in zip(specs, collected, strict=True)
+            if spec.name in taken
+        ]
         payload = {
-            "hooks": [
-                (spec.name, c.kind, _settled(c), dict(c.found.flags), self._ids(c), c.found.hook)
-                for spec, c in zip(specs, collected, strict=True)
-                if spec.name in taken
-            ],
+            "hooks": hooks,
             "dropped": [(c.kind, c.target) for c in collected if _is_in_a_table(c)],
+            "next_id": self.numbers.following,
             "orders": orders,
             "handles": list(self._linked_handles()),
         }
-        payload["next_id"] = self.numbers.following if self.numbers else RemovableHandle.next_id
         return [*wanted, *self._parametrizations(names)], payload
 
     def _note(self, target: Any, scope: str) -> None:
@@ -220,7 +216,7 @@ class HookCollector:
                 if travels_natively(found.hook):
                     self.native.append((target, kind.name, found.hook))
                     if len(ranks) > 1:  # the others are registered again, among those that stay
-                        order = list(map(self.number, ranks))
+                        order = self.numbers.of_all(ranks)
                         self._orders.append((target, kind.tables[0], order))
                     continue
                 if is_silent(found.hook) or belongs_to_wrapper(found.hook):
@@ -255,12 +251,6 @@ class HookCollector:
 
         return OrderedDict((i, hook) for i, hook in list(table.items()) if stays(hook))
 
-    def _numbered(self, table: OrderedDict[int, Any]) -> OrderedDict[Any, Any]:
-        return OrderedDict((self.number(i), value) for i, value in table.items())
-
-    def _ids(self, collected: Collected) -> tuple[Any, ...]:
-        return tuple(map(self.number, collected.identities))
-
     def _spec(self, collected: Collected, names: Names) -> HookSpec:
         target, aliases = names.of(collected.target)
         return HookSpec(
@@ -283,6 +273,9 @@ class HookCollector:
                 called = describe(part, False)
                 yield HookSpec(name, PARAMETRIZATION, target, position, called)
 
+    def _ids(self, collected: Collected) -> tuple[Any, ...]:
+        return tuple(self.numbers.of_all(collected.identities))
+
     def _owner(self, handle: RemovableHandle) -> tuple[Any, str] | None:
         table = handle.hooks_dict_ref()
         return self._tables.get(id(table)) if table is not None else None
@@ -296,7 +289,7 @@ class HookCollector:
                 self._handles.append(handle)
             else:
                 extras = [self._tables.get(id(ref())) for ref in handle.extra_dict_ref]
-                number = self.number(handle.id)
+                number = self.numbers.of(handle.id)
                 yield handle, *owner, number, [extra[1] for extra in extras if extra]
 
 

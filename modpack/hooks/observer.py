@@ -206,7 +206,11 @@ class HookObserver:
         """A handle travels dead; it is linked to its hook again when that is registered."""
         self._collector.handle(handle)
         nothing: tuple[Any, ...] = tuple(OrderedDict() for _ in handle.extra_dict_ref)
-        return RemovableHandle.__new__, (type(handle),), (None, self._collector.number(handle.id), nothing)
+        return (
+            RemovableHandle.__new__,
+            (type(handle),),
+            (None, self._collector.numbers.of(handle.id), nothing),
+        )
 
     def _process_group(self, group: Any, own: _Own) -> Any:
         if group is world_group():

@@ -16,7 +16,12 @@ import sys
 import types
 from typing import Any
 
-from modpack.pickling.generated import dataclass_parts, has_generated_doc, make_dataclass_again, reduce_generated
+from modpack.pickling.generated import (
+    dataclass_parts,
+    has_generated_doc,
+    make_dataclass_again,
+    reduce_generated,
+)
 from modpack.pickling.rows import RefusedError
 from modpack.pickling.surroundings import live_object
 

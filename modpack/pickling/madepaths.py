@@ -58,12 +58,16 @@ def _shown(known: dict[str, str], file: str) -> str:
     return known.get(file) or (Path(file).name if Path(file).is_absolute() else file)
 
 
+def _file_of(module: object) -> object:
+    """Where a module came from, without asking it; None for what only pretends to be one."""
+    return vars(module).get("__file__") if isinstance(module, ModuleType) else None
+
+
 def _by_file() -> dict[str, str]:
     """The files of all modules that are loaded."""
     found: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
-        contents = vars(module) if isinstance(module, ModuleType) else {}
-        file = contents.get("__file__")
+        file = _file_of(module)
         if isinstance(file, str) and name != "__main__":
             count = name.count(".") + (2 if Path(file).stem == "__init__" else 1)
             found.setdefault(file, "/".join(Path(file).parts[-count:]))

@@ -87,15 +87,21 @@ class _Describing(pickle.Pickler):
         if issubclass(kind, _SETS):
             named = f"{kind.__module__}.{kind.__qualname__}"
             return named, sorted(map(self._order.key, obj)), getattr(obj, "__dict__", None)
-        if kind.__hash__ not in (None, object.__hash__) and not issubclass(kind, torch.Tensor):
+        if _is_value(kind):
             return None  # equal ones are alike
         place = self._order.place(obj) if kind.__flags__ & _HEAP else -1
         if place >= 0:
             return (place,)
-        return _tensor(obj) if issubclass(kind, torch.Tensor) else None
+        return _tensor(obj) if isinstance(obj, torch.Tensor) else None
 
 
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by Python code, as lists and dicts are not
+
+
+def _is_value(kind: type) -> bool:
+    """Whether objects are what they hold, wherever they are."""
+    own: Any = kind.__hash__
+    return own is not None and own is not object.__hash__ and not issubclass(kind, torch.Tensor)
 
 
 def _tensor(tensor: torch.Tensor) -> tuple[object, ...]:

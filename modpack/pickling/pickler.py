@@ -19,7 +19,7 @@ from modpack.pickling.problems import Problem
 from modpack.pickling.remade import set_state
 from modpack.pickling.rows import Packaged, Refusal
 from modpack.pickling.scriptnames import ModuleNamed
-from modpack.pickling.sets import InOrder, SetWriting
+from modpack.pickling.sets import SetWriting
 from modpack.pickling.surroundings import Graph
 from modpack.pickling.tables import (
     ROWS,
@@ -62,8 +62,7 @@ class Pickler(pickle.Pickler):
         self._reducers: dict[type, _Handler | None] = {}
         self._packaged: dict[int, tuple[object, object]] = {}
         self._graph = Graph(self._attach, self._own_reduce)
-        self._sets: dict[int, tuple[object, InOrder]] = {}
-        self._set_writing = SetWriting()
+        self._sets = SetWriting(self._graph.ordered)
         self.current: object = None
         self.problems: list[Problem] = []
 
@@ -81,8 +80,7 @@ class Pickler(pickle.Pickler):
         start = self._buffer.tell()
         self._graph.add_root(obj)
         self.dump(obj)
-        data = self._buffer.getvalue()[start:]
-        return self._set_writing.finished(data) if self._sets else data
+        return self._sets.finished(self._buffer.getvalue()[start:])
 
     def note_problem(self, obj: object, failure: Exception) -> None:
         """Remember that an object cannot be saved, and go on to find what else cannot.
@@ -139,7 +137,7 @@ class Pickler(pickle.Pickler):
 
     def _own_persistent_handler(self, kind: type) -> _Handler | None:
         if kind is set or kind is frozenset:
-            return self._set
+            return self._sets.persistent_id
         if issubclass(kind, torch.storage.TypedStorage):
             return self._typed_storage
         if issubclass(kind, torch.UntypedStorage):
@@ -190,7 +188,7 @@ class Pickler(pickle.Pickler):
     def _plain_reducer(self, kind: type, first: Any) -> _Handler | None:
         """None where pickle may do it alone, which is fast, and cannot fail."""
         if issubclass(kind, (set, frozenset)):
-            return self._derived_set
+            return lambda obj: self._sets.reduced(self._own_reduce(obj))
         if _has_own_reduction(kind):
             return self._own_reduce
         if _forwards_attributes(kind):
@@ -205,24 +203,6 @@ class Pickler(pickle.Pickler):
         function, arguments, *rest = obj.__reduce_ex__(self._protocol)
         state, items, pairs = (*rest, None, None, None)[:3]
         return function, arguments, state, items, pairs, set_state
-
-    def _set(self, obj: Any) -> InOrder | None:
-        """The set in an order that is the same in every process; None if it has that anyway."""
-        if id(obj) not in self._sets:
-            members = self._graph.ordered(obj)
-            if members is None:
-                return None
-            self._sets[id(obj)] = obj, InOrder(type(obj), members)
-        return self._sets[id(obj)][1]
-
-    def _derived_set(self, obj: Any) -> Any:
-        """What a set of the user's own is reduced to, its members in order."""
-        reduced = self._own_reduce(obj)
-        is_plain = isinstance(reduced, tuple) and len(reduced) > 1
-        if not is_plain or len(reduced[1]) != 1 or type(reduced[1][0]) is not list:
-            return reduced
-        function, (members,), *rest = reduced
-        return function, (self._graph.ordered(members) or members,), *rest
 
     def _constant(self, obj: Any) -> Any:
         return reduce_constant(obj, obj.__reduce_ex__(self._protocol), self._graph)

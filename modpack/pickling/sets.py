@@ -5,14 +5,14 @@ persistent ids. So that names an :class:`InOrder` as the set's persistent id, wh
 the call that makes the set. Taking away the opcode that would look the persistent id up leaves what
 plain pickle writes of a set, with the members in order.
 
->>> import pickle
+>>> import io, pickle
+>>> sets = SetWriting(sorted)
 >>> class Pickler(pickle.Pickler):
 ...     def persistent_id(self, obj):
-...         return InOrder(set, sorted(obj)) if type(obj) is set else None
->>> import io
+...         return sets.persistent_id(obj) if type(obj) is set else None
 >>> buffer = io.BytesIO()
 >>> Pickler(buffer, 3).dump({"b", "a"})
->>> data = SetWriting().finished(buffer.getvalue())
+>>> data = sets.finished(buffer.getvalue())
 >>> data == pickle.dumps(InOrder(set, ["a", "b"]), 3)
 True
 >>> sorted(pickle.loads(data))
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import pickle
 import pickletools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 __all__ = ["InOrder", "SetWriting"]
@@ -45,11 +45,35 @@ class InOrder:
 
 
 class SetWriting:
-    """Turns persistent ids of sets into the sets themselves, in pickles that share a memo."""
+    """Writes the sets of several pickles that share a memo.
 
-    def __init__(self) -> None:
-        self._sets: set[int] = set()
+    Args:
+        ordered: gives the members of a set in order; None if they are in it as they are.
+    """
+
+    def __init__(self, ordered: Callable[[Any], list[Any] | None]) -> None:
+        self._ordered = ordered
+        self._met: dict[int, tuple[object, InOrder]] = {}
+        self._numbers: set[int] = set()
         self._memoized = 0
+        self._unread: list[bytes] = []
+
+    def persistent_id(self, obj: Any) -> InOrder | None:
+        """What stands for a ``set`` or a ``frozenset``; None if it may be written as it is."""
+        if id(obj) not in self._met:
+            members = self._ordered(obj)
+            if members is None:
+                return None
+            self._met[id(obj)] = obj, InOrder(type(obj), members)
+        return self._met[id(obj)][1]
+
+    def reduced(self, reduction: Any) -> Any:
+        """What a set of a class of the user's is reduced to, with its members in order."""
+        is_plain = isinstance(reduction, tuple) and len(reduction) > 1 and len(reduction[1]) == 1
+        if not is_plain or type(reduction[1][0]) is not list:
+            return reduction  # the class has a way of its own
+        function, (members,), *rest = reduction
+        return function, (self._ordered(members) or members,), *rest
 
     def finished(self, data: bytes) -> bytes:
         """A pickle without the opcodes that would look up the persistent ids of sets.
@@ -60,7 +84,12 @@ class SetWriting:
         Args:
             data: the pickle, of protocol 2 or later; the next one of those that share a memo.
         """
-        return b"".join(self._pieces(data))
+        self._unread.append(data)
+        if not self._met:  # there is nothing to change, and nothing to look for
+            return data
+        *_, last = (b"".join(self._pieces(each)) for each in self._unread)
+        self._unread = []
+        return last
 
     def _pieces(self, data: bytes) -> Iterator[memoryview]:
         whole, position, start = memoryview(data), 0, 0
@@ -79,9 +108,9 @@ class SetWriting:
     def _is_set(self, earlier: int, last: int, number: int) -> bool:
         """Whether a persistent id is that of a set, by the opcodes before it."""
         if last in _PUTS and earlier == _REDUCE:
-            self._sets.add(number)
+            self._numbers.add(number)
             return True
-        return last in _GETS and number in self._sets
+        return last in _GETS and number in self._numbers
 
     def _number(self, code: int, argument: bytes) -> int:
         """The number in the memo that an opcode sets or gets."""

@@ -143,6 +143,7 @@ class StorageLoader:
 
     Raises:
         TypeError, ValueError: ``map_location`` is nothing that torch takes.
+        UnpicklingError: the package records no order of bytes that there is.
     """
 
     def __init__(self, source: StorageSource, map_location: object, resource: str) -> None:

@@ -1,8 +1,8 @@
 """The archives that torch itself writes, as the same bytes in every process.
 
 torch.jit.save writes beside the code where each line of it came from, with the folders of this
-machine; and it names a class by a number if the process has compiled another one of that name before.
-The first is left out, and the classes are numbered anew.
+machine; and it numbers a class if the process has compiled another one of that name before. The
+first is left out, and the classes are numbered anew.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def _written(
     texts: dict[str, list[str]] = {}
     for old, new in names.items():
         file = new.rpartition(".")[0].replace(".", "/")
-        texts.setdefault(f"{folder}/code/{file}.py", []).append(_with_names(definitions[old], names))
+        texts.setdefault(f"{folder}/code/{file}.py", []).append(
+            _with_names(definitions[old], names)
+        )
     return {name: "".join(parts).encode() for name, parts in texts.items()}
 
 

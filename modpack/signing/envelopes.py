@@ -140,12 +140,13 @@ def _why_not_held(
             "which did not sign what it says now. Either what was signed or the signature was "
             "changed. Remedy: get the package again from whoever signed it"
         )
-    others = ", ".join(short(each.key_id) or "one without a name" for each in envelope.signatures)
+    others = [short(each.key_id) or "one without a name" for each in envelope.signatures]
+    keys = f"key{'s' if len(others) > 1 else ''} {', '.join(others)}"
     known = ", ".join(
         f"{signer.name!r} ({short(key_id)})" for key_id, (signer, _) in trusted.items()
     )
     return (
-        f"{place} is of nobody who is trusted: it was made with the key {others}, and trusted is "
+        f"{place} is of nobody who is trusted: it was made with the {keys}, and trusted is "
         f"{known}. Remedy: trust that key, if you know whose it is"
     )
 

@@ -359,3 +359,20 @@ def test_a_pickle_that_names_what_the_package_does_not_have_is_refused(packaged)
             storages=None,
             package=None,
         )
+
+
+def test_relative_names_in_a_library_of_the_host_do_not_reach_what_was_not_declared(
+    packaged, installed
+):
+    installed("plots", {"plots/__init__.py": "", "plots/lines.py": ""})
+    source = """\
+        import importlib.util
+        spec = importlib.util.find_spec(".lines", "plots")
+        def load(): return importlib.import_module(".lines", "plots")
+    """
+    user = packaged({"user.py": source}, dependencies=False).import_module("user")
+    assert user.spec is None
+    with pytest.raises(ModuleNotFoundError, match=r"intern or extern 'plots\.lines'"):
+        user.load()
+    declared = packaged({"user.py": source}, extern=["plots.**"]).import_module("user")
+    assert declared.load().__name__ == declared.spec.name == "plots.lines"

@@ -70,7 +70,7 @@ def test_everything_is_refused_at_once_and_nothing_runs(busy, canary, clean_pyth
         try:
             modpack.PackageImporter(package, policy=policy)
         except modpack.TrustError as failure:
-            print(*failure.problems, sep="\\n")
+            print(*failure.problems, sep=chr(10))
         """,
         package=busy,
     ).stdout.splitlines()
@@ -192,6 +192,63 @@ def test_what_the_host_imports_by_itself_is_its_own_affair(packaged):
         assert importer.import_module("shop").value == 1
 
 
+# -- names in pickles --------------------------------------------------------------------------
+
+
+def test_a_pickle_that_calls_is_refused_before_it_is_loaded(tmp_path, canary, clean_python):
+    path = tmp_path / "calls.modpack"
+    with PackageExporter(path) as exporter:
+        exporter.save_pickle("a", "a.pkl", [ByCalling(os.mkdir, str(canary)), torch.ones(2)])
+        exporter.save_pickle("b", "b.pkl", ByCalling(eval, f"open({str(canary)!r}, 'w')"))
+    told = clean_python(
+        """
+        import modpack
+        try:
+            modpack.PackageImporter(package, policy=modpack.TrustPolicy(pickle_globals=()))
+        except modpack.TrustError as failure:
+            print(*failure.problems, sep=chr(10))
+        """,
+        package=path,
+    ).stdout
+    assert f"a/a.pkl calls {os.mkdir.__module__}.mkdir (a/a.pkl, byte" in told
+    assert "b/b.pkl calls builtins.eval (b/b.pkl, byte" in told
+    assert "Remedy: add 'builtins.eval' to pickle_globals of the policy" in told
+    assert not canary.exists()
+
+
+def test_ordinary_models_name_nothing_that_is_not_known(tmp_path, project):
+    project({"shop.py": "import torch\nclass Net(torch.nn.Sequential): state = 1"})
+    import shop
+
+    model = shop.Net(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.LSTM(2, 2))
+    model.register_forward_hook(torch.nn.functional.dropout)
+    path = tmp_path / "shop.modpack"
+    modpack.save(model, path, optimizer=torch.optim.Adam(model.parameters()))
+    loaded = modpack.load(path, policy=TrustPolicy(pickle_globals=(), hook_kinds="forward"))
+    assert type(loaded).__name__ == "Net" and len(loaded._forward_hooks) == 1
+
+
+def test_what_an_extern_library_defines_has_to_be_allowed_by_name(tmp_path, installed):
+    installed("tills", {"tills.py": "class Till: pass\nclass Drawer: pass\n"})
+    import tills
+
+    path = tmp_path / "till.modpack"
+    modpack.save({"till": tills.Till()}, path)
+    with pytest.raises(TrustError, match=r"tills\.Till.*add 'tills\.Till' to pickle_globals"):
+        modpack.load(path, policy=TrustPolicy(pickle_globals="tills.Drawer"))
+    loaded = modpack.load(path, policy=TrustPolicy(pickle_globals="tills.Till"))
+    assert type(loaded["till"]) is tills.Till
+
+
+def flip_a_bit_of_a_tensor(package: Path) -> None:
+    with open_archive(package) as archive:
+        place = archive.data_range(".data/0.storage")
+    assert place is not None
+    content = bytearray(package.read_bytes())
+    content[place.offset] ^= 1
+    package.write_bytes(content)
+
+
 # -- hooks -------------------------------------------------------------------------------------
 
 
@@ -265,12 +322,7 @@ def test_a_missing_signature_is_told_with_the_rest(busy):
 
 def test_a_policy_can_have_tensors_compared(tmp_path):
     modpack.save(torch.nn.Linear(2, 2), tmp_path / "m.modpack")
-    content = bytearray((tmp_path / "m.modpack").read_bytes())
-    with open_archive(tmp_path / "m.modpack") as archive:
-        place = archive.data_range(".data/0.storage")
-    assert place is not None
-    content[place.offset] ^= 1
-    (tmp_path / "m.modpack").write_bytes(content)
+    flip_a_bit_of_a_tensor(tmp_path / "m.modpack")
     modpack.load(tmp_path / "m.modpack", policy=TrustPolicy())
     with pytest.raises(modpack.ModpackError, match=r"0\.storage"):
         modpack.load(tmp_path / "m.modpack", policy=TrustPolicy(verify="all"))
@@ -280,6 +332,57 @@ def test_what_is_no_policy_is_refused(busy):
     for call in (PackageImporter, modpack.load, modpack.load_weights, modpack.replay):
         with pytest.raises(TypeError, match="policy must be a TrustPolicy or None"):
             call(busy, policy="trust.toml")
+
+
+# -- signatures --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Path:
+    """A signed package, with the public key and a policy that demands its signature beside it."""
+    package = tmp_path / "signed.modpack"
+    modpack.save(torch.nn.Linear(2, 2), package)
+    (tmp_path / "trust.toml").write_text(
+        "[trust]\nsigners = [{ name = 'release', key = 'release.pub' }]\n"
+    )
+    for command in (["keygen", "release"], ["sign", package.name, "--key", "release"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "modpack", *command],
+            cwd=tmp_path,
+            input="",
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+    return package
+
+
+def test_what_a_trusted_key_has_signed_loads(signed):
+    policy = TrustPolicy.from_toml(signed.with_name("trust.toml"))
+    assert isinstance(modpack.load(signed, policy=policy), torch.nn.Linear)
+    assert sorted(modpack.load_weights(signed, policy=policy)) == ["bias", "weight"]
+
+
+def test_a_signature_speaks_for_the_tensors_too(signed):
+    policy = TrustPolicy.from_toml(signed.with_name("trust.toml"))
+    flip_a_bit_of_a_tensor(signed)
+    for call in (modpack.load, modpack.load_weights):
+        with pytest.raises(modpack.ModpackError, match=r"0\.storage"):
+            call(signed, policy=policy)
+
+
+def test_a_package_made_again_has_lost_its_signature(signed):
+    policy = TrustPolicy.from_toml(signed.with_name("trust.toml"))
+    modpack.save(torch.nn.Linear(2, 2), signed)
+    with pytest.raises(SignatureError, match="one of 'release' is demanded"):
+        modpack.load(signed, policy=policy)
+
+
+def test_another_key_is_not_good_enough(signed):
+    demanding = TrustPolicy(signers=[Signer("somebody else", KEY)])
+    with pytest.raises(SignatureError):
+        modpack.load(signed, policy=demanding)
 
 
 # -- the command -------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ class Told:
         error: the class of what its work raised; empty if it raised nothing.
         text: what that said.
         signal: the signal that ended it; 0 if none did.
-        seconds: how long its work took.
+        seconds: of processor time that its work took.
         peak: bytes of memory that it had at most beyond what it had when it began.
     """
 
@@ -100,12 +100,12 @@ def _work_and_end(work: Callable[[], Any], writing: int) -> None:
 
 
 def _answer(work: Callable[[], Any]) -> dict[str, Any]:
-    before, start = _peak(), time.perf_counter()
+    before, start = _peak(), time.process_time()
     try:
         answer: dict[str, Any] = {"value": work()}
     except BaseException as failure:  # whatever it is, is told
         answer = {"error": type(failure).__name__, "text": str(failure)}
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     return {**answer, "seconds": seconds, "peak": _peak() - before}
 
 

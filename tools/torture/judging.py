@@ -71,7 +71,7 @@ def _command(arguments: list[str]) -> dict[str, Any]:
     """
     from modpack.cli import cli
 
-    trace, start = "", time.perf_counter()
+    trace, start = "", time.process_time()
     with _listening() as fired, _output() as written:
         try:
             status = cli.main(arguments, prog_name="modpack", standalone_mode=False) or 0
@@ -79,7 +79,7 @@ def _command(arguments: list[str]) -> dict[str, Any]:
             status, trace = -1, traceback.format_exc()
     if "torch" in sys.modules:
         fired.append("import of torch")
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     output = written.getvalue() + trace
     return {"status": status, "output": output, "fired": fired, "seconds": seconds}
 

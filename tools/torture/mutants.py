@@ -1,34 +1,44 @@
 """Good packages with something changed in them: each must be refused, or mean the same.
 
-A mutant means the same if its records have the same names and contents, byte by byte: what was
-changed is then padding, or a flag that says nothing. Anything else that is accepted is wrong, and
-so is any error but modpack's own.
+To ``modpack verify`` a mutant means the same if its records have the same names and contents, byte by
+byte: what was changed is then padding, or a date that says nothing. To a loader it means the same if
+what it loads has the same values and computes the same. Anything else that is accepted is wrong, and
+so is any error but modpack's own, and any signal.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
+import os
 import random
 import struct
+import tempfile
 import traceback
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
+from children import Child
 
 import modpack
-from modpack.archive.comparing import find_damage
-from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.errors import ModpackError
+from modpack.report.verifying.verifying import verify_package
 
-__all__ = ["Mutants", "good_packages", "torture"]
+__all__ = ["Mutants", "good_packages", "loaded", "verified"]
 
 _CENTRAL, _LOCAL, _END = b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06"
 _FIELDS = {_CENTRAL: 46, _LOCAL: 30, _END: 22}
 """Headers of a zip by their signatures, with their lengths in bytes."""
 _ODD = (0, 1, 0xFF, 0xFFFF, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000)
+_BATCH = 250
+"""Mutants that one child loads: after a signal they are tried one by one."""
 
 
 @dataclass
@@ -47,12 +57,34 @@ class Mutants:
     same: int = 0
     wrong: list[str] = field(default_factory=list)
 
+    def add(self, other: Mutants) -> None:
+        """Count what came of others as well."""
+        self.tries += other.tries
+        self.refused += other.refused
+        self.same += other.same
+        self.wrong += other.wrong
+
+
+@dataclass(frozen=True)
+class _Mutant:
+    """A package with something changed in it.
+
+    Attributes:
+        label: what was changed, for messages.
+        package: the name of the good one.
+        data: its bytes.
+    """
+
+    label: str
+    package: str
+    data: bytes
+
 
 def good_packages() -> dict[str, bytes]:
     """Packages of different contents, by a name for each."""
     torch.manual_seed(0)
     small = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
-    hooked = torch.nn.Linear(2, 2)
+    hooked = torch.nn.Linear(3, 3)
     hooked.register_forward_hook(lambda module, args, output: output * 2)
     made: dict[str, bytes] = {}
     for name, model in (("small", small), ("hooked", hooked)):
@@ -67,44 +99,117 @@ def good_packages() -> dict[str, bytes]:
     return made
 
 
-def contents(package: bytes) -> dict[str, str]:
-    """The digests of all records, every one of them verified.
+def verified(times: int, seed: int = 0) -> Mutants:
+    """Give so many mutants to ``verify``."""
+    found, packages = Mutants(), good_packages()
+    contents = {name: _contents(data) for name, data in packages.items()}
+    for mutant in _mutants(packages, times, seed):
+        found.add(_judged(mutant, lambda m: _contents_if_accepted(m.data), contents))
+    return found
+
+
+def loaded(times: int, verify: str, seed: int = 0) -> Mutants:
+    """Load so many mutants, in children.
+
+    Args:
+        times: how many.
+        verify: what is compared with digests, as :func:`modpack.load` takes it. If that is not
+            ``"all"``, the numbers in tensors do not count: code, pickles and structure do.
+        seed: which mutants.
+    """
+    found, packages = Mutants(), good_packages()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["MODPACK_CACHE"] = f"{folder}/cache"
+        place, is_exact = Path(folder) / "mutant.modpack", verify == "all"
+        value = partial(_value, place=place, verify=verify, is_exact=is_exact)
+        values = {name: value(_Mutant(name, name, data)) for name, data in packages.items()}
+        mutants = list(_mutants(packages, times, seed))
+        for start in range(0, times, _BATCH):
+            found.add(_in_children(mutants[start : start + _BATCH], value, values))
+    return found
+
+
+def _mutants(packages: dict[str, bytes], times: int, seed: int) -> Iterator[_Mutant]:
+    """So many of them, spread evenly over the good packages and the kinds of change."""
+    chosen, named, changes = random.Random(seed), list(packages.items()), list(_CHANGES)
+    for number in range(times):
+        name, data = named[number % len(named)]
+        change = changes[number // len(named) % len(changes)]
+        label = f"{change.__name__.strip('_')} of {name}, number {number}"
+        yield _Mutant(label, name, bytes(change(bytearray(data), chosen)))
+
+
+def _in_children(
+    mutants: Sequence[_Mutant], value: Callable[[_Mutant], Any], values: dict[str, Any]
+) -> Mutants:
+    """Judge mutants in one child; if it does not survive that, each in one of its own."""
+
+    def work() -> dict[str, Any]:
+        found = Mutants()
+        for mutant in mutants:
+            found.add(_judged(mutant, value, values))
+        return vars(found)
+
+    told = Child(work).wait()
+    if told.has_ended_well:
+        return Mutants(**told.value)
+    if len(mutants) == 1:
+        return Mutants(1, wrong=[f"{mutants[0].label}: {told.error} signal {told.signal}"])
+    found = Mutants()
+    for mutant in mutants:
+        found.add(_in_children([mutant], value, values))
+    return found
+
+
+def _judged(mutant: _Mutant, value: Callable[[_Mutant], Any], values: dict[str, Any]) -> Mutants:
+    """Refused, the same, or wrong."""
+    try:
+        found = value(mutant)
+    except ModpackError:
+        return Mutants(1, refused=1)
+    except Exception:  # whatever else it is, is wrong
+        return Mutants(1, wrong=[f"{mutant.label}: {traceback.format_exc(limit=-1)}"])
+    if found != values[mutant.package]:
+        return Mutants(1, wrong=[f"{mutant.label}: accepted, and means something else"])
+    return Mutants(1, same=1)
+
+
+def _contents_if_accepted(package: bytes) -> dict[str, str]:
+    """The digests of all records of a package that is accepted.
 
     Raises:
-        ModpackError: the package is refused.
+        ModpackError: it is refused.
     """
+    facts = verify_package(io.BytesIO(package), workers=1)
+    if not facts.is_accepted:
+        raise ModpackError("it is refused")
+    return _contents(package)
+
+
+def _contents(package: bytes) -> dict[str, str]:
     with open_archive(io.BytesIO(package)) as archive:
-        manifest = read_manifest(archive)
-        if manifest is None:
-            raise ModpackError("it has no manifest")
-        if damage := find_damage(archive, manifest, archive.names()):
-            raise ModpackError(str(damage))
         return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in archive.names()}
 
 
-def torture(times: int, seed: int = 0) -> Mutants:
-    """Judge so many mutants, spread evenly over the good packages and the kinds of change."""
-    found = Mutants()
-    chosen = random.Random(seed)
-    packages = [(name, data, contents(data)) for name, data in good_packages().items()]
-    changes = list(_CHANGES)
-    for number in range(times):
-        name, data, meaning = packages[number % len(packages)]
-        change = changes[number // len(packages) % len(changes)]
-        mutant = change(bytearray(data), chosen)
-        label = f"{change.__name__.strip('_')} of {name}, number {number}"
-        found.tries += 1
-        try:
-            judged = contents(bytes(mutant))
-        except ModpackError:
-            found.refused += 1
-        except Exception:  # whatever else it is, is wrong
-            found.wrong.append(f"{label}: {traceback.format_exc(limit=-1)}")
-        else:
-            found.same += judged == meaning
-            if judged != meaning:
-                found.wrong.append(f"{label}: accepted, and means something else")
-    return found
+def _value(mutant: _Mutant, *, place: Path, verify: str, is_exact: bool) -> list[Any]:
+    """What a package loads: sources' values, text, hooks, tensors, and what the model computes."""
+    place.write_bytes(mutant.data)
+    with (
+        warnings.catch_warnings(),
+        modpack.PackageImporter(place, verify=verify) as importer,
+    ):
+        warnings.simplefilter("ignore")
+        model = importer.load_model("model", "model.pkl")
+        hooks = [str(spec) for spec in importer.hook_specs("model", "model.pkl")]
+        text = importer.load_text("texts", "é.txt")
+        number = importer.import_module("tiny.part").VALUE
+        state = model.state_dict()
+        if not is_exact:
+            for tensor in state.values():
+                tensor.fill_(0.5)
+        numbers = [[name, str(t.dtype), t.tolist()] for name, t in state.items()]
+        outputs = [module(torch.ones(2, 3)).tolist() for module in (model, *model.children())]
+    return json.loads(json.dumps([repr(model), hooks, text, number, numbers, outputs]))
 
 
 def _flipped_bit(data: bytearray, chosen: random.Random) -> bytearray:

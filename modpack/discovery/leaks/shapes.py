@@ -106,7 +106,7 @@ SHAPES: Final = (
         "a Stripe key",
         "k_live_",
         r"(?<![A-Za-z0-9])([sr]k_live_[A-Za-z0-9]{20,255})(?![A-Za-z0-9])",
-        reach=2,
+        reach=1,
     ),
     _row("an npm token", "npm_", r"(?<![A-Za-z0-9_])(npm_[A-Za-z0-9]{36})(?![A-Za-z0-9_])"),
     _row("a PyPI token", "pypi-AgE", r"(pypi-AgE[A-Za-z0-9_-]{50,2048})"),

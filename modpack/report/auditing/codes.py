@@ -126,7 +126,7 @@ _ROWS = (
         "pickle-nested",
         _ERROR,
         "Bytes in a pickle are a pickle themselves, which code of the package may load in its own "
-        "way.",
+        "way, and which would be refused by itself.",
         "Do not load the package, unless you know what loads these bytes.",
     ),
     FindingCode(
@@ -349,6 +349,11 @@ _ROWS = (
         _NOTE,
         "A pickle names things of an extern library: its objects are instances of the library's "
         "classes, or hold its functions.",
+    ),
+    FindingCode(
+        "pickle-nested-known",
+        _NOTE,
+        "Bytes in a pickle are a pickle themselves; it names nothing but what is known.",
     ),
     FindingCode(
         "pickle-undeclared",

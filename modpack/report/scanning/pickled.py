@@ -19,7 +19,6 @@ from modpack.discovery.pickles import (
 from modpack.report.auditing.facts import Finding
 from modpack.report.auditing.findings import finding
 from modpack.report.scanning.judging import Judge
-from modpack.report.wording import counted
 
 __all__ = ["Pickle", "judge_pickle", "looks_pickled"]
 
@@ -74,7 +73,7 @@ def judge_pickle(pickle: Pickle, judge: Judge) -> tuple[PickleScan, list[Finding
     scan = reader.read(pickle.data, several=pickle.is_several)
     found = [
         *_names(pickle, scan, judge),
-        *_flaws(pickle, scan.flaws, judge),
+        *_flaws(pickle, scan.flaws),
         *_nested(pickle, scan, judge),
         *_sources(pickle, scan.sources),
     ]
@@ -91,13 +90,11 @@ def _names(pickle: Pickle, scan: PickleScan, judge: Judge) -> Iterator[Finding]:
                 place = _place(pickle, named.used_at)
                 yield finding(verdict.code, str(named), f"{pickle.record} {verdict.text}", place)
     for root, names in external.items():
-        listed = ", ".join(names[:_SHOWN])
-        more = f" and {counted(len(names) - _SHOWN, 'more name')}" if len(names) > _SHOWN else ""
-        text = f"{pickle.record} names {listed}{more}, which come from outside the package"
+        text = f"{pickle.record} names {_listed(names)}, of an extern library"
         yield finding("pickle-extern-name", root, text, pickle.record)
 
 
-def _flaws(pickle: Pickle, flaws: Sequence[PickleFlaw], judge: Judge) -> Iterator[Finding]:
+def _flaws(pickle: Pickle, flaws: Sequence[PickleFlaw]) -> Iterator[Finding]:
     for flaw in flaws:
         if flaw.kind is not FlawKind.NESTED:
             text = f"{pickle.record}: {flaw.text}"
@@ -105,13 +102,21 @@ def _flaws(pickle: Pickle, flaws: Sequence[PickleFlaw], judge: Judge) -> Iterato
 
 
 def _nested(pickle: Pickle, scan: PickleScan, judge: Judge) -> Iterator[Finding]:
-    """Pickles in pickles: nobody but the code that loads them knows how."""
+    """Pickles in pickles, which code of the package may load in its own way."""
     for position, data in scan.nested:
         inner = PickleReader().read(data)
-        named = [str(each) for each in inner.names]
-        listed = ", ".join(named[:_SHOWN]) + (" ..." if len(named) > _SHOWN else "")
-        text = f"bytes in {pickle.record} are a pickle themselves, which names {listed}"
-        yield finding("pickle-nested", pickle.record, text, _place(pickle, position))
+        verdicts = [verdict for named in inner.names for verdict in judge.judge(named)]
+        is_bad = inner.flaws or any(v.code != "pickle-extern-name" for v in verdicts)
+        names = [str(each) for each in inner.names]
+        told = [verdict.text for verdict in verdicts] or [f"names {_listed(names)}"]
+        text = f"bytes in {pickle.record} are a pickle themselves, which {_listed(told)}"
+        code = "pickle-nested" if is_bad else "pickle-nested-known"
+        yield finding(code, pickle.record, text, _place(pickle, position))
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = len(texts) - _SHOWN
+    return ", ".join(texts[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _sources(pickle: Pickle, sources: Sequence[PickledSource]) -> Iterator[Finding]:

@@ -12,8 +12,13 @@ from modpack.archive.manifest import Manifest
 from modpack.core.hookspec import hook_records
 from modpack.core.names import resource_record
 from modpack.core.trust import TrustPolicy
-from modpack.discovery.pickledvalues import PickledStorage
-from modpack.discovery.pickles import PickleReader, PickleScan
+from modpack.discovery.pickles import (
+    FlawKind,
+    NameUse,
+    PickledStorage,
+    PickleReader,
+    PickleScan,
+)
 from modpack.errors import ArchiveError
 from modpack.report.auditing.facts import Finding, Severity
 from modpack.report.auditing.findings import finding
@@ -170,7 +175,7 @@ class _Scan:
         several = record.startswith(_HOOKS)
         pickle = Pickle(record, self._archive.read(record), is_several=several)
         scan, found = judge_pickle(pickle, self._judge)
-        if not record.endswith(_PICKLE_SUFFIXES) and not scan.names:
+        if not record.endswith(_PICKLE_SUFFIXES) and not _does_something(scan):
             return  # it only begins like one, or holds nothing but data
         self._took(pickle, scan)
         if not self._is_foreign and not record.startswith(_TRIALS):
@@ -187,6 +192,12 @@ def _declared(archive: Archive, manifest: Manifest | None) -> tuple[str, ...]:
         return tuple(resource_record(package, name) for package, name in pickles)
     except ValueError as failure:
         raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure
+
+
+def _does_something(scan: PickleScan) -> bool:
+    """Whether what may be no pickle at all is one, or does something until that shows."""
+    is_whole = all(flaw.kind is not FlawKind.MALFORMED for flaw in scan.flaws)
+    return any(is_whole or named.use is not NameUse.HELD for named in scan.names)
 
 
 def _start(archive: Archive, record: str) -> bytes:

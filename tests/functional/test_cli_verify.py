@@ -1,0 +1,177 @@
+"""``modpack verify``, driven as a user drives it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from modpack import PackageExporter
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.cli import cli
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "docs/reference/json/verify.schema.json").read_text())
+ANCESTOR = ROOT / "fixtures/archives/torch_package/torch-2.13-py3.11/tiny_model.pt"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory) -> Path:
+    import torch
+
+    model = torch.nn.Linear(2, 2)
+    model.register_forward_hook(torch.nn.functional.relu)
+    file = tmp_path_factory.mktemp("verified") / "good.modpack"
+    with PackageExporter(file) as exporter:
+        exporter.save_source_string("shop", "total = 3\n")
+        exporter.save_model("model", "model.pkl", model)
+    return file
+
+
+@pytest.fixture
+def damaged(package, tmp_path) -> Path:
+    """The package with another byte in a tensor."""
+    content = bytearray(package.read_bytes())
+    with open_archive(package) as archive:
+        content[archive.data_range(".data/0.storage").offset] ^= 1
+    (tmp_path / "damaged.modpack").write_bytes(content)
+    return tmp_path / "damaged.modpack"
+
+
+def with_records(package, target, **records):
+    with open_archive(package) as archive, ArchiveWriter(target) as writer:
+        for name in archive.names():
+            if not name.startswith(".data/modpack/manifest."):
+                writer.write(name, archive.read(name))
+        for name, content in records.items():
+            writer.write(name, content)
+        writer.commit()
+    return target
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, ["verify", *map(str, arguments)])
+
+
+def document(*arguments, status=0):
+    result = run(*arguments, "--json")
+    assert result.exit_code == status, result.output
+    found = json.loads(result.stdout)
+    jsonschema.validate(found, SCHEMA)
+    return found
+
+
+def test_a_good_package_is_accepted(package):
+    result = run(package)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "accepted")
+    assert "FAILED" not in result.stdout
+
+
+def test_a_damaged_package_is_refused_with_the_record_and_the_remedy(damaged):
+    result = run(damaged, "--workers", 2)
+    assert result.exit_code == 1
+    assert ".data/0.storage: its content is damaged" in result.stdout
+    assert "-> Get the package again from whoever made it." in result.stdout
+    assert result.stdout.splitlines()[-1] == "refused: 1 error"
+
+
+def test_the_json_says_the_same(package, damaged):
+    accepted = document(package)
+    assert (accepted["accepted"], accepted["findings"]) == (True, [])
+    refused = document(damaged, status=1)
+    assert (refused["accepted"], len(refused["findings"])) == (False, 1)
+    assert refused["digest"] == accepted["digest"]
+
+
+def test_a_broken_structure_is_refused_and_its_json_has_no_digest(package, tmp_path):
+    (tmp_path / "longer.modpack").write_bytes(package.read_bytes() + b"more")
+    refused = document(tmp_path / "longer.modpack", status=1)
+    assert (refused["format"], refused["digest"]) == (None, None)
+    assert [each["code"] for each in refused["findings"]] == ["structure"]
+
+
+@pytest.mark.parametrize("content", [None, b"no package"])
+def test_what_is_no_package_ends_with_2(tmp_path, content):
+    file = tmp_path / "file"
+    if content is not None:
+        file.write_bytes(content)
+    assert run(file).exit_code == 2
+    result = run(file, "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["error"]["type"] in (
+        "NotAPackageError",
+        "PackageNotFoundError",
+    )
+
+
+def test_an_archive_of_torch_package_is_accepted_with_a_note():
+    found = document(ANCESTOR)
+    assert [each["code"] for each in found["findings"]] == ["no-digests"]
+
+
+def test_a_policy_file_is_held_against_the_package(package, tmp_path):
+    policy = tmp_path / "trust.toml"
+    policy.write_text("[trust]\nhook-kinds = []\n")
+    refused = document(package, "--policy", policy, status=1)
+    assert [(each["code"], each["subject"]) for each in refused["findings"]] == [
+        ("policy", "forward")
+    ]
+    policy.write_text('[trust]\nhook-kinds = ["forward"]\n')
+    assert document(package, "--policy", policy)["accepted"]
+    policy.write_text("[trust]\nhooks = []\n")
+    assert run(package, "--policy", policy).exit_code == 2
+
+
+def test_a_key_demands_its_signature(package, tmp_path):
+    from modpack.signing.keys import generate, write_pair
+    from modpack.signing.placing import sign_package
+
+    key = generate()
+    _, public = write_pair(key, tmp_path / "team")
+    assert run(package, "--key", public).exit_code == 1
+    signed = tmp_path / "signed.modpack"
+    sign_package(package, key, output=signed)
+    assert document(signed, "--key", public)["signatures"][0]["signer"] == "team"
+    assert f"signed with the key {key.key_id} of team" in "".join(
+        run(signed, "--key", public).stdout.split("\n")
+    )
+    assert run(signed, "--key", tmp_path / "nobody.pub").exit_code == 2
+
+
+def test_what_is_quoted_from_a_package_cannot_steer_a_terminal(package, tmp_path):
+    name = "x\u202e\u2028.py"
+    hostile = with_records(package, tmp_path / "hostile.modpack", **{name: b"x = 1\n"})
+    result = run(hostile)
+    assert r"x\u202e\u2028.py" in result.stdout
+    assert result.stdout.replace("\n", "").isprintable()
+
+
+def test_many_findings_are_cut_short_in_the_text_only(package, tmp_path):
+    more = {f"extra{number}.py": b"" for number in range(30)}
+    crowded = with_records(package, tmp_path / "crowded.modpack", **more)
+    assert "10 more; --json lists them" in run(crowded).stdout
+    assert len(document(crowded)["findings"]) == 30
+
+
+def test_verifying_imports_neither_torch_nor_the_package_and_unpickles_nothing(package, tmp_path):
+    canary = tmp_path / "canary"
+    source = f"open({str(canary)!r}, 'w')\n".encode()
+    hostile = with_records(package, tmp_path / "hostile.modpack", **{"spy.py": source})
+    code = (
+        "import pickle, sys\n"
+        "pickle.Unpickler = pickle.loads = pickle.load = None\n"
+        "from modpack.report.verifying.verifying import verify_package\n"
+        "verify_package(sys.argv[1])\n"
+        "print(*({'torch', 'spy'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, hostile], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
+    assert not canary.exists()

@@ -1,0 +1,157 @@
+"""Loading with ``verify="all"``: what is not as it was saved is not loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import modpack
+from modpack.archive.reader import open_archive
+from modpack.errors import ArchiveError
+
+ROOT = Path(__file__).parents[2]
+ANCESTOR = ROOT / "fixtures/archives/torch_package/torch-2.13-py3.11/tiny_model.pt"
+
+PROJECT = {
+    "verifiednet.py": """\
+        import os
+        import torch
+
+        if "VERIFIED_CANARY" in os.environ:
+            open(os.environ["VERIFIED_CANARY"], "w")
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first = torch.nn.Linear(3, 3)
+                self.second = torch.nn.Linear(3, 3)
+
+            def forward(self, x):
+                return self.second(self.first(x))
+        """
+}
+
+
+@pytest.fixture
+def package(project, tmp_path) -> Path:
+    project(PROJECT)
+    import verifiednet
+
+    file = tmp_path / "net.modpack"
+    with modpack.PackageExporter(file) as exporter:
+        exporter.use_policy("pinned")
+        exporter.save_model("model", "model.pkl", verifiednet.Net())
+        exporter.save_pickle("other", "values.pkl", {"values": torch.ones(3)})
+    return file
+
+
+def damage(package, *keys):
+    """Change a byte in storages, in place."""
+    content = bytearray(package.read_bytes())
+    with open_archive(package) as archive:
+        for key in keys:
+            content[archive.data_range(f".data/{key}.storage").offset] ^= 1
+    package.write_bytes(content)
+
+
+def test_a_whole_package_loads_either_way(package):
+    for level in ("code", "all"):
+        model = modpack.load(package, package="model", resource="model.pkl", verify=level)
+        assert model(torch.ones(1, 3)).shape == (1, 3)
+
+
+def test_changed_tensors_are_named_before_anything_runs(package, clean_python, tmp_path):
+    damage(package, 0, 2)
+    canary = tmp_path / "canary"
+    code = """
+        import os, modpack
+        from modpack.errors import ArchiveError
+        os.environ["VERIFIED_CANARY"] = str(canary)
+        try:
+            modpack.load(file, package="model", resource="model.pkl", verify="all")
+        except ArchiveError as failure:
+            print(failure)
+        print(canary.exists())
+        modpack.load(file, package="model", resource="model.pkl")
+        print(canary.exists())
+        """
+    told, before, after = clean_python(code, file=package, canary=canary).stdout.splitlines()
+    assert "'.data/0.storage': its sha256 is not the declared one" in told
+    assert "'.data/2.storage': its sha256 is not the declared one" in told
+    assert "'.data/1.storage'" not in told
+    assert (before, after) == ("False", "True")
+
+
+def test_a_policy_can_demand_it(package):
+    damage(package, 0)
+    policy = modpack.TrustPolicy(verify="all")
+    with pytest.raises(ArchiveError, match=r"0\.storage"):
+        modpack.PackageImporter(package, policy=policy)
+    with pytest.raises(ArchiveError, match=r"0\.storage"):
+        modpack.load_weights(package, package="model", resource="model.pkl", policy=policy)
+    with pytest.raises(ArchiveError, match=r"0\.storage"):
+        modpack.PackageImporter(package, policy=modpack.TrustPolicy(), verify="all")
+
+
+def test_weights_are_compared_as_far_as_they_are_given_out(package):
+    damage(package, 1, 3)
+    with pytest.raises(ArchiveError, match=r"1\.storage.*3\.storage"):
+        modpack.load_weights(package, package="model", resource="model.pkl", verify="all")
+    weights = modpack.load_weights(package, package="other", resource="values.pkl", verify="all")
+    assert weights["values"].tolist() == [1, 1, 1]
+    assert modpack.load_weights(package, package="model", resource="model.pkl")
+
+
+def test_weights_are_not_read_by_a_record_that_was_changed(package):
+    content = package.read_bytes()
+    changed = content.replace(b'["model","model.pkl"]', b'["other","value.pkl"]')
+    assert changed != content
+    package.write_bytes(changed)
+    with pytest.raises(ArchiveError, match=r"entry\.json"):
+        modpack.load_weights(package)
+
+
+def test_a_folder_and_a_buffer_are_compared_too(package, tmp_path):
+    import io
+    import zipfile
+
+    with zipfile.ZipFile(package) as archive:
+        archive.extractall(tmp_path / "unzipped")
+    damage(package, 0)
+    with pytest.raises(ArchiveError, match=r"0\.storage"):
+        modpack.PackageImporter(io.BytesIO(package.read_bytes()), verify="all")
+    folder = tmp_path / "unzipped"
+    modpack.PackageImporter(folder, verify="all").close()
+    storage = next(folder.rglob("0.storage"))
+    storage.write_bytes(bytes(storage.stat().st_size))
+    with pytest.raises(ArchiveError, match=r"0\.storage"):
+        modpack.PackageImporter(folder, verify="all")
+
+
+def test_an_archive_of_torch_package_is_compared_with_its_crc32(tmp_path):
+    modpack.PackageImporter(ANCESTOR, verify="all").close()
+    copy = tmp_path / "tiny_model.pt"
+    copy.write_bytes(ANCESTOR.read_bytes())
+    damage(copy, 0)
+    with pytest.raises(ArchiveError, match=r"0\.storage.*crc32"):
+        modpack.PackageImporter(copy, verify="all")
+
+
+def test_a_trial_is_not_replayed_with_changed_tensors(project, tmp_path):
+    project(PROJECT)
+    import verifiednet
+
+    file = tmp_path / "tried.modpack"
+    modpack.save(verifiednet.Net(), file, example_inputs=torch.ones(1, 3))
+    damage(file, 0)
+    with pytest.raises(ArchiveError, match=r"0\.storage"):
+        modpack.replay(file, verify="all")
+
+
+@pytest.mark.parametrize(("level", "error"), [("most", ValueError), (True, TypeError)])
+def test_another_level_is_refused(package, level, error):
+    for load in (modpack.load, modpack.load_weights, modpack.PackageImporter, modpack.replay):
+        with pytest.raises(error, match="verify must be 'code' or 'all'"):
+            load(package, verify=level)

@@ -1,0 +1,207 @@
+"""Secrets are found before anything is written, and stop the export unless they are allowed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import modpack
+from modpack import PackageExporter, PackagingError, PackagingErrorReason
+
+PASSWORD = "Tr0ub4dor&3"
+SOURCE = f"rate = 1\npassword = {PASSWORD!r}\n"
+FINGERPRINT = "48486e1514e8"
+
+
+def problems_of(save, **options):
+    """What keeps an exporter from writing, as (subject, place, context)."""
+    exporter = PackageExporter(None, **options)
+    save(exporter)
+    found = [p for p in exporter.plan().problems if p.reason is PackagingErrorReason.SECRET]
+
+    return [(problem.subject, problem.place, problem.context) for problem in found]
+
+
+def test_a_secret_in_a_source_stops_the_export_and_leaves_the_old_package(project, tmp_path):
+    root = project({"shop.py": SOURCE, "other.py": "token = 'Zq8xVb71LmPo93TtRw'\nimport shop\n"})
+    target = tmp_path / "shop.modpack"
+    target.write_bytes(b"the old one")
+    with pytest.raises(PackagingError) as caught, PackageExporter(target) as exporter:
+        exporter.intern("shop")
+        exporter.save_module("other")
+    told = str(caught.value)
+    assert f"{root / 'shop.py'}:2" in told and f"{root / 'other.py'}:1" in told
+    assert f"shop#{FINGERPRINT}" in told and "'Tr0u...' (11 characters)" in told
+    assert PASSWORD not in told
+    assert target.read_bytes() == b"the old one"
+
+
+def test_a_secret_in_an_attribute_is_told_by_its_path():
+    model = torch.nn.Linear(2, 2)
+    model.config = {"login": ["ann", {"password": PASSWORD}]}
+    model.register_forward_hook(HookWithKey())
+    found = problems_of(lambda exporter: exporter.save_model("m", "m.pkl", model))
+    assert ("m/m.pkl", "model.config['login'][1]['password']") in [each[:2] for each in found]
+    [hook] = [each for each in found if "login" not in each[1]]
+    assert "api_key" in hook[1] and "model._forward_hooks" in hook[1]
+
+
+class HookWithKey:
+    def __init__(self):
+        self.api_key = "d8e8fca2dc0f" + "896fd7cb4cb0031ba249"
+
+    def __call__(self, module, args, output):
+        return None
+
+
+def test_a_secret_in_a_function_that_travels_by_its_source_is_told_by_its_place():
+    def answer():
+        password = "Tr0ub4dor&3"
+        return password
+
+    [found] = problems_of(lambda exporter: exporter.save_pickle("m", "f.pkl", answer))
+    assert found[0] == "m/f.pkl"
+    assert found[1] == f"{__file__}:{answer.__code__.co_firstlineno}"
+
+
+def test_a_key_of_a_dictionary_that_is_a_secret_itself_is_not_shown():
+    token = "gh" + "p_" + "Zq8xVb71LmPo93TtRwAa" + "Zq8xVb71LmPo93Tt"
+    found = problems_of(lambda e: e.save_pickle("m", "m.pkl", {token: [1]}))
+    assert found and token not in str(found)
+
+
+@pytest.mark.parametrize("text", [SOURCE, "a: 1\npassword: Tr0ub4dor&3\n"])
+def test_texts_that_are_saved_are_looked_through(text):
+    [found] = problems_of(lambda exporter: exporter.save_text("shop", "conf.yaml", text))
+    assert found[:2] == ("shop/conf.yaml", "shop/conf.yaml:2")
+
+
+def test_a_file_that_goes_along_is_looked_through(project):
+    root = project(
+        {
+            "shop/__init__.py": "from pathlib import Path\n"
+            "words = (Path(__file__).parent / 'words.txt').read_text()\n",
+            "shop/words.txt": "one\npassword = Tr0ub4dor&3\n",
+        }
+    )
+    [found] = problems_of(lambda exporter: exporter.save_module("shop"))
+    assert found[:2] == ("shop/words.txt", f"{root / 'shop' / 'words.txt'}:2")
+
+
+def test_an_env_file_does_not_go_along_under_any_name_of_its_kind():
+    def save(exporter):
+        exporter.save_text("shop", "prod.env", f"DB_PASSWORD={PASSWORD}\n")
+        exporter.save_text("shop", ".env.example", "DB_PASSWORD=...\n")
+
+    found = problems_of(save)
+    assert {each[0] for each in found} == {"shop/prod.env"}
+    assert "a .env file" in found[0][2]
+
+
+def test_what_a_nearby_env_file_keeps_is_found_wherever_it_got_to(project):
+    root = project({"shop/__init__.py": "greeting = 'marzipan-9-moon'\n", "pyproject.toml": ""})
+    (root / ".env").write_text("GREETING_SECRET=marzipan-9-moon\n")
+
+    def save(exporter):
+        exporter.save_module("shop")
+        exporter.save_pickle("shop", "state.pkl", ["marzipan-9-moon"])
+
+    found = problems_of(save)
+    assert {each[1] for each in found} == {f"{root / 'shop' / '__init__.py'}:1", "obj[0]"}
+    assert all(f"the value of GREETING_SECRET in {root / '.env'}" in each[2] for each in found)
+
+
+@pytest.mark.parametrize(
+    "allowed", ["shop", "sho*", "**", f"shop#{FINGERPRINT}", ["no", f"**#{FINGERPRINT}"]]
+)
+def test_what_is_allowed_goes_along(allowed, tmp_path):
+    with PackageExporter(tmp_path / "shop.modpack", allow_secrets=allowed) as exporter:
+        exporter.save_source_string("shop", SOURCE)
+    assert modpack.PackageImporter(tmp_path / "shop.modpack").get_source("shop") == SOURCE
+
+
+@pytest.mark.parametrize("allowed", ["other", "shop#0123456789ab", "shop/*", ()])
+def test_what_is_not_meant_by_an_allowance_stays_a_problem(allowed):
+    def save(exporter):
+        exporter.save_source_string("shop", SOURCE)
+
+    assert len(problems_of(save, allow_secrets=allowed)) == 1
+
+
+def test_records_are_allowed_by_patterns_with_a_slash():
+    def save(exporter):
+        exporter.save_text("shop.data", "conf.ini", "password = Tr0ub4dor&3\n")
+
+    assert problems_of(save) != []
+    assert problems_of(save, allow_secrets="shop/**") == []
+
+
+def test_a_comment_in_the_line_allows_it():
+    text = f"password = {PASSWORD!r}  # modpack: not a secret\n"
+    assert problems_of(lambda exporter: exporter.save_source_string("shop", text)) == []
+
+
+def test_a_script_modules_code_is_looked_through():
+    class Net(torch.nn.Module):
+        def forward(self, x, token: str = "ghp_Zq8xVb71LmPo93TtRwAaZq8xVb71LmPo93Tt"):
+            return x
+
+    scripted = torch.jit.script(Net())
+    found = problems_of(lambda exporter: exporter.save_pickle("m", "m.pkl", scripted))
+    assert any("a GitHub token" in each[2] for each in found)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "error"),
+    [(1, TypeError), ([1], TypeError), ("a#b", ValueError), ("a..b", ValueError)],
+)
+def test_an_allowance_that_is_none_is_refused(allowed, error):
+    with pytest.raises(error, match="allow_secrets"):
+        PackageExporter(None, allow_secrets=allowed)
+
+
+def test_save_takes_allowances_as_well(tmp_path):
+    state = {"password": PASSWORD}
+    with pytest.raises(PackagingError, match=r"obj\['password'\]|model\['password'\]"):
+        modpack.save(state, tmp_path / "a.modpack")
+    modpack.save(state, tmp_path / "a.modpack", allow_secrets="__model__/model.pkl")
+    assert modpack.load(tmp_path / "a.modpack") == state
+
+
+def command(folder, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "modpack", *arguments], cwd=folder, capture_output=True, text=True
+    )
+
+
+def test_commands_tell_secrets_as_problems_and_take_allowances(tmp_path):
+    (tmp_path / "shop.py").write_text(f"{SOURCE}class Net:\n    pass\n\n\nnet = Net()\n")
+    done = command(tmp_path, "export", "shop:net", "-o", "a.modpack")
+    assert done.returncode == 1 and "shop.py:2" in done.stdout
+    assert PASSWORD not in done.stdout + done.stderr
+    assert not (tmp_path / "a.modpack").exists()
+    audit = command(tmp_path, "audit", "shop:net", "--json")
+    assert audit.returncode == 1
+    [problem] = json.loads(audit.stdout)["problems"]
+    assert (problem["reason"], problem["subject"]) == ("secret", "shop")
+    allow = ["--allow-secret", f"shop#{FINGERPRINT}"]
+    assert command(tmp_path, "audit", "shop:net", *allow).returncode == 0
+    (tmp_path / "pyproject.toml").write_text('[tool.modpack]\nallow_secrets = ["shop"]\n')
+    done = command(tmp_path, "export", "shop:net", "-o", "a.modpack")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("text", ["1", "[1]", '"a#b"', '"a..b"'])
+def test_a_project_files_mistakes_are_told(tmp_path, text):
+    (tmp_path / "pyproject.toml").write_text(f"[tool.modpack]\nallow_secrets = {text}\n")
+    done = command(tmp_path, "export", "shop:net", "-o", "a.modpack")
+    assert done.returncode == 2 and "tool.modpack.allow_secrets" in done.stderr
+
+
+def test_a_mistake_in_the_option_is_told(tmp_path):
+    done = command(tmp_path, "export", "shop:net", "-o", "a", "--allow-secret", "a#b")
+    assert done.returncode == 2 and "12 hex digits" in done.stderr

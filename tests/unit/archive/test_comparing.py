@@ -1,0 +1,87 @@
+"""Comparing an archive with its manifest, on one thread or on several."""
+
+from __future__ import annotations
+
+import pytest
+
+from modpack.archive.comparing import (
+    default_workers,
+    find_damage,
+    find_unreadable,
+    verify_records,
+)
+from modpack.archive.manifest import read_manifest
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import ArchiveError
+
+
+@pytest.fixture
+def package(tmp_path):
+    """Two thousand small records and two that fill several batches."""
+    with ArchiveWriter(tmp_path / "many.modpack") as writer:
+        writer.write(".data/version", b"6\n")
+        for number in range(2000):
+            writer.write(f"pkg/{number}.txt", str(number).encode())
+        for key in range(2):
+            writer.write_storage(f".data/{key}.storage", memoryview(bytes((key,)) * (20 << 20)))
+        writer.commit()
+    return tmp_path / "many.modpack"
+
+
+def damage(package, *records):
+    content = bytearray(package.read_bytes())
+    with open_archive(package) as archive:
+        for record in records:
+            content[archive.data_range(record).offset] ^= 1
+    package.write_bytes(content)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_all_damage_is_found_and_nothing_else_on_any_number_of_threads(package, workers):
+    records = ["pkg/1999.txt", ".data/1.storage", "pkg/0.txt"]
+    damage(package, *records)
+    with open_archive(package) as archive:
+        found = find_damage(archive, read_manifest(archive), archive.names(), workers)
+        assert set(found) == set(records)
+        assert set(find_unreadable(archive, archive.names(), workers)) == set(records)
+
+
+def test_damage_is_told_in_the_order_that_was_asked_for(package):
+    records = ["pkg/7.txt", ".data/1.storage", "pkg/3.txt"]
+    damage(package, *records)
+    with open_archive(package) as archive:
+        assert list(find_damage(archive, read_manifest(archive), records, 3)) == records
+
+
+def test_only_what_is_asked_for_is_read(package):
+    damage(package, ".data/1.storage")
+    with open_archive(package) as archive:
+        names = [".data/0.storage", "pkg/5.txt"]
+        verify_records(archive, read_manifest(archive), names, 2)
+        assert find_unreadable(archive, names, 2) == {}
+
+
+def test_without_crc32_the_digest_still_tells(package):
+    damage(package, ".data/1.storage")
+    with open_archive(package) as archive:
+        manifest, names = read_manifest(archive), [".data/1.storage"]
+        with pytest.raises(ArchiveError, match="the crc32 is wrong"):
+            verify_records(archive, manifest, names)
+        with pytest.raises(ArchiveError, match="its sha256 is not the declared one"):
+            verify_records(archive, manifest, names, with_crc=False)
+
+
+def test_a_crc32_that_is_wrong_in_all_headers_is_seen_unless_nobody_asks(package):
+    with open_archive(package) as archive:
+        crc = archive.crc32(".data/1.storage").to_bytes(4, "little")
+    wrong = bytes(byte ^ 1 for byte in crc)
+    package.write_bytes(package.read_bytes().replace(crc, wrong))
+    with open_archive(package) as archive:
+        manifest, names = read_manifest(archive), archive.names()
+        assert find_damage(archive, manifest, names, with_crc=False) == {}
+        assert set(find_damage(archive, manifest, names)) == {".data/1.storage"}
+
+
+def test_there_is_a_thread_for_each_core_that_may_be_used():
+    assert default_workers() >= 1

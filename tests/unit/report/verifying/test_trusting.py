@@ -1,0 +1,126 @@
+"""Signatures and policies in verifying."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+
+import pytest
+
+from modpack.core.trust import TrustPolicy
+from modpack.errors import ModpackError
+from modpack.report.verifying.verifying import verify_package
+from modpack.signing.keys import generate, read_public, write_pair
+from modpack.signing.placing import sign_package
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Two people: their private keys, and what their public ones are."""
+    made = {name: generate() for name in ("ada", "bob")}
+    public = {name: read_public(write_pair(key, tmp_path / name)[1]) for name, key in made.items()}
+    return made, public
+
+
+@pytest.fixture
+def signed(good, tmp_path, keys):
+    package = tmp_path / "signed.modpack"
+    shutil.copy(good, package)
+    sign_package(package, keys[0]["ada"])
+    return package
+
+
+def codes(facts):
+    return [each.code for each in facts.findings]
+
+
+def test_a_signature_that_holds_is_told_with_its_signer(signed, keys):
+    facts = verify_package(signed, keys=[keys[1]["ada"]])
+    assert facts.is_accepted and codes(facts) == []
+    assert [(each.signer, each.place) for each in facts.signatures] == [
+        ("ada", ".data/modpack/signature.json")
+    ]
+
+
+def test_one_of_several_keys_is_enough(signed, keys):
+    assert verify_package(signed, keys=list(keys[1].values())).is_accepted
+
+
+def test_a_signature_of_somebody_else_refuses_the_package(signed, keys):
+    facts = verify_package(signed, keys=[keys[1]["bob"]])
+    assert codes(facts) == ["signature"] and not facts.is_accepted
+    assert "bob" in facts.findings[0].text
+
+
+def test_a_package_without_the_signature_that_is_demanded_is_refused(good, keys):
+    facts = verify_package(good, keys=[keys[1]["ada"]])
+    assert codes(facts) == ["signature"]
+    assert "no signature" in facts.findings[0].text
+
+
+def test_a_key_and_a_policy_each_demand_a_signature(signed, keys):
+    policy = TrustPolicy(signers=(keys[1]["bob"],))
+    facts = verify_package(signed, keys=[keys[1]["ada"]], policy=policy)
+    assert codes(facts) == ["signature"]
+    assert [each.signer for each in facts.signatures] == ["ada"]
+
+
+def test_a_signature_that_nobody_asked_for_is_told_and_not_believed(signed):
+    facts = verify_package(signed)
+    assert codes(facts) == ["signature-unchecked"]
+    assert facts.is_accepted and facts.signatures == ()
+
+
+def test_a_signature_inside_that_is_none_refuses_the_package(good, tmp_path):
+    package = tmp_path / "signed.modpack"
+    shutil.copy(good, package)
+    with zipfile.ZipFile(package, "a") as archive:
+        archive.writestr(zipfile.ZipInfo("good/.data/modpack/signature.json"), b"{}")
+    facts = verify_package(package)
+    assert codes(facts) == ["record-unreadable"]
+
+
+def test_a_file_of_another_tool_beside_the_package_does_not_matter(good, tmp_path):
+    package = tmp_path / "package.modpack"
+    shutil.copy(good, package)
+    package.with_name("package.modpack.sig").write_bytes(b"\x88\x75 what another tool wrote")
+    facts = verify_package(package)
+    assert codes(facts) == ["signature-unchecked"] and facts.is_accepted
+
+
+def test_a_signed_package_with_a_changed_tensor_is_refused(signed, keys, tmp_path):
+    from modpack.archive.reader import open_archive
+
+    content = bytearray(signed.read_bytes())
+    with open_archive(signed) as archive:
+        content[archive.data_range(".data/0.storage").offset] ^= 1
+    signed.write_bytes(content)
+    facts = verify_package(signed, keys=[keys[1]["ada"]])
+    assert codes(facts) == ["record-damaged"] and not facts.is_accepted
+
+
+def test_everything_that_a_policy_does_not_allow_is_told_with_its_remedy(good):
+    policy = TrustPolicy(externs=(), standard_library=(), hook_kinds=())
+    facts = verify_package(good, policy=policy)
+    refused = {each.subject: each for each in facts.findings if each.code == "policy"}
+    assert {"pathlib", "forward"} <= set(refused)
+    assert all("policy" in each.remedy for each in refused.values())
+    assert not facts.is_accepted
+
+
+def test_a_policy_that_allows_all_that_a_package_asks_for_accepts_it(good):
+    facts = verify_package(good, policy=TrustPolicy(externs=(), hook_kinds=("forward",)))
+    assert facts.is_accepted, facts.findings
+    assert "policy" in {check.name for check in facts.checks}
+
+
+def test_a_policy_cannot_be_held_against_damaged_records_and_says_so(forge):
+    specs = ".data/modpack/hooks/__model__/model.pkl.json"
+    facts = verify_package(forge({specs: b"?"}), policy=TrustPolicy(hook_kinds=("forward",)))
+    assert any("a record is damaged" in each.text for each in facts.findings)
+
+
+def test_what_is_no_key_is_the_callers_mistake(signed, tmp_path):
+    (tmp_path / "odd.pub").write_text("no key")
+    with pytest.raises(ModpackError, match=r"odd\.pub"):
+        verify_package(signed, keys=[read_public(tmp_path / "odd.pub")])

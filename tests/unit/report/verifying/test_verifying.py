@@ -1,0 +1,430 @@
+"""What verifying finds, and that it finds nothing in good packages."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from modpack.archive import layout
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import (
+    ArchiveError,
+    NotAPackageError,
+    PackageNotFoundError,
+    UnsupportedVersionError,
+)
+from modpack.report.auditing.facts import Severity
+from modpack.report.verifying.verifying import verify_package
+
+FIXTURES = Path(__file__).parents[4] / "fixtures/archives/torch_package"
+ANCESTORS = sorted(FIXTURES.glob("*/*.pt"))
+MODEL = "__model__/model.pkl"
+SPECS = f".data/modpack/hooks/{MODEL}.json"
+HOOKS = f".data/modpack/hooks/{MODEL}.pkl"
+OUTPUT = ".data/modpack/trial/0/output.json"
+CONDITIONS = ".data/modpack/trial/0/conditions.json"
+METADATA = "verifytools-1.5.dist-info/METADATA"
+RECORD = "verifytools-1.5.dist-info/RECORD"
+
+
+def told(facts, severity=None):
+    """Code, subject and text of findings, in one text each."""
+    chosen = [each for each in facts.findings if severity in (None, each.severity)]
+    return [f"{each.code}: {each.subject}: {each.text}" for each in chosen]
+
+
+def document(package, record):
+    with open_archive(package) as archive:
+        return json.loads(archive.read(record))
+
+
+def encoded(value):
+    return json.dumps(value).encode()
+
+
+def read(package, record):
+    with open_archive(package) as archive:
+        return archive.read(record)
+
+
+def patched(package, target, *records, byte=0):
+    """A copy in which one byte of the data of records is another one."""
+    content = bytearray(package.read_bytes())
+    with open_archive(package) as archive:
+        for record in records:
+            place = archive.data_range(record)
+            content[place.offset + byte] ^= 0x10
+    target.write_bytes(content)
+    return target
+
+
+# -- good packages ---------------------------------------------------------------------------
+
+
+def test_a_good_package_is_accepted_and_all_of_it_was_looked_at(good):
+    facts = verify_package(good)
+    assert facts.is_accepted
+    assert told(facts) == []
+    assert all(check.is_passed for check in facts.checks)
+    counts = {check.name: check.count for check in facts.checks}
+    with open_archive(good) as archive:
+        names = archive.names()
+        assert counts["structure"] == len(names)
+        assert counts["digests"] == len(names) - 2
+        assert counts["storages"] == sum(map(layout.is_storage, names)) > 0
+        assert facts.digest == archive.read(layout.MANIFEST_DIGEST).decode()
+        assert facts.size_bytes == sum(map(archive.size, names))
+    assert counts["records of the format"] >= 8
+    assert counts["agreement"] > 3
+    assert counts["scan"] > 3
+    assert facts.format == "modpack 1"
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_the_number_of_workers_changes_nothing(good, tmp_path, workers):
+    storages = [".data/0.storage", ".data/1.storage"]
+    damaged = patched(good, tmp_path / "damaged.modpack", *storages)
+    assert verify_package(damaged, workers=workers) == verify_package(damaged)
+
+
+@pytest.mark.parametrize("workers", [0, -1, True])
+def test_a_number_of_workers_that_is_none_is_refused(good, workers):
+    with pytest.raises(ValueError, match="workers must be a number from 1"):
+        verify_package(good, workers=workers)
+
+
+def test_a_buffer_and_an_unzipped_package_are_verified_like_the_file(good, tmp_path):
+    facts = verify_package(io.BytesIO(good.read_bytes()))
+    assert facts.is_accepted and facts.subject == "<buffer>"
+    with zipfile.ZipFile(good) as archive:
+        archive.extractall(tmp_path / "unzipped")
+    facts = verify_package(tmp_path / "unzipped")
+    assert facts.is_accepted and told(facts) == []
+
+
+@pytest.mark.parametrize("archive", ANCESTORS, ids=lambda each: f"{each.parent.name}/{each.name}")
+def test_an_archive_of_torch_package_is_accepted_and_its_limits_are_told(archive):
+    facts = verify_package(archive)
+    assert facts.is_accepted, told(facts)
+    assert facts.format == "torch.package"
+    assert "no-digests" in {each.code for each in facts.findings}
+    assert len(facts.digest) == 64
+
+
+# -- what is no package ----------------------------------------------------------------------
+
+
+def test_what_is_no_package_at_all_is_no_matter_of_verifying(tmp_path):
+    with pytest.raises(PackageNotFoundError):
+        verify_package(tmp_path / "nothing.modpack")
+    (tmp_path / "notes.txt").write_text("no package")
+    with pytest.raises(NotAPackageError):
+        verify_package(tmp_path / "notes.txt")
+
+
+def test_a_file_of_torch_save_is_no_package(tmp_path):
+    import torch
+
+    torch.save(torch.ones(2), tmp_path / "weights.pt")
+    with pytest.raises(NotAPackageError, match=r"torch\.load"):
+        verify_package(tmp_path / "weights.pt")
+
+
+def test_a_newer_format_cannot_be_verified(good, tmp_path):
+    manifest = document(good, layout.MANIFEST)
+    newer = with_manifest(good, tmp_path, encoded({**manifest, "format": 99}))
+    with pytest.raises(UnsupportedVersionError, match="install a newer modpack"):
+        verify_package(newer)
+
+
+# -- contents --------------------------------------------------------------------------------
+
+
+def test_every_changed_record_is_told_at_once(good, tmp_path):
+    records = [".data/0.storage", ".data/1.storage", MODEL]
+    facts = verify_package(patched(good, tmp_path / "damaged.modpack", *records))
+    assert not facts.is_accepted
+    damaged = [each for each in facts.findings if each.code == "record-damaged"]
+    assert {each.subject for each in damaged} == set(records)
+    assert {c.name for c in facts.checks if not c.is_passed} >= {"digests"}
+
+
+def test_a_storage_with_another_crc32_in_all_headers_is_damaged(good, tmp_path):
+    """modpack would map it all the same, but no other reader takes it."""
+    content = good.read_bytes()
+    with open_archive(good) as archive:
+        crc = archive.crc32(".data/0.storage").to_bytes(4, "little")
+    wrong = bytes(byte ^ 1 for byte in crc)
+    (tmp_path / "crc.modpack").write_bytes(content.replace(crc, wrong))
+    facts = verify_package(tmp_path / "crc.modpack")
+    assert "record-damaged: .data/0.storage" in "".join(told(facts))
+
+
+def test_an_archive_that_is_cut_off_is_refused_for_its_structure(good, tmp_path):
+    (tmp_path / "cut.modpack").write_bytes(good.read_bytes()[:-100])
+    facts = verify_package(tmp_path / "cut.modpack")
+    assert [each.code for each in facts.findings] == ["structure"]
+
+
+def test_appended_bytes_are_refused_for_the_structure(good, tmp_path):
+    (tmp_path / "longer.modpack").write_bytes(good.read_bytes() + b"more")
+    facts = verify_package(tmp_path / "longer.modpack")
+    assert [each.code for each in facts.findings] == ["structure"]
+    assert (facts.format, facts.digest, facts.is_accepted) == ("", "", False)
+
+
+def with_manifest(good, tmp_path, manifest, digest=None):
+    """The package with another manifest, and a digest that agrees unless one is given."""
+    import hashlib
+
+    changed = tmp_path / "manifest.modpack"
+    digest = hashlib.sha256(manifest).hexdigest().encode() if digest is None else digest
+    contents = {layout.MANIFEST: manifest, layout.MANIFEST_DIGEST: digest}
+    with zipfile.ZipFile(good) as old, zipfile.ZipFile(changed, "w") as new:
+        for name in old.namelist():
+            content = contents.get(name.partition("/")[2], old.read(name))
+            new.writestr(zipfile.ZipInfo(name), content)
+    return changed
+
+
+def test_without_a_sound_manifest_what_can_be_read_is_read(good, tmp_path):
+    manifest = read(good, layout.MANIFEST)
+    facts = verify_package(with_manifest(good, tmp_path, manifest, b"0" * 64))
+    assert [each.code for each in facts.findings] == ["manifest"]
+    assert [check.name for check in facts.checks] == ["structure", "manifest", "crc32"]
+    assert not facts.is_accepted
+
+
+def test_a_manifest_that_is_written_in_another_way_is_refused(good, tmp_path):
+    manifest = json.dumps(document(good, layout.MANIFEST), indent=1).encode()
+    facts = verify_package(with_manifest(good, tmp_path, manifest))
+    assert [each.code for each in facts.findings] == ["manifest"]
+    assert "no canonical JSON" in facts.findings[0].text
+
+
+# -- records of the format -------------------------------------------------------------------
+
+
+def graph_with(good, **changes):
+    return encoded({**document(good, layout.GRAPH), **changes})
+
+
+def without(good, record, key):
+    return encoded({k: v for k, v in document(good, record).items() if k != key})
+
+
+@pytest.mark.parametrize(
+    ("record", "content", "fragment"),
+    [
+        ("byteorder", b"middle", "'middle' is no order of bytes"),
+        (layout.EXTERN_MODULES, b"torch\na b\n", "'a b' is no module path"),
+        (layout.EXTERN_MODULES, b"torch\ntorch\n", "listed twice"),
+        (layout.PYTHON_VERSION, b"snake", "no version of Python"),
+        (layout.VERSION, b"six", "is no version"),
+        (layout.GRAPH, b"[]", "is no object"),
+        (layout.GRAPH, b"[" * 100_000, "it is not as modpack writes it"),
+        (layout.GRAPH, None, "it is missing, and every package has it"),
+        (layout.ENVIRONMENT, None, "it is missing, and every package has it"),
+        (layout.ENVIRONMENT, b"{}", "'externs' is missing"),
+        (layout.ENTRY, b"{", "it is not as modpack writes it"),
+        (layout.ENTRY, b'{"main":null,"pickles":[["..","x/../y"]]}', "not"),
+        (layout.TRIAL, b'{"version":1}', "is missing"),
+        (layout.TENSORS, b'{"version":1}', "'resources' is missing"),
+        (SPECS, b'{"version":1,"hooks":[{}]}', "has no"),
+        (SPECS, b"[" * 100_000, "is no JSON"),
+        (OUTPUT, b"{}", "'leaves' is missing"),
+        (CONDITIONS, b"{}", "'grad' is missing"),
+    ],
+)
+def test_a_record_that_does_not_decode_is_told(forge, record, content, fragment):
+    facts = verify_package(forge({record: content}))
+    unreadable = [t for t in told(facts) if t.startswith(f"record-unreadable: {record}: ")]
+    assert fragment in "".join(unreadable), told(facts)
+    assert not facts.is_accepted
+
+
+def test_everything_that_does_not_decode_is_told_at_once(forge):
+    broken = {"byteorder": b"?", layout.ENVIRONMENT: b"?", SPECS: b"?", OUTPUT: b"?"}
+    facts = verify_package(forge(broken))
+    unreadable = {each.subject for each in facts.findings if each.code == "record-unreadable"}
+    assert unreadable == set(broken)
+
+
+# -- records against each other --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"verifyshop/net.py": None}, "verifyshop.net was interned, and 'verifyshop/net.py' is"),
+        ({"verifyspy.py": None}, "verifyspy was mocked"),
+        ({"verifytools/words.txt": None}, "'verifytools/words.txt', which came with verifytools"),
+        ({MODEL: None}, f"the object {MODEL!r} is not there"),
+        ({HOOKS: None}, "the pickle of these hooks"),
+        ({SPECS: None}, "the specs of these hooks"),
+        ({OUTPUT: None}, f"{OUTPUT!r} is not there"),
+        ({layout.TRIAL: None}, "this example belongs to no trial"),
+        ({".data/modpack/hooks/a/b.pkl": b"."}, "these hooks belong to no saved object"),
+        ({METADATA: b"Name: other\nVersion: 1.5\n"}, "it is of 'other' '1.5'"),
+        ({METADATA: b"Name: verifytools\nVersion: 9\n"}, "should be of 'verifytools' '1.5'"),
+        ({RECORD: b"verifytools/gone.py,,\n"}, "'verifytools/gone.py', which is not there"),
+        ({RECORD: b"verifytools/words.txt,sha256=AAAA,3\n"}, "another sha256"),
+    ],
+)
+def test_records_that_contradict_each_other_are_told(forge, changes, expected):
+    facts = verify_package(forge(changes))
+    assert expected in "\n".join(told(facts, Severity.ERROR)), told(facts)
+    assert "inconsistent" in {each.code for each in facts.findings}
+
+
+def test_an_extern_module_that_nothing_decided_is_told(good, forge):
+    listed = read(good, layout.EXTERN_MODULES)
+    facts = verify_package(forge({layout.EXTERN_MODULES: listed + b"socketserver\n"}))
+    assert told(facts) == [
+        "inconsistent: .data/extern_modules: it lists socketserver, which was not decided to be "
+        "extern"
+    ]
+    facts = verify_package(forge({layout.EXTERN_MODULES: listed.replace(b"torch\n", b"")}))
+    assert "it does not list torch, which was decided to be extern" in "".join(told(facts))
+
+
+def test_a_decision_that_no_package_can_hold_is_told(good, forge):
+    graph = document(good, layout.GRAPH)
+    graph["modules"]["verifyspy"]["action"] = "deny"
+    text = "\n".join(told(verify_package(forge({layout.GRAPH: encoded(graph)}))))
+    assert "verifyspy was denied: no package has it" in text
+    assert "code-undecided: verifyspy.py" in text
+
+
+def test_a_main_object_that_was_not_saved_is_told(good, forge):
+    entry = {**document(good, layout.ENTRY), "main": ["verifyshop", "net.py"]}
+    text = "\n".join(told(verify_package(forge({layout.ENTRY: encoded(entry)}))))
+    assert "'verifyshop/net.py' is the main object, and is not among the saved ones" in text
+
+
+def test_a_namespace_that_there_is_not_is_told(good, forge):
+    entry = {**document(good, layout.ENTRY), "namespace": "global"}
+    text = "\n".join(told(verify_package(forge({layout.ENTRY: encoded(entry)}))))
+    assert "record-unreadable: .data/modpack/entry.json" in text
+
+
+def test_tensors_and_trials_of_objects_that_were_not_saved_are_told(good, forge):
+    tensors, trial = document(good, layout.TENSORS), document(good, layout.TRIAL)
+    tensors["resources"]["other/model.pkl"] = []
+    trial["cases"][0]["resource"] = ["other", "model.pkl"]
+    changes = {layout.TENSORS: encoded(tensors), layout.TRIAL: encoded(trial)}
+    text = "\n".join(told(verify_package(forge(changes))))
+    assert "it tells tensors of 'other/model.pkl', which is no saved object" in text
+    assert "it tells of 'other/model.pkl', which is no saved object" in text
+
+
+@pytest.mark.parametrize("record", ["extra.py", "verifyshop/extra.py", "fast.so", "a/b.pyd"])
+def test_code_that_nothing_decided_is_a_warning(forge, record):
+    facts = verify_package(forge({record: b"x = 1\n"}))
+    assert told(facts) == [f"code-undecided: {record}: nothing was decided about this code"]
+    assert facts.is_accepted
+
+
+def test_metadata_that_nothing_decided_is_a_warning(forge):
+    facts = verify_package(forge({"spy-1.dist-info/METADATA": b"Name: spy\nVersion: 1\n"}))
+    assert [each.code for each in facts.findings] == ["code-undecided"]
+
+
+@pytest.mark.parametrize(
+    "record", [".data/modpack/more.json", ".data/odd", ".data/modpack/torchscript/x.txt"]
+)
+def test_a_record_that_the_format_does_not_have_is_a_warning(forge, record):
+    facts = verify_package(forge({record: b"?"}))
+    assert [(each.code, each.subject) for each in facts.findings] == [("record-unknown", record)]
+
+
+# -- storages --------------------------------------------------------------------------------
+
+
+def test_a_storage_that_a_pickle_needs_must_be_there_and_large_enough(good, forge):
+    for content, reason in ((None, "not there"), (b"\0" * 4, "has 4")):
+        facts = verify_package(forge({".data/0.storage": content, layout.TENSORS: None}))
+        text = "\n".join(told(facts, Severity.ERROR))
+        assert "storage-missing" in text and reason in text
+        assert any((each.place or "").startswith(f"{MODEL}, byte ") for each in facts.findings)
+
+
+def test_every_named_tensor_without_its_storage_is_told(forge):
+    facts = verify_package(forge({".data/0.storage": None, ".data/1.storage": None}))
+    of_tensors = [each for each in facts.findings if each.subject == layout.TENSORS]
+    assert of_tensors[0].text.count("which is not there") >= 2
+
+
+def test_a_storage_that_nothing_refers_to_is_a_note(forge):
+    facts = verify_package(forge({".data/77.storage": b"hidden"}))
+    assert [each.code for each in facts.findings] == ["storage-unused"]
+    assert ".data/77.storage (6 bytes)" in facts.findings[0].text
+    assert facts.is_accepted
+
+
+def test_a_recorded_output_must_be_there_in_full(good, forge):
+    with open_archive(good) as archive:
+        record = next(name for name in archive.names() if name.startswith(".data/trial-"))
+    facts = verify_package(forge({record: b"\0"}))
+    assert f"{record!r} should have 12 bytes, and has 1" in "".join(told(facts, Severity.ERROR))
+
+
+# -- the scan --------------------------------------------------------------------------------
+
+
+def test_a_pickle_that_runs_a_command_is_refused(forge):
+    facts = verify_package(forge({MODEL: b"cos\nsystem\n(S'true'\ntR."}))
+    assert not facts.is_accepted
+    assert "os.system" in "\n".join(told(facts, Severity.ERROR))
+    assert "scan" in {check.name for check in facts.checks if not check.is_passed}
+
+
+def test_a_damaged_pickle_leaves_the_scan_unfinished_and_says_so(good, tmp_path):
+    facts = verify_package(patched(good, tmp_path / "damaged.modpack", MODEL))
+    codes = [each.code for each in facts.findings if each.subject == MODEL]
+    assert codes == ["record-damaged", "scan-unfinished"]
+
+
+# -- torch.package ---------------------------------------------------------------------------
+
+
+def test_a_damaged_archive_of_torch_package_is_refused_with_all_its_records(tmp_path):
+    good = FIXTURES / "torch-2.13-py3.11/tiny_model.pt"
+    records = [".data/0.storage", ".data/1.storage"]
+    facts = verify_package(patched(good, tmp_path / "tiny_model.pt", *records))
+    damaged = {each.subject for each in facts.findings if each.code == "record-damaged"}
+    assert damaged == set(records)
+    assert (facts.is_accepted, facts.digest) == (False, "")
+
+
+def test_an_archive_of_torch_package_with_an_odd_byte_order_is_refused(tmp_path):
+    with ArchiveWriter(tmp_path / "odd.pt") as writer:
+        writer.write("byteorder", b"sideways")
+        writer.write("m/a.py", b"")
+        writer.commit()
+    with (
+        zipfile.ZipFile(tmp_path / "odd.pt") as old,
+        zipfile.ZipFile(tmp_path / "older.pt", "w") as new,
+    ):
+        for name in old.namelist():
+            if "modpack/manifest" not in name:
+                new.writestr(zipfile.ZipInfo(name), old.read(name))
+        new.writestr(zipfile.ZipInfo("odd/.data/version"), b"6\n")
+    facts = verify_package(tmp_path / "older.pt")
+    assert "'sideways' is no order of bytes" in "".join(told(facts, Severity.ERROR))
+
+
+def test_an_archive_error_while_opening_names_the_record(tmp_path):
+    with zipfile.ZipFile(tmp_path / "twice.modpack", "w") as archive:
+        archive.writestr("p/.data/version", b"6")
+        with pytest.warns(match="Duplicate name"):
+            archive.writestr("p/.data/version", b"6")
+    with pytest.raises(ArchiveError):
+        open_archive(tmp_path / "twice.modpack")
+    facts = verify_package(tmp_path / "twice.modpack")
+    assert [each.code for each in facts.findings] == ["structure"]
