@@ -43,7 +43,7 @@ class ScriptDefinitions:
     _cells: tuple[Cell, ...] = ()
     _chooser: Chooser | None = None
     _choices: dict[str, Choice] = field(default_factory=dict)
-    _needs: dict[str, frozenset[str]] = field(default_factory=dict)
+    _needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _roots: dict[str, None] = field(default_factory=dict)
     _remade: set[str] = field(default_factory=set)
 
@@ -130,7 +130,7 @@ class ScriptDefinitions:
             name = todo.pop()
             if name not in self._choices:
                 self._choices[name] = choice = self._choice(name)
-                self._needs[name] = frozenset(self._needed_by(name, choice))
+                self._needs[name] = tuple(self._needed_by(name, choice))
             todo.extend(each for each in self._needs[name] if each not in self._choices)
 
     def _choice(self, name: str) -> Choice:
@@ -146,7 +146,7 @@ class ScriptDefinitions:
         statement = self._statement(name, choice)
         if statement is not None:
             uses = statement.uses
-            for each in uses.eager | uses.late:
+            for each in sorted(uses.eager | uses.late):
                 if each in self.namespace or self._known.script.binding(each):
                     yield each
             if statement.kind in (Kind.FUNCTION, Kind.CLASS) and not name.startswith(_ADDITION):
@@ -243,7 +243,7 @@ class ScriptDefinitions:
             self._choices[name] = Choice(How.PROBLEM, None, _IN_A_CIRCLE)
             return
         self._choices[name] = Choice(How.VALUE, statement)
-        self._needs[name] = frozenset(self._needed_by(name, self._choices[name]))
+        self._needs[name] = tuple(self._needed_by(name, self._choices[name]))
         for each in self._needs[name]:
             self._close(each)
 

@@ -177,7 +177,7 @@ load = lambda name: modpack.load(f"{folder}/{name}.modpack")
 
 sets = load("held.sets")
 assert type(sets["words"]) is set and sets["words"] == set(WORDS)
-assert type(sets["frozen"]) is not frozenset and sets["frozen"].note == "kept"
+assert type(sets["own frozen"]) is not frozenset and sets["own frozen"].note == "kept"
 assert sets["bytes"] == {word.encode() for word in WORDS}
 assert sets["mixed"] == {None, 1, "one", 2.5, b"x", (1, "a"), frozenset(WORDS[:4]), ...}
 assert sets["nested"] == frozenset(frozenset(WORDS[i : i + 3]) for i in range(6))
