@@ -1,10 +1,10 @@
-"""Functions of tensors that torch has at its top level: data for the list of known names."""
+"""Functions of tensors that torch has: data for the list of known names."""
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["TENSOR_FUNCTIONS"]
+__all__ = ["FUNCTIONS_OF_LAYERS", "INITIALISERS", "TENSOR_FUNCTIONS"]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -95,3 +95,50 @@ TENSOR_FUNCTIONS: Final = _names(
     zeros_like
     """
 )
+"""At its top level."""
+
+FUNCTIONS_OF_LAYERS: Final = _names(
+    """
+    _adaptive_max_pool1d _adaptive_max_pool2d _adaptive_max_pool3d _add_docstr _canonical_mask
+    _check_key_padding_mask _check_unpool_output_size _enum_list_as_int_list
+    _expand_single_value _fractional_max_pool2d _fractional_max_pool3d _get_softmax_dim
+    _in_projection _in_projection_packed _is_integer _jit_unused _list_or_empty
+    _list_with_default _max_pool1d _max_pool2d _max_pool3d _mha_shape_check
+    _no_grad_embedding_renorm_ _none_or_dtype _overload _pair _single _sym_int _threshold
+    _triple _unpool_output_size _verify_batch_size _verify_spatial_size adaptive_avg_pool1d
+    adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool1d_with_indices
+    adaptive_max_pool2d adaptive_max_pool2d_with_indices adaptive_max_pool3d
+    adaptive_max_pool3d_with_indices affine_grid alpha_dropout avg_pool1d avg_pool2d avg_pool3d
+    batch_norm bilinear binary_cross_entropy binary_cross_entropy_with_logits celu celu_
+    channel_shuffle conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
+    conv_transpose3d cosine_embedding_loss cosine_similarity cross_entropy ctc_loss dropout
+    dropout1d dropout2d dropout3d elu elu_ embedding embedding_bag feature_alpha_dropout fold
+    fractional_max_pool2d fractional_max_pool2d_with_indices fractional_max_pool3d
+    fractional_max_pool3d_with_indices gaussian_nll_loss gelu glu grid_sample group_norm
+    grouped_mm gumbel_softmax hardshrink hardsigmoid hardswish hardtanh hardtanh_
+    hinge_embedding_loss huber_loss instance_norm interpolate kl_div l1_loss layer_norm
+    leaky_relu leaky_relu_ linear linear_cross_entropy local_response_norm log_softmax
+    logsigmoid lp_pool1d lp_pool2d lp_pool3d margin_ranking_loss max_pool1d
+    max_pool1d_with_indices max_pool2d max_pool2d_with_indices max_pool3d
+    max_pool3d_with_indices max_unpool1d max_unpool2d max_unpool3d mish mse_loss
+    multi_head_attention_forward multi_margin_loss multilabel_margin_loss
+    multilabel_soft_margin_loss native_channel_shuffle nll_loss normalize one_hot pad
+    pairwise_distance pdist pixel_shuffle pixel_unshuffle poisson_nll_loss prelu relu relu6
+    relu_ rms_norm rrelu rrelu_ scaled_dot_product_attention scaled_grouped_mm scaled_mm selu
+    selu_ sigmoid silu smooth_l1_loss soft_margin_loss softmax softmin softplus softshrink
+    softsign tanh tanhshrink threshold threshold_ triplet_margin_loss
+    triplet_margin_with_distance_loss unfold upsample upsample_bilinear upsample_nearest
+    """
+)
+"""In ``torch.nn.functional``."""
+
+INITIALISERS: Final = _names(
+    """
+    _calculate_correct_fan _calculate_fan_in_and_fan_out _make_deprecate _no_grad_fill_
+    _no_grad_normal_ _no_grad_trunc_normal_ _no_grad_uniform_ _no_grad_zero_ calculate_gain
+    constant constant_ dirac dirac_ eye eye_ kaiming_normal kaiming_normal_ kaiming_uniform
+    kaiming_uniform_ normal normal_ ones_ orthogonal orthogonal_ sparse sparse_ trunc_normal_
+    uniform uniform_ xavier_normal xavier_normal_ xavier_uniform xavier_uniform_ zeros_
+    """
+)
+"""In ``torch.nn.init``."""

@@ -6,7 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from modpack.core._knowntensorfunctions import TENSOR_FUNCTIONS
+from modpack.core._knowntensorfunctions import (
+    FUNCTIONS_OF_LAYERS,
+    INITIALISERS,
+    TENSOR_FUNCTIONS,
+)
 
 __all__ = ["CALLED", "HELD", "MODULES", "UNKNOWN_MODULES", "is_class", "is_held", "is_plain_class"]
 
@@ -150,18 +154,22 @@ UNKNOWN_MODULES: Final = (
 )
 """Below these are modules that no object holds."""
 
-_CLASS = re.compile(r"_?[A-Z][A-Za-z0-9_]*")
-_FUNCTION = re.compile(r"[a-z][a-z0-9_]*")
+_CLASS = re.compile(r"_?[A-Z](?:[A-Z0-9]{2,}|\w*[a-z]\w*)", re.ASCII)
+_NO_CLASSES: Final = frozenset({"_Reduction", "FPGM_pruner"})
+"""Modules of torch that are called like classes."""
 _METHOD = re.compile(r"_?[A-Z][A-Za-z0-9]*\.(?:_?[a-z][A-Za-z0-9_]*|__\w+__)")
 _OPERATOR = re.compile(r"(?!from_file|_make)_?[a-z][a-z0-9_]*|__\w+__")
 """What tensors can do; ``from_file`` maps a file."""
 _OPERATORS: Final = ("torch.Tensor.", "torch._C.TensorBase.", "torch._C._VariableFunctionsClass.")
-_FUNCTIONS: Final = frozenset({"torch.nn.functional", "torch.nn.init", "torch._C._nn"}) | {
-    "torch._C._VariableFunctions",
-    "torch._C._fft",
-    "torch._C._linalg",
-    "torch._C._special",
-    "torch.functional",
+_NATIVE: Final = frozenset(
+    f"torch._C.{name}" for name in ("_VariableFunctions", "_fft", "_linalg", "_nn", "_special")
+)
+"""Modules of torch's C++ code with nothing but functions of tensors."""
+_LISTED: Final[Mapping[str, frozenset[str]]] = {
+    "torch": TENSOR_FUNCTIONS,
+    "torch.functional": TENSOR_FUNCTIONS,
+    "torch.nn.functional": FUNCTIONS_OF_LAYERS,
+    "torch.nn.init": INITIALISERS,
 }
 _PLAIN_CLASSES = (
     "torch.nn.modules.",
@@ -177,7 +185,7 @@ _CLASSES = (
     "torch.ao.quantization.",
     "torch.ao.pruning.",
     "torch.optim.",
-    "torch.utils.data.",
+    *(f"torch.utils.data.{name}." for name in ("dataloader", "dataset", "distributed", "sampler")),
     "torch.utils.hooks.",
     "torch.utils.weak.",
     "torch.autograd.",
@@ -187,23 +195,27 @@ _CLASSES = (
 
 def is_plain_class(module: str, name: str) -> bool:
     """Whether it is a class of torch whose constructor only makes an object."""
-    return module.startswith(_PLAIN_CLASSES) and _CLASS.fullmatch(name) is not None
+    return module.startswith(_PLAIN_CLASSES) and _is_called_like_one(name)
 
 
 def is_class(module: str, name: str) -> bool:
     """Whether it is a class of torch that objects are made of."""
     below = module + "."
-    return below.startswith(_PLAIN_CLASSES + _CLASSES) and _CLASS.fullmatch(name) is not None
+    return below.startswith(_PLAIN_CLASSES + _CLASSES) and _is_called_like_one(name)
+
+
+def _is_called_like_one(name: str) -> bool:
+    return _CLASS.fullmatch(name) is not None and name not in _NO_CLASSES
 
 
 def is_held(module: str, name: str) -> bool:
     """Whether it is a function of torch that objects may hold, to call it later."""
-    if module in _FUNCTIONS:
-        return name != "from_file" and _FUNCTION.fullmatch(name) is not None
+    if name in _LISTED.get(module, ()):
+        return True
+    if module in _NATIVE:
+        return _OPERATOR.fullmatch(name) is not None
     whole = f"{module}.{name}"
     for prefix in _OPERATORS:
         if whole.startswith(prefix):
             return _OPERATOR.fullmatch(whole.removeprefix(prefix)) is not None
-    if module == "torch" and name in TENSOR_FUNCTIONS:
-        return True
     return is_class(module, name.partition(".")[0]) and _METHOD.fullmatch(name) is not None

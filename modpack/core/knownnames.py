@@ -46,7 +46,9 @@ def is_known(module: str, name: str) -> bool:
     if not name:
         return is_known_module(module)
     listed = any(name in names.get(module, ()) for names in (*_CALLED, *_HELD))
-    return listed or is_class(module, name) or is_held(module, name)
+    if listed or special_attribute(name) is not None:
+        return listed
+    return is_class(module, name) or is_held(module, name)
 
 
 def may_be_called(module: str, name: str) -> bool:

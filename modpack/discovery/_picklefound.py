@@ -106,7 +106,11 @@ class Found:
         if self._times > _MOST_TIMES:
             raise MalformedError(f"it has more than {_MOST_TIMES} flaws")
         if len(self.flaws) < _MOST_FLAWS:
-            self.flaws.setdefault((kind, text), PickleFlaw(kind, text, self.at))
+            self.add(kind, text)
+
+    def add(self, kind: FlawKind, text: str) -> None:
+        """A flaw that counts in any case."""
+        self.flaws.setdefault((kind, text), PickleFlaw(kind, text, self.at))
 
     def function_text(self, text: str, name: str, line: int) -> None:
         self.sources.append(PickledSource(name, text, line, self.at))

@@ -71,9 +71,9 @@ class PickleReader:
                 end = run(found, self._memo, data, end)
             if end < len(data):
                 found.at = end
-                found.flaw(FlawKind.TRAILING, f"{len(data) - end} bytes follow where it ends")
+                found.add(FlawKind.TRAILING, f"{len(data) - end} bytes follow where it ends")
         except MalformedError as failure:
-            found.flaw(FlawKind.MALFORMED, f"it is no pickle: {failure}")
+            found.add(FlawKind.MALFORMED, f"it is no pickle: {failure}")
         flaws = sorted(found.flaws.values(), key=lambda flaw: flaw.position)
         return PickleScan(
             found.names(),

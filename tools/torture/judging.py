@@ -25,7 +25,7 @@ from children import Told, told
 
 __all__ = ["COMMANDS", "LOADERS", "load", "look"]
 
-_SECONDS = 60
+_SECONDS = 180
 _MODULE = "shop"
 _FORBIDDEN = frozenset({"pickle.find_class", "os.system", "os.exec", "os.fork", "os.posix_spawn",
                         "subprocess.Popen", "socket.connect", "ctypes.dlopen"})  # fmt: skip

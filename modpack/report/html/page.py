@@ -55,7 +55,13 @@ def html_report(
         audit: what it is about.
         sources: the sources that it shows; none by default.
         comparison: what the package was made with beside what is here, if that was compared.
+
+    Raises:
+        ArchiveError: it would hold more than any browser shows.
     """
+    if len(audit.modules) > _MOST_MODULES:
+        reason = f"its page would show {len(audit.modules)} modules; {_MOST_MODULES} is most"
+        raise ArchiveError(audit.subject, f"{reason}. Remedy: modpack audit")
     style = "".join(map(_asset, _STYLES))
     library = _asset("cytoscape/cytoscape.min.js")
     script = "".join(map(_asset, _SCRIPTS))

@@ -86,6 +86,10 @@ def sbom_of(
     if len(bill.items) > _MOST_ITEMS:
         reason = f"its bill of materials would have {len(bill.items)} items; {_MOST_ITEMS} is most"
         raise ArchiveError(audit.subject, reason)
+    needs = len(bill.needs) + sum(len(item.needs) for item in bill.items)
+    if needs > _MOST_NEEDS:
+        reason = f"its bill of materials would have {needs} dependencies; {_MOST_NEEDS} is most"
+        raise ArchiveError(audit.subject, reason)
     model = _model(bill, file_sha256)
     components = {item.key: _component(audit.subject, item) for item in bill.items}
     serial = uuid.uuid5(uuid.NAMESPACE_URL, f"urn:modpack:{bill.digest}:{timestamp or ''}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from modpack.archive import layout
@@ -130,15 +131,14 @@ def _check_objects(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -
     for record in own.saved:
         if not archive.has(record) and record not in damaged:
             yield found("inconsistent", layout.ENTRY, f"the object {record!r} is not there")
-    for record in sorted({each for each in own.saved if own.saved.count(each) > 1}):
+    for record in _repeated(own.saved):
         yield found("inconsistent", layout.ENTRY, f"the object {record!r} is listed twice")
     if objects is not None and objects.entry is not None and objects.entry not in objects.pickles:
         text = f"{'/'.join(objects.entry)!r} is the main object, and is not among the saved ones"
         yield found("inconsistent", layout.ENTRY, text)
-    for record in own.tensors or ():
-        if record not in own.saved:
-            text = f"it tells tensors of {record!r}, which is no saved object"
-            yield found("inconsistent", layout.TENSORS, text)
+    for record in sorted(set(own.tensors or ()) - set(own.saved)):
+        text = f"it tells tensors of {record!r}, which is no saved object"
+        yield found("inconsistent", layout.TENSORS, text)
 
 
 def _check_hooks(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -> Iterator[Finding]:
@@ -153,7 +153,7 @@ def _check_hooks(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -> 
         if archive.has(pickle) and not archive.has(specs):
             yield found("inconsistent", pickle, f"the specs of these hooks, {specs!r}, are missing")
         names = [spec.name for spec in own.specs.get(record, ())]
-        for name in sorted({each for each in names if names.count(each) > 1}):
+        for name in _repeated(names):
             yield found("inconsistent", specs, f"two hooks are called {name!r:.80}")
     known = {name for record in own.saved for name in hook_records(record)}
     for name in archive.names():
@@ -165,8 +165,9 @@ def _check_trials(archive: Archive, own: OwnRecords, damaged: frozenset[str]) ->
     """What was tried is there, with its input and its output."""
     trial = own.trial
     known: set[str] = set()
+    saved = frozenset(own.objects.pickles) if own.objects is not None else frozenset()
     for case in trial.cases if trial is not None else ():
-        if own.objects is not None and case.resource not in own.objects.pickles:
+        if case.resource not in saved:
             text = f"it tells of {'/'.join(case.resource)!r}, which is no saved object"
             yield found("inconsistent", layout.TRIAL, text)
     for records in trial.records if trial is not None else ():
@@ -180,6 +181,10 @@ def _check_trials(archive: Archive, own: OwnRecords, damaged: frozenset[str]) ->
     for name in archive.names():
         if name.startswith(_TRIALS) and name not in known:
             yield found("inconsistent", name, "this example belongs to no trial")
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def _check_platform(own: OwnRecords) -> Iterator[Finding]:

@@ -49,6 +49,7 @@ class OwnRecords:
         plan: the decisions and their evidence; None if they cannot be told, like all others here.
         environment: where the package was made.
         objects: the saved objects.
+        saved: their records.
         trial: its trial; None as well if it was not tried.
         tensors: the named tensors by object; None as well if they are not recorded.
         specs: the hooks of each saved object that has some, by its record.
@@ -60,16 +61,12 @@ class OwnRecords:
     plan: Plan | None = None
     environment: RecordedEnvironment | None = None
     objects: Objects | None = None
+    saved: tuple[str, ...] = ()
     trial: TrialRecord | None = None
     tensors: Mapping[str, tuple[TensorFacts, ...]] | None = None
     specs: dict[str, tuple[HookSpec, ...]] = field(default_factory=dict)
     outputs: dict[str, TrialOutput] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def saved(self) -> tuple[str, ...]:
-        """The records of the saved objects."""
-        return tuple(_saved_records(self.objects)) if self.objects is not None else ()
 
 
 def read_own_records(
@@ -149,7 +146,7 @@ class _Reading:
     def _objects(self) -> Objects:
         objects = read_objects(self._archive, self._manifest)
         try:
-            list(_saved_records(objects))
+            self._own.saved = tuple(_saved_records(objects))
         except ValueError as failure:
             raise ArchiveError(self._archive.source, str(failure), layout.ENTRY) from failure
         if objects.namespace not in _NAMESPACES:

@@ -1,0 +1,574 @@
+"""Pickles that try to do harm while they are loaded, or to hide that they will: built in code.
+
+Each has the code of a finding that a scan must have for it. They are meant for a package with the
+modules of :data:`SOURCES` and the extern modules of :data:`EXTERNS`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["EXTERNS", "HOSTILE_PICKLES", "SOURCES", "HostilePickle"]
+
+CANARY = "touch modpack_canary"
+"""What they would have a shell do."""
+
+SOURCES = {
+    "shop": """
+        import os
+        import os.path as paths
+        from subprocess import run as execute
+        from shop_tools import *
+
+        runner = os.system
+
+        class Till:
+            shell = os
+
+            def open(self):
+                return 3
+
+        def pay(amount):
+            return amount
+    """,
+    "shop_tools": """
+        from importlib import import_module
+
+        def wrap(thing):
+            return thing
+    """,
+}
+"""Modules of the package that holds them."""
+
+EXTERNS = ("acme",)
+"""Modules that the package declares to take from outside."""
+
+
+@dataclass(frozen=True)
+class HostilePickle:
+    """A pickle that must be refused.
+
+    Attributes:
+        name: what it tries, for test ids.
+        data: the pickle.
+        code: of a finding that a scan must have.
+        is_recognised: whether other scanners can be expected to see something in it.
+    """
+
+    name: str
+    data: bytes
+    code: str
+    is_recognised: bool = True
+
+
+# -- an assembler ----------------------------------------------------------------------------------
+
+
+def text(value: str) -> bytes:
+    data = value.encode()
+    return b"X" + len(data).to_bytes(4, "little") + data
+
+
+def octets(value: bytes) -> bytes:
+    return b"B" + len(value).to_bytes(4, "little") + value
+
+
+def number(value: int) -> bytes:
+    return b"J" + value.to_bytes(4, "little", signed=True)
+
+
+def values(*items: bytes) -> bytes:
+    """A tuple."""
+    return b"(" + b"".join(items) + b"t"
+
+
+def many(*items: bytes) -> bytes:
+    """A list."""
+    return b"](" + b"".join(items) + b"e"
+
+
+def mapping(*items: bytes) -> bytes:
+    return b"}(" + b"".join(items) + b"u"
+
+
+def named(module: str, name: str) -> bytes:
+    """GLOBAL."""
+    return f"c{module}\n{name}\n".encode()
+
+
+def stacked(module: str, name: str) -> bytes:
+    """STACK_GLOBAL."""
+    return text(module) + text(name) + b"\x93"
+
+
+def call(function: bytes, *arguments: bytes) -> bytes:
+    """REDUCE."""
+    return function + values(*arguments) + b"R"
+
+
+def new(kind: bytes, *arguments: bytes) -> bytes:
+    """NEWOBJ."""
+    return kind + values(*arguments) + b"\x81"
+
+
+def build(target: bytes, state: bytes) -> bytes:
+    """BUILD."""
+    return target + state + b"b"
+
+
+def persistent(*items: bytes) -> bytes:
+    return values(*items) + b"Q"
+
+
+def module(path: str) -> bytes:
+    """A module, as packages hold it."""
+    return persistent(text("module"), text(path))
+
+
+def whole(*body: bytes, protocol: int = 4) -> bytes:
+    return b"\x80" + bytes([protocol]) + b"".join(body) + b"."
+
+
+GETATTR = named("builtins", "getattr")
+SHELL = text(CANARY)
+
+UNKNOWN, CALLS, UNRESOLVED = "pickle-unknown-global", "pickle-calls-unknown", "pickle-unresolved"
+CALL, REACHES, CHANGES = "pickle-call", "pickle-reaches-inside", "pickle-changes-global"
+MALFORMED, EXTERN, NESTED = "pickle-malformed", "pickle-extern-call", "pickle-nested"
+
+_RUNNERS = (
+    *(("os", name) for name in ("system", "popen", "execv", "remove", "putenv", "fork", "kill")),
+    *(("posix", "system"), ("nt", "system")),
+    *(("subprocess", name) for name in ("Popen", "run", "call", "check_output", "getoutput")),
+    *(("builtins", name) for name in ("eval", "exec", "compile", "open", "__import__")),
+    *(("builtins", name) for name in ("setattr", "vars", "globals", "breakpoint", "input")),
+    *(("pty", "spawn"), ("runpy", "run_path"), ("runpy", "_run_code")),
+    *(("timeit", "timeit"), ("cProfile", "run"), ("profile", "run"), ("trace", "Trace.run")),
+    *(("pdb", "run"), ("bdb", "Bdb.run"), ("code", "InteractiveInterpreter.runcode")),
+    *(("doctest", "debug_script"), ("pydoc", "pipepager"), ("webbrowser", "open")),
+    *(("shutil", "rmtree"), ("shutil", "copyfile"), ("tempfile", "mkdtemp"), ("os", "fdopen")),
+    *(("importlib", "import_module"), ("pkgutil", "resolve_name"), ("imp", "load_source")),
+    *(("ctypes", "CDLL"), ("ctypes.util", "find_library"), ("_ctypes", "dlopen")),
+    *(("marshal", "loads"), ("pickle", "loads"), ("_pickle", "loads"), ("shelve", "open")),
+    *(("types", "CodeType"), ("socket", "create_connection")),
+    *(("urllib.request", "urlopen"), ("http.client", "HTTPSConnection"), ("ftplib", "FTP")),
+    *(("smtplib", "SMTP"), ("asyncio", "create_subprocess_shell"), ("multiprocessing", "Process")),
+    *(("_posixsubprocess", "fork_exec"), ("sqlite3", "connect"), ("linecache", "getline")),
+    *(("logging", "FileHandler"), ("logging.config", "dictConfig"), ("zipfile", "ZipFile")),
+    *(("tarfile", "open"), ("glob", "glob"), ("platform", "popen"), ("atexit", "register")),
+    *(("sys", "exit"), ("sys", "settrace"), ("gc", "get_objects"), ("inspect", "getsource")),
+    *(("uuid", "_get_command_stdout"), ("site", "addsitedir"), ("ensurepip", "bootstrap")),
+    *(("typing", "get_type_hints"), ("threading", "Thread")),
+    *(("_aix_support", "_read_cmd_output"), ("_osx_support", "_read_output")),
+    *(("pathlib", "Path.unlink"), ("pathlib", "PosixPath.write_text")),
+    *(("torch", "load"), ("torch", "save"), ("torch", "compile"), ("torch", "from_file")),
+    *(("torch.serialization", "load"), ("torch.storage", "_load_from_bytes")),
+    *(("torch", "os.system"), ("torch.serialization", "os.system"), ("torch.serialization", "os")),
+    *(("torch.hub", "load"), ("torch.hub", "download_url_to_file"), ("torch.jit", "load")),
+    *(("torch.ops", "load_library"), ("torch.classes", "load_library")),
+    *(("torch.utils.cpp_extension", "load"), ("torch.utils.collect_env", "run")),
+    *(
+        ("torch.fx.graph_module", "reduce_graph_module"),
+        ("torch.fx.graph_module", "_exec_with_source"),
+    ),
+    *(
+        ("torch.fx.graph_module", "reduce_deploy_graph_module"),
+        ("torch.package", "PackageImporter"),
+    ),
+    *(("torch._dynamo.guards", "GuardBuilder.get"), ("torch._inductor.codecache", "compile_file")),
+    *(("torch.fx.experimental.symbolic_shapes", "ShapeEnv.evaluate_guards_expression"),),
+    *(("torch.jit.unsupported_tensor_ops", "execWrapper"), ("torch.multiprocessing", "spawn")),
+    *(("torch.utils._config_module", "ConfigModule.load_config"),),
+    *(("torch.utils.bottleneck.__main__", "run_cprofile"), ("torch.distributed", "launch")),
+    *(("torch.UntypedStorage", "from_file"), ("torch", "UntypedStorage.from_file")),
+    *(("torch._C._VariableFunctionsClass", "from_file"), ("torch.nn.functional", "importlib")),
+    *(("numpy.testing._private.utils", "runstring"), ("numpy", "load"), ("numpy", "fromfile")),
+    *(("joblib", "load"), ("dill", "loads"), ("cloudpickle", "loads"), ("requests.api", "get")),
+    *(("nowhere.to.be.found", "Thing"), ("__main__", "Thing"), ("", "Thing")),
+    *(("modpack.pickling.remade", "io.open"), ("modpack.importer", "PackageImporter")),
+    *(("modpack", "load"), ("modpack.hermetic.tree", "os.system"), ("modpack.cli", "main")),
+)
+"""What unpicklers must never call; most of them do harm at once."""
+
+
+def _runners() -> Iterator[HostilePickle]:
+    for path, name in _RUNNERS:
+        code = UNKNOWN if path else UNRESOLVED
+        yield HostilePickle(
+            f"calls {path}.{name}", whole(call(stacked(path, name), SHELL)), code, False
+        )
+
+
+def _ways_of_naming() -> Iterator[HostilePickle]:
+    """One thing to call, and all ways to name and to call it."""
+    system = named("os", "system")
+    yield HostilePickle("GLOBAL and REDUCE", whole(call(system, SHELL), protocol=3), UNKNOWN)
+    yield HostilePickle("protocol 0", b"cos\nsystem\n(S'" + CANARY.encode() + b"'\ntR.", UNKNOWN)
+    yield HostilePickle("INST", b"(S'" + CANARY.encode() + b"'\nios\nsystem\n.", UNKNOWN)
+    yield HostilePickle("OBJ", whole(b"(" + system + SHELL + b"o"), UNKNOWN)
+    yield HostilePickle("NEWOBJ", whole(new(named("subprocess", "Popen"), SHELL)), UNKNOWN)
+    extended = named("subprocess", "Popen") + values(SHELL) + b"}" + b"\x92"
+    yield HostilePickle("NEWOBJ_EX", whole(extended), UNKNOWN)
+    yield HostilePickle("only held", whole(many(system)), UNKNOWN)
+    memo = text("os") + b"\x940" + text("system") + b"\x940" + b"h\x00h\x01\x93" + values(SHELL)
+    yield HostilePickle("names from the memo", whole(memo + b"R"), UNKNOWN)
+    twice = text("os") + b"2\x93"
+    yield HostilePickle("a name that is duplicated", whole(call(twice, SHELL)), UNKNOWN)
+    yield HostilePickle(
+        "before it turns out to be none", b"\x80\x04" + call(system, SHELL) + b"\xff", UNKNOWN
+    )
+    yield HostilePickle("without an end", b"\x80\x04" + call(system, SHELL), MALFORMED)
+    yield HostilePickle("a dropped result", whole(call(system, SHELL) + b"0" + b"N"), UNKNOWN)
+    yield HostilePickle("names of Python 2", b"ccommands\ngetoutput\n(V" + b"x\ntR.", UNKNOWN)
+    yield HostilePickle("an unknown protocol", whole(b"N", protocol=9), MALFORMED, False)
+    later = b"\x80\x02" + b"\x80\x04" + call(named("commands", "getoutput"), SHELL) + b"."
+    yield HostilePickle("a protocol that changes on the way", later, MALFORMED)
+    spoken = call(named("builtins", "str"), text("os")) + text("system") + b"\x93"
+    yield HostilePickle("a computed module", whole(call(spoken, SHELL)), UNRESOLVED, False)
+    held = many(text("system")) + b"0" + text("os") + b"N\x93"
+    yield HostilePickle("a name that is none", whole(held), UNRESOLVED, False)
+    yield HostilePickle("EXT1", whole(b"\x82\x01"), "pickle-extension")
+    yield HostilePickle("EXT2", whole(b"\x83\x01\x01"), "pickle-extension")
+    yield HostilePickle("EXT4", whole(b"\x84\x01\x01\x01\x01"), "pickle-extension")
+    yield HostilePickle("NEXT_BUFFER", whole(b"\x97", protocol=5), "pickle-buffer", False)
+    yield HostilePickle("PERSID", b"Pos\n.", UNRESOLVED, False)
+    yield HostilePickle("a pickle behind its end", whole(b"N") + whole(system), "pickle-trailing")
+    yield HostilePickle("bytes behind its end", whole(b"N") + b"more", "pickle-trailing", False)
+    inner = octets(whole(call(system, SHELL)))
+    yield HostilePickle("a pickle in bytes", whole(many(inner)), NESTED, False)
+    inner = b"\x96" + len(inner[5:]).to_bytes(8, "little") + inner[5:]
+    yield HostilePickle("a pickle in a bytearray", whole(inner, protocol=5), NESTED, False)
+    loaded = call(named("torch.storage", "_load_from_bytes"), octets(pickle.dumps(len)))
+    yield HostilePickle("a pickle in bytes that torch loads", whole(loaded), UNKNOWN, False)
+
+
+def _attributes() -> Iterator[HostilePickle]:
+    """Ways from what is harmless to what is not."""
+    yield HostilePickle(
+        "getattr of a held module",
+        whole(call(call(GETATTR, module("os"), text("system")), SHELL)),
+        UNKNOWN,
+    )
+    os_of_torch = call(GETATTR, module("torch.serialization"), text("os"))
+    yield HostilePickle(
+        "getattr, twice", whole(call(GETATTR, os_of_torch, text("system"))), UNKNOWN
+    )
+    getter = call(named("operator", "attrgetter"), text("system"))
+    yield HostilePickle("attrgetter", whole(call(call(getter, module("os")), SHELL)), UNKNOWN)
+    dotted = call(named("operator", "attrgetter"), text("os.system"))
+    yield HostilePickle("attrgetter, dotted", whole(call(dotted, module("torch"))), UNKNOWN)
+    inside = call(GETATTR, named("shop", "pay"), text("__globals__"))
+    yield HostilePickle("getattr of __globals__", whole(inside), REACHES)
+    yield HostilePickle(
+        "a dotted name with __globals__", whole(stacked("shop", "pay.__globals__")), REACHES
+    )
+    yield HostilePickle(
+        "a dotted name with __subclasses__",
+        whole(call(stacked("builtins", "object.__subclasses__"))),
+        REACHES,
+        False,
+    )
+    late = call(named("operator", "attrgetter"), text("__globals__"))
+    yield HostilePickle("attrgetter of __globals__", whole(late), REACHES)
+    method = call(named("operator", "methodcaller"), text("__reduce__"))
+    yield HostilePickle("methodcaller of __reduce__", whole(method), REACHES)
+    computed = call(GETATTR, module("os"), call(named("builtins", "str"), text("system")))
+    yield HostilePickle("getattr of a computed name", whole(computed), UNRESOLVED)
+    hidden = GETATTR + call(named("builtins", "tuple"), many(module("os"), text("system"))) + b"R"
+    yield HostilePickle("getattr with hidden arguments", whole(hidden), UNRESOLVED)
+    path = new(named("pathlib", "PosixPath"), text("/"))
+    yield HostilePickle("a method of a path", whole(call(GETATTR, path, text("unlink"))), UNKNOWN)
+    yield HostilePickle(
+        "a module under a module of the package", whole(stacked("shop", "os.system")), UNKNOWN
+    )
+    yield HostilePickle(
+        "a name that the package imports", whole(call(stacked("shop", "execute"), SHELL)), UNKNOWN
+    )
+    yield HostilePickle(
+        "an alias in the package", whole(call(stacked("shop", "runner"), SHELL)), UNKNOWN
+    )
+    yield HostilePickle(
+        "a module in a class of the package", whole(stacked("shop", "Till.shell.system")), UNKNOWN
+    )
+    yield HostilePickle(
+        "a name that comes by a star",
+        whole(call(stacked("shop", "import_module"), text("os"))),
+        UNKNOWN,
+    )
+    yield HostilePickle(
+        "a module that runs when it is imported", whole(module("antigravity")), UNKNOWN, False
+    )
+    yield HostilePickle("a module of nobody", whole(module("nowhere")), UNKNOWN, False)
+    yield HostilePickle(
+        "a module by a computed name",
+        whole(persistent(text("module"), call(named("builtins", "str"), text("os")))),
+        UNRESOLVED,
+    )
+    yield HostilePickle(
+        "a persistent id of bytes",
+        whole(persistent(octets(b"module"), octets(b"os"))),
+        UNRESOLVED,
+        False,
+    )
+    yield HostilePickle(
+        "an unknown persistent id",
+        whole(persistent(text("file"), text("/etc/passwd"))),
+        UNRESOLVED,
+        False,
+    )
+    yield HostilePickle(
+        "an operator that loads libraries",
+        whole(call(named("modpack.pickling.remade", "operator_of"), text("load_library"))),
+        UNKNOWN,
+        False,
+    )
+    graph = named("torch.fx.graph_module", "reduce_package_graph_module")
+    yield HostilePickle(
+        "a graph whose code is elsewhere",
+        whole(persistent(text("reduce_package"), graph, values(b"}", text("os")))),
+        UNKNOWN,
+        False,
+    )
+
+
+def _calls() -> Iterator[HostilePickle]:
+    """Ways to call what a pickle may name and not call, or what it does not name."""
+    system = named("os", "system")
+    relu = named("torch.nn.functional", "relu")
+    till = new(named("shop", "Till"))
+    yield HostilePickle("calls what objects only hold", whole(call(relu, SHELL)), CALL, False)
+    for path, name in (("types", "FunctionType"), ("collections", "namedtuple")):
+        yield HostilePickle(
+            f"calls {path}.{name}", whole(call(named(path, name), SHELL)), CALL, False
+        )
+    yield HostilePickle("calls print", whole(call(named("builtins", "print"), SHELL)), CALL, False)
+    yield HostilePickle(
+        "calls an operator",
+        whole(
+            call(
+                call(named("modpack.pickling.remade", "operator_of"), text("aten"), text("add")),
+                b"N",
+            )
+        ),
+        CALL,
+        False,
+    )
+    yield HostilePickle(
+        "calls an extern function", whole(call(named("acme", "run"), SHELL)), EXTERN, False
+    )
+    yield HostilePickle(
+        "calls a method of an extern class",
+        whole(call(stacked("acme", "Client.start"))),
+        EXTERN,
+        False,
+    )
+    yield HostilePickle(
+        "calls an extern function for the package",
+        whole(persistent(text("reduce_package"), named("acme", "run"), values(SHELL))),
+        EXTERN,
+        False,
+    )
+    yield HostilePickle(
+        "calls a function for the package",
+        whole(persistent(text("reduce_package"), system, values(SHELL))),
+        UNKNOWN,
+    )
+    for name in ("map", "filter"):
+        mapped = call(named("builtins", name), named("acme", "run"), many(SHELL))
+        yield HostilePickle(
+            f"{name} of an extern function",
+            whole(call(named("builtins", "list"), mapped)),
+            EXTERN,
+            False,
+        )
+        getting = call(named("builtins", name), GETATTR, many(module("os")), many(text("system")))
+        yield HostilePickle(f"{name} of getattr", whole(getting), UNRESOLVED, False)
+    reduced = call(named("functools", "reduce"), GETATTR, many(module("os"), text("system")))
+    yield HostilePickle("reduce of getattr", whole(call(reduced, SHELL)), UNRESOLVED)
+    starred = call(
+        named("itertools", "starmap"), GETATTR, many(values(module("os"), text("system")))
+    )
+    yield HostilePickle("starmap of getattr", whole(starred), UNRESOLVED)
+    part = call(named("functools", "partial"), named("acme", "run"), SHELL)
+    yield HostilePickle("a partial that is called", whole(call(part)), EXTERN, False)
+    changed = build(
+        call(named("functools", "partial"), named("shop", "pay")),
+        values(named("acme", "run"), values(SHELL), b"}", b"N"),
+    )
+    yield HostilePickle("a partial that is changed and called", whole(call(changed)), EXTERN, False)
+    hidden = build(
+        call(named("functools", "partial"), named("shop", "pay")),
+        call(named("builtins", "tuple"), many(named("acme", "run"), b")", b"}", b"N")),
+    )
+    yield HostilePickle("a partial with a hidden function", whole(call(hidden)), CALLS, False)
+    bound = call(named("types", "MethodType"), named("acme", "run"), SHELL)
+    yield HostilePickle("a method that is called", whole(call(bound)), EXTERN, False)
+    yield HostilePickle(
+        "iter with a function",
+        whole(call(named("builtins", "iter"), named("acme", "run"), b"N")),
+        CALLS,
+        False,
+    )
+    yield HostilePickle(
+        "a made class",
+        whole(call(named("builtins", "type"), text("Own"), b")", b"}")),
+        CALLS,
+        False,
+    )
+    yield HostilePickle(
+        "calls a result", whole(call(call(named("shop", "pay"), SHELL))), CALLS, False
+    )
+    yield HostilePickle("calls an instance", whole(call(till)), CALLS, False)
+    yield HostilePickle("calls a list", whole(call(many(SHELL))), CALLS, False)
+    yield HostilePickle("calls a module", whole(call(module("shop"))), CALLS, False)
+    yield HostilePickle(
+        "an instance of a result", whole(new(call(named("shop", "pay"), SHELL))), CALLS, False
+    )
+    default = call(named("collections", "defaultdict"), named("acme", "run"))
+    yield HostilePickle(
+        "an item of a default dict",
+        whole(call(named("operator", "getitem"), default, SHELL)),
+        CALLS,
+    )
+    retyped = named("torch._tensor", "_rebuild_from_type_v2")
+    yield HostilePickle(
+        "a tensor of a type",
+        whole(call(retyped, named("acme", "run"), named("torch", "Tensor"), values(SHELL), b"}")),
+        EXTERN,
+        False,
+    )
+    remade = "modpack.pickling.remade"
+    yield HostilePickle(
+        "a weak reference of a kind",
+        whole(call(named(remade, "weak_reference"), named("acme", "run"), values(SHELL), b"N")),
+        EXTERN,
+        False,
+    )
+    yield HostilePickle(
+        "a context manager",
+        whole(
+            call(
+                named(remade, "resumed_manager"),
+                named("contextlib", "_GeneratorContextManager"),
+                named("acme", "run"),
+                values(SHELL),
+                b"}",
+            )
+        ),
+        EXTERN,
+        False,
+    )
+    yield HostilePickle(
+        "the same, called",
+        whole(call(call(named(remade, "the_same"), named("acme", "run")), SHELL)),
+        EXTERN,
+        False,
+    )
+    fresh = named("modpack.hooks.resetting", "fresh")
+    yield HostilePickle(
+        "an empty container",
+        whole(persistent(text("reduce_package"), fresh, values(named("acme", "run"), SHELL))),
+        EXTERN,
+        False,
+    )
+    metaclass = call(
+        named("modpack.pickling.classes", "make_class"),
+        named("acme", "run"),
+        text("Own"),
+        text("Own"),
+        text("shop"),
+        b")",
+        b"}",
+    )
+    yield HostilePickle("a metaclass", whole(metaclass), EXTERN, False)
+    set_name = call(
+        named("modpack.pickling.definitions", "set_in_script"),
+        module("shop"),
+        values(text("pay")),
+        named("acme", "run"),
+    )
+    taken = call(named("modpack.pickling.definitions", "defined"), module("shop"), text("pay"))
+    yield HostilePickle(
+        "a name that is set first", whole(set_name, b"0", call(taken, SHELL)), EXTERN, False
+    )
+    encoded = call(named("_codecs", "encode"), text("x"), text("zip"))
+    yield HostilePickle("a codec", whole(encoded), CALLS, False)
+
+
+def _changes() -> Iterator[HostilePickle]:
+    """What is changed without being made by the pickle."""
+    state = mapping(text("forward"), named("shop", "pay"))
+    linear = named("torch.nn.modules.linear", "Linear")
+    yield HostilePickle("a class is given a state", whole(build(linear, state)), CHANGES, False)
+    yield HostilePickle(
+        "a class is given slots", whole(build(linear, values(b"N", state))), CHANGES, False
+    )
+    yield HostilePickle(
+        "a function is given a state", whole(build(named("shop", "pay"), state)), CHANGES, False
+    )
+    yield HostilePickle(
+        "a module is given a state", whole(build(module("torch.nn"), state)), CHANGES, False
+    )
+    yield HostilePickle(
+        "an item is set in a module", whole(module("shop") + text("pay") + b"Ns"), CHANGES, False
+    )
+    yield HostilePickle(
+        "a list of a module is added to",
+        whole(named("shop", "Till") + b"(" + b"Ne"),
+        CHANGES,
+        False,
+    )
+    filled = call(named("modpack.pickling.functions", "fill_function"), named("shop", "pay"), b"}")
+    yield HostilePickle("a function is filled that is not new", whole(filled), CHANGES, False)
+    filled = call(named("modpack.pickling.classes", "fill_class"), linear, b"}")
+    yield HostilePickle("a class is filled that is not new", whole(filled), CHANGES, False)
+    set_state = call(named("modpack.pickling.remade", "set_state"), linear, state)
+    yield HostilePickle("a state is set in a class", whole(set_state), CHANGES, False)
+    inside = call(
+        named("modpack.pickling.definitions", "set_in_script"),
+        module("shop"),
+        values(text("pay"), text("__code__")),
+        b"N",
+    )
+    yield HostilePickle("a function of the package gets other code", whole(inside), REACHES, False)
+
+
+def _malformed() -> Iterator[HostilePickle]:
+    yield HostilePickle("nothing", b"", MALFORMED, False)
+    yield HostilePickle("no opcode", b"\x80\x04\xfe.", MALFORMED, False)
+    yield HostilePickle("an empty stack", b"\x80\x04.", MALFORMED, False)
+    yield HostilePickle("a mark for a value", b"\x80\x04(R.", MALFORMED, False)
+    yield HostilePickle("an unknown place of the memo", b"\x80\x04h\x07.", MALFORMED, False)
+    yield HostilePickle(
+        "a huge place of the memo",
+        b"\x80\x04N" + b"r\xff\xff\xff\xff" * 2 + b"\x940\x940.",
+        MALFORMED,
+        False,
+    )
+    yield HostilePickle(
+        "a text that is cut off", b"\x80\x04X\xff\xff\x00\x00abc.", MALFORMED, False
+    )
+    yield HostilePickle("a line without an end", b"\x80\x04cos", MALFORMED, False)
+    yield HostilePickle(
+        "a text that is no UTF-8", b"\x80\x04X\x01\x00\x00\x00\xff.", MALFORMED, False
+    )
+    yield HostilePickle("marks in marks", b"\x80\x04" + b"(" * 200_000 + b".", MALFORMED, False)
+    yield HostilePickle(
+        "more names than there can be",
+        b"\x80\x03" + b"".join(b"cshop\n%d\n0" % each for each in range(110_000)) + b"N.",
+        MALFORMED,
+        False,
+    )
+
+
+HOSTILE_PICKLES: tuple[HostilePickle, ...] = (
+    *_runners(),
+    *_ways_of_naming(),
+    *_attributes(),
+    *_calls(),
+    *_changes(),
+    *_malformed(),
+)
+"""All of them; each name once."""
