@@ -169,10 +169,7 @@ _RUNNERS = (
     *(("torch.hub", "load"), ("torch.hub", "download_url_to_file"), ("torch.jit", "load")),
     *(("torch.ops", "load_library"), ("torch.classes", "load_library")),
     *(("torch.utils.cpp_extension", "load"), ("torch.utils.collect_env", "run")),
-    *(
-        ("torch.fx.graph_module", "reduce_graph_module"),
-        ("torch.fx.graph_module", "_exec_with_source"),
-    ),
+    *(("torch.fx.graph_module", "_exec_with_source"),),
     *(
         ("torch.fx.graph_module", "reduce_deploy_graph_module"),
         ("torch.package", "PackageImporter"),

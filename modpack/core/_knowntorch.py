@@ -65,7 +65,7 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
         " _rebuild_sparse_tensor _rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3"
         " _rebuild_wrapper_subclass"
     ),
-    "torch.fx.graph_module": _names("reduce_package_graph_module"),
+    "torch.fx.graph_module": _names("reduce_graph_module reduce_package_graph_module"),
     "torch.jit._script": _names("unpackage_script_module"),
     **_ENUMS,
     "torch._dynamo.convert_frame": _names("ConvertFrameBox"),
@@ -98,13 +98,13 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
 
 HELD: Final[Mapping[str, frozenset[str]]] = {
     "torch": _names(
-        f"{_DTYPES} {_FORMS} ScriptObject _TorchCompileWrapper default_generator"
+        f"{_DTYPES} {_FORMS} ScriptObject _assert _TorchCompileWrapper default_generator"
         f" {' '.join(f'{name}Storage' for name in _STORAGES.split())}"
     ),
     "torch.storage": _names(" ".join(f"{name}Storage" for name in _STORAGES.split())),
     "torch._C": _names(
         "DeviceObjType Graph Node ScriptFunction ScriptModule ScriptObject TensorBase Value"
-        " _VariableFunctionsClass _TensorBase"
+        " _TensorBase _VariableFunctionsClass _is_tracing"
     ),
     "torch._dynamo.backends.debugging": _names("aot_eager eager"),
     "torch._dynamo.convert_frame": _names(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
+import re
 import threading
 import tokenize
 import warnings
@@ -11,8 +13,17 @@ from dataclasses import dataclass
 
 from modpack.core.imports import ScanFailure
 
-__all__ = ["ParsedSource", "parse_source"]
+__all__ = ["ParsedSource", "is_large", "parse_source"]
 
+_LONG = 200_000
+"""Bytes below which no source is too large."""
+_MOST_SIGNS = 200_000
+"""Words, numbers, texts and other signs of a source: each may become a kilobyte of syntax tree."""
+_SIGN = re.compile(
+    rb'''("""|\'\'\')(?:\\.|.)*?\1|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^'\\\n])*\''''
+    rb"|#[^\n]*|\w+|[^\w\s]|\n",
+    re.DOTALL,
+)
 _TOO_DEEP = "nested too deeply for Python's own parser"
 
 
@@ -55,6 +66,19 @@ def parse_source(source: str | bytes) -> ParsedSource | ScanFailure:
         return ScanFailure(_TOO_DEEP)
     except (ValueError, LookupError) as error:  # LookupError: a codec that is not for text
         return ScanFailure(_one_line(str(error)))
+
+
+def is_large(source: str | bytes) -> bool:
+    """Whether parsing a source takes hundreds of megabytes, which few real ones come near.
+
+    >>> is_large("x = 1"), is_large("x;" * 200_000)
+    (False, True)
+    """
+    if len(source) < _LONG:
+        return False
+    data = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
+    signs = itertools.islice(_SIGN.finditer(data), _MOST_SIGNS)
+    return sum(1 for _ in signs) == _MOST_SIGNS
 
 
 def _decode(source: str | bytes) -> str:

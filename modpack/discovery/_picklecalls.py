@@ -1,80 +1,20 @@
-"""Values on a pickle's stack, and what the calls in a pickle come to.
+"""What the calls in a pickle come to.
 
-A value is a text, a number, a tuple of values, something named (:class:`Named`), what a call or a
-class makes (:class:`Made`), or anything else (:data:`OPAQUE`). Functions that lead to something
-else (``getattr``), that call what they are given (``map``, ``partial``), or that change it, are
-followed; others only make an object.
+Functions that lead to something else (``getattr``), that call what they are given (``map``,
+``partial``), or that change it, are followed; others only make an object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from modpack.core.knownnames import special_attribute
+from modpack.discovery._picklestackvalues import OPAQUE, Made, Named, Recorder, Table, Value
+from modpack.discovery.graphcode import odd_part
 from modpack.discovery.pickledvalues import FlawKind, NameUse
 
-__all__ = ["OPAQUE", "Made", "Named", "Recorder", "call", "change", "instantiate", "mutate"]
-
-
-class _Opaque:
-    """A value that is of no interest: nothing can be named, called or changed by it."""
-
-    def __repr__(self) -> str:
-        return "<a value>"
-
-
-OPAQUE: Final = _Opaque()
-
-Value = object
-"""A str, an int, a tuple of values, Named, Made, or OPAQUE."""
-
-
-class Named:
-    """Something that the pickle takes from a module, or the module itself."""
-
-    __slots__ = ("made", "module", "name")
-
-    def __init__(self, module: str, name: str) -> None:
-        self.module = module
-        self.name = name
-        self.made = Made(self, None)
-        """What calling it makes, where the arguments are of no interest."""
-
-    def __repr__(self) -> str:
-        return ".".join(filter(None, (self.module, self.name)))
-
-
-class Made:
-    """What a call has made, or an instance that was made without one."""
-
-    __slots__ = ("arguments", "by")
-
-    def __init__(self, by: Named, arguments: tuple[Value, ...] | None) -> None:
-        self.by = by
-        self.arguments = arguments
-
-    def __repr__(self) -> str:
-        return f"{self.by}(...)"
-
-
-class Recorder(Protocol):
-    """What following a call tells."""
-
-    def named(self, module: str, name: str) -> Value:
-        """Something is reached by a name; returns it."""
-
-    def used(self, named: Named, use: NameUse) -> None:
-        """Something named is used."""
-
-    def flaw(self, kind: FlawKind, text: str) -> None:
-        """Something cannot be known."""
-
-    def function_text(self, text: str, name: str, line: int) -> None:
-        """A function is made from its source."""
-
-    def filled(self, module: str, name: str, value: Value) -> None:
-        """A name of a module is given another value."""
+__all__ = ["call", "change", "instantiate", "mutate"]
 
 
 _Arguments = tuple[Value, ...] | None
@@ -405,6 +345,19 @@ def _getitem(to: Recorder, called: Named, arguments: _Arguments) -> Value:
     return Made(called, None)
 
 
+def _run_graph(to: Recorder, called: Named, arguments: _Arguments) -> Value:
+    """``reduce_graph_module(body, imports)`` runs the code that is in the body."""
+    body, imports = arguments if arguments is not None and len(arguments) == 2 else (None, None)
+    code = body.code if isinstance(body, Table) and body.is_plain else None
+    if not isinstance(code, str) or not isinstance(imports, str):
+        to.flaw(FlawKind.CODE, "it runs a text as code that is made while it runs")
+    else:
+        odd = odd_part(imports, code)
+        if odd is not None:
+            to.flaw(FlawKind.CODE, f"it runs a text as code that is more than a graph: {odd}")
+    return Made(called, None)
+
+
 def _encode(to: Recorder, called: Named, arguments: _Arguments) -> Value:
     """``_codecs.encode(text, "latin1")`` is how old protocols spell bytes."""
     if arguments is None or len(arguments) != 2 or arguments[1] not in ("latin1", "utf-8"):
@@ -478,6 +431,7 @@ _RULES: Final[Mapping[tuple[str, str], _Rule]] = {
     ("copyreg", "__newobj__"): _first_is_built,
     ("copyreg", "__newobj_ex__"): _first_is_built,
     ("torch._tensor", "_rebuild_from_type_v2"): _retyped,
+    ("torch.fx.graph_module", "reduce_graph_module"): _run_graph,
     ("torch.fx.graph_module", "reduce_package_graph_module"): _graph_module,
     ("modpack.hooks.parametrized", "make_parametrized"): _first_is_built,
     ("modpack.hooks.resetting", "fresh"): _second_is_called,

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from typing import Final
 
 from modpack.core.knownnames import special_attribute
-from modpack.discovery._picklecalls import OPAQUE, Named, call, change, instantiate, mutate
+from modpack.discovery._picklecalls import call, change, instantiate, mutate
 from modpack.discovery._picklefound import Found, MalformedError, Memo
+from modpack.discovery._picklestack import Stack
+from modpack.discovery._picklestackvalues import OPAQUE, Named, Table
 from modpack.discovery.pickledvalues import FlawKind
 
 __all__ = ["run"]
@@ -24,8 +26,10 @@ _HIGHEST_PROTOCOL: Final = 5
 _OLD_PROTOCOLS: Final = 3
 """From this one on, names are those of Python 3."""
 _MOST_MARKS: Final = 100_000
-_MOST_KEPT: Final = 1_500_000
-"""Tuples of interest, and other values that cost memory; what has more is not followed."""
+_MOST_TABLES: Final = 1_500_000
+"""Dictionaries that are looked into."""
+_LONGEST_NUMBER: Final = 4302
+"""Characters, with a sign and an L; see :data:`sys.int_info`."""
 _SHORTEST_NESTED: Final = 6
 """Bytes of the shortest pickle that names something and does something with it."""
 
@@ -63,7 +67,7 @@ _Handler = Callable[["_Machine", int], int]
 _CODES: Final = {each.name: ord(each.code) for each in pickletools.opcodes}
 _PLAIN: Final = {
     **{"NONE": 0, "NEWTRUE": 0, "NEWFALSE": 0, "BINFLOAT": 8},
-    **{"EMPTY_LIST": 0, "EMPTY_DICT": 0, "EMPTY_SET": 0},
+    **{"EMPTY_LIST": 0, "EMPTY_SET": 0},
 }
 """Opcodes that push a value of no interest, with the bytes of their arguments."""
 _STOP: Final = -2
@@ -75,28 +79,25 @@ _SIZES: Final = tuple(
     for code in range(256)
 )
 _BLANK: Final = re.compile(r"\s")
-_OPAQUE_TUPLES: Final = tuple((OPAQUE,) * length for length in range(5))
 
 
-class _Machine:
+class _Machine(Stack):
     """Follows one pickle."""
 
     def __init__(self, found: Found, memo: Memo, data: bytes, start: int, is_nested: bool) -> None:
+        super().__init__(data)
         self._found = found
         self._memo = memo
-        self._data = data
         self._start = start
         self._is_nested = is_nested
-        self._stack: list[object] = []
-        self._marks: list[int] = []
-        self._kept = 0
-        self._is_old = data[start : start + 1] != b"\x80" or data[start + 1 : start + 2] < b"\x03"
-        if found.has_old_names is None:  # the unpickler of packages looks at these only
-            found.has_old_names = self._is_old
+        self._tables = 0
+        if found.has_old_names is None:  # the unpickler of packages looks at these bytes only
+            is_new = data[start : start + 1] == b"\x80" and data[start + 1 : start + 2] >= b"\x03"
+            found.has_old_names = not is_new
 
     def run(self) -> int:
-        data, sizes, handlers, found = self._data, _SIZES, _HANDLERS, self._found
-        push = self._stack.append
+        data, sizes, handlers, found = self.data, _SIZES, _HANDLERS, self._found
+        push = self.stack.append
         at = self._start
         while True:
             found.at = at
@@ -106,60 +107,13 @@ class _Machine:
                 push(OPAQUE)
                 at += 1 + size
             elif size == _STOP:
-                self._pop()
+                self.pop()
                 return at + 1
             else:
                 handler = handlers[code]
                 if handler is None:
                     raise MalformedError(f"{data[at : at + 1]!r} is no opcode")
                 at = handler(self, at + 1)
-
-    # -- the stack ---------------------------------------------------------------------------
-
-    def _pop(self) -> object:
-        if self._marks and self._marks[-1] == len(self._stack):
-            raise MalformedError("it takes a mark for a value")
-        return self._stack.pop()
-
-    def _top(self) -> object:
-        if self._marks and self._marks[-1] == len(self._stack):
-            raise MalformedError("it takes a mark for a value")
-        return self._stack[-1]
-
-    def _pop_to_mark(self) -> list[object]:
-        mark = self._marks.pop()
-        values = self._stack[mark:]
-        del self._stack[mark:]
-        return values
-
-    def _push_tuple(self, values: list[object]) -> None:
-        """A tuple; those with nothing of interest in them are all one."""
-        for each in values:
-            if not (each is OPAQUE or isinstance(each, int)):
-                self._keep(len(values))
-                self._stack.append(tuple(values))
-                return
-        self._stack.append(_OPAQUE_TUPLES[min(len(values), 4)])
-
-    def _keep(self, count: int = 0) -> None:
-        self._kept += 1 + count // 8
-        if self._kept > _MOST_KEPT:
-            raise MalformedError("it makes more values than can be followed")
-
-    def _fixed(self, at: int, size: int) -> bytes:
-        taken = self._data[at : at + size]
-        if len(taken) < size:
-            raise MalformedError("it is cut off")
-        return taken
-
-    def _number(self, at: int, size: int) -> int:
-        return int.from_bytes(self._fixed(at, size), "little")
-
-    def _line(self, at: int) -> tuple[bytes, int]:
-        end = self._data.find(b"\n", at)
-        if end < 0:
-            raise MalformedError("it is cut off")
-        return self._data[at:end], end + 1
 
     # -- values ------------------------------------------------------------------------------
 
@@ -176,73 +130,81 @@ class _Machine:
             self._found.nested.append((self._found.at, content))
             self._found.flaw(FlawKind.NESTED, "bytes in it are a pickle themselves")
 
-    def _on_line_of_no_interest(self, at: int) -> int:
-        _, end = self._line(at)
-        self._stack.append(OPAQUE)
+    def _on_number(self, at: int) -> int:
+        line, end = self.line(at)
+        if len(line) > _LONGEST_NUMBER:
+            raise MalformedError("a number has more digits than Python reads")
+        self.stack.append(OPAQUE)
         return end
 
     def _on_unicode(self, at: int) -> int:
-        line, end = self._line(at)
-        self._stack.append(line.decode("raw-unicode-escape"))
+        line, end = self.line(at)
+        self.stack.append(line.decode("raw-unicode-escape"))
         return end
 
     def _on_string(self, at: int) -> int:
-        line, end = self._line(at)
+        line, end = self.line(at)
         line = line.strip()
         if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
             raise MalformedError("a text has no quotes around it")
-        self._stack.append(codecs.escape_decode(line[1:-1])[0].decode("latin1"))
+        self.stack.append(codecs.escape_decode(line[1:-1])[0].decode("latin1"))
         return end
 
     def _on_tuple(self, at: int) -> int:
-        self._push_tuple(self._pop_to_mark())
+        self.push_tuple(self.pop_to_mark())
+        return at
+
+    def _on_empty_dict(self, at: int) -> int:
+        """Only the bodies of graphs are looked into."""
+        self._tables += 1
+        self.stack.append(Table() if self._tables < _MOST_TABLES else OPAQUE)
         return at
 
     def _on_collected(self, at: int) -> int:
         """A list, a dict or a frozenset of what is above the mark."""
-        self._pop_to_mark()
-        self._stack.append(OPAQUE)
+        self.pop_to_mark()
+        self.stack.append(OPAQUE)
         return at
 
     # -- the stack and the memo --------------------------------------------------------------
 
     def _on_mark(self, at: int) -> int:
-        if len(self._marks) >= _MOST_MARKS:
+        if len(self.marks) >= _MOST_MARKS:
             raise MalformedError(f"more than {_MOST_MARKS} things are begun in each other")
-        self._marks.append(len(self._stack))
+        self.marks.append(len(self.stack))
         return at
 
     def _on_pop(self, at: int) -> int:
-        if self._marks and self._marks[-1] == len(self._stack):
-            self._marks.pop()
+        if self.marks and self.marks[-1] == len(self.stack):
+            self.marks.pop()
         else:
-            self._stack.pop()
+            self.stack.pop()
         return at
 
     def _on_pop_mark(self, at: int) -> int:
-        self._pop_to_mark()
+        self.pop_to_mark()
         return at
 
     def _on_dup(self, at: int) -> int:
-        self._stack.append(self._top())
+        self.stack.append(self.top())
         return at
 
     def _on_memoize(self, at: int) -> int:
-        self._memo.put(len(self._memo), self._top())
+        self._memo.put(len(self._memo), self.top())
         return at
 
     def _on_put(self, at: int) -> int:
-        line, end = self._line(at)
-        self._memo.put(int(line), self._top())
+        line, end = self.line(at)
+        self._memo.put(int(line), self.top())
         return end
 
     def _on_get(self, at: int) -> int:
-        line, end = self._line(at)
-        self._stack.append(self._memo.get(int(line)))
+        line, end = self.line(at)
+        self.stack.append(self._memo.get(int(line)))
         return end
 
     def _on_proto(self, at: int) -> int:
-        protocol = self._number(at, 1)
+        protocol = self.number(at, 1)
         if protocol > _HIGHEST_PROTOCOL:
             self._found.flaw(FlawKind.MALFORMED, f"its protocol {protocol} is unknown")
         if at - 1 != self._start or (protocol < _OLD_PROTOCOLS) != self._found.has_old_names:
@@ -250,21 +212,21 @@ class _Machine:
         return at + 1
 
     def _on_frame(self, at: int) -> int:
-        self._fixed(at, 8)
+        self.fixed(at, 8)
         return at + 8
 
     # -- what is named -----------------------------------------------------------------------
 
     def _on_global(self, at: int) -> int:
-        module, at = self._line(at)
-        name, at = self._line(at)
-        self._stack.append(self._take(module.decode(), name.decode()))
+        module, at = self.line(at)
+        name, at = self.line(at)
+        self.stack.append(self._take(module.decode(), name.decode()))
         return at
 
     def _on_stack_global(self, at: int) -> int:
-        name, module = self._pop(), self._pop()
+        name, module = self.pop(), self.pop()
         if isinstance(module, str) and isinstance(name, str):
-            self._stack.append(self._take(module, name))
+            self.stack.append(self._take(module, name))
         else:
             self._unresolved("it takes a name that is made while it runs")
         return at
@@ -283,36 +245,36 @@ class _Machine:
 
     def _unresolved(self, text: str) -> None:
         self._found.flaw(FlawKind.UNRESOLVED, text)
-        self._stack.append(OPAQUE)
+        self.stack.append(OPAQUE)
 
     def _on_next_buffer(self, at: int) -> int:
         self._found.flaw(FlawKind.BUFFER, "it takes data that is not in it")
-        self._stack.append(OPAQUE)
+        self.stack.append(OPAQUE)
         return at
 
     def _on_readonly_buffer(self, at: int) -> int:
-        self._top()
+        self.top()
         self._found.flaw(FlawKind.BUFFER, "it takes data that is not in it")
         return at
 
     def _on_persid(self, at: int) -> int:
-        _, end = self._line(at)
+        _, end = self.line(at)
         self._unresolved("it takes something by a persistent id that is a text")
         return end
 
     def _on_binpersid(self, at: int) -> int:
-        value = self._pop()
+        value = self.pop()
         kind = value[0] if isinstance(value, tuple) and value else None
         rest = value[1:] if isinstance(value, tuple) else ()
         if kind == "storage" and len(rest) == 4 and isinstance(rest[1], (str, int)):
             self._found.storage(str(rest[1]), rest[0], rest[3])
-            self._stack.append(OPAQUE)
+            self.stack.append(OPAQUE)
         elif kind == "module" and len(rest) == 1 and isinstance(rest[0], str) and rest[0]:
-            self._stack.append(self._found.named(rest[0], ""))
+            self.stack.append(self._found.named(rest[0], ""))
         elif kind == "reduce_package" and len(rest) in (2, 3):
             arguments = rest[-1]
             known = (OPAQUE, *arguments) if isinstance(arguments, tuple) else None
-            self._stack.append(call(self._found, rest[-2], known))
+            self.stack.append(call(self._found, rest[-2], known))
         else:
             self._unresolved("it takes something by a persistent id that is not known")
         return at
@@ -320,46 +282,50 @@ class _Machine:
     # -- what is done ------------------------------------------------------------------------
 
     def _on_reduce(self, at: int) -> int:
-        arguments, called = self._pop(), self._pop()
-        self._stack.append(self._called(called, arguments))
+        arguments, called = self.pop(), self.pop()
+        self.stack.append(self._called(called, arguments))
         return at
 
     def _called(self, called: object, arguments: object) -> object:
         made = call(self._found, called, arguments if isinstance(arguments, tuple) else None)
         if isinstance(called, Named) and made is not called.made:
-            self._keep()
+            self.keep()
         return made
 
     def _on_newobj(self, at: int) -> int:
-        arguments, kind = self._pop(), self._pop()
+        arguments, kind = self.pop(), self.pop()
         known = arguments if isinstance(arguments, tuple) else None
-        self._stack.append(instantiate(self._found, kind, known))
+        self.stack.append(instantiate(self._found, kind, known))
         return at
 
     def _on_newobj_ex(self, at: int) -> int:
-        self._pop()
+        self.pop()
         return self._on_newobj(at)
 
     def _on_obj(self, at: int) -> int:
-        kind, *arguments = self._pop_to_mark()
-        self._stack.append(self._called(kind, tuple(arguments)))
+        kind, *arguments = self.pop_to_mark()
+        self.stack.append(self._called(kind, tuple(arguments)))
         return at
 
     def _on_inst(self, at: int) -> int:
-        module, at = self._line(at)
-        name, at = self._line(at)
-        arguments = tuple(self._pop_to_mark())
-        self._stack.append(self._called(self._take(module.decode(), name.decode()), arguments))
+        module, at = self.line(at)
+        name, at = self.line(at)
+        arguments = tuple(self.pop_to_mark())
+        self.stack.append(self._called(self._take(module.decode(), name.decode()), arguments))
         return at
 
     def _on_build(self, at: int) -> int:
-        state = self._pop()
-        change(self._found, self._top(), state)
+        state = self.pop()
+        change(self._found, self.top(), state)
         return at
 
     def _on_adding_many(self, at: int) -> int:
-        self._pop_to_mark()
-        mutate(self._found, self._top())
+        values = self.pop_to_mark()
+        target = self.top()
+        if isinstance(target, Table):
+            target.fill(values)
+        else:
+            mutate(self._found, target)
         return at
 
 
@@ -367,11 +333,11 @@ def _opaque(size: int) -> _Handler:
     """Pushes a value of no interest, whose argument has a number of bytes before it."""
 
     def handle(self: _Machine, at: int) -> int:
-        length = self._number(at, size)
+        length = self.number(at, size)
         end = at + size + length
-        if end > len(self._data):
+        if end > len(self.data):
             raise MalformedError("it is cut off")
-        self._stack.append(OPAQUE)
+        self.stack.append(OPAQUE)
         return end
 
     return handle
@@ -382,8 +348,8 @@ def _bytes(size: int) -> _Handler:
 
     def handle(self: _Machine, at: int) -> int:
         end = skip(self, at)
-        if not self._is_nested and self._data[end - 2 : end].rstrip(b"\0\n").endswith(b"."):
-            self._look_inside(self._data[at + size : end])
+        if not self._is_nested and self.data[end - 2 : end].rstrip(b"\0\n").endswith(b"."):
+            self._look_inside(self.data[at + size : end])
         return end
 
     return handle
@@ -391,9 +357,9 @@ def _bytes(size: int) -> _Handler:
 
 def _text(size: int, encoding: str) -> _Handler:
     def handle(self: _Machine, at: int) -> int:
-        length = self._number(at, size)
+        length = self.number(at, size)
         start = at + size
-        self._stack.append(self._fixed(start, length).decode(encoding, "surrogatepass"))
+        self.stack.append(self.fixed(start, length).decode(encoding, "surrogatepass"))
         return start + length
 
     return handle
@@ -401,7 +367,7 @@ def _text(size: int, encoding: str) -> _Handler:
 
 def _integer(size: int) -> _Handler:
     def handle(self: _Machine, at: int) -> int:
-        self._stack.append(self._number(at, size))
+        self.stack.append(self.number(at, size))
         return at + size
 
     return handle
@@ -409,12 +375,12 @@ def _integer(size: int) -> _Handler:
 
 def _tuple(length: int) -> _Handler:
     def handle(self: _Machine, at: int) -> int:
-        start = len(self._stack) - length
-        if start < (self._marks[-1] if self._marks else 0):
+        start = len(self.stack) - length
+        if start < (self.marks[-1] if self.marks else 0):
             raise MalformedError("a tuple takes more than there is")
-        values = self._stack[start:]
-        del self._stack[start:]
-        self._push_tuple(values)
+        values = self.stack[start:]
+        del self.stack[start:]
+        self.push_tuple(values)
         return at
 
     return handle
@@ -422,7 +388,7 @@ def _tuple(length: int) -> _Handler:
 
 def _put(size: int) -> _Handler:
     def handle(self: _Machine, at: int) -> int:
-        self._memo.put(self._number(at, size), self._top())
+        self._memo.put(self.number(at, size), self.top())
         return at + size
 
     return handle
@@ -430,7 +396,7 @@ def _put(size: int) -> _Handler:
 
 def _get(size: int) -> _Handler:
     def handle(self: _Machine, at: int) -> int:
-        self._stack.append(self._memo.get(self._number(at, size)))
+        self.stack.append(self._memo.get(self.number(at, size)))
         return at + size
 
     return handle
@@ -438,10 +404,10 @@ def _get(size: int) -> _Handler:
 
 def _extension(size: int) -> _Handler:
     def handle(self: _Machine, at: int) -> int:
-        number = self._number(at, size)
+        number = self.number(at, size)
         text = f"it names something by the number {number} of the extension registry"
         self._found.flaw(FlawKind.EXTENSION, text)
-        self._stack.append(OPAQUE)
+        self.stack.append(OPAQUE)
         return at + size
 
     return handle
@@ -449,9 +415,12 @@ def _extension(size: int) -> _Handler:
 
 def _adding(count: int) -> _Handler:
     def handle(self: _Machine, at: int) -> int:
-        for _ in range(count):
-            self._pop()
-        mutate(self._found, self._top())
+        values = [self.pop() for _ in range(count)]
+        target = self.top()
+        if isinstance(target, Table):
+            target.fill(values[::-1])
+        else:
+            mutate(self._found, target)
         return at
 
     return handle
@@ -460,7 +429,7 @@ def _adding(count: int) -> _Handler:
 def _table() -> list[_Handler | None]:
     """What to do about each byte; None for those that are no opcodes."""
     named: dict[str, _Handler] = {
-        **dict.fromkeys(("INT", "LONG", "FLOAT"), _Machine._on_line_of_no_interest),
+        **dict.fromkeys(("INT", "LONG", "FLOAT"), _Machine._on_number),
         **dict.fromkeys(("LIST", "DICT", "FROZENSET"), _Machine._on_collected),
         **dict.fromkeys(("APPENDS", "SETITEMS", "ADDITEMS"), _Machine._on_adding_many),
         **{"APPEND": _adding(1), "SETITEM": _adding(2)},

@@ -18,9 +18,9 @@ from typing import Final
 from modpack.core.imports import ScanFailure
 from modpack.discovery._importblocks import is_main_guard, is_type_checking
 from modpack.discovery._nodes import FUNCTIONS
-from modpack.discovery._parse import parse_source
+from modpack.discovery._parse import is_large, parse_source
 
-__all__ = ["EffectKind", "ImportEffect", "import_effects"]
+__all__ = ["EffectKind", "ImportEffect", "import_effects", "read_effects"]
 
 
 class EffectKind(str, Enum):
@@ -159,11 +159,23 @@ def import_effects(source: str | bytes) -> tuple[ImportEffect, ...]:
     >>> import_effects("import os as o\ndef f(): o.system('ls')\nf()")
     (ImportEffect(kind=<EffectKind.PROCESS: 'process'>, call='os.system', line=2, within='f'),)
     """
+    effects = read_effects(source)
+    return () if isinstance(effects, ScanFailure) else effects
+
+
+def read_effects(source: str | bytes) -> tuple[ImportEffect, ...] | ScanFailure:
+    """The same as :func:`import_effects`, or why a source cannot be read.
+
+    Args:
+        source: text, or bytes as they lie in a file (PEP 263).
+    """
     if not _may_have_effects(source):
         return ()
+    if is_large(source):
+        return ScanFailure("it is too large to be looked through")
     parsed = parse_source(source)
     if isinstance(parsed, ScanFailure):
-        return ()
+        return parsed
     found = dict.fromkeys(_Import(parsed.tree).effects())
     return tuple(sorted(found, key=lambda effect: (effect.line, effect.call)))
 

@@ -31,6 +31,8 @@ class FlawKind(str, Enum):
     """Bytes in it are a pickle themselves, which names something."""
     BUFFER = "buffer"
     """It takes data that is not in it."""
+    CODE = "code"
+    """It runs a text as code."""
     CALLS = "calls"
     """It calls what another call has made, so that nobody can tell what that is."""
     CHANGES = "changes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,9 @@ from modpack.hermetic.treerecord import FILES, last_use, read_record
 __all__ = ["CachedTree", "Pruned", "Scans", "damaged_files", "list_scans", "list_trees", "prune"]
 
 _SHORTEST_PREFIX = 4
+_DIGEST = re.compile(r"[0-9a-f]{4,64}")
+_SCAN_FOLDERS = (re.compile(r"v\d+"), re.compile(r"[0-9a-f]{2}"))
+_SCAN = re.compile(r"[0-9a-f]+|tmp\w*\.tmp")
 
 
 @dataclass(frozen=True)
@@ -83,15 +87,14 @@ def list_trees(cache: Path) -> tuple[CachedTree, ...]:
     Args:
         cache: the cache folder; it need not be there.
     """
-    folder = trees_folder(cache)
-    found = (_tree(each) for each in _entries(folder) if not each.name.endswith(TEMPORARY))
+    found = (_tree(each) for each in _tree_folders(cache))
     trees = [tree for tree in found if tree is not None]
     return tuple(sorted(trees, key=lambda tree: (-tree.used, tree.digest)))
 
 
 def list_scans(cache: Path) -> Scans:
     """How much is kept of what sources say."""
-    sizes = [size for _, size, _ in _files_below(cache / "scans")]
+    sizes = [size for _, size, _ in _scan_files(cache)]
     return Scans(len(sizes), sum(sizes))
 
 
@@ -189,7 +192,7 @@ def _put_aside(tree: CachedTree) -> bool:
 
 def _prune_scans(cache: Path, before: float | None) -> Scans:
     removed = []
-    for file, size, changed in _files_below(cache / "scans") if before is not None else ():
+    for file, size, changed in _scan_files(cache) if before is not None else ():
         if before is not None and changed < before:
             with contextlib.suppress(OSError):
                 Path(file).unlink()
@@ -220,7 +223,29 @@ def _tree(folder: Path) -> CachedTree | None:
         return None
 
 
+def _tree_folders(cache: Path) -> list[Path]:
+    folder = trees_folder(cache)
+    if folder.parent.is_symlink():
+        return []
+    return [each for each in _entries(folder) if _DIGEST.fullmatch(each.name)]
+
+
+def _scan_files(cache: Path) -> Iterator[tuple[str, int, float]]:
+    """Path, size in bytes, and time of change of each scan; what else lies there is not ours."""
+    folders = [cache / "scans"]
+    for pattern in _SCAN_FOLDERS:
+        inner = (each for folder in folders for each in _entries(folder))
+        folders = [each for each in inner if pattern.fullmatch(each.name)]
+    for folder in folders:
+        for file, size, changed in _files_below(folder):
+            if _SCAN.fullmatch(os.path.basename(file)):  # noqa: PTH119 - there are many
+                yield file, size, changed
+
+
 def _entries(folder: Path) -> list[Path]:
+    """The folders in a folder; no link is followed, for it may lead out of the cache."""
+    if folder.is_symlink():
+        return []
     try:
         return [each for each in folder.iterdir() if each.is_dir() and not each.is_symlink()]
     except (FileNotFoundError, NotADirectoryError):

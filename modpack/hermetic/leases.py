@@ -11,9 +11,10 @@ import logging
 import os
 import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from modpack.core.cachefolder import make_private
+from modpack.core.cachefolder import make_private, refuse_strangers
 from modpack.errors import CacheError
 
 try:
@@ -27,8 +28,34 @@ _log = logging.getLogger(__name__)
 _FOLDER = "leases"
 _LOCK = "lock"
 _SUFFIX = ".lease"
-_held: dict[Path, tuple[int, set[str]]] = {}
-"""By cache: the descriptor of this process's lease, and what it names."""
+
+
+@dataclass(frozen=True)
+class _Lease:
+    """The lease of this process in one cache.
+
+    Attributes:
+        descriptor: of its file. Daemons close all that they inherit, and the number may then be of
+            anything else.
+        file: device and inode, which tell whether it still is of that.
+        names: what the lease names.
+    """
+
+    descriptor: int
+    file: tuple[int, int]
+    names: set[str] = field(default_factory=set)
+
+    def is_held(self) -> bool:
+        """Whether its file is open, and still in its folder."""
+        try:
+            status = os.fstat(self.descriptor)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self.file and status.st_nlink > 0
+
+
+_held: dict[Path, _Lease] = {}
+"""By cache."""
 
 
 def hold(cache: Path, name: str) -> None:
@@ -42,14 +69,16 @@ def hold(cache: Path, name: str) -> None:
         name: what is used: the digest of a tree, or the name of a folder in the making.
     """
     try:
-        descriptor, names = _held.get(cache, (-1, set()))
-        if descriptor >= 0 and os.fstat(descriptor).st_nlink and name in names:
+        lease = _held.get(cache)
+        if lease is not None and lease.is_held() and name in lease.names:
             return
         with _locked(cache, shared=True):
-            if descriptor < 0 or not os.fstat(descriptor).st_nlink:
-                descriptor, names = _held[cache] = (_new_lease(cache), set())
-            os.write(descriptor, f"{name}\n".encode())
-        names.add(name)
+            wanted = {name}
+            if lease is None or not lease.is_held():
+                wanted |= lease.names if lease is not None else set()
+                lease = _held[cache] = _new_lease(cache)
+            os.write(lease.descriptor, "".join(f"{each}\n" for each in wanted).encode())
+        lease.names.update(wanted)
     except OSError as failure:
         _log.debug("the use of %s is not noted in %s: %s", name, cache, failure)
 
@@ -100,11 +129,12 @@ def _names_of(file: Path) -> set[str]:
         os.close(descriptor)
 
 
-def _new_lease(cache: Path) -> int:
+def _new_lease(cache: Path) -> _Lease:
     file = cache / _FOLDER / f"{secrets.token_hex(8)}{_SUFFIX}"
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor  # stays open, and locked, as long as the process lives
+    status = os.fstat(descriptor)  # stays open, and locked, as long as the process lives
+    return _Lease(descriptor, (status.st_dev, status.st_ino))
 
 
 @contextlib.contextmanager
@@ -112,6 +142,7 @@ def _locked(cache: Path, shared: bool) -> Iterator[None]:
     if fcntl is None:
         raise OSError("this platform has no flock")
     make_private(cache / _FOLDER)
+    refuse_strangers(cache / _FOLDER)  # who could keep everybody waiting
     descriptor = os.open(cache / _FOLDER / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)

@@ -27,6 +27,7 @@ from modpack.hermetic.leases import exclusive, hold, in_use
 from modpack.hermetic.treerecord import (
     FILES,
     boot,
+    has_content,
     has_stamp,
     note_use,
     put_stamp,
@@ -39,6 +40,8 @@ _log = logging.getLogger(__name__)
 _TREE_LAYOUT = "v2"
 TEMPORARY = ".tmp"
 """The suffix of folders that are being made, or removed."""
+_BYTECODE = "__pycache__"
+"""Where Python looks for what it takes for a source, and may not compare with it."""
 _lock = threading.Lock()
 _temporary: dict[str, Path] = {}
 
@@ -55,14 +58,15 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
 
     Args:
         digest: the package's digest: names the tree.
-        records: the records that belong into it, with their sizes in bytes; names are
-            relative and checked.
+        records: the package's records, with their sizes in bytes; names are relative and checked.
+            Bytecode stays out: Python would run it in place of the source that everybody reads.
         read: returns a record's verified contents.
         name: the package file's name, for people who look into the cache.
 
     Raises:
         CacheError: neither the cache nor a temporary folder can be written.
     """
+    records = {each: size for each, size in records.items() if not _is_bytecode(each)}
     try:
         return _in_cache(cache_folder(), digest, records, read, name) / FILES
     except (OSError, RuntimeError) as failure:
@@ -74,10 +78,15 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
         return _for_this_process(digest, records, read, failure)
 
 
+def _is_bytecode(record: str) -> bool:
+    return _BYTECODE in record.casefold().split("/")
+
+
 def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read, name: str) -> Path:
     folder = trees_folder(cache)
     tree = folder / digest
     if folder.is_dir():
+        _refuse_strangers_above(folder)
         hold(cache, digest)  # before looking: from here on nobody prunes it
         if _is_right(tree, records, read):
             note_use(tree)
@@ -85,18 +94,27 @@ def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read,
         if tree.exists():
             _log.warning("files in %s were changed since they were unpacked: made again", tree)
     make_private(folder)
-    for each in (folder.parent, folder):
-        refuse_strangers(each)
+    _refuse_strangers_above(folder)
     hold(cache, digest)
     making = _temporary_place(cache, digest)
     making.mkdir(mode=0o700)
     try:
-        _make(making, records, read, name)
+        _make(making, digest, records, read, name)
         _put(cache, making, tree, records, read)
         return tree
     finally:
         shutil.rmtree(making, ignore_errors=True)
         _sweep_if_possible(cache)
+
+
+def _refuse_strangers_above(folder: Path) -> None:
+    """Refuse trees that somebody else could have put there, or exchanged.
+
+    Raises:
+        OSError: it is not safe to use them.
+    """
+    for each in (folder.parent, folder):
+        refuse_strangers(each)
 
 
 def _temporary_place(cache: Path, digest: str) -> Path:
@@ -114,24 +132,24 @@ def _is_right(tree: Path, records: Mapping[str, int], read: _Read) -> bool:
     """
     try:
         refuse_strangers(tree)
-        if has_stamp(tree, records):
+        if has_stamp(tree, tree.name, records):
             return True
-        changed = [n for n in records if (tree / FILES / n).read_bytes() != read(n)]
+        changed = [n for n in records if not has_content(tree / FILES / n, read(n))]
     except (FileNotFoundError, NotADirectoryError):
         return False
     if changed:
         _log.debug("%s in %s was changed", changed[0], tree)
         return False
-    put_stamp(tree, records)
+    put_stamp(tree, tree.name, records)
     return True
 
 
-def _make(making: Path, records: Mapping[str, int], read: _Read, name: str) -> None:
+def _make(making: Path, digest: str, records: Mapping[str, int], read: _Read, name: str) -> None:
     files = making / FILES
     files.mkdir(mode=0o700)
     with phase("unpacking code", Unit.RECORDS, len(records), is_major=True):
         write_record(making, name, _write(files, records, read))
-    put_stamp(making, records)
+    put_stamp(making, digest, records)
 
 
 def _put(cache: Path, making: Path, tree: Path, records: Mapping[str, int], read: _Read) -> None:
@@ -157,7 +175,7 @@ def sweep(cache: Path, used: set[str]) -> list[Path]:
     To be called under :func:`.exclusive`.
     """
     left = trees_folder(cache).glob(f"*{TEMPORARY}")
-    return [each for each in left if each.name not in used]
+    return [each for each in left if each.name not in used and not each.is_symlink()]
 
 
 def _sweep_if_possible(cache: Path) -> None:

@@ -1,10 +1,10 @@
 """What is known of a tree in the cache: what it was made of, and that nothing has changed since.
 
-A *stamp* sums up the inodes, sizes and times of all files. The system changes the time of a change
-of an inode (ctime) itself, whoever changes the file, and nobody can set it back. A stamp holds for
-one boot of the machine: after a power failure files may lack what was not yet on the disk, although
-their inodes say nothing of it. Then, and whenever the stamp is not that of the files, the files
-themselves are compared.
+A *stamp* sums up whose tree it is, and the inodes, sizes and times of all files. The system changes
+the time of a change of an inode (ctime) itself, whoever changes the file, and nobody can set it back.
+A stamp holds for one boot of the machine: after a power failure files may lack what was not yet on
+the disk, although their inodes say nothing of it. Then, and whenever the stamp is not that of the
+files, the files themselves are compared.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ __all__ = [
     "FILES",
     "TreeRecord",
     "boot",
+    "has_content",
     "has_stamp",
     "last_use",
     "note_use",
@@ -68,7 +70,9 @@ def read_record(tree: Path) -> TreeRecord | None:
         document = json.loads((tree / _RECORD).read_bytes())
         files = {str(n): (int(size), str(sha)) for n, (size, sha) in document["files"].items()}
         return TreeRecord(str(document["name"]), float(document["made"]), files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    except (OverflowError, RecursionError):  # no number, or far too many levels
         return None
 
 
@@ -79,11 +83,12 @@ def note_use(tree: Path) -> None:
 
 
 def last_use(tree: Path) -> float:
-    """When a tree was used last, in seconds since 1970."""
+    """When a tree was used last, in seconds since 1970; never after now, whatever clocks said."""
     try:
-        return (tree / _USED).stat().st_mtime
+        used = (tree / _USED).stat().st_mtime
     except OSError:
-        return tree.stat().st_mtime
+        used = tree.stat().st_mtime
+    return max(0.0, min(used, time.time()))
 
 
 @functools.cache
@@ -95,34 +100,49 @@ def boot() -> str:
         return ""
 
 
-def put_stamp(tree: Path, names: Iterable[str]) -> None:
-    """Note that a tree's files are right as they are, if the cache can be written to."""
+def put_stamp(tree: Path, digest: str, names: Iterable[str]) -> None:
+    """Note that a tree's files are right as they are, if the cache can be written to.
+
+    Args:
+        tree: the tree.
+        digest: the digest of the package that it is of, whatever it is called now.
+        names: its files.
+    """
     with contextlib.suppress(OSError):
         folder = tree / _STAMPS
         folder.mkdir(mode=0o700, exist_ok=True)
         making = folder / f"{secrets.token_hex(4)}.tmp"
-        making.write_text(_stamp(tree, names), encoding="ascii")
+        making.write_text(_stamp(tree, digest, names), encoding="ascii")
         making.replace(folder / (boot() or "any"))
 
 
-def has_stamp(tree: Path, names: Iterable[str]) -> bool:
-    """Whether a tree's files are those that were found right.
+def has_stamp(tree: Path, digest: str, names: Iterable[str]) -> bool:
+    """Whether a tree's files are those that were found right for a package.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is no such tree, or it lacks files.
     """
-    now = _stamp(tree, names)
+    now = _stamp(tree, digest, names)
     try:
         return (tree / _STAMPS / (boot() or "any")).read_text(encoding="ascii") == now
     except (OSError, UnicodeDecodeError):
         return False
 
 
-def _stamp(tree: Path, names: Iterable[str]) -> str:
+def _stamp(tree: Path, digest: str, names: Iterable[str]) -> str:
     folder = f"{tree / FILES}{os.sep}"
-    digest = hashlib.blake2b(digest_size=20)
+    total = hashlib.blake2b(f"{digest}\n".encode(), digest_size=20)
     for name in names:
         status = os.lstat(folder + name)
         facts = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns)
-        digest.update(f"{name}\0{facts}{status.st_ctime_ns}\n".encode())
-    return digest.hexdigest()
+        total.update(f"{name}\0{facts}{status.st_ctime_ns}\n".encode())
+    return total.hexdigest()
+
+
+def has_content(file: Path, content: bytes) -> bool:
+    """Whether a file holds this; what a link leads to may change without the link.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: it is not there.
+    """
+    return stat.S_ISREG(file.lstat().st_mode) and file.read_bytes() == content

@@ -6,12 +6,14 @@ import json
 import platform
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.actions import Action
 from modpack.core.names import module_record
 from modpack.core.plan import Plan
 from modpack.core.planjson import Json, plan_to_json
+from modpack.core.portabletext import folders_here, portable_text
 from modpack.core.progress import Unit, phase
 from modpack.core.tensors import tensors_to_json
 from modpack.discovery.source import scan_source
@@ -53,7 +55,7 @@ def write_contents(
     writer.write(".data/python_version", platform.python_version().encode())
     writer.write(".data/version", b"6\n")
     writer.write("byteorder", sys.byteorder.encode())
-    graph = plan_to_json(plan, _archive_places(plan, walker))
+    graph = plan_to_json(_without_folders(plan), _archive_places(plan, walker))
     writer.write(".data/modpack/graph.json", _json(graph), compress=True)
     writer.write(".data/modpack/environment.json", _json(environment_record(plan, ownership)))
     writer.write(".data/modpack/entry.json", _json(_entry(objects, namespace)))
@@ -89,6 +91,13 @@ def _runtime_externs(writer: ArchiveWriter) -> set[str]:
         return set()
     scan = scan_source(runtime_source(), RUNTIME_MODULE, False)
     return {statement.module for statement in scan.imports}
+
+
+def _without_folders(plan: Plan) -> Plan:
+    """The plan with notes that do not tell where its files lie on this machine."""
+    folders = folders_here()
+    notes = tuple(replace(n, text=portable_text(n.text, folders)) for n in plan.notes)
+    return replace(plan, notes=notes)
 
 
 def _archive_places(plan: Plan, walker: Walker) -> Mapping[str, str]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from modpack.errors import ArchiveError, TargetError
+from modpack.pickling.bound import BOUND, reduce_bound
 from modpack.pickling.context import Observer, PickleContext
 from modpack.pickling.madepaths import without_folders
 from modpack.pickling.naming import Naming
@@ -181,6 +182,8 @@ class Pickler(pickle.Pickler):
         reducer = self._plain_reducer(kind, first) if row is None else None
         if row is not None:
             reducer = lambda obj: reduced_by(row, obj, self._graph, self._own_reduce)  # noqa: E731
+        if kind.__module__ == BOUND:
+            return reduce_bound
         if not is_kind_of_stream(kind):
             return reducer
         return lambda obj: reduce_stream(obj) or (reducer or self._own_reduce)(obj)

@@ -20,7 +20,7 @@ from modpack.core.location import CodeKind, Location
 from modpack.core.names import parents
 from modpack.core.plan import Decision, Note, NoteKind, Plan
 from modpack.core.rules import UNRECORDED, Origin, Rule
-from modpack.discovery.pickles import FlawKind, PickleFlaw, PickleScan, scan_pickle
+from modpack.discovery.pickles import PickleFlaw, PickleScan, scan_pickle
 from modpack.discovery.source import scan_source
 
 __all__ = ["reconstructed_plan", "recorded_modules"]
@@ -31,8 +31,6 @@ _STAND_INS_MODULE: Final = "_mock"
 _STAND_INS_IMPORT: Final = b"from _mock import MockedObject"
 _ANYTHING: Final = GlobGroup("**")
 _PICKLE_STARTS: Final = tuple(bytes((0x80, protocol)) for protocol in (2, 3, 4, 5))
-_FINE: Final = frozenset({FlawKind.TRAILING, FlawKind.NESTED, FlawKind.BUFFER})
-"""Flaws that leave it clear what a pickle names."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ class _Reconstruction:
         if not is_named_so and not self._looks_pickled(record):
             return
         scan = scan_pickle(self._archive.read(record))
-        flaw = next((flaw for flaw in scan.flaws if flaw.kind not in _FINE), None)
+        flaw = next((flaw for flaw in scan.flaws if flaw.kind.hides_names), None)
         if flaw is not None and not is_named_so:
             return  # something else that begins like a pickle
         if flaw is not None:

@@ -6,9 +6,10 @@ stated type or an :class:`~modpack.errors.ArchiveError`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
@@ -33,6 +34,14 @@ __all__ = [
     "read_trial",
     "refuse_newer",
 ]
+
+
+_SMALL_ARCHIVE: Final = 10_000_000
+_ITEM_BYTES: Final = {
+    **{"modules": 300, "edges": 65, "notes": 100, "uses": 100, "files": 100},
+    **{"roots": 250, "distributions": 1000},
+}
+"""One item of each list is allowed for so many bytes of the archive, or of a small one."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,7 @@ def read_plan(archive: Archive, verify: RecordVerifier | None) -> Plan:
     with checking(archive, layout.GRAPH):
         document = read_document(archive, layout.GRAPH, verify)
         refuse_newer(archive, layout.GRAPH, document["version"], GRAPH_VERSION)
+        _refuse_excess(document, archive.stored_bytes())
         plan = plan_from_json(document)
         _check_types(plan)
         return plan
@@ -148,6 +158,14 @@ def checking(archive: Archive, record: str) -> Iterator[None]:
 def read_document(archive: Archive, record: str, verify: RecordVerifier | None) -> dict[str, Json]:
     """A record that holds a JSON object; call it in :func:`checking`."""
     return as_mapping(read_json(archive, record, verify), "the record")
+
+
+def _refuse_excess(document: Mapping[str, Json], archive_bytes: int) -> None:
+    """Refuse lists that are longer than a package of that size has a use for."""
+    for key, item_bytes in _ITEM_BYTES.items():
+        listed, most = document.get(key), max(_SMALL_ARCHIVE, archive_bytes) // item_bytes
+        if isinstance(listed, (list, dict)) and len(listed) > most:
+            raise ValueError(f"it lists {len(listed)} {key}, and {most} are allowed")
 
 
 def _check_types(plan: Plan) -> None:

@@ -140,6 +140,7 @@ def write_pair(
         TargetError: one of the files is there already, or cannot be written.
         ModpackError: the extra ``sign`` is not installed.
     """
+    _require_name(path)
     private, public = Path(path), public_file(path)
     if not overwrite:
         refuse_taken(path)
@@ -165,6 +166,7 @@ def refuse_taken(path: str | os.PathLike[str]) -> None:
     Raises:
         TargetError: a key of that name is there, or something else is.
     """
+    _require_name(path)
     for file in (Path(path), public_file(path)):
         if os.path.lexists(file):
             raise TargetError(
@@ -181,6 +183,11 @@ def public_file(path: str | os.PathLike[str]) -> Path:
     """
     file = Path(path)
     return file.with_name(f"{file.name}.pub")
+
+
+def _require_name(path: str | os.PathLike[str]) -> None:
+    if Path(path).name in ("", ".."):
+        raise TargetError(f"cannot write {os.fspath(path)!r}: that names no file")
 
 
 def _described(secret: Ed25519PrivateKey) -> PrivateKey:

@@ -8,6 +8,7 @@ from typing import Any
 
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.planjson import Json
+from modpack.core.portabletext import folders_here, portable_text
 from modpack.core.trialrecord import TrialRecord
 from modpack.packing.objects import ObjectSaver
 from modpack.planning.planner import Planner
@@ -75,8 +76,14 @@ class ExampleSaver:
 
 
 def write_record(writer: ArchiveWriter, record: str, trial: TrialRecord) -> None:
-    """Write what came of the trial into the package."""
-    writer.write(record, _json(trial.to_json()))
+    """Write what came of the trial into the package, without the folders of this machine."""
+    folders = folders_here()
+    told = {
+        name: portable_text(text, folders)
+        for name, text in (("failure", trial.failure), ("why_process", trial.why_process))
+        if text is not None
+    }
+    writer.write(record, _json({**trial.to_json(), **told}))
 
 
 def _json(record: dict[str, Json]) -> bytes:

@@ -64,6 +64,7 @@ def maker(root: Path, name: str, seed: int, source: str, **variables: str) -> Ma
     for folder in ("here", "made", "home", "temporary"):
         (root / folder).mkdir(parents=True)
     shutil.copytree(HERE, root / source, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / source / "project" / "reprolib" / ".env").write_text("MODE=test\n")
     return Maker(
         root,
         root / source,

@@ -1,6 +1,6 @@
-"""Packages under torture: interrupted exports, crowds, mutants.
+"""Packages under torture: interrupted exports, crowds, mutants, hostile archives.
 
-``python tools/torture`` takes about a minute and prints a table; ``--write`` writes it to
+``python tools/torture`` takes some minutes and prints a table; ``--write`` writes it to
 ``docs/reference/torture.md``; ``--fast`` does a tenth of the work. The exit status is 1 if anything
 was damaged, silent or wrong.
 """
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import hostiles
 import torch
+from benign import benign
 from crowds import cache_fills, readers_and_writers
 from interruptions import Interrupted, exceptions, file_size_limits, full_disks, kills
-from mutants import torture
+from mutants import Mutants, loaded, verified
 from page import Row, rendered
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "torture.md"
@@ -54,10 +57,34 @@ def _rows(share: int) -> list[Row]:
     rows.append(Row("opening and loading while it is rewritten", crowd.tries, result, crowd.wrong))
     fills = cache_fills(16, 20 // share)
     rows.append(Row("16 processes that fill one cache", fills.tries, "", fills.wrong))
-    mutants = torture(10_000 // share)
-    result = f"{mutants.refused} refused, {mutants.same} the same in every record"
-    rows.append(Row("mutants of good packages", mutants.tries, result, mutants.wrong))
+    times = 10_000 // share
+    rows.append(_of_mutants(verified(times), "mutants of good packages, verified"))
+    rows.append(_of_mutants(loaded(times, "all"), 'mutants, loaded with `verify="all"`'))
+    rows.append(_of_mutants(loaded(times, "code"), "mutants, loaded (tensors' numbers aside)"))
+    rows += _of_archives(share)
+    good = benign()
+    rows.append(Row("good packages, verified", good.tries, "accepted", good.wrong))
     return rows
+
+
+def _of_archives(share: int) -> Iterator[Row]:
+    looking = hostiles.looking(share)
+    result = f"refused for {len(looking.messages)} reasons, {_most(looking)}"
+    yield Row("hostile archives before commands", looking.tries, result, looking.wrong)
+    loading = hostiles.loading(share)
+    result = "refused before any code ran"
+    yield Row("hostile archives before loaders", loading.tries, result, loading.wrong)
+    flooded = hostiles.flooded(share)
+    result = f"answered within {_most(flooded)}"
+    yield Row("archives of up to 10 MB made to exhaust", flooded.tries, result, flooded.wrong)
+
+
+def _most(judged: hostiles.Judged) -> str:
+    return f"{judged.peak >> 20} MiB and {judged.seconds:.1f} s at most"
+
+
+def _of_mutants(found: Mutants, what: str) -> Row:
+    return Row(what, found.tries, f"{found.refused} refused, {found.same} the same", found.wrong)
 
 
 def _of_interruptions(found: Interrupted, what: str) -> Row:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import torch
+from children import Child, Told
 from packages import model
 
 import modpack
@@ -52,18 +50,16 @@ def readers_and_writers(opens: int) -> Crowd:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "net.modpack"
         _write_version(target, 0)
-        writers = [_started(lambda n=n: _rewrite(target, n)) for n in range(_WRITERS)]
-        share = opens // _READERS
-        readers = [_started(lambda: _read(target, share)) for _ in range(_READERS)]
-        for child, reading in readers:
-            tries, wrong = _ended(child, reading)
-            found.tries += tries
-            found.wrong += wrong
-        for child, reading in writers:
-            os.kill(child, signal.SIGTERM)
-            written, wrong = _ended(child, reading)
-            found.meanwhile += written
-            found.wrong += wrong
+        writers = [Child(partial(_rewrite, target, number)) for number in range(_WRITERS)]
+        readers = [Child(partial(_read, target, opens // _READERS)) for _ in range(_READERS)]
+        for reader in readers:
+            _count(found, reader.wait())
+        rewrites = Crowd("rewrites")
+        for writer in writers:
+            writer.kill(signal.SIGTERM)
+            _count(rewrites, writer.wait())
+        found.meanwhile = rewrites.tries
+        found.wrong += rewrites.wrong
     return found
 
 
@@ -77,11 +73,8 @@ def cache_fills(processes: int, rounds: int) -> Crowd:
             cache = Path(folder) / f"cache{number}"
             start = time.time() + 0.2
             fill = partial(_fill, target, cache, start, number)
-            loading = [_started(fill) for _ in range(processes)]
-            for child, reading in loading:
-                tries, wrong = _ended(child, reading)
-                found.tries += tries
-                found.wrong += wrong
+            for loading in [Child(fill) for _ in range(processes)]:
+                _count(found, loading.wait())
             trees = [each for each in (cache / "trees").rglob("*") if each.suffix == ".tmp"]
             if trees:
                 found.wrong.append(f"the cache keeps {[tree.name for tree in trees]}")
@@ -137,29 +130,11 @@ def _fill(target: Path, cache: Path, start: float, number: int) -> tuple[int, li
     return 1, [] if numbers == {number} else [f"modules of {numbers} instead of {number}"]
 
 
-def _started(work: Callable[[], tuple[int, list[str]]]) -> tuple[int, int]:
-    """Do something in a child; its process id, and where it tells what came of it."""
-    reading, writing = os.pipe()
-    sys.stdout.flush()
-    child = os.fork()
-    if child:
-        os.close(writing)
-        return child, reading
-    try:
-        try:
-            told = work()
-        except BaseException as failure:  # whatever it is, is told
-            told = (0, [f"{type(failure).__name__}: {failure}"])
-        os.write(writing, json.dumps(told).encode()[:60_000])
-    finally:
-        os._exit(0)
-
-
-def _ended(child: int, reading: int) -> tuple[int, list[str]]:
-    with os.fdopen(reading, "rb") as pipe:
-        told = pipe.read()
-    os.waitpid(child, 0)
-    if not told:
-        return 0, ["a process ended without a word"]
-    tries, wrong = json.loads(told)
-    return tries, wrong
+def _count(found: Crowd, told: Told) -> None:
+    """What a child of :class:`Child` told: how often it did its work, and what was wrong."""
+    if told.has_ended_well:
+        tries, wrong = told.value
+        found.tries += tries
+        found.wrong += wrong
+    else:
+        found.wrong.append(f"a process ended with {told.error or told.signal}: {told.text}")

@@ -17,10 +17,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "fixtures"))
 
 from hostile.catalogue import Hostile, everything  # noqa: E402
+from hostile.floods import floods  # noqa: E402
 from hostile.good import good  # noqa: E402
 from hostile.zips import zipped  # noqa: E402
 
-__all__ = ["MOST_BYTES", "MOST_SECONDS", "Judged", "loading", "looking", "said_by"]
+__all__ = ["MOST_BYTES", "MOST_SECONDS", "Judged", "flooded", "loading", "looking", "said_by"]
 
 MOST_BYTES = 256 << 20
 """Memory that looking at a package of up to 10 MB may take, beyond the interpreter's own."""
@@ -56,7 +57,9 @@ def looking(share: int = 1) -> Judged:
     with tempfile.TemporaryDirectory() as folder:
         chosen, packages = _made(Path(folder), share)
         for archive, said in zip(chosen, said_by("looking", packages), strict=True):
-            _look_into(judged, archive, said["commands"])
+            _look_into(judged, archive.name, archive, said["commands"])
+            refusal = _reasons(said["commands"])
+            judged.messages[refusal.replace(archive.name, "NAME")].append(archive.name)
     _require_own_messages(judged, chosen)
     return judged
 
@@ -73,11 +76,32 @@ def loading(share: int = 1) -> Judged:
     return judged
 
 
+def flooded(share: int = 1) -> Judged:
+    """Give every ``share``-th archive that is made to exhaust to every command that looks at it.
+
+    Whether it is refused does not matter: it may only be very large.
+    """
+    judged = Judged()
+    with tempfile.TemporaryDirectory() as folder:
+        first = _good(Path(folder))
+        for flood in list(floods())[::share]:
+            package = flood.make(Path(folder))
+            (said,) = said_by("looking", [first, package])
+            package.unlink()
+            _look_into(judged, flood.name, None, said["commands"])
+    return judged
+
+
 def said_by(what: str, packages: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
     """What ``judging.py`` says of packages, the first of which is good, in a process of its own."""
     with tempfile.TemporaryDirectory() as cache:
         done = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("judging.py")), what, *map(str, packages)],
+            [
+                sys.executable,
+                str(Path(__file__).with_name("judging.py")),
+                what,
+                *map(str, packages),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -91,49 +115,61 @@ def said_by(what: str, packages: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
 
 def _made(folder: Path, share: int) -> tuple[list[Hostile], list[Path]]:
     """Archives, and where they are; a good package comes before them."""
-    first = folder / "good.modpack"
-    first.write_bytes(zipped(good()))
     chosen = list(everything())[::share]
-    return chosen, [first, *(each.make(folder) for each in chosen)]
+    return chosen, [_good(folder), *(each.make(folder) for each in chosen)]
 
 
-def _look_into(judged: Judged, archive: Hostile, child: Mapping[str, Any]) -> None:
+def _good(folder: Path) -> Path:
+    path = folder / "good.modpack"
+    path.write_bytes(zipped(good()))
+    return path
+
+
+def _look_into(
+    judged: Judged, name: str, hostile: Hostile | None, child: Mapping[str, Any]
+) -> None:
+    """Count what commands said to an archive; if it is a hostile one, they must refuse it."""
     if not isinstance(child["value"], dict):
-        judged.wrong.append(f"{archive.name}: {child['error'] or child['signal']} {child['text']}")
+        judged.wrong.append(f"{name}: {child['error'] or child['signal']} {child['text']}")
         return
     judged.peak = max(judged.peak, child["peak"])
     if child["peak"] > MOST_BYTES:
-        judged.wrong.append(f"{archive.name} takes {child['peak'] >> 20} MiB")
-    for name, said in child["value"].items():
+        judged.wrong.append(f"{name} takes {child['peak'] >> 20} MiB")
+    for command, said in child["value"].items():
         judged.tries += 1
         judged.seconds = max(judged.seconds, said["seconds"])
-        judged.wrong += _wrong_of_command(archive, name, said)
-    refusal = _reasons(child["value"]["verify"])
-    judged.messages[refusal.replace(archive.name, "NAME")].append(archive.name)
+        judged.wrong += [f"{command} of {name} {wrong}" for wrong in _misbehaviour(said)]
+        if hostile is not None and (command == "verify" or command in hostile.refused_by):
+            judged.wrong += _wrong_refusal(hostile, command, child)
 
 
-def _wrong_of_command(archive: Hostile, name: str, said: Mapping[str, Any]) -> Iterator[str]:
-    told = _reasons(said) if name == "verify" else " ".join(said["output"].split())
+def _misbehaviour(said: Mapping[str, Any]) -> Iterator[str]:
     if said["fired"]:
-        yield f"{name} of {archive.name} fires {said['fired']}"
+        yield f"fires {said['fired']}"
     if said["seconds"] > MOST_SECONDS:
-        yield f"{name} of {archive.name} takes {said['seconds']:.1f} s"
+        yield f"takes {said['seconds']:.1f} s"
     if said["status"] == _TRACEBACK:
-        yield f"{name} of {archive.name} ends with a traceback: {told[-300:]}"
-    if name != "verify" and name not in archive.refused_by:
-        return
-    if said["status"] == 0 or (name == "diff" and said["status"] == _DIFFERENT):
-        yield f"{name} accepts {archive.name}"
-    elif archive.message not in told:
-        yield f"{name} of {archive.name} does not say {archive.message!r}, but {told[:300]!r}"
+        yield f"ends with a traceback: {said['output'][-300:]}"
 
 
-def _reasons(said: Mapping[str, Any]) -> str:
+def _wrong_refusal(hostile: Hostile, command: str, child: Mapping[str, Any]) -> Iterator[str]:
+    said = child["value"][command]
+    told = _reasons(child) if command == "verify" else " ".join(said["output"].split())
+    if said["status"] == 0 or (command == "diff" and said["status"] == _DIFFERENT):
+        yield f"{command} accepts {hostile.name}"
+    elif hostile.message not in told:
+        yield f"{command} of {hostile.name} does not say {hostile.message!r}, but {told[:300]!r}"
+
+
+def _reasons(child: Mapping[str, Any]) -> str:
     """Why ``verify`` refused a package."""
+    if not isinstance(child["value"], dict):
+        return ""
+    output = str(child["value"]["verify"]["output"])
     try:
-        document = json.loads(said["output"])
+        document = json.loads(output)
     except ValueError:
-        return str(said["output"])
+        return output
     if "error" in document:
         return str(document["error"]["message"])
     errors = (each for each in document["findings"] if each["severity"] == "error")

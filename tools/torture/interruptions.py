@@ -7,14 +7,12 @@ error must be modpack's own and name the cause. Each export runs in a forked chi
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import resource
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from children import Child
 from packages import digest_of_whole, model, write
 
 from modpack.errors import TargetError
@@ -106,10 +105,10 @@ def kills(times: int, seed: int = 0) -> Interrupted:
         usual = _seconds(scene)
         for _ in range(times):
             scene.reset()
-            child = _forked(lambda: write(scene.target, scene.made))
+            child = Child(lambda: write(scene.target, scene.made))
             time.sleep(chosen.uniform(0, usual * 1.2))
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+            child.kill()
+            child.wait()
             found.count(scene.target, scene.digests)
         scene.reset()
         write(scene.target, scene.made)
@@ -192,7 +191,7 @@ def _sizes(scene: _Scene, times: int) -> list[int]:
 
 def _seconds(scene: _Scene) -> float:
     start = time.perf_counter()
-    os.waitpid(_forked(lambda: write(scene.target, scene.made)), 0)
+    Child(lambda: write(scene.target, scene.made)).wait()
     return time.perf_counter() - start
 
 
@@ -220,34 +219,9 @@ def _mounted(place: Path, size: int) -> Iterator[bool]:
 
 
 def _told(work: Callable[[], None]) -> str:
-    """Do something in a child; ``written``, or the error's class and text."""
-    reading, writing = os.pipe()
-
-    def telling() -> None:
-        try:
-            work()
-            told = "written"
-        except TargetError as failure:
-            told = f"TargetError: {failure}"
-        except BaseException as failure:  # whatever else it is, is told
-            told = type(failure).__name__
-        os.write(writing, json.dumps(told).encode())
-
-    child = _forked(telling)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        told = pipe.read()
-    os.waitpid(child, 0)
-    return str(json.loads(told)) if told else "killed"
-
-
-def _forked(work: Callable[[], object]) -> int:
-    """Do something in a child, which ends without cleaning up after its parent."""
-    sys.stdout.flush()
-    child = os.fork()
-    if child:
-        return child
-    try:
-        work()
-    finally:
-        os._exit(0)
+    """Do something in a child; ``written``, or the error's class, and the text of modpack's own."""
+    told = Child(work).wait()
+    if told.has_ended_well:
+        return "written"
+    is_ours = told.error == TargetError.__name__
+    return f"{told.error}: {told.text}" if is_ours else told.error or "killed"

@@ -12,14 +12,34 @@ from modpack.discovery.leaks.shapes import is_placeholder
 
 __all__ = ["assigned", "assigned_bare", "assigned_in_pickle", "is_secret_name", "is_secret_value"]
 
-_HINTS: Final = (b"passw", b"passphrase", b"pwd", b"secret", b"token", b"key", b"credential")
-"""What every such name contains: looked for first, because that is fast."""
-_OWNERS: Final = tuple(
-    owner + joint
-    for owner in (b"api", b"access", b"auth", b"secret", b"private", b"account", b"signing")
-    for joint in (b"_", b"-", b"")
+_HINTS: Final = (
+    b"passw",
+    b"passphrase",
+    b"pass",
+    b"pwd",
+    b"secret",
+    b"token",
+    b"key",
+    b"credential",
 )
-"""What a key must belong to; the keys of dictionaries are none."""
+"""What every such name contains: looked for first, because that is fast."""
+
+
+def _owners(words: bytes) -> tuple[bytes, ...]:
+    return tuple(owner + joint for owner in words.split() for joint in (b"_", b"-", b""))
+
+
+_OWNERS: Final = {
+    b"key": _owners(
+        b"api access auth secret private account signing encryption master jwt service consumer "
+        b"client app subscription storage admin hmac deploy"
+    ),
+    b"pass": _owners(b"db user smtp mail ftp ssh admin root login auth sql database proxy account"),
+}
+"""What a key must belong to, since the keys of dictionaries are none; what a pass must."""
+_JOINED: Final = tuple(b"access auth api bearer client app session refresh bot shared".split())
+"""What may go before the other words without a joint: ``clientsecret``."""
+_LONGEST_OWNER: Final = 13
 _REST: Final = {
     b"passw": rb"(?:or)?d",
     b"secret": rb"(?:[_-]?key)?",
@@ -37,18 +57,29 @@ def _after_hints(tail: bytes) -> tuple[re.Pattern[bytes], ...]:
 
 
 _QUOTED: Final = _after_hints(
-    rb"[\"'\]]{0,3}\s{0,4}(?::\s{0,4}str\s{0,4})?(?:=>|:=|[=:,])\s{0,4}[rbu]{0,2}"
-    rb"([\"'])(?P<value>[!-~]{8,256}?)\1(?!\s{0,4}[%.\[(])"
+    rb"[\"'\])\\]{0,4}\s{0,4}(?::\s{0,4}[\w.\[\]|]{1,40}\s{0,4}(?:\|\s?none\s{0,4})?=|=>|:=|==?|[:,]|or\s)"
+    rb"\s{0,4}(?:(?:[\w.]{0,24}(?:secret|str|bytes|quote|quote_plus))?\(\s{0,40})?"
+    rb"[rbuf]{0,2}\\{0,3}([\"'])(?P<value>[!-~]{8,256}?)\\{0,3}\1(?!\s{0,4}[%.\[(])"
 )
+"""A name and a text in quotes, in Python or JSON, or in a text that is in quotes itself."""
 _BARE: Final = _after_hints(
-    rb"[\"']?[ \t]{0,4}[=:][ \t]{0,4}(?P<value>[^\s\"'#,;{}\[\]()]{8,256})[ \t]{0,4}\r?(?:\n|\Z)"
+    rb"[\"']?[ \t]{0,4}[=:][ \t]{0,4}(?P<value>[^\s\"'#,;{}\[\]()]{8,256})"
+    rb"(?=[ \t]{0,4}(?:[,}\r\n]|\Z|[ \t][#;]))"
 )
-_PICKLED: Final = _after_hints(
-    rb"(?:q.|r.{4}|\x94)?(?:[xb](?P<long>..\0\0)|[\x8cc](?P<short>.))(?P<value>[!-~]{8,256})"
+_TAGGED: Final = _after_hints(rb">(?P<value>[^\s<>\"']{8,256})</")
+_DELIMITED: Final = _after_hints(
+    rb"=(?P<value>[^\s\"'`;&<>{}()\[\]$%,\\]{8,256})(?=[\s\"'`;&\\]|\Z)"
 )
-_LINE_START: Final = re.compile(rb"[ \t]*(?:export[ \t]+)?[\"']?[A-Za-z0-9_.-]*")
+_VALUE: Final = rb"(?:[xXbB](?P<long>..\0\0)|[\x8ccC](?P<short>.))(?P<value>[!-~]{8,256})"
+_PICKLED: Final = _after_hints(rb"(?:q.|r.{4}|\x94)?" + _VALUE)
+_REMEMBERED: Final = _after_hints(rb"(?:q(?P<byte>.)|r(?P<word>.{4}))")
+_MOST_REMEMBERED: Final = 64
+_LINE_START: Final = re.compile(
+    rb"(?:[ \t]*(?:-[ \t]+)?(?:export[ \t]+)?|.*[{,][ \t]*)[\"']?[A-Za-z0-9_.-]*"
+)
+_DELIMITER: Final = re.compile(rb"(?:[;&?]|--)[A-Za-z0-9_.-]{0,32}\Z")
 _NAMES: Final = _after_hints(rb"\Z")
-_LIKE_A_NAME: Final = re.compile(rb"(?:[A-Za-z]*[_./:+ -]+)*[A-Za-z]*\d{0,3}")
+_LIKE_A_NAME: Final = re.compile(rb"(?:[A-Za-z]*[_./:+ -])*[A-Za-z]*\d{0,3}")
 _UUID: Final = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _FEWEST_BITS: Final = 3.0
 """Shannon entropy per character that a drawn value has at least; 16 drawn hex digits have 3.3."""
@@ -98,14 +129,24 @@ def _bits(value: bytes) -> float:
 
 
 def assigned(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Quoted values of secret names: where each begins, and what it is."""
+    """Quoted values of secret names: where each begins, and what it is.
+
+    Those within a text as well that is a command line, a query or a list of settings.
+    """
     for match, value in _matches(data, _QUOTED):
         if is_secret_value(value, match[0]):
+            yield match.start("value"), value
+    for match, value in _matches(data, _DELIMITED):
+        before = data[max(0, match.start() - 2 * _NEAR - _NEAR) : match.start()]
+        if _DELIMITER.search(before) and is_secret_value(value, match[0]):
             yield match.start("value"), value
 
 
 def assigned_bare(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The same for values without quotes, of names that begin a line."""
+    """The same for values without quotes, of names that begin a line or an entry, and in tags."""
+    for match, value in _matches(data, _TAGGED):
+        if is_secret_value(value, match[0]):
+            yield match.start("value"), value
     for match, value in _matches(data, _BARE):
         at = match.start()
         start = data.rfind(b"\n", max(0, at - _LONGEST_LINE_START), at) + 1
@@ -116,21 +157,42 @@ def assigned_bare(data: bytes) -> Iterator[tuple[int, bytes]]:
 def assigned_in_pickle(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The same for texts in a pickle: a name, perhaps remembered, and at once its value."""
     for match, value in _matches(data, _PICKLED):
-        start, end = match.span("long" if match["long"] is not None else "short")
-        size = int.from_bytes(data[start:end], "little")
-        if len(value) >= size and is_secret_value(value[:size], match[0]):
-            yield match.start("value"), value[:size]
+        yield from _pickled(data, match, value, match[0])
+    for get, word in _remembered(data).items():
+        for match in re.finditer(re.escape(get) + _VALUE, data, re.DOTALL):
+            yield from _pickled(data, match, match["value"], word)
+
+
+def _pickled(
+    data: bytes, match: re.Match[bytes], value: bytes, word: bytes
+) -> Iterator[tuple[int, bytes]]:
+    """A value in a pickle, as long as its opcode says."""
+    start, end = match.span("long" if match["long"] is not None else "short")
+    size = int.from_bytes(data[start:end], "little")
+    if len(value) >= size and is_secret_value(value[:size], word):
+        yield match.start("value"), value[:size]
+
+
+def _remembered(data: bytes) -> dict[bytes, bytes]:
+    """The names that a pickle remembers: how it comes back to each, and what it says."""
+    found: dict[bytes, bytes] = {}
+    for match, _ in _matches(data, _REMEMBERED, "byte"):
+        is_short = match["byte"] is not None
+        start, end = match.span("byte" if is_short else "word")
+        if len(found) < _MOST_REMEMBERED:
+            found[(b"h" if is_short else b"j") + data[start:end]] = match[0]
+    return found
 
 
 def _matches(
-    data: bytes, words: tuple[re.Pattern[bytes], ...]
+    data: bytes, words: tuple[re.Pattern[bytes], ...], group: str = "value"
 ) -> Iterator[tuple[re.Match[bytes], bytes]]:
     """What stands behind words that make a name a secret's, and its value as it is written."""
     lowered = data.lower()
     for word in words:
         for match in word.finditer(lowered):
             if _begins_word(data, lowered, match.start()):
-                start, end = match.span("value")
+                start, end = match.span(group)
                 yield match, data[start:end]
 
 
@@ -138,8 +200,12 @@ def _begins_word(data: bytes, lowered: bytes, at: int) -> bool:
     """Whether a word stands at the beginning of a name, or after another word of it."""
     if b"::" in lowered[max(0, at - _NEAR) : at]:
         return False  # "Vendor::Service::ApiKey" is a type
-    if lowered.startswith(b"key", at):
-        return lowered.endswith(_OWNERS, max(0, at - 8), at)
+    if lowered.startswith((b"passw", b"passp"), at):
+        return True  # no other word has that in it
+    start = max(0, at - _LONGEST_OWNER)
+    for word, owners in _OWNERS.items():
+        if lowered.startswith(word, at):
+            return lowered.endswith(owners, start, at)
     before = data[at - 1 : at]
     is_hump = data[at : at + 1].isupper() and before.islower()
-    return is_hump or not before.isalnum()
+    return is_hump or not before.isalnum() or lowered.endswith(_JOINED, start, at)

@@ -19,6 +19,9 @@ _LINE: Final = re.compile(
 )
 _NO_SECRETS: Final = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
 _NAME: Final = re.compile(r"(?:.*\.)?env(?:\.[\w.-]+)?", re.IGNORECASE)
+_LABEL_PART: Final = rb"(?:[A-Za-z]+\d{0,4}|\d{1,4}[A-Za-z]{0,2})"
+_LIKE_A_LABEL: Final = re.compile(rb"(?:%b[_./:+-])*%b" % (_LABEL_PART, _LABEL_PART))
+"""What a variable that is not called a secret often holds: ``shop-models-2024``."""
 _IN_URL: Final = re.compile(rb"[a-z][a-z0-9+.-]*://[^\s:/@]*:([^\s/@]{6,})@")
 _MOST_BYTES: Final = 1 << 20
 _SHORTEST: Final = 8
@@ -49,8 +52,8 @@ def values_in(data: bytes) -> Iterator[tuple[str, bytes]]:
             value = in_url[1]
         elif not is_secret_value(value, b"password" if is_secret_name(name) else b"value"):
             continue
-        elif b"/" in value and not is_secret_name(name):
-            continue  # a path
+        elif not is_secret_name(name) and (b"/" in value or _LIKE_A_LABEL.fullmatch(value)):
+            continue  # a path, or a name
         if len(value) >= _SHORTEST:
             yield name.decode("ascii"), value
 

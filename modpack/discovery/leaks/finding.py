@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -65,7 +66,7 @@ class Secret:
     line: int | None
     shown: str
     fingerprint: str
-    value: bytes
+    value: bytes = field(repr=False)
 
 
 def find_secrets(
@@ -84,13 +85,17 @@ def find_secrets(
     >>> [(s.line, s.what, s.shown) for s in find_secrets(text, TextKind.SOURCE)]
     [(2, 'a secret by its name', "'Tr0u...' (11 characters)")]
     """
+    if kind is TextKind.DATA and data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        data = data.decode("utf-16", "replace").encode("utf-8", "replace")
     found: dict[int, tuple[str, bytes]] = {}
     for start in range(0, max(len(data), 1), _PIECE):
         piece = data[start : start + _PIECE + _OVERLAP]
         for at, what, value in _in_piece(piece, kind, known or {}):
             found.setdefault(start + at, (what, value))
     binary = kind is TextKind.PICKLE or b"\0" in data[:_OVERLAP]
-    secrets = (_secret(data, at, *found[at], binary) for at in _outermost(found))
+    places = list(_outermost(found))
+    lines = [None] * len(places) if binary else list(_lines(data, places))
+    secrets = (_secret(at, line, *found[at]) for at, line in zip(places, lines, strict=True))
     return tuple(s for s in secrets if binary or not _is_allowed(data, s.position))
 
 
@@ -103,9 +108,17 @@ def _outermost(found: Mapping[int, tuple[str, bytes]]) -> Iterator[int]:
             end = at + len(found[at][1])
 
 
-def _secret(data: bytes, at: int, what: str, value: bytes, binary: bool) -> Secret:
-    line = None if binary else data.count(b"\n", 0, at) + 1
-    begin = value[:_SHOWN].decode("ascii", "replace")
+def _lines(data: bytes, places: Iterable[int]) -> Iterator[int]:
+    """The 1-based line of each place; places come in order."""
+    line, counted = 1, 0
+    for at in places:
+        line += data.count(b"\n", counted, at)
+        counted = at
+        yield line
+
+
+def _secret(at: int, line: int | None, what: str, value: bytes) -> Secret:
+    begin = value[: min(_SHOWN, (len(value) + 1) // 3)].decode("ascii", "replace")
     shown = f"'{begin}...' ({len(value)} characters)"
     return Secret(what, at, line, shown, hashlib.sha256(value).hexdigest()[:12], value)
 

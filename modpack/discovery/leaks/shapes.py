@@ -12,9 +12,12 @@ _FEWEST_CHARACTERS = 8
 """Different characters that a random token has at least."""
 _PLACEHOLDER = re.compile(
     rb"example|sample|your|changeme|change_me|placeholder|dummy|redacted|insert|replace|secret_key"
-    rb"|xxx|\.\.\.|\*\*\*|0000|1234567|abcdef|abc123|test_?key|fake|todo|<|>|\{|\}|\$|%\(|%s",
+    rb"|xxx|\.\.\.|\*\*\*|0000|1234567|abcdef|abc123|test_?key|fake|todo|Eby8vdM02xNOcqFlqUwJPLlm"
+    rb"|<[^<>]*>|\{[^{}]*\}|\$[{(]|\A\$|%\(|%s|%\w+%",
     re.IGNORECASE,
 )
+_WHERE_SAID = 64
+"""Bytes in which a placeholder says that it is one; a long token has every short word by chance."""
 
 
 def is_placeholder(value: bytes) -> bool:
@@ -23,7 +26,7 @@ def is_placeholder(value: bytes) -> bool:
     >>> is_placeholder(b"YOUR_API_KEY"), is_placeholder(b"kq82Zs0vT1")
     (True, False)
     """
-    return _PLACEHOLDER.search(value) is not None
+    return _PLACEHOLDER.search(value, 0, _WHERE_SAID) is not None
 
 
 def looks_random(value: bytes) -> bool:
@@ -40,28 +43,31 @@ class Shape:
         anchors: what every one of them contains: looked for first, because that is fast.
         pattern: the whole of it, the value being group 1; begins at the anchor or before it.
         reach: how many bytes before the anchor it may begin.
-        mixed: whether a real one has digits and letters of both cases.
+        kinds: of which kinds of characters a real one has some, by an example of each.
     """
 
     name: str
     anchors: tuple[bytes, ...]
     pattern: re.Pattern[bytes]
     reach: int = 0
-    mixed: bool = False
+    kinds: str = ""
 
     def admits(self, value: bytes) -> bool:
         """Whether a text of this shape is a secret, and no example of one."""
-        if self.mixed and not all(kind.search(value) for kind in _KINDS):
-            return False
-        return looks_random(value)
+        return all(_KINDS[kind].search(value) for kind in self.kinds) and looks_random(value)
 
 
-_KINDS: Final = tuple(map(re.compile, (rb"[0-9]", rb"[a-z]", rb"[A-Z]")))
+_KINDS: Final = {
+    "0": re.compile(rb"[0-9]"),
+    "a": re.compile(rb"[a-z]"),
+    "A": re.compile(rb"[A-Z]"),
+    "x": re.compile(rb"[A-Za-z]"),
+}
 
 
-def _row(name: str, anchors: str, pattern: str, reach: int = 0, mixed: bool = False) -> Shape:
+def _row(name: str, anchors: str, pattern: str, reach: int = 0, kinds: str = "") -> Shape:
     expression = re.compile(pattern.encode())
-    return Shape(name, tuple(anchors.encode().split()), expression, reach, mixed)
+    return Shape(name, tuple(anchors.encode().split()), expression, reach, kinds)
 
 
 # A token ends where no character of its alphabet follows, and does not begin within a word.
@@ -100,7 +106,60 @@ SHAPES: Final = (
         "an API key (sk-)",
         "sk-",
         r"(?<![A-Za-z0-9_-])(sk-[A-Za-z0-9_-]{32,256})(?![A-Za-z0-9_-])",
-        mixed=True,
+        kinds="0aA",
+    ),
+    _row(
+        "an API key",
+        "gsk_ r8_ nvapi-",
+        r"(?<![A-Za-z0-9_-])((?:gsk_|r8_|nvapi-)[A-Za-z0-9_-]{37,128})(?![A-Za-z0-9_-])",
+        kinds="0aA",
+    ),
+    _row(
+        "a Kaggle key",
+        '"username"',
+        r"\"username\"\s{0,9}:\s{0,9}\"[^\"]{1,64}\"\s{0,9},\s{0,9}\"key\"\s{0,9}:\s{0,9}\"([0-9a-f]{32})\"",
+    ),
+    _row("a Docker token", "dckr_pat_", r"(dckr_pat_[A-Za-z0-9_-]{27,64})"),
+    _row(
+        "a password of a container registry",
+        '"auth"',
+        r"\"auth\"\s{0,9}:\s{0,9}\"([A-Za-z0-9+/]{16,4096}={0,2})\"",
+        kinds="aA",
+    ),
+    _row("a Vault token", "hvs.", r"(?<![A-Za-z0-9_.])(hvs\.[A-Za-z0-9_-]{90,200})"),
+    _row(
+        "a Telegram token",
+        ":AA",
+        r"[^0-9]{0,2}(?<![A-Za-z0-9_])([0-9]{8,10}:AA[A-Za-z0-9_-]{33})(?![A-Za-z0-9_-])",
+        reach=10,
+    ),
+    _row("an age key", "AGE-SECRET-KEY-1", r"(AGE-SECRET-KEY-1[A-Z0-9]{58})"),
+    _row(
+        "a private key in base64",
+        "LS0tLS1CRUdJTi",
+        r"(LS0tLS1CRUdJTi(?:BSU0EgUFJJVkFURSBLRV|BQUklWQVRFIEtFW|BFQyBQUklWQVRFIEtFW"
+        r"|BPUEVOU1NIIFBSSVZBVEUgS0VZ|BFTkNSWVBURUQgUFJJVkFURSBLRV)[A-Za-z0-9+/=]{80,16384})",
+    ),
+    _row(
+        "a private key without its frame",
+        "IBADANBgkqhkiG9w0BAQEFAASC",
+        r"(MII[A-Za-z0-9+/]{3}IBADANBgkqhkiG9w0BAQEFAASC[A-Za-z0-9+/=]{60,8192})",
+        reach=6,
+    ),
+    _row(
+        "a password in a header",
+        "uthorization",
+        r"[Aa]uthorization[\"'\]\\]{0,3}\s{0,4}[:=,]\s{0,4}[rbuf]{0,2}\\?[\"']?(?:[Bb]earer|[Bb]asic|[Tt]oken)\s"
+        r"([A-Za-z0-9+/=._~-]{16,4096})",
+        reach=1,
+        kinds="x0",
+    ),
+    _row(
+        "a password of a login",
+        "auth=( BasicAuth(",
+        r"(?:auth=|BasicAuth)\(\s{0,40}[rbuf]{0,2}[\"'][^\"'\s]{1,64}[\"']\s{0,4},\s{0,40}[rbuf]{0,2}[\"']"
+        r"([!-~]{8,128}?)[\"']",
+        kinds="x0",
     ),
     _row(
         "a Stripe key",
@@ -120,11 +179,19 @@ SHAPES: Final = (
     _row("a DigitalOcean token", "dop_v1_", r"(dop_v1_[a-f0-9]{64})"),
     _row("a Databricks token", "dapi", r"(?<![A-Za-z0-9])(dapi[a-f0-9]{32})(?![A-Za-z0-9])"),
     _row("an Azure storage key", "AccountKey=", r"AccountKey=([A-Za-z0-9+/]{86}==)"),
+    _row("an Azure access key", "SharedAccessKey=", r"SharedAccessKey=([A-Za-z0-9+/]{43}=)"),
+    _row(
+        "an Azure client secret",
+        "Q~",
+        r"(?<![A-Za-z0-9_~.-])([A-Za-z0-9_~.-]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34})(?![A-Za-z0-9_~.-])",
+        reach=4,
+    ),
     _row(
         "a password in a URL",
         "://",
-        r"://[A-Za-z0-9_.+-]{1,64}:([^\s:/@'\"<>{}()\[\]$%`]{8,128})@[A-Za-z0-9-]{1,63}[.:/]",
-        mixed=True,
+        r"://[A-Za-z0-9_.+-]{0,64}:(?!(?:[A-Za-z]*[_.+-])*[A-Za-z]*\d{0,3}@)"
+        r"((?:[^\s:/@'\"<>{}()\[\]$%`\\]|%[0-9A-Fa-f]{2}){8,128})@[A-Za-z0-9-]{1,63}(?![A-Za-z0-9@-])",
+        kinds="x0",
     ),
     _row(
         "a password of a netrc file",

@@ -23,12 +23,13 @@ from modpack.report.auditing.belonging import (
     recorded_distributions,
     with_distributions,
 )
-from modpack.report.auditing.facts import AuditFacts
+from modpack.report.auditing.facts import AuditFacts, Finding
 from modpack.report.auditing.findings import find_all
 from modpack.report.auditing.mocks import mock_facts
 from modpack.report.facts import ModuleFacts, PackageFacts
 from modpack.report.planned import importers_of, plan_facts
 from modpack.report.recorded import environment_of, read_plan
+from modpack.report.scanning.scanning import scan_package
 from modpack.resolution.distributions import DistributionIndex
 
 __all__ = ["audit_package", "audit_plan"]
@@ -58,6 +59,8 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
         plan = _with_uses(plan, lambda: _packaged_sources(archive, manifest, package.modules))
         environment = environment_of(archive, manifest)
         interned = recorded_distributions(archive, plan, manifest, environment)
+        with phase("reading pickles and sources"):
+            scanned = scan_package(archive, manifest)
     belonging = RecordedBelonging(interned, environment)
     modules = _modules(package, plan, belonging)
     return _judged(
@@ -71,7 +74,8 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
             graph=plan.graph,
             environment=environment,
             files=tuple(each for each in package.resources if each.kind.goes_along),
-        )
+        ),
+        scanned,
     )
 
 
@@ -109,8 +113,8 @@ def _evidence(archive: Archive) -> Plan:
     return read_evidence(archive, with_uses=False)
 
 
-def _judged(audit: AuditFacts) -> AuditFacts:
-    return replace(audit, findings=find_all(audit))
+def _judged(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> AuditFacts:
+    return replace(audit, findings=find_all(audit, scanned))
 
 
 def _modules(package: PackageFacts, plan: Plan, belonging: Belonging) -> tuple[ModuleFacts, ...]:

@@ -87,6 +87,13 @@ _ROWS = (
         f"{_DO_NOT}.",
     ),
     FindingCode(
+        "pickle-runs-code",
+        _ERROR,
+        "A pickle runs a text as code when it is loaded, and the text is more than the code that "
+        "torch generates for a graph.",
+        f"{_DO_NOT}.",
+    ),
+    FindingCode(
         "pickle-unresolved",
         _ERROR,
         "A pickle takes something by a name that is made while it is loaded.",

@@ -51,13 +51,15 @@ _MADE = {
 }
 
 
-def find_all(audit: AuditFacts) -> tuple[Finding, ...]:
+def find_all(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> tuple[Finding, ...]:
     """Everything that is to be said about an audit: errors first, then warnings, then notes.
 
     Args:
         audit: all other facts; its findings are ignored.
+        scanned: what reading its pickles and sources has shown.
     """
     found = [
+        *scanned,
         *_mocks(audit),
         *_externs(audit.modules),
         *_missing(audit),

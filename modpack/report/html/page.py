@@ -21,6 +21,7 @@ from modpack.core.actions import Action
 from modpack.core.environment import EnvironmentComparison
 from modpack.core.plan import notes_to_show
 from modpack.core.planjson import Json
+from modpack.errors import ArchiveError
 from modpack.report.auditing.facts import AuditFacts
 from modpack.report.html.document import page_document, sources_document
 from modpack.report.html.sources import PackagedSources
@@ -29,6 +30,7 @@ from modpack.report.wording import counted, human_size, printable
 
 __all__ = ["html_report"]
 
+_MOST_MODULES: Final = 20_000
 _STYLES: Final = ("report.css",)
 _SCRIPTS: Final = (
     "model.js",

@@ -46,6 +46,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 """A distribution's name (core metadata)."""
 _MOST_ITEMS: Final = 5000
 """Far beyond what an environment holds; the library's time grows with the square of it."""
+_MOST_NEEDS: Final = 20_000
+"""Likewise, of dependencies in all."""
 _LONGEST_VERSION: Final = 1024
 """Characters that the schema allows."""
 _HASHES: Final = {

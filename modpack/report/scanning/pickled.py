@@ -30,6 +30,7 @@ _CODES: Final = {
     FlawKind.NESTED: "pickle-nested",
     FlawKind.BUFFER: "pickle-buffer",
     FlawKind.CALLS: "pickle-calls-unknown",
+    FlawKind.CODE: "pickle-runs-code",
     FlawKind.CHANGES: "pickle-changes-global",
     FlawKind.REACHES: "pickle-reaches-inside",
 }
@@ -109,7 +110,8 @@ def _nested(pickle: Pickle, scan: PickleScan, judge: Judge) -> Iterator[Finding]
         is_bad = inner.flaws or any(v.code != "pickle-extern-name" for v in verdicts)
         names = [str(each) for each in inner.names]
         told = [verdict.text for verdict in verdicts] or [f"names {_listed(names)}"]
-        text = f"bytes in {pickle.record} are a pickle themselves, which {_listed(told)}"
+        flaws = "".join(f"; {flaw.text}" for flaw in inner.flaws[:_SHOWN])
+        text = f"bytes in {pickle.record} are a pickle themselves, which {_listed(told)}{flaws}"
         code = "pickle-nested" if is_bad else "pickle-nested-known"
         yield finding(code, pickle.record, text, _place(pickle, position))
 

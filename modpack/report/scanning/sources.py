@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modpack.discovery.effects import import_effects
+from modpack.core.imports import ScanFailure
+from modpack.discovery.effects import read_effects
 from modpack.report.auditing.facts import Finding
 from modpack.report.auditing.findings import finding
 
@@ -18,7 +19,13 @@ def source_effects(record: str, source: bytes) -> Iterator[Finding]:
         record: the record that holds it.
         source: its content.
     """
-    for effect in import_effects(source):
+    effects = read_effects(source)
+    if isinstance(effects, ScanFailure):
+        place = f"{record}:{effects.line}" if effects.line is not None else record
+        text = f"what {record} does when it is imported is unknown: {effects.reason}"
+        yield finding("source-unreadable", record, text, place)
+        return
+    for effect in effects:
         where = f" in {effect.within}" if effect.within else ""
         text = f"{record} calls {effect.call}{where} when it is imported"
         place = f"{record}:{effect.line}"

@@ -30,7 +30,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def release(cache):
-    os.close(leases._held.pop(cache)[0])
+    os.close(leases._held.pop(cache).descriptor)
 
 
 def held(cache):

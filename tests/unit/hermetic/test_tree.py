@@ -101,7 +101,7 @@ def test_after_a_new_boot_files_are_compared_and_not_believed(cache, monkeypatch
     place = unpack()
     words, stamps = place / "words.txt", place.parent / "stamps"
     words.write_bytes(b"\0" * 5)  # what a file system may make of what was not on the disk yet
-    treerecord.put_stamp(place.parent, SIZES)
+    treerecord.put_stamp(place.parent, "ab12", SIZES)
     assert contents(unpack())["words.txt"] == b"\0" * 5, "the stamp of this boot is believed"
     monkeypatch.setattr(treerecord, "boot", lambda: "another")
     assert contents(unpack()) == RECORDS
@@ -114,7 +114,7 @@ def test_a_right_tree_is_not_written_again_after_a_new_boot(cache, monkeypatch):
     monkeypatch.setattr(treerecord, "boot", lambda: "another")
     assert unpack() == place
     assert place.stat().st_ino == inode
-    assert treerecord.has_stamp(place.parent, SIZES)
+    assert treerecord.has_stamp(place.parent, "ab12", SIZES)
 
 
 def test_where_no_boot_can_be_told_from_another_files_are_flushed(cache, monkeypatch):

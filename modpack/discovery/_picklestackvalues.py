@@ -1,0 +1,93 @@
+"""Values on a pickle's stack, as far as they are of interest.
+
+A value is a text, a number, a tuple of values, something named (:class:`Named`), what a call or a
+class makes (:class:`Made`), a dictionary (:class:`Table`), or anything else (:data:`OPAQUE`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from modpack.discovery.pickledvalues import FlawKind, NameUse
+
+__all__ = ["OPAQUE", "Made", "Named", "Recorder", "Table", "Value"]
+
+
+class _Opaque:
+    """A value that is of no interest: nothing can be named, called or changed by it."""
+
+    def __repr__(self) -> str:
+        return "<a value>"
+
+
+OPAQUE: Final = _Opaque()
+
+Value = object
+"""A str, an int, a tuple of values, Named, Made, or OPAQUE."""
+
+
+class Named:
+    """Something that the pickle takes from a module, or the module itself."""
+
+    __slots__ = ("made", "module", "name")
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module = module
+        self.name = name
+        self.made = Made(self, None)
+        """What calling it makes, where the arguments are of no interest."""
+
+    def __repr__(self) -> str:
+        return ".".join(filter(None, (self.module, self.name)))
+
+
+class Made:
+    """What a call has made, or an instance that was made without one."""
+
+    __slots__ = ("arguments", "by")
+
+    def __init__(self, by: Named, arguments: tuple[Value, ...] | None) -> None:
+        self.by = by
+        self.arguments = arguments
+
+    def __repr__(self) -> str:
+        return f"{self.by}(...)"
+
+
+class Table:
+    """A dictionary of the pickle's own, of which only the code of a graph is of interest."""
+
+    __slots__ = ("code", "is_plain")
+
+    def __init__(self) -> None:
+        self.code: Value = None
+        self.is_plain = True
+        """Whether all its keys are known, and the code is set at most once."""
+
+    def fill(self, values: Sequence[Value]) -> None:
+        for key, value in zip(values[::2], values[1::2], strict=False):
+            if key in ("_code", "code"):
+                self.is_plain = self.is_plain and self.code is None
+                self.code = value
+            elif not isinstance(key, str):
+                self.is_plain = False
+
+
+class Recorder(Protocol):
+    """What following a call tells."""
+
+    def named(self, module: str, name: str) -> Value:
+        """Something is reached by a name; returns it."""
+
+    def used(self, named: Named, use: NameUse) -> None:
+        """Something named is used."""
+
+    def flaw(self, kind: FlawKind, text: str) -> None:
+        """Something cannot be known."""
+
+    def function_text(self, text: str, name: str, line: int) -> None:
+        """A function is made from its source."""
+
+    def filled(self, module: str, name: str, value: Value) -> None:
+        """A name of a module is given another value."""

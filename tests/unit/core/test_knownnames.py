@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import builtins
+import importlib
+import pkgutil
+import sys
+import types
+import warnings
+
+import pytest
+
+from modpack.core.knownnames import (
+    is_known,
+    is_known_module,
+    is_standard,
+    may_be_called,
+    special_attribute,
+)
+
+HARMLESS = [
+    ("builtins", "dict"),
+    ("builtins", "ValueError"),
+    ("collections", "OrderedDict"),
+    ("datetime", "timedelta"),
+    ("math", "sqrt"),
+    ("torch", "float32"),
+    ("torch", "relu"),
+    ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch.nn.functional", "gelu"),
+    ("torch.nn.modules.linear", "Linear"),
+    ("torch.nn.modules.linear", "Linear.forward"),
+    ("torch.optim.adam", "Adam"),
+    ("modpack.pickling.functions", "make_function"),
+]
+HARMFUL = [
+    ("builtins", "eval"),
+    ("os", "system"),
+    ("torch", "load"),
+    ("torch", "os"),
+    ("torch", "from_file"),
+    ("torch.nn.modules.linear", "F"),
+    ("torch.nn.modules.linear", "F.importlib"),
+    ("torch.nn.functional", "importlib"),
+    ("torch.nn.modules.linear", "Linear.forward.__globals__"),
+    ("torch.nn.modules.linear", "Linear.__subclasses__"),
+    ("modpack.pickling.remade", "sys"),
+    ("", "dict"),
+]
+
+
+@pytest.mark.parametrize(("module", "name"), HARMLESS)
+def test_what_objects_are_made_of_is_known(module, name):
+    assert is_known(module, name)
+
+
+@pytest.mark.parametrize(("module", "name"), HARMFUL)
+def test_what_does_harm_or_leads_to_it_is_not_known(module, name):
+    assert not is_known(module, name)
+    assert not may_be_called(module, name)
+
+
+def test_what_is_only_held_may_not_be_called():
+    assert is_known("builtins", "print") and not may_be_called("builtins", "print")
+    assert is_known("torch", "relu") and not may_be_called("torch", "relu")
+    assert may_be_called("builtins", "KeyError")
+
+
+def test_modules_are_known_that_do_nothing_when_imported():
+    assert is_known_module("math") and is_known_module("os.path")
+    assert is_known_module("torch.nn.functional") and is_known("torch", "")
+    unknown = ("antigravity", "this", "numpy", "torch.utils.bottleneck.__main__", "torch..nn", "")
+    assert not any(map(is_known_module, unknown))
+
+
+def test_the_standard_library_and_torch_are_no_third_parties():
+    assert is_standard("json.decoder") and is_standard("torch.nn") and is_standard("modpack")
+    assert not is_standard("numpy") and not is_standard("jsonlike")
+
+
+def test_special_attributes_lead_elsewhere_but_for_ordinary_methods():
+    assert special_attribute("Net.__init__") is None
+    assert special_attribute("Net._private") is None
+    assert special_attribute("a.__dict__.b") == "__dict__"
+
+
+def torch_modules() -> list[types.ModuleType]:
+    """Modules of torch below those for whose classes there are rules."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for package in ("torch.nn", "torch.ao.nn", "torch.optim", "torch.distributions"):
+            path = importlib.import_module(package).__path__
+            for found in pkgutil.walk_packages(path, f"{package}."):
+                if "experimental" not in found.name and "_pt2e" not in found.name:
+                    importlib.import_module(found.name)
+    return [module for name, module in sys.modules.items() if name.split(".")[0] == "torch"]
+
+
+def test_no_rule_for_torch_lets_a_module_or_something_of_others_pass():
+    fine = {"abc", "builtins", "collections", "collections.abc", "enum", "typing", "types"}
+    fine |= {"contextlib", "numbers", "dataclasses", "warnings"}
+    for module in torch_modules():
+        for name, value in list(vars(module).items()):
+            if is_known(module.__name__, name):
+                place = f"{module.__name__}.{name}"
+                assert not isinstance(value, types.ModuleType), place
+                home = getattr(value, "__module__", None) or "torch"
+                assert home.split(".")[0] == "torch" or home in fine, place
+                if may_be_called(module.__name__, name):
+                    assert value not in (eval, exec, open, builtins.__import__), place
+
+
+def test_every_listed_name_of_the_standard_library_is_there_in_some_python():
+    """A name that is nowhere would be a typing error."""
+    from modpack.core._knownstandard import CALLED, HELD
+
+    missing = {
+        (module, name)
+        for names in (CALLED, HELD)
+        for module in names
+        for name in names[module]
+        if not _is_there(module, name)
+    }
+    assert {module for module, _ in missing} <= _NOT_EVERYWHERE
+    assert len(missing) < 60
+
+
+_NOT_EVERYWHERE = {"_collections_abc", "_contextvars", "_functools", "_hashlib", "_operator"} | {
+    *("_thread", "_weakref", "builtins", "cmath", "collections", "collections.abc", "enum"),
+    *("functools", "hashlib", "http", "calendar", "math", "operator", "pathlib", "typing"),
+    *("pathlib._local", "random", "statistics", "itertools", "ssl", "types", "_collections"),
+    *("dataclasses", "genericpath", "ntpath", "posixpath", "threading", "weakref"),
+}
+"""Modules whose names differ between versions of Python."""
+
+
+def _is_there(module: str, name: str) -> bool:
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return False
+    return True

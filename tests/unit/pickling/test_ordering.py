@@ -1,0 +1,75 @@
+"""The order of a set's members: by what they are, and by where else they are found."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from modpack.pickling.ordering import Ordering
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+class Holder:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Stubborn:
+    """Cannot be described."""
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("not me")
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        ["beta", "alpha", "gamma"],
+        [b"beta", b"alpha"],
+        [None, "one", 1, 2.5, (1, "a"), ...],
+        [("b", 1), ("a", 2), ("a", 1)],
+        [frozenset({"x", "y"}), frozenset({"y", "z"}), frozenset()],
+        [Colour.RED, Colour.GREEN],
+        [torch.float32, torch.int8, torch.bool],
+        [dict, torch.nn.Linear, Colour],
+        [datetime.date(2020, 1, day) for day in (3, 1, 2)],
+        [Holder("b"), Holder("a"), Holder("c")],
+        [torch.ones(2), torch.zeros(2), torch.zeros(3)],
+        [len, torch.relu, Holder.__init__],
+    ],
+    ids=lambda members: type(members[0]).__name__,
+)
+def test_members_have_one_order_however_they_come(members):
+    orders = {
+        tuple(map(id, Ordering().ordered(list(each)) or each))
+        for each in itertools.permutations(members)
+    }
+    assert len(orders) == 1
+
+
+def test_numbers_stay_as_they_are():
+    assert Ordering().ordered({3, 1.5, True}) is None
+    assert Ordering().ordered({"one"}) is None
+
+
+def test_objects_are_ordered_by_where_the_saved_object_has_them():
+    last, first = Holder("a"), Holder("z")
+    root = Holder("root")
+    root.all, root.list = {last, first}, [first, last]
+    order = Ordering()
+    order.add_root(root)
+    assert order.ordered(root.all) == [first, last]
+
+
+def test_a_member_that_cannot_be_described_does_no_harm():
+    members = [Stubborn(), "alpha", Stubborn()]
+    assert sorted(map(id, Ordering().ordered(members) or ())) == sorted(map(id, members))

@@ -1,0 +1,114 @@
+"""Sets in pickles: in an order of ours, and otherwise as pickle writes them."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+from typing import Any
+
+import pytest
+
+from modpack.pickling.sets import SetWriting
+
+PROTOCOLS = [2, 3, 4, 5]
+
+
+class Holder:
+    """Refers to sets that refer to it."""
+
+
+class Pickler(pickle.Pickler):
+    """Pickles several objects with one memo, their sets in the order of their reprs."""
+
+    def __init__(self, protocol: int) -> None:
+        self.buffer = io.BytesIO()
+        super().__init__(self.buffer, protocol)
+        self.sets = SetWriting(lambda members: sorted(members, key=repr))
+
+    def persistent_id(self, obj: Any) -> Any:
+        return self.sets.persistent_id(obj) if type(obj) in (set, frozenset) else None
+
+    def dumped(self, *objects: object) -> bytes:
+        pieces = []
+        for obj in objects:
+            start = self.buffer.tell()
+            self.dump(obj)
+            pieces.append(self.sets.finished(self.buffer.getvalue()[start:]))
+        return b"".join(pieces)
+
+
+def loaded(data: bytes, count: int) -> list[Any]:
+    unpickler = pickle.Unpickler(io.BytesIO(data))
+    return [unpickler.load() for _ in range(count)]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_same_members_give_the_same_bytes(protocol):
+    forth = {number * 8: None for number in range(9)}
+    one, other = set(forth), set(reversed(forth))
+    assert Pickler(protocol).dumped(one) == Pickler(protocol).dumped(other)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_bytes_that_look_like_opcodes_are_left_alone(protocol):
+    odd = [{"R", "q"}, b"Q" * 300, "Rq\x01Q" * 100, b"R\x94Q" * 70_000, ("Q", b"Q")]
+    assert loaded(Pickler(protocol).dumped(odd), 1) == [odd]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_set_is_one_object_in_all_pickles_that_share_a_memo(protocol):
+    words = {"alpha", "beta"}
+    data = Pickler(protocol).dumped(["no set", "here"], [words], [words, words], {"x": words})
+    _, first, second, third = loaded(data, 4)
+    assert first[0] is second[0] is second[1] is third["x"] and first[0] == words
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_sets_in_circles_come_back(protocol):
+    holder: Any = Holder()
+    holder.members, holder.frozen = {holder, "alpha"}, frozenset({holder, "beta"})
+    (again,) = loaded(Pickler(protocol).dumped(holder), 1)
+    assert again in again.members and again in again.frozen
+    assert len(again.members) == len(again.frozen) == 2
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_whatever_is_saved_comes_back(protocol, seed):
+    objects = [made(random.Random(seed * 10 + each), 4) for each in range(4)]
+    again = loaded(Pickler(protocol).dumped(*objects), len(objects))
+    assert again == objects
+    assert sharing(again) == sharing(objects)
+
+
+SHARED: list[Any] = [{"alpha", "beta"}, frozenset({"gamma", 1, None}), {1.5}, set()]
+
+
+def made(numbers: random.Random, depth: int) -> Any:
+    choices = [
+        lambda: numbers.choice(SHARED),
+        lambda: [made(numbers, depth - 1) for _ in range(numbers.randrange(4))],
+        lambda: tuple(made(numbers, depth - 1) for _ in range(numbers.randrange(5))),
+        lambda: {numbers.random(): made(numbers, depth - 1) for _ in range(3)},
+        lambda: frozenset({numbers.choice(["u", b"v"]), frozenset({"w", "x"}), (1, "y")}),
+        lambda: "é" * numbers.randrange(300),
+        lambda: {str(numbers.random()), b"Q" * numbers.randrange(300)},
+    ]
+    return numbers.choice(choices if depth else choices[:1])()
+
+
+def sharing(obj: Any) -> list[int]:
+    """For each set on the way through an object, when it was met first."""
+    found: list[int] = []
+
+    def walk(each: Any) -> None:
+        if isinstance(each, (set, frozenset)):
+            found.append(id(each))
+        elif isinstance(each, (list, tuple)):
+            list(map(walk, each))
+        elif isinstance(each, dict):
+            list(map(walk, each.values()))
+
+    walk(obj)
+    return [found.index(each) for each in found]

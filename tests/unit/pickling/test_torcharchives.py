@@ -1,0 +1,98 @@
+"""What torch itself writes: the same bytes after anything else, and still the same program."""
+
+from __future__ import annotations
+
+import io
+import warnings
+import zipfile
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from modpack.pickling.remade import program_bytes
+from modpack.pickling.torchscript import script_bytes
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+class Scale(nn.Module):
+    def __init__(self, factor: float, size: int) -> None:
+        super().__init__()
+        self.names: dict[str, int] = {"a": size}
+        self.words: list[str] = ["__torch__.Scale", "b"]
+        self.factor = factor
+        self.layer = nn.Linear(size, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.factor
+
+
+class Other(Scale):
+    """Compiled to another class of the name of its parts."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) - self.factor
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = Scale(2.0, 2), Scale(3.0, 2), Other(1.0, 2)
+        self.mixed = nn.ModuleList([nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.ReLU())])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for each in self.mixed:
+            x = each(x)
+        return self.third(self.second(self.first(x)))
+
+
+def made(how: str) -> Any:
+    torch.manual_seed(0)
+    net = Net()
+    return torch.jit.script(net) if how == "script" else torch.jit.trace(net, torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("how", ["script", "trace"])
+def test_compiling_it_again_gives_the_same_bytes(how):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kept = [made(how) for _ in range(3)]
+        contents = {script_bytes(each) for each in kept}
+    assert len(contents) == 1
+
+
+@pytest.mark.parametrize("how", ["script", "trace"])
+def test_it_computes_what_it_did(how):
+    module, x = made(how), torch.tensor([[1.0, -2.0]])
+    again = torch.jit.load(io.BytesIO(script_bytes(module)))
+    assert torch.equal(again(x), module(x))
+
+
+def test_texts_and_containers_are_as_they_were():
+    again = torch.jit.load(io.BytesIO(script_bytes(made("script"))))
+    assert again.first.names == {"a": 2}
+    assert again.first.words == ["__torch__.Scale", "b"]
+
+
+def test_functions_come_back():
+    function = torch.jit.trace(lambda x: x * 2 + 1, torch.ones(2))
+    again = torch.jit.load(io.BytesIO(script_bytes(function)))
+    assert again(torch.ones(3)).tolist() == [3, 3, 3]
+
+
+def test_no_folder_of_this_machine_is_in_it():
+    program = torch.export.export(Net(), (torch.ones(1, 2),))
+    for content in (script_bytes(made("script")), program_bytes(program)):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            told = [name for name in archive.namelist() if b"/torch/" in archive.read(name)]
+            shown = b"".join(map(archive.read, archive.namelist()))
+        assert __file__.encode() not in shown and torch.__file__.encode() not in shown, told
+
+
+def test_a_program_still_tells_the_lines_it_came_from():
+    program = torch.export.export(Net(), (torch.ones(1, 2),))
+    again = torch.export.load(io.BytesIO(program_bytes(program)))
+    traces = [node.meta.get("stack_trace") or "" for node in again.graph.nodes]
+    assert any('File "torch/nn/modules/linear.py", line ' in trace for trace in traces)
