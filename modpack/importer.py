@@ -15,6 +15,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.archive import layout
+from modpack.archive.externs import read_externs
 from modpack.archive.layout import is_internal
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import open_archive, refuse_state_files
@@ -475,10 +476,7 @@ class PackageImporter(Importer):
         return unpack(digest, sizes, read, name)
 
     def _read_externs(self) -> list[str]:
-        if not self._archive.has(layout.EXTERN_MODULES):
-            return []
-        listed = self._archive.read(layout.EXTERN_MODULES).decode("utf-8", "replace")
-        return [line for line in listed.split("\n") if line]
+        return read_externs(self._archive)
 
     def _check_environment(
         self, recorded: RecordedEnvironment, digest: str, strict: bool

@@ -16,7 +16,7 @@ from modpack.archive import layout, zipformat
 from modpack.archive.bytesources import ByteSource
 from modpack.archive.endrecord import End, find_directory
 from modpack.archive.limits import Limits
-from modpack.archive.recordnames import find_collision, find_unsafe
+from modpack.archive.recordnames import count_folders, find_collision, find_unsafe
 from modpack.archive.zipformat import MAX16, MAX32
 from modpack.errors import ArchiveError, NotAPackageError
 
@@ -136,6 +136,9 @@ class Directory:
         if len(longest) > limits.max_name_bytes:
             raise ArchiveError(self.label, "its name is too long", _shown(longest[:80]))
         names = _relative_names(self.label, self.raw_names)
+        folders = count_folders(names)
+        if folders > limits.most_folders(archive_bytes):
+            raise ArchiveError(self.label, f"its names have {folders} folders, which is too many")
         self._indices = dict(zip(names, range(len(names)), strict=True))
 
     def _check_places(self) -> None:

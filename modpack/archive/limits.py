@@ -9,6 +9,8 @@ __all__ = ["DEFAULT_LIMITS", "Limits"]
 
 _RATIO_FREE_BYTES: Final = 1 << 20
 _TOTAL_FREE_BYTES: Final = 1 << 26
+_SMALL_ARCHIVE: Final = 10_000_000
+_FREE_FOLDERS: Final = 50_000
 _JSON_FREE_BYTES: Final = 96 << 20
 
 
@@ -29,6 +31,9 @@ class Limits:
         max_json_ratio: how many times larger than the archive the values of one JSON record may
             be in memory, beyond 96 MiB.
         max_components: components of one record's name.
+        min_folder_bytes: bytes of an archive for each folder that its names have, beyond 50,000.
+        min_module_bytes: bytes of an archive for each module that it tells of; it is taken to have
+            10,000,000 bytes if it has fewer.
     """
 
     max_records: int = 1_000_000
@@ -39,6 +44,8 @@ class Limits:
     max_total_ratio: int = 16
     max_json_ratio: int = 6
     max_components: int = 64
+    min_folder_bytes: int = 100
+    min_module_bytes: int = 300
 
     def allow_inflating(self, compressed: int, size: int) -> bool:
         """Whether ``compressed`` bytes may be inflated to ``size`` bytes.
@@ -57,6 +64,22 @@ class Limits:
         (True, False)
         """
         return sizes <= max(_TOTAL_FREE_BYTES, archive * self.max_total_ratio)
+
+    def most_folders(self, archive: int) -> int:
+        """How many folders the names of an archive may have.
+
+        >>> Limits().most_folders(1_000), Limits().most_folders(1_000_000_000)
+        (50000, 10000000)
+        """
+        return max(_FREE_FOLDERS, archive // self.min_folder_bytes)
+
+    def most_modules(self, archive: int) -> int:
+        """How many modules an archive may tell of.
+
+        >>> Limits().most_modules(1_000), Limits().most_modules(1_000_000_000)
+        (33333, 3333333)
+        """
+        return max(_SMALL_ARCHIVE, archive) // self.min_module_bytes
 
     def json_bytes(self, archive: int) -> int:
         """How many bytes of memory one JSON record of an archive may take.

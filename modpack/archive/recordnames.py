@@ -14,7 +14,14 @@ from typing import Final
 
 from modpack.archive.limits import DEFAULT_LIMITS
 
-__all__ = ["NameRegistry", "find_collision", "find_unsafe", "fold", "why_unsafe"]
+__all__ = [
+    "NameRegistry",
+    "count_folders",
+    "find_collision",
+    "find_unsafe",
+    "fold",
+    "why_unsafe",
+]
 
 _SUSPICIOUS: Final = ("//", "/./", "/../", "\\", ":")
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
@@ -24,6 +31,7 @@ _DEVICES: Final = r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\u00b9\u0
 _DEVICE: Final = re.compile(_DEVICES + r"(?:\..*)?", re.IGNORECASE)
 _SOME_DEVICE: Final = re.compile(rf"/{_DEVICES}[./]", re.IGNORECASE)
 _ENDS_OF_NAMES: Final = re.compile(r"[. ]/")
+_FEW_FOLDERS: Final = 50_000
 _LONGEST_COMPONENT: Final = 255
 """Bytes of a file's name that every file system takes."""
 
@@ -144,6 +152,26 @@ class NameRegistry:
             del self._files[folded]
         kept = set(self._files.values())
         self._folders = {folder: of for folder, of in self._folders.items() if of in kept}
+
+
+def count_folders(names: Collection[str]) -> int:
+    """How many folders some names have in all; counted for each name where that is few.
+
+    >>> count_folders(["a/b/c", "a/b/d", "e"])
+    4
+    """
+    at_most = sum(name.count("/") for name in names)
+    if at_most <= _FEW_FOLDERS:
+        return at_most
+    folders = sorted(folder.split("/") for folder in {name.rpartition("/")[0] for name in names})
+    shared = itertools.starmap(_shared, itertools.pairwise(folders))
+    return sum(map(len, folders)) - sum(shared) - folders.count([""])
+
+
+def _shared(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many components two paths have in common at their beginnings."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def _collide(folded: Iterable[str]) -> bool:

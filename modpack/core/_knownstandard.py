@@ -102,7 +102,11 @@ _MATHEMATICS = (
     "acos acosh asin asinh atan atan2 atanh cbrt ceil comb copysign cos cosh degrees dist erf erfc"
     " exp exp2 expm1 fabs factorial floor fma fmod frexp fsum gamma gcd hypot inf isclose isfinite"
     " isinf isnan isqrt lcm ldexp lgamma log log10 log1p log2 modf nan nextafter perm pow prod"
-    " radians remainder sin sinh sqrt sumprod tan tanh trunc ulp phase polar rect infj nanj"
+    " radians remainder sin sinh sqrt sumprod tan tanh trunc ulp"
+)
+_COMPLEX_MATHEMATICS = (
+    "acos acosh asin asinh atan atanh cos cosh exp inf infj isclose isfinite isinf isnan log log10"
+    " nan nanj phase polar rect sin sinh sqrt tan tanh"
 )
 _PATHS = (
     "abspath basename commonpath commonprefix dirname exists expanduser expandvars getsize isabs"
@@ -123,7 +127,7 @@ _HASHES = "blake2b blake2s md5 sha1 sha224 sha256 sha384 sha3_224 sha3_256 sha3_
 
 HELD: Final[Mapping[str, frozenset[str]]] = {
     "builtins": _names(
-        "Ellipsis EllipsisType False None NoneType NotImplemented NotImplementedType True abs all"
+        "Ellipsis False None NotImplemented True abs all"
         " any ascii bin callable chr divmod format hasattr hash hex id isinstance"
         " issubclass len max min next oct ord pow print repr round sorted sum"
         " bytes.fromhex dict.fromkeys float.fromhex float.hex int.from_bytes int.to_bytes"
@@ -140,18 +144,20 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
     "_collections": _names("OrderedDict defaultdict deque"),
     "_contextvars": _names("ContextVar"),
     "_functools": _names("cmp_to_key"),
-    "_hashlib": _names(" ".join(f"openssl_{name}" for name in _HASHES.split())),
+    "_hashlib": _names(
+        " ".join(f"openssl_{name}" for name in _HASHES.split() if not name.startswith("blake"))
+    ),
     "_heapq": _names("heapify heappop heappush heappushpop heapreplace"),
     "_operator": _names(_ARITHMETIC),
     "_struct": _names("calcsize pack pack_into unpack unpack_from"),
-    "_thread": _names("LockType RLock _local allocate_lock get_ident lock"),
+    "_thread": _names("LockType RLock _local allocate_lock get_ident"),
     "_threading_local": _names("local"),
     "_weakref": _names("CallableProxyType ProxyType"),
     "_weakrefset": _names("WeakSet"),
     "abc": _names("ABC ABCMeta abstractmethod"),
     "base64": _names("b64decode b64encode urlsafe_b64decode urlsafe_b64encode"),
     "bisect": _names("bisect bisect_left bisect_right insort insort_left insort_right"),
-    "cmath": _names(_MATHEMATICS),
+    "cmath": _names(_COMPLEX_MATHEMATICS),
     "collections": _names(
         "Counter.most_common Counter.update OrderedDict.get OrderedDict.items"
         " OrderedDict.move_to_end abc deque.append deque.appendleft deque.extend namedtuple"
@@ -179,7 +185,7 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
         "cache cached_property cmp_to_key lru_cache singledispatch singledispatchmethod"
         " total_ordering update_wrapper wraps"
     ),
-    "genericpath": _names(_PATHS),
+    "genericpath": _names("commonprefix exists getsize isdir isfile"),
     "hashlib": _names(_HASHES),
     "heapq": _names("heapify heappop heappush heappushpop heapreplace merge nlargest nsmallest"),
     "html": _names("escape unescape"),

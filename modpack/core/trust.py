@@ -5,11 +5,8 @@ A policy is not a sandbox: what it lets through runs with all rights of the proc
 
 from __future__ import annotations
 
-import base64
-import binascii
 import difflib
 import os
-import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from modpack.core.arguments import require_type
 from modpack.core.globs import GlobGroup
 from modpack.core.hookspec import HOOK_KINDS
 from modpack.core.names import root_of
+from modpack.core.publickeys import public_key_bytes
 
 __all__ = ["VERIFY_LEVELS", "Signer", "TrustPolicy", "require_pattern"]
 
@@ -31,10 +29,6 @@ _RUNTIME: Final = frozenset({"torch", "torchgen", "functorch", "modpack"})
 """What is there wherever a package is loaded."""
 _LANGUAGE: Final = frozenset({"builtins", "__future__"})
 """What no module can do without."""
-_PEM: Final = re.compile("-----BEGIN PUBLIC KEY-----(.*?)-----END PUBLIC KEY-----", re.DOTALL)
-_KEY_BYTES: Final = 32
-_ED25519: Final = bytes.fromhex("302a300506032b6570032100")
-"""How the SubjectPublicKeyInfo of an Ed25519 key starts (RFC 8410)."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class Signer:
         require_type(self.public_key, str, "public_key", "PEM text (str)")
         if not self.name.strip():
             raise ValueError("name must say whose key it is; it is empty")
-        _require_public_key(self.public_key)
+        public_key_bytes(self.public_key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,24 +169,6 @@ class TrustPolicy:
     @cached_property
     def _hook_kinds(self) -> GlobGroup | None:
         return None if self.hook_kinds is None else GlobGroup(self.hook_kinds)
-
-
-def _require_public_key(text: str) -> None:
-    """Refuse what is no Ed25519 public key in PEM form (RFC 7468, RFC 8410)."""
-    if "PRIVATE KEY-----" in text:
-        raise ValueError(
-            "it is a private key, which nobody but its owner should have; give the public one"
-        )
-    found = _PEM.findall(text)
-    if len(found) != 1:
-        number = "more than one public key" if found else "no public key in PEM form"
-        raise ValueError(f"it is {number} (-----BEGIN PUBLIC KEY-----)")
-    try:
-        decoded = base64.b64decode("".join(found[0].split()), validate=True)
-    except binascii.Error as failure:
-        raise ValueError(f"its base64 is damaged ({failure})") from failure
-    if not decoded.startswith(_ED25519) or len(decoded) != len(_ED25519) + _KEY_BYTES:
-        raise ValueError("it is a public key of another kind than Ed25519")
 
 
 def _patterns(given: object, argument: str) -> tuple[str, ...] | None:

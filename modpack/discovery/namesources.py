@@ -22,6 +22,8 @@ __all__ = ["NameSources", "Outside"]
 
 _LONGEST: Final = 40
 """Parts of a dotted name; ``a = a.b`` would make it longer for ever."""
+_MOST_STEPS: Final = 2_000
+"""Ways that are followed for one name."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Outside:
     """What a name of packaged code is, where it is not defined in the package.
 
     Attributes:
-        module: the module it is taken from.
+        module: the module it is taken from; empty if it is taken round too many corners.
         name: what is taken from it, dotted; empty for the module itself.
         via: the packaged module that takes it.
     """
@@ -82,6 +84,9 @@ class NameSources:
         seen = set(waiting)
         while waiting:
             step = waiting.pop()
+            if len(seen) > _MOST_STEPS:  # nobody but who wants to hide something writes that
+                found[Outside("", name, module)] = None
+                break
             for following in self._next(*step):
                 if isinstance(following, Outside):
                     found[following] = None

@@ -77,7 +77,7 @@ def hold(cache: Path, name: str) -> None:
             if lease is None or not lease.is_held():
                 wanted |= lease.names if lease is not None else set()
                 lease = _held[cache] = _new_lease(cache)
-            os.write(lease.descriptor, "".join(f"{each}\n" for each in wanted).encode())
+            _write(lease.descriptor, "".join(f"\n{each}\n" for each in wanted).encode())
         lease.names.update(wanted)
     except OSError as failure:
         _log.debug("the use of %s is not noted in %s: %s", name, cache, failure)
@@ -108,25 +108,40 @@ def in_use(cache: Path) -> set[str]:
     """What living processes use; to be called under :func:`exclusive`.
 
     Leases of processes that have ended are removed.
+
+    Raises:
+        CacheError: a process uses something, and could not say what, because the disk was full.
     """
     names: set[str] = set()
     for file in (cache / _FOLDER).glob(f"*{_SUFFIX}"):
         with contextlib.suppress(OSError):
-            names |= _names_of(file)
-    return names
+            text = _held_text(file)
+            if text is not None and not text.endswith("\n"):
+                raise CacheError(
+                    f"a process uses the cache {cache}, whose disk was too full to note what of it."
+                    " Make room elsewhere, or end the programs that use packages, and try again"
+                )
+            names.update((text or "").split("\n"))
+    return names - {""}
 
 
-def _names_of(file: Path) -> set[str]:
+def _held_text(file: Path) -> str | None:
+    """What a lease says; None if its process has ended, and it with it."""
     descriptor = os.open(file, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return set(file.read_text(encoding="utf-8", errors="replace").split("\n")) - {""}
+        return file.read_text(encoding="utf-8", errors="replace")
     else:
         file.unlink()
-        return set()
+        return None
     finally:
         os.close(descriptor)
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    if os.write(descriptor, text) < len(text):
+        raise OSError("only a part of it could be written")
 
 
 def _new_lease(cache: Path) -> _Lease:

@@ -1,7 +1,7 @@
 """What is known of a tree in the cache: what it was made of, and that nothing has changed since.
 
 A *stamp* sums up whose tree it is, and the inodes, sizes and times of all files. The system changes
-the time of a change of an inode (ctime) itself, whoever changes the file, and nobody can set it back.
+the time of a change of an inode (ctime) itself, whoever changes the file, and nobody sets it back.
 A stamp holds for one boot of the machine: after a power failure files may lack what was not yet on
 the disk, although their inodes say nothing of it. Then, and whenever the stamp is not that of the
 files, the files themselves are compared.
@@ -112,8 +112,11 @@ def put_stamp(tree: Path, digest: str, names: Iterable[str]) -> None:
         folder = tree / _STAMPS
         folder.mkdir(mode=0o700, exist_ok=True)
         making = folder / f"{secrets.token_hex(4)}.tmp"
-        making.write_text(_stamp(tree, digest, names), encoding="ascii")
-        making.replace(folder / (boot() or "any"))
+        try:
+            making.write_text(_stamp(tree, digest, names), encoding="ascii")
+            making.replace(folder / (boot() or "any"))
+        finally:
+            making.unlink(missing_ok=True)
 
 
 def has_stamp(tree: Path, digest: str, names: Iterable[str]) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.archive.externs import read_externs
 from modpack.archive.manifest import Manifest, package_digest, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.core.arguments import require_type
@@ -142,8 +142,7 @@ def _recorded(
 
 def _check_environment(archive: Archive, manifest: Manifest | None, strict: bool) -> None:
     made = environment_of(archive, manifest)
-    listed = archive.read(layout.EXTERN_MODULES, verify=manifest).decode("utf-8", "replace")
-    comparison = compare_environment(archive, made, listed.split(), manifest)
+    comparison = compare_environment(archive, made, read_externs(archive, manifest), manifest)
     check_environment(archive.source, package_digest(archive), comparison, strict)
 
 

@@ -12,6 +12,8 @@ from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.archive.externs import read_externs
+from modpack.archive.limits import DEFAULT_LIMITS
 from modpack.core.actions import Action
 from modpack.core.globs import GlobGroup
 from modpack.core.graph import DependencyGraph, Edge
@@ -22,6 +24,7 @@ from modpack.core.plan import Decision, Note, NoteKind, Plan
 from modpack.core.rules import UNRECORDED, Origin, Rule
 from modpack.discovery.pickles import PickleFlaw, PickleScan, scan_pickle
 from modpack.discovery.source import scan_source
+from modpack.errors import ArchiveError
 
 __all__ = ["reconstructed_plan", "recorded_modules"]
 
@@ -94,6 +97,10 @@ class _Reconstruction:
         self._graph = DependencyGraph()
         self._notes: list[Note] = []
         found = list(recorded_modules(archive))
+        most = DEFAULT_LIMITS.most_modules(archive.stored_bytes())
+        if len(found) > most:
+            reason = f"it holds {len(found)} modules, and {most} are allowed"
+            raise ArchiveError(archive.source, reason)
         # Of a module and a package of the same name, Python imports the package.
         found.sort(key=lambda each: each.is_package)
         self._held = {each.module: each for each in found}
@@ -114,7 +121,7 @@ class _Reconstruction:
         return Plan(self._decisions, notes=tuple(self._notes), graph=self._graph)
 
     def _decide(self) -> Iterator[tuple[str, Decision]]:
-        for module in _lines(self._archive, layout.EXTERN_MODULES):
+        for module in read_externs(self._archive):
             yield module, _decision(module, Action.EXTERN)
         for module, held in self._held.items():
             is_source = held.action is Action.INTERN
@@ -183,11 +190,9 @@ class _Reconstruction:
 
     def _add_parents(self, module: str) -> None:
         self._graph.add_node(module)
-        child = module
-        for parent in parents(module):
-            if parent in self._decisions:
-                self._graph.add_edge(Edge(child, parent, ImportKind.PARENT))
-                child = parent
+        parent = next((each for each in parents(module) if each in self._decisions), None)
+        if parent is not None:  # whose own parents are its own affair
+            self._graph.add_edge(Edge(module, parent, ImportKind.PARENT))
 
     def _add_notes(self, module: str, scan: ModuleScan) -> None:
         record = self._held[module].record
@@ -242,9 +247,3 @@ def _unread_pickle(record: str, flaw: PickleFlaw) -> Note:
 def _star_of_mock(importer: str, mocked: str, place: str) -> Note:
     text = f"{importer} takes * from {mocked}, which is mocked: a stand-in has no names to give"
     return Note(NoteKind.STAR_IMPORT_OF_MOCK, mocked, text, place)
-
-
-def _lines(archive: Archive, record: str) -> list[str]:
-    if not archive.has(record):
-        return []
-    return [line for line in archive.read(record).decode("utf-8", "replace").split("\n") if line]

@@ -15,6 +15,7 @@ from typing import Final
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.comparing import verify_records
+from modpack.archive.externs import read_externs
 from modpack.archive.manifest import Manifest, package_digest, read_manifest
 from modpack.archive.reader import open_archive, refuse_state_files
 from modpack.archive.specs import read_specs
@@ -98,7 +99,9 @@ def facts_of(archive: Archive, manifest: Manifest | None, plan: Plan | None = No
 def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFacts:
     environment = read_environment(archive, manifest)
     objects = read_objects(archive, manifest)
-    planned = [_planned(archive, plan, d, environment) for d in plan.decisions.values()]
+    compiled = _compiled_records(plan)
+    decisions = plan.decisions.values()
+    planned = [_planned(archive, plan, d, environment, compiled) for d in decisions]
     modules = _sorted([*planned, *_unplanned(archive, plan)])
     return PackageFacts(
         file=archive.source,
@@ -142,12 +145,16 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
 
 
 def _planned(
-    archive: Archive, plan: Plan, decision: Decision, environment: RecordedEnvironment
+    archive: Archive,
+    plan: Plan,
+    decision: Decision,
+    environment: RecordedEnvironment,
+    compiled: Mapping[str, str],
 ) -> ModuleFacts:
     module, is_extern = decision.module, decision.action is Action.EXTERN
     provider = environment.provider_of(module) if is_extern else None
     is_installed = provider is not None and not provider.editable
-    record = None if is_extern else _record_of(archive, module, plan)
+    record = None if is_extern else _record_of(archive, module, compiled)
     return ModuleFacts(
         module,
         decision.action,
@@ -202,18 +209,23 @@ def _is_ancestors_stand_in(archive: Archive, record: str) -> bool:
     return archive.read(record).startswith(_ANCESTORS_IMPORT)
 
 
-def _record_of(archive: Archive, module: str, plan: Plan) -> str | None:
+def _compiled_records(plan: Plan) -> Mapping[str, str]:
+    """The records of compiled modules."""
+    compiled = (file for file in reversed(plan.files) if file.kind is FileKind.COMPILED)
+    return {file.owner: file.record for file in compiled}
+
+
+def _record_of(archive: Archive, module: str, compiled: Mapping[str, str]) -> str | None:
     """The record of a module's code; folders without code have none."""
-    compiled = (file for file in plan.files if file.kind is FileKind.COMPILED)
     records = (
         *(module_record(module, is_package) for is_package in (True, False)),
-        *(file.record for file in compiled if file.owner == module),
+        *([compiled[module]] if module in compiled else []),
     )
     return next((record for record in records if archive.has(record)), None)
 
 
 def _extern_modules(archive: Archive) -> list[str]:
-    return [line for line in _text(archive, layout.EXTERN_MODULES).split("\n") if line]
+    return read_externs(archive)
 
 
 def _text(archive: Archive, record: str) -> str:

@@ -14,6 +14,7 @@ from typing import Final
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
 from modpack.archive.documents import read_json
+from modpack.archive.limits import DEFAULT_LIMITS
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.environmentjson import environment_from_json
 from modpack.core.jsonvalues import as_list, as_mapping, as_optional_text, as_text
@@ -38,7 +39,7 @@ __all__ = [
 
 _SMALL_ARCHIVE: Final = 10_000_000
 _ITEM_BYTES: Final = {
-    **{"modules": 300, "edges": 65, "notes": 100, "uses": 100, "files": 100},
+    **{"edges": 65, "notes": 100, "uses": 100, "files": 100},
     **{"roots": 250, "distributions": 1000},
 }
 """One item of each list is allowed for so many bytes of the archive, or of a small one."""
@@ -162,8 +163,10 @@ def read_document(archive: Archive, record: str, verify: RecordVerifier | None) 
 
 def _refuse_excess(document: Mapping[str, Json], archive_bytes: int) -> None:
     """Refuse lists that are longer than a package of that size has a use for."""
-    for key, item_bytes in _ITEM_BYTES.items():
-        listed, most = document.get(key), max(_SMALL_ARCHIVE, archive_bytes) // item_bytes
+    allowed = {k: max(_SMALL_ARCHIVE, archive_bytes) // size for k, size in _ITEM_BYTES.items()}
+    allowed["modules"] = DEFAULT_LIMITS.most_modules(archive_bytes)
+    for key, most in allowed.items():
+        listed = document.get(key)
         if isinstance(listed, (list, dict)) and len(listed) > most:
             raise ValueError(f"it lists {len(listed)} {key}, and {most} are allowed")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.archive.externs import read_externs
 from modpack.archive.manifest import Manifest
 from modpack.archive.reader import open_archive
 from modpack.core.environment import (
@@ -132,10 +132,7 @@ def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Re
 
 def _foreign_externs(archive: Archive, manifest: Manifest | None) -> list[str]:
     """The extern modules that neither Python nor torch brings."""
-    if not archive.has(layout.EXTERN_MODULES):
-        return []
-    listed = archive.read(layout.EXTERN_MODULES, verify=manifest).decode("utf-8", "replace")
-    named = sorted(filter(None, listed.split("\n")))
+    named = sorted(read_externs(archive, manifest))
     return [m for m in named if not is_stdlib(m) and root_of(m) not in RUNTIME_ROOTS]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.archive.externs import read_externs
 from modpack.archive.specs import read_specs
 from modpack.core.hookspec import hook_records
 from modpack.core.native import is_machine_code
@@ -40,10 +41,7 @@ def package_violations(archive: Archive, policy: TrustPolicy) -> tuple[Violation
 
 def extern_modules(archive: Archive) -> list[str]:
     """The modules that a package says it takes from where it is loaded."""
-    if not archive.has(layout.EXTERN_MODULES):
-        return []
-    listed = archive.read(layout.EXTERN_MODULES).decode("utf-8", "replace")
-    return [line for line in listed.split("\n") if line]
+    return read_externs(archive)
 
 
 def _hook_kinds(archive: Archive) -> Mapping[str, list[str]]:

@@ -92,11 +92,15 @@ def _checked_digest(archive: Archive, workers: int) -> str:
             "torch.package wrote it, and no manifest says what belongs to it: a signature could "
             "not tell its tensors. Remedy: export the model with modpack",
         )
+    digest = package_digest(archive)
     damage = find_damage(archive, manifest, manifest.records, workers)
     if damage:
         listed = "; ".join(f"{name!r}: {reason}" for name, reason in sorted(damage.items()))
         raise ArchiveError(archive.source, f"it is damaged and was not signed: {listed}")
-    return package_digest(archive)
+    if archive.has_changed() or package_digest(archive) != digest:
+        reason = "it was changed while it was looked at. Remedy: sign it when nobody writes to it"
+        raise ArchiveError(archive.source, reason)
+    return digest
 
 
 def _existing(
@@ -119,7 +123,11 @@ def _write_inside(
     if output is not None:
         reason = "it is a folder, whose signature is written into it. Remedy: leave --output out"
         raise SignatureError(path, reason)
-    _write(archive.place_of(layout.SIGNATURE), envelope)
+    place = archive.place_of(layout.SIGNATURE)
+    if Path(place).is_symlink():  # what it leads to would be overwritten
+        reason = f"its signature {layout.SIGNATURE} is a link. Remedy: remove that"
+        raise SignatureError(path, reason)
+    _write(place, envelope)
     return path
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import marshal
 import os
 import subprocess
 import sys
@@ -117,3 +119,18 @@ def test_commands_about_the_cache_do_without_torch(cache):
     code = "import sys; from modpack.cli import cli; cli(['cache', 'list'], standalone_mode=False)"
     code += "; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ, capture_output=True)
+
+
+def test_bytecode_that_a_package_brings_along_does_not_run_in_place_of_its_sources(cache, tmp_path):
+    code = compile("number = 8", "many.py", "exec")
+    unchecked = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
+    target = tmp_path / "many.modpack"
+    with modpack.PackageExporter(target) as exporter:
+        exporter.save_source_string("many", "number = 7\n")
+        exporter.save_text("many", "words.txt", "")
+        for place in ("", "private2."):
+            name = f"many.{sys.implementation.cache_tag}.{place}pyc"
+            exporter.save_binary("__pycache__", name, unchecked + marshal.dumps(code))
+    for namespace in ("private", "process"):
+        with modpack.PackageImporter(target, namespace=namespace) as importer:
+            assert importer.import_module("many").number == 7

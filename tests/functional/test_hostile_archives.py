@@ -1,4 +1,4 @@
-"""Archives that must be refused: by every command with the right words, and before any code runs."""
+"""Archives that must be refused, by commands in the right words, and before any code runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def hostiles(monkeypatch):
     before = set(sys.modules)
     yield importlib.import_module("hostiles")
     for name in set(sys.modules) - before:
-        if Path(str(getattr(sys.modules[name], "__file__", "") or "")).is_relative_to(ROOT / "tools"):
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if Path(file).is_relative_to(ROOT / "tools") or name.startswith("hostile"):
             del sys.modules[name]
 
 

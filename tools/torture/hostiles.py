@@ -93,7 +93,7 @@ def flooded(share: int = 1) -> Judged:
 
 
 def said_by(what: str, packages: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
-    """What ``judging.py`` says of packages, the first of which is good, in a process of its own."""
+    """What ``judging.py``, in a process of its own, says of packages; the first one is good."""
     with tempfile.TemporaryDirectory() as cache:
         done = subprocess.run(
             [
@@ -102,8 +102,7 @@ def said_by(what: str, packages: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
                 what,
                 *map(str, packages),
             ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "MODPACK_CACHE": cache},
         )

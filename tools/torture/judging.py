@@ -1,8 +1,8 @@
 """What commands and loaders say to packages, each asked in a child of its own.
 
-``python tools/torture/judging.py looking GOOD PACKAGE...`` runs every command that looks at packages
-on each of them, in an interpreter without torch; ``loading`` loads them, with torch. For each package
-a line of JSON goes to stdout. Canaries: what code and pickles would set off is noticed.
+``python tools/torture/judging.py looking GOOD PACKAGE...`` runs every command that looks at
+packages on each of them, in an interpreter without torch; ``loading`` loads them, with torch. For
+each a line of JSON goes to stdout. Canaries: what code and pickles would set off is noticed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Good packages with something changed in them: each must be refused, or mean the same.
 
-To ``modpack verify`` a mutant means the same if its records have the same names and contents, byte by
-byte: what was changed is then padding, or a date that says nothing. To a loader it means the same if
-what it loads has the same values and computes the same. Anything else that is accepted is wrong, and
-so is any error but modpack's own, and any signal.
+To ``modpack verify`` a mutant means the same if its records have the same names and contents, byte
+by byte: what was changed is then padding, or a date that says nothing. To a loader it means the
+same if what it loads has the same values and computes the same. Anything else that is accepted is
+wrong, and so is any error but modpack's own, and any signal.
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ _HEAD = """\
 What was done to packages, how often, and what came of it. Each export runs in a process of its
 own, which is interrupted at a random moment between its first instruction and a little after its
 last; afterwards every byte of the target is compared with its manifest. A mutant is a good package
-with bits, headers, lengths or whole regions changed. `modpack verify` must refuse it, or accept it with
-the same records of the same contents; a loader must refuse it, or load what has the same values and
-computes the same. Hostile archives are made by `fixtures/hostile`: each breaks one rule, and every
-command that reads what is broken must refuse it in its own words, without a traceback, and without
-anything of it having run. Memory counts beyond the interpreter's own; seconds are of processor time.
+with bits, headers, lengths or whole regions changed. `modpack verify` must refuse it, or accept it
+with the same records of the same contents; a loader must refuse it, or load what has the same
+values and computes the same. Hostile archives are made by `fixtures/hostile`: each breaks one rule,
+and every command that reads what is broken must refuse it in its own words, without a traceback,
+and without anything of it having run. Memory is what a command takes beyond the interpreter itself,
+and seconds are of processor time.
 
 | what | times | what came of it | damaged or wrong |
 |---|---|---|---|

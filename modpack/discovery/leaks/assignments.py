@@ -85,6 +85,7 @@ _FEWEST_BITS: Final = 3.0
 """Shannon entropy per character that a drawn value has at least; 16 drawn hex digits have 3.3."""
 _NEAR: Final = 12
 _LONGEST_LINE_START: Final = 200
+_LONGEST_NAME: Final = 40
 
 
 def is_secret_name(name: bytes) -> bool:
@@ -137,7 +138,7 @@ def assigned(data: bytes) -> Iterator[tuple[int, bytes]]:
         if is_secret_value(value, match[0]):
             yield match.start("value"), value
     for match, value in _matches(data, _DELIMITED):
-        before = data[max(0, match.start() - 2 * _NEAR - _NEAR) : match.start()]
+        before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
         if _DELIMITER.search(before) and is_secret_value(value, match[0]):
             yield match.start("value"), value
 
@@ -149,7 +150,8 @@ def assigned_bare(data: bytes) -> Iterator[tuple[int, bytes]]:
             yield match.start("value"), value
     for match, value in _matches(data, _BARE):
         at = match.start()
-        start = data.rfind(b"\n", max(0, at - _LONGEST_LINE_START), at) + 1
+        nearest = max(0, at - _LONGEST_LINE_START)
+        start = max(nearest, data.rfind(b"\n", nearest, at) + 1)
         if _LINE_START.fullmatch(data, start, at) and is_secret_value(value, match[0]):
             yield match.start("value"), value
 

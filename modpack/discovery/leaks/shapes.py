@@ -137,13 +137,13 @@ SHAPES: Final = (
     _row(
         "a private key in base64",
         "LS0tLS1CRUdJTi",
-        r"(LS0tLS1CRUdJTi(?:BSU0EgUFJJVkFURSBLRV|BQUklWQVRFIEtFW|BFQyBQUklWQVRFIEtFW"
-        r"|BPUEVOU1NIIFBSSVZBVEUgS0VZ|BFTkNSWVBURUQgUFJJVkFURSBLRV)[A-Za-z0-9+/=]{80,16384})",
+        r"(?<![A-Za-z0-9+/])(LS0tLS1CRUdJTi(?:BSU0EgUFJJVkFURSBLRV|BQUklWQVRFIEtFW|BFQyBQUklWQVRFIEtFW"
+        r"|BPUEVOU1NIIFBSSVZBVEUgS0VZ|BFTkNSWVBURUQgUFJJVkFURSBLRV)[A-Za-z0-9+/=]{80,8192})",
     ),
     _row(
         "a private key without its frame",
         "IBADANBgkqhkiG9w0BAQEFAASC",
-        r"(MII[A-Za-z0-9+/]{3}IBADANBgkqhkiG9w0BAQEFAASC[A-Za-z0-9+/=]{60,8192})",
+        r"(?<![A-Za-z0-9+/])(MII[A-Za-z0-9+/]{3}IBADANBgkqhkiG9w0BAQEFAASC[A-Za-z0-9+/=]{60,8192})",
         reach=6,
     ),
     _row(
@@ -168,7 +168,7 @@ SHAPES: Final = (
         reach=1,
     ),
     _row("an npm token", "npm_", r"(?<![A-Za-z0-9_])(npm_[A-Za-z0-9]{36})(?![A-Za-z0-9_])"),
-    _row("a PyPI token", "pypi-AgE", r"(pypi-AgE[A-Za-z0-9_-]{50,2048})"),
+    _row("a PyPI token", "pypi-AgE", r"(?<![A-Za-z0-9_-])(pypi-AgE[A-Za-z0-9_-]{50,2048})"),
     _row(
         "a JSON web token",
         "eyJ",

@@ -10,6 +10,7 @@ from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.archive.externs import read_externs
 from modpack.core.knownnames import is_known, is_standard, may_be_called
 from modpack.core.names import module_record, root_of
 from modpack.core.trust import TrustPolicy
@@ -135,10 +136,7 @@ class Judge:
 
 
 def _externs(archive: Archive) -> Mapping[str, str | None]:
-    if not archive.has(layout.EXTERN_MODULES):
-        return {}
-    text = archive.read(layout.EXTERN_MODULES).decode("utf-8", "replace")
-    return dict.fromkeys(line for line in text.split("\n") if line)
+    return dict.fromkeys(read_externs(archive))
 
 
 def _is_of_script(module: str) -> bool:

@@ -9,12 +9,14 @@ from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.archive.externs import read_externs
 from modpack.core.actions import Action
 from modpack.core.hookspec import PARAMETRIZATION, hook_records
 from modpack.core.location import CodeKind
 from modpack.core.names import module_record
 from modpack.core.plan import Decision, FileKind, Plan
 from modpack.discovery.source import scan_source
+from modpack.errors import ArchiveError
 from modpack.report.auditing.facts import Finding
 from modpack.report.verifying.codes import found
 from modpack.report.verifying.ownrecords import OwnRecords
@@ -108,8 +110,11 @@ def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Ite
     record = layout.EXTERN_MODULES
     if record in damaged or _STAND_INS in damaged:
         return
-    text = archive.read(record).decode("utf-8", "replace") if archive.has(record) else ""
-    listed, decided = set(filter(None, text.split("\n"))), set(plan.modules(Action.EXTERN))
+    try:
+        listed, decided = set(read_externs(archive)), set(plan.modules(Action.EXTERN))
+    except ArchiveError as failure:
+        yield found("inconsistent", record, failure.reason)
+        return
     for module in sorted(decided - listed):
         reason = f"it does not list {module}, which was decided to be extern"
         yield found("inconsistent", record, reason)

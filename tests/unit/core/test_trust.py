@@ -110,13 +110,13 @@ def test_a_wrong_value_is_named(
 @pytest.mark.parametrize(
     ("key", "told"),
     [
-        ("", "no public key in PEM form"),
-        ("ssh-ed25519 AAAAC3 me@here", "no public key in PEM form"),
-        (KEY + KEY, "more than one public key"),
+        ("", "no key in PEM form"),
+        ("ssh-ed25519 AAAAC3 me@here", "a key of OpenSSH"),
+        (KEY + KEY, "more than one key"),
         (pem(ED25519 + bytes(32), "PRIVATE KEY"), "it is a private key"),
-        (pem(X25519 + bytes(32)), "another kind than Ed25519"),
-        (pem(ED25519 + bytes(31)), "another kind than Ed25519"),
-        (KEY.replace("AAA", "A-A"), "its base64 is damaged"),
+        (pem(X25519 + bytes(32)), "not one of Ed25519"),
+        (pem(ED25519 + bytes(31)), "not one of Ed25519"),
+        (KEY.replace("AAA", "A-A"), "its PEM is damaged"),
     ],
 )
 def test_a_key_is_an_ed25519_public_key(key: str, told: str) -> None:

@@ -91,7 +91,7 @@ def test_what_stands_outside_the_table_is_refused(tmp_path: Path) -> None:
         ("[trust]\nsigners = [{ name = 'n', key = 3 }]", "trust.signers[0].key: must be a string"),
         ("[trust]\nsigners = [{ name = 'n', kee = 'k' }]", "trust.signers[0].kee: there is no"),
         ("[trust]\nsigners = [{ name = 'n', key = 'gone.pub' }]", "gone.pub cannot be read"),
-        ("[trust]\nsigners = [{ name = 'n', key = 'trust.toml' }]", "no public key in PEM form"),
+        ("[trust]\nsigners = [{ name = 'n', key = 'trust.toml' }]", "no key in PEM form"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, told: str) -> None:

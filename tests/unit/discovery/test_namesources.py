@@ -69,8 +69,9 @@ def test_every_branch_counts():
 
 
 def test_circles_and_sources_that_do_not_parse_come_to_an_end():
-    loop = "from loop import *\nfrom net import thing\na = a.b\nb = a"
-    net = "from loop import thing\nfrom loop import *\na = a.b\nb = a\na = b.c"
+    loop = "from loop import *\nfrom net import thing"
+    net = "from loop import thing\nfrom loop import *\na = a.b\nb = b.c\nb = b.d"
     assert outside("thing", net=net, loop=loop) == []
     assert outside("a.x", net=net, loop=loop) == []
+    assert outside("b.x", net=net, loop=loop) == ["b.x"]
     assert outside("thing", net="def") == []

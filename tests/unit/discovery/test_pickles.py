@@ -135,3 +135,98 @@ def test_any_bytes_have_an_answer(data):
 
 def pickle_ends(data: bytes) -> bool:
     return data.endswith(b".")
+
+
+# -- what becomes of what is named -----------------------------------------------------------------
+
+
+def uses(data: bytes) -> dict[str, str]:
+    return {str(name): name.use.value for name in scan_pickle(data).names}
+
+
+class Plain:
+    pass
+
+
+def test_it_tells_what_is_done_with_a_name():
+    data = pickle.dumps([len, Plain(), decimal.Decimal(1)], 4)
+    plain = f"{Plain.__module__}.Plain"
+    assert uses(data) == {"builtins.len": "held", plain: "built", "decimal.Decimal": "called"}
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_the_most_that_is_done_with_a_name_counts(protocol):
+    counter = collections.Counter("a")
+    (name,) = scan_pickle(pickle.dumps([collections.Counter, counter], protocol)).names
+    assert name.use.value == "called"
+    assert name.used_at > name.position
+
+
+def test_what_getattr_and_attrgetter_lead_to_is_named():
+    getter = b"\x80\x03coperator\nattrgetter\nX\x01\x00\x00\x00a\x85Rccollections\nabc\n\x85R."
+    assert "collections.abc.a" in names(getter)
+    assert "builtins.list.append" in names(pickle.dumps(list.append, 4))
+
+
+def test_arguments_of_partials_are_called_when_the_partial_is():
+    inner = b"\x80\x03cfunctools\npartial\ncbuiltins\nlen\n\x85R"
+    assert uses(inner + b".")["builtins.len"] == "held"
+    assert uses(inner + b")R.")["builtins.len"] == "called"
+
+
+def test_storages_are_told_with_the_most_that_is_asked_of_them():
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj):
+            return ("storage", dict, "7", "cpu", obj.real) if isinstance(obj, Size) else None
+
+    class Size(int):
+        """Numbers that become persistent ids."""
+
+    file = io.BytesIO()
+    Pickler(file, 3).dump([Size(99), Size(100), Size(5)])
+    (storage,) = scan_pickle(file.getvalue()).storages
+    assert (storage.key, storage.kind, storage.size) == ("7", "builtins.dict", 100)
+
+
+def test_functions_by_source_are_told():
+    from modpack.pickling.functions import make_function
+
+    class Function:
+        def __reduce__(self):
+            fields = ("lambda x: x", True, "f", (), 0, None, 7)
+            return make_function, (fields, ("f", "Net.f", "net"), None, ())
+
+    (source,) = scan_pickle(pickle.dumps(Function())).sources
+    assert (source.name, source.text, source.line) == ("Net.f", "lambda x: x", 7)
+
+
+def test_nested_pickles_are_told_with_their_bytes():
+    inner = pickle.dumps(decimal.Decimal(1))
+    (nested,) = scan_pickle(pickle.dumps([inner, pickle.dumps(3)])).nested
+    assert nested[1] == inner
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        b"N",
+        b"N0",
+        b"(",
+        b"}",
+        b"]",
+        b"2\x85",
+        b"\x8c\x02ab",
+        b"\x8c\x02ab\x94",
+        b"cbuiltins\ndict\n)R",
+        b"cfunctools\npartial\n)R\x94",
+        b"2)R",
+        b"Nb",
+        b"C\x06cos\nx.",
+        b"cbuiltins\ngetattr\ncos\nx\n\x8c\x01a\x86R",
+    ],
+)
+def test_however_often_something_is_done_there_is_an_answer(unit):
+    data = b"\x80\x04N" + unit * (300_000 // len(unit)) + b"."
+    scan = scan_pickle(data)
+    assert scan.end == len(data) or scan.flaws
+    assert len(scan.flaws) <= 101

@@ -14,7 +14,7 @@ from modpack.hermetic import caching, leases, tree
 
 RECORDS = {"pkg/__init__.py": b"", "words.txt": b"alpha"}
 SIZES = {name: len(content) for name, content in RECORDS.items()}
-A, B, C = "a" * 64, "b" * 64, "c" * 64
+A, B, C, D = (letter * 64 for letter in "abcd")
 
 
 @pytest.fixture
@@ -154,3 +154,78 @@ def test_a_lease_whose_folder_was_removed_is_made_again(cache):
     tree.unpack(A, SIZES, RECORDS.__getitem__)
     assert [each.digest for each in caching.prune(cache, everything=True).kept] == [A]
     release(cache)
+
+
+def test_nothing_outside_of_the_cache_goes_wherever_links_lead(cache, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    precious = [outside / "v1" / "ab" / "cdef", outside / D / "f", outside / "f"]
+    for file in precious:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"12345")
+    (cache / "scans").symlink_to(outside)
+    trees = tree.trees_folder(cache)
+    for name in (D, "0123.dead.tmp"):
+        (trees / name).symlink_to(outside)
+    caching.prune(cache, everything=True)
+    trees.rmdir() if not any(trees.iterdir()) else trees.rename(trees.with_name("aside"))
+    trees.symlink_to(outside)
+    caching.prune(cache, everything=True)
+    assert all(file.is_file() for file in precious)
+
+
+def test_what_is_not_of_this_cache_stays(cache):
+    files = [cache / "scans" / "head.png", cache / "scans" / "v1" / "ab" / "notes.txt"]
+    files.append(tree.trees_folder(cache) / "oak" / "leaf")
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"12345")
+    assert caching.prune(cache, everything=True).scans == caching.Scans()
+    assert all(file.is_file() for file in files) and held(cache) == []
+
+
+def test_a_daemon_that_closes_all_files_writes_into_no_other_and_keeps_what_it_uses(cache):
+    tree.unpack(A, SIZES, RECORDS.__getitem__)
+    descriptor = leases._held[cache].descriptor
+    with (cache / "other").open("w+b") as other:
+        os.dup2(other.fileno(), descriptor)
+        tree.unpack(B, SIZES, RECORDS.__getitem__)
+        assert (cache / "other").read_bytes() == b""
+    os.close(descriptor)
+    kept = caching.prune(cache, everything=True).kept
+    assert {each.digest for each in kept} == {A, B}
+    release(cache)
+
+
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_on_a_full_disk_nothing_is_pruned_that_may_be_in_use(cache, monkeypatch, is_partial):
+    write = os.write
+
+    def full(descriptor, text):
+        if is_partial:
+            return write(descriptor, text[:9])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        tree.unpack(A, SIZES, RECORDS.__getitem__)
+    with pytest.raises(CacheError, match=r"too full to note.*Make room"):
+        caching.prune(cache, everything=True)
+    tree.unpack(A, SIZES, RECORDS.__getitem__)
+    assert [each.digest for each in caching.prune(cache, everything=True).kept] == [A]
+    release(cache)
+
+
+@pytest.mark.parametrize("used", [-1e9, 1e11])
+def test_a_use_at_an_impossible_time_counts_as_the_nearest_possible(cache, used):
+    file = tree.trees_folder(cache) / A / "used"
+    os.utime(file, (used, used))
+    [told] = [each.used for each in caching.list_trees(cache) if each.digest == A]
+    assert told == (0 if used < 0 else pytest.approx(time.time(), abs=60))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"files": {"a": [Infinity, ""]}}', "\0"])
+def test_what_cannot_be_told_of_a_tree_is_damage(cache, text):
+    first = caching.list_trees(cache)[0]
+    (first.folder / "tree.json").write_text(text)
+    assert caching.list_trees(cache)[0].name is None
+    assert caching.damaged_files(first) == ("tree.json",)

@@ -257,3 +257,50 @@ print(place, place.joinpath("a.py").is_file())
     place, was_there = done.stdout.split()
     assert was_there == "True"
     assert not Path(place).exists()
+
+
+@pytest.mark.parametrize("folder", ["__pycache__", "pkg/__pycache__", "pkg/__PYCACHE__/deep"])
+def test_bytecode_of_a_package_is_not_unpacked(cache, folder):
+    place = unpack(records={**RECORDS, f"{folder}/mod.cpython-311.pyc": b"anything"})
+    assert contents(place) == RECORDS
+
+
+def test_trees_that_were_exchanged_are_noticed(cache):
+    others = {**RECORDS, "words.txt": b"omega"}
+    first, second = unpack("ab12").parent, unpack("cd34", others).parent
+    first.rename(aside := first.with_name("aside"))
+    second.rename(first)
+    aside.rename(second)
+    assert contents(unpack("ab12")) == RECORDS
+    assert contents(unpack("cd34", others)) == others
+
+
+def test_a_link_in_place_of_a_file_is_not_believed(cache, tmp_path):
+    elsewhere = tmp_path / "mod.py"
+    elsewhere.write_bytes(RECORDS["pkg/sub/mod.py"])
+    file = unpack() / "pkg" / "sub" / "mod.py"
+    file.unlink()
+    file.symlink_to(elsewhere)
+    unpack()
+    elsewhere.write_bytes(b"x = 2")
+    assert file.read_bytes() == RECORDS["pkg/sub/mod.py"]
+
+
+def test_trees_that_others_could_exchange_are_not_used(cache, caplog):
+    place = unpack()
+    (cache / "trees" / "v2").chmod(0o777)
+    used = unpack()
+    assert used != place and contents(used) == RECORDS
+    assert "others may write" in caplog.text
+
+
+def test_a_stamp_that_cannot_be_written_leaves_nothing(cache, monkeypatch):
+    def fill(file, text, **_):
+        file.write_bytes(b"")
+        raise OSError(28, "No space left on device")
+
+    place = unpack()
+    monkeypatch.setattr(treerecord, "boot", lambda: "another")
+    monkeypatch.setattr(Path, "write_text", fill)
+    unpack()
+    assert list((place.parent / "stamps").glob("*.tmp")) == []

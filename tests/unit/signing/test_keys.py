@@ -18,6 +18,7 @@ from modpack.signing.keys import (
     public_file,
     read_private,
     read_public,
+    refuse_taken,
     write_pair,
 )
 
@@ -224,3 +225,11 @@ def test_the_same_key_is_always_the_same_text(alice):
     public = pem.public_bytes(alice.public_key.replace("\n", "\r\n"), "a key")
     assert pem.normalised(public) == alice.public_key
     assert generate().key_id != generate().key_id
+
+
+@pytest.mark.parametrize("name", ["", ".", "/", ".."])
+def test_a_name_that_is_none_is_told(alice, name):
+    with pytest.raises(TargetError, match="names no file"):
+        write_pair(alice, name, overwrite=True)
+    with pytest.raises(TargetError, match="names no file"):
+        refuse_taken(name)

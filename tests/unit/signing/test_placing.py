@@ -1,5 +1,6 @@
 """Signing packages: what is checked before, and what is written."""
 
+import os
 import zipfile
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from modpack.archive.manifest import package_digest
 from modpack.archive.reader import open_archive
 from modpack.errors import ArchiveError, NotAPackageError, SignatureError, TargetError
+from modpack.signing import placing
 from modpack.signing.finding import beside, check_signatures
 from modpack.signing.placing import sign_package
 
@@ -138,3 +140,29 @@ def test_a_signature_that_cannot_be_written_is_told(package, alice):
         sign_package(package, alice, is_inside=False)
     with pytest.raises(TargetError, match="is a directory"):
         sign_package(package, alice, is_inside=False, replace=True)
+
+
+def test_a_signature_that_is_a_link_is_not_written_through(package, alice, tmp_path):
+    with zipfile.ZipFile(package) as archive:
+        archive.extractall(tmp_path / "out")
+    place = tmp_path / "out" / "model" / INSIDE
+    place.symlink_to("manifest.json")
+    before = place.read_bytes()
+    with pytest.raises(SignatureError, match="is a link"):
+        sign_package(tmp_path / "out", alice, replace=True)
+    assert place.is_symlink() and place.read_bytes() == before
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_package_that_changes_meanwhile_is_not_signed(package, alice, monkeypatch, is_inside):
+    def rewrite(*_):
+        content = package.read_bytes()
+        package.write_bytes(content[:-1])
+        package.write_bytes(content)
+        os.utime(package, ns=(1, 1))
+        return {}
+
+    monkeypatch.setattr(placing, "find_damage", rewrite)
+    with pytest.raises(ArchiveError, match="changed while it was looked at"):
+        sign_package(package, alice, is_inside=is_inside)
+    assert not package.with_name(f"{package.name}.sig").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import pickle
 import random
 import string
@@ -208,6 +209,11 @@ def test_secrets_in_binary_data_are_found():
         b"machine" + b" " * 300_000,
         b"a_" * 150_000 + b"password = x",
         b"X" * 300_000 + b"://",
+        b"password = '" + b"-" * 60 + b"1a!'",
+        b", password: aaaaaaaaa1" * 20_000,
+        b"password" * 50_000,
+        b"api_keyq\1h\1X\x08\0\0\0" * 20_000,
+        b"LS0tLS1CRUdJTiBQUklWQVRFIEtFWa" * 10_000,
     ],
 )
 @pytest.mark.parametrize("kind", [TextKind.DATA, TextKind.PICKLE])
@@ -236,3 +242,122 @@ def test_folders_are_looked_into_up_to_the_projects(tmp_path):
     assert list(folders_around(inner)) == [inner]
     (tmp_path / "pyproject.toml").touch()
     assert list(folders_around(inner)) == [inner, inner.parent, tmp_path]
+
+
+HEX = "0123456789abcdef"
+MORE_TOKENS = {
+    "an API key": "gs" + "k_" + drawn(52),
+    "a Kaggle key": f'{{"username": "ann", "key": "{drawn(32, HEX)}"}}',
+    "a Docker token": "dckr" + "_pat_" + drawn(27),
+    "a password of a container registry": f'"auth": "{drawn(31)}="',
+    "a Vault token": "hv" + "s." + drawn(95),
+    "a Telegram token": f"{drawn(9, string.digits[1:])}:A" + "A" + drawn(33),
+    "an age key": "AGE-SECRET" + "-KEY-1" + drawn(58, UPPER),
+    "an Azure access key": "SharedAccess" + f"Key={base64.b64encode(DRAWN.randbytes(32)).decode()}",
+    "an Azure client secret": f"{drawn(3)}8" + "Q~" + drawn(34),
+    "a private key without its frame": "MIIEvw" + "IBADANBgkqhkiG9w0BAQEFAASC" + drawn(900),
+    "a password in a header": f"'Authorization': 'Bearer {drawn(40)}'",
+    "a password of a login": "get(url, auth=('ann', 'Tr0ub4dor&3'))",
+}
+
+
+@pytest.mark.parametrize("what", MORE_TOKENS)
+def test_more_tokens_are_known_by_their_shapes(what):
+    assert found(f"x = 1\nx = {MORE_TOKENS[what]}\n", TextKind.DATA) == [(2, what)]
+    assert what in [each for _, each in found(pickle.dumps([MORE_TOKENS[what]]), TextKind.PICKLE)]
+
+
+@pytest.mark.parametrize("label", ["RSA PRIVATE", "PRIVATE", "EC PRIVATE", "OPENSSH PRIVATE"])
+def test_a_private_key_in_base64_is_found_and_a_certificate_is_not(label):
+    def encoded(label):
+        text = f"-----BEGIN {label}-----\n{KEY_LINES}\n-----END {label}-----\n"
+        return f"client-key-data: {base64.b64encode(text.encode()).decode()}\n"
+
+    assert found(encoded(f"{label} KEY"), TextKind.DATA) == [(1, "a private key in base64")]
+    assert found(encoded("CERTIFICATE"), TextKind.DATA) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password = f'Tr0ub4dor&3'",
+        "password = (\n    'Tr0ub4dor&3'\n)",
+        "password = SecretStr('Tr0ub4dor&3')",
+        "password: SecretStr = 'Tr0ub4dor&3'",
+        "password: Optional[str] = 'Tr0ub4dor&3'",
+        "password: str | None = 'Tr0ub4dor&3'",
+        "password = os.environ.get('DB_PASSWORD') or 'Tr0ub4dor&3'",
+        "if password == 'Tr0ub4dor&3': pass",
+        "password = 'Tr0ub4$dor3'",
+        "password = 'Tr0<ub4{dor3'",
+        "DB_PASS = 'Tr0ub4dor&3'",
+        "os.environ['PGPASSWORD'] = 'Tr0ub4dor&3'",
+        "dbpassword = 'Tr0ub4dor&3'",
+        "clientsecret = 'Zq8xVb71LmPo93TtRw'",
+        "ENCRYPTION_KEY = 'Zq8xVb71LmPo93TtRw'",
+        "run('mysql --password=Tr0ub4dor&3 -u ann')",
+        "connect('Server=x;Uid=ann;Pwd=Tr0ub4dor3;')",
+        "url = 'redis://:Tr0ub4dor3@cache.lan:6379'",
+        "url = 'postgres://ann:tr0ub4dor3@db'",
+        "url = 'postgres://ann:Tr0ub%40dor3@db/x'",
+    ],
+)
+def test_values_are_known_in_more_notations(text):
+    assert [line for line, _ in found(f"\n\n{text}\n")] == [4 if "\n" in text else 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- user: ann\n- password: Tr0ub4dor&3",
+        "\ndb: {user: ann, password: Tr0ub4dor&3}",
+        "\npassword = Tr0ub4dor&3 ; of production",
+        "\npassword: Tr0ub4dor&3  # of production",
+        "\n<password>Tr0ub4dor&3</password>",
+        '\n{"source": ["password = \\"Tr0ub4dor&3\\"\\n"]}',
+    ],
+)
+def test_values_are_known_in_more_notations_of_data(text):
+    assert found(text, TextKind.DATA) == [(2, "a secret by its name")]
+    assert found(text.encode("utf-16"), TextKind.DATA) == [(2, "a secret by its name")]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_name_that_a_pickle_only_refers_to_is_known(protocol):
+    keys = ["d8e8fca2dc0f896fd7cb4cb0031ba249", "b7e4a1c03d5f96e2a8c1d4f70b3e6952"]
+    for before in [], list(map(str, range(300))):
+        data = pickle.dumps([before, *({"api_key": key} for key in keys)], protocol)
+        assert [s.value.decode() for s in find_secrets(data, TextKind.PICKLE)] == keys
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "forward_pass = 'conv1-relu2-pool3'",
+        "password = f'{prefix}-1a2b3c4d'",
+        "password = os.environ['DB_PASSWORD_2'] or getpass('Password_2:')",
+        "sort_key = 'd8e8fca2dc0f896fd7cb4cb0031ba249'",
+        "f(password=password2hash, token=tokenizer8x)",
+        "url = 'https://user:password1@host/'",
+        "password = '' + '-' * 40",
+        "integrity = 'sha512-9oPzj2ku1a+b0kQ7p1bhZ0nXc3vT7m4yJq5w=='",
+    ],
+)
+def test_more_names_and_digests_are_no_secrets(text):
+    assert found(text) == [] and found(text, TextKind.DATA) == []
+
+
+def test_a_long_token_may_have_a_word_of_placeholders_in_it():
+    token = "ey" + "J" + drawn(40) + ".ey" + "J" + drawn(100) + "xxx" + drawn(60) + "." + drawn(43)
+    assert found(f"x = {token!r}") == [(1, "a JSON web token")]
+
+
+def test_a_secret_shows_at_most_a_third_of_itself_and_no_value():
+    [secret] = find_secrets(b"password = 'q7w!e8rt'", TextKind.SOURCE)
+    assert secret.shown == "'q7w...' (8 characters)"
+    assert "q7w!" not in repr(secret)
+
+
+def test_variables_that_only_name_something_are_no_secrets():
+    text = b"BUCKET=shop-models-2024-prod\nBASE=some-llm-3-8b-instruct\nX=Zq8xVb71LmPo93TtRw\n"
+    assert [name for name, _ in values_in(text)] == ["X"]
