@@ -28,6 +28,7 @@ __all__ = [
     "PicklingError",
     "PlatformMismatchError",
     "PolicyError",
+    "PolicyNotFoundError",
     "RecordNotFoundError",
     "SignatureError",
     "TargetError",
@@ -382,6 +383,13 @@ class PolicyError(ModpackError):
         self.problems = problems
         listed = "".join(f"\n  {problem}" for problem in problems)
         super().__init__(f"{file}: {problems[0]}" if len(problems) == 1 else f"{file}:{listed}")
+
+
+class PolicyNotFoundError(PolicyError, FileNotFoundError):
+    """There is no file where a policy should be."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class SignatureError(ModpackError):

@@ -179,7 +179,7 @@ _RUNNERS = (
     *(("torch.jit.unsupported_tensor_ops", "execWrapper"), ("torch.multiprocessing", "spawn")),
     *(("torch.utils._config_module", "ConfigModule.load_config"),),
     *(("torch.utils.bottleneck.__main__", "run_cprofile"), ("torch.distributed", "launch")),
-    *(("torch.UntypedStorage", "from_file"), ("torch", "UntypedStorage.from_file")),
+    ("torch", "UntypedStorage.from_file"),
     *(("torch._C._VariableFunctionsClass", "from_file"), ("torch.nn.functional", "importlib")),
     *(("numpy.testing._private.utils", "runstring"), ("numpy", "load"), ("numpy", "fromfile")),
     *(("joblib", "load"), ("dill", "loads"), ("cloudpickle", "loads"), ("requests.api", "get")),

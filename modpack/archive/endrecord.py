@@ -63,7 +63,7 @@ def _no_end(source: ByteSource) -> ArchiveError:
     if source.size >= 4 and source.read_at(0, 4) == zipformat.LOCAL_SIGNATURE:
         last = min(source.size, _LONGEST_COMMENT)
         tail = source.read_at(source.size - last, last)
-        if 0 <= tail.rfind(zipformat.END_SIGNATURE) <= len(tail) - _END_BYTES:
+        if 0 <= tail.find(zipformat.END_SIGNATURE) <= len(tail) - _END_BYTES:
             return ArchiveError(source.label, "something follows its end record")
         reason = "it starts as a zip archive but does not end as one: is it truncated?"
         return ArchiveError(source.label, reason)

@@ -35,6 +35,8 @@ class Allowance:
         if self.where == "**":
             return True
         separator = "/" if "/" in self.where else "."
+        if separator == "." and "/" in place:
+            return False  # a pattern of modules, whose * would match a whole path
         return GlobGroup(self.where, separator=separator).matches(place)
 
 

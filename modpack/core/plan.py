@@ -52,8 +52,8 @@ class PackagingErrorReason(Enum):
     VETOED = "A hook refused it."
     DUPLICATE_RECORD = "Two things would be stored under the same name."
     SECRET = (
-        "It holds what looks like a secret, and whoever has the package could read it. Take it out, "
-        "or allow it."
+        "It holds what looks like a secret, and whoever has the package could read it. Take it "
+        "out, or allow it."
     )
     EMPTY_MATCH = "The rule says allow_empty=False, but it matched no module."
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -19,16 +19,18 @@ from modpack.core.hookspec import HOOK_KINDS
 from modpack.core.names import root_of
 from modpack.core.publickeys import public_key_bytes
 
-__all__ = ["VERIFY_LEVELS", "Signer", "TrustPolicy", "require_pattern"]
+__all__ = ["PATTERN_FIELDS", "VERIFY_LEVELS", "Signer", "TrustPolicy", "require_pattern"]
 
 VERIFY_LEVELS: Final = ("code", "all")
 """What can be compared with its digests on loading, from less to more."""
 
-_PATTERN_FIELDS: Final = ("externs", "standard_library", "pickle_globals", "hook_kinds")
+PATTERN_FIELDS: Final = ("externs", "standard_library", "pickle_globals", "hook_kinds")
+"""The fields of a policy that hold patterns."""
 _RUNTIME: Final = frozenset({"torch", "torchgen", "functorch", "modpack"})
 """What is there wherever a package is loaded."""
 _LANGUAGE: Final = frozenset({"builtins", "__future__"})
 """What no module can do without."""
+_SIGNER_OBJECTS: Final = "Signer objects: modpack.Signer(name, public_key)"
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class TrustPolicy:
             what the built-in list knows to be harmless and what the package's own modules define;
             an empty tuple allows nothing beyond these, None allows everything.
         hook_kinds: kinds of hooks that it may have (``forward``, ``optimizer.*``).
-        signers: if there are any, a valid signature of one of them is demanded.
+        signers: if there are any, a valid signature of one of them is demanded. Without any, none
+            is: an empty tuple is the default, and demands nothing.
         native: whether compiled modules and libraries may travel in it.
         verify: ``"code"`` compares everything but tensors with its digests on loading, ``"all"``
             the tensors as well. By default ``"all"`` if signatures are demanded, for they speak
@@ -99,7 +102,7 @@ class TrustPolicy:
     verify: str = ""
 
     def __post_init__(self) -> None:
-        for name in _PATTERN_FIELDS:
+        for name in PATTERN_FIELDS:
             object.__setattr__(self, name, _patterns(getattr(self, name), name))
         object.__setattr__(self, "signers", _signers(self.signers))
         require_type(self.native, bool, "native", "a bool")
@@ -117,8 +120,8 @@ class TrustPolicy:
             path: the file. Paths of keys in it are relative to its folder.
 
         Raises:
-            PolicyError: something in it is wrong; all of it is told.
-            OSError: it cannot be read.
+            PolicyNotFoundError: there is no such file; a FileNotFoundError, too.
+            PolicyError: it cannot be read, or something in it is wrong; all of it is told.
         """
         from modpack.core.trustfile import read_policy
 
@@ -213,9 +216,9 @@ def require_pattern(pattern: str, field: str) -> None:
 
 def _signers(given: object) -> tuple[Signer, ...]:
     listed = [given] if isinstance(given, Signer) else given
-    if isinstance(listed, (str, bytes)) or not isinstance(listed, Iterable):
-        raise TypeError(f"signers must be Signer objects, not {type(given).__name__}")
+    if isinstance(listed, (str, bytes, Mapping)) or not isinstance(listed, Iterable):
+        raise TypeError(f"signers must be {_SIGNER_OBJECTS}, not {type(given).__name__}")
     signers = tuple(listed)
     for signer in signers:
-        require_type(signer, Signer, "signers", "Signer objects")
+        require_type(signer, Signer, "signers", _SIGNER_OBJECTS)
     return signers

@@ -4,11 +4,12 @@
 
     [trust]
     externs = ["numpy.**"]
-    hook-kinds = ["forward", "forward_pre"]
+    hook_kinds = ["forward", "forward_pre"]
     native = false
     signers = [{ name = "release", key = "keys/release.pub" }]
 
-Each key is a field of :class:`TrustPolicy`, and what is left out is not restricted.
+Each key is a field of :class:`TrustPolicy`, by its very name, so that what an error says about a field
+can be done in a file as well; what is left out is not restricted.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from pathlib import Path
 from typing import Final
 
 from modpack.core.tomlfile import BrokenTomlError, kind_in_toml, read_toml, unknown_keys
-from modpack.core.trust import VERIFY_LEVELS, Signer, TrustPolicy, require_pattern
-from modpack.errors import PolicyError
+from modpack.core.trust import (
+    PATTERN_FIELDS,
+    VERIFY_LEVELS,
+    Signer,
+    TrustPolicy,
+    require_pattern,
+)
+from modpack.errors import PolicyError, PolicyNotFoundError
 
 __all__ = ["read_policy"]
 
 _TABLE: Final = "trust"
-_PATTERNS: Final = {
-    "externs": "externs",
-    "standard-library": "standard_library",
-    "pickle-globals": "pickle_globals",
-    "hook-kinds": "hook_kinds",
-}
-_KEYS: Final = (*_PATTERNS, "native", "signers", "verify")
+_KEYS: Final = (*PATTERN_FIELDS, "native", "signers", "verify")
 _MOST_KEY_BYTES: Final = 1 << 16
 
 
@@ -39,14 +40,19 @@ def read_policy(path: str | os.PathLike[str]) -> TrustPolicy:
     """Read a policy from a file; see :meth:`TrustPolicy.from_toml`.
 
     Raises:
-        PolicyError: something in it is wrong; all of it is told.
-        OSError: it cannot be read.
+        PolicyNotFoundError: there is no such file.
+        PolicyError: it cannot be read, or something in it is wrong; all of it is told.
     """
     file = Path(path)
     try:
         document = read_toml(file)
+    except FileNotFoundError as failure:
+        raise PolicyNotFoundError(str(file), ("there is no such file",)) from failure
     except BrokenTomlError as failure:
         raise PolicyError(str(file), (str(failure),)) from failure
+    except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
+        reason = getattr(failure, "strerror", None) or str(failure)
+        raise PolicyError(str(file), (f"the policy cannot be read: {reason}",)) from failure
     reading = _Reading(file.parent)
     policy = reading.policy(document)
     if reading.problems:
@@ -72,29 +78,27 @@ class _Reading:
         others = [key for key in document if key != _TABLE]
         self.problems += [f"{key}: nothing but the table [{_TABLE}] is read here" for key in others]
         self.problems += unknown_keys(table, _KEYS, _TABLE)
-        patterns = {name: self._patterns(table, key, name) for key, name in _PATTERNS.items()}
+        patterns = {field: self._patterns(table, field) for field in PATTERN_FIELDS}
         native = self._native(table.get("native", True))
         verify = self._verify(table.get("verify"))
-        signers = self._signers(table.get("signers", []))
+        signers = self._signers(table["signers"]) if "signers" in table else ()
         if self.problems:
             return TrustPolicy()
         return TrustPolicy(**patterns, native=native, verify=verify, signers=signers)
 
-    def _patterns(
-        self, table: Mapping[str, object], key: str, field: str
-    ) -> tuple[str, ...] | None:
-        if key not in table:
+    def _patterns(self, table: Mapping[str, object], field: str) -> tuple[str, ...] | None:
+        if field not in table:
             return None
-        value = table[key]
+        value = table[field]
         listed = [value] if isinstance(value, str) else value
         if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-            self._expected(key, "a pattern or an array of patterns", value)
+            self._expected(field, "a pattern or an array of patterns", value)
             return None
         for pattern in listed:
             try:
                 require_pattern(pattern, field)
             except ValueError as failure:
-                self.problems.append(f"{_TABLE}.{key}: {failure}")
+                self.problems.append(f"{_TABLE}.{field}: {failure}")
         return tuple(listed)
 
     def _native(self, value: object) -> bool:
@@ -114,6 +118,11 @@ class _Reading:
         if not isinstance(value, list):
             self._expected("signers", "an array of tables", value)
             return ()
+        if not value:
+            self.problems.append(
+                f"{_TABLE}.signers: an empty array names nobody who could have signed. Remedy: "
+                "name a signer, or leave signers out, which demands no signature"
+            )
         made = (self._signer(f"signers[{place}]", each) for place, each in enumerate(value))
         return tuple(signer for signer in made if signer is not None)
 

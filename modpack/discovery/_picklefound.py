@@ -16,7 +16,8 @@ from modpack.discovery.pickledvalues import (
 
 __all__ = ["Found", "MalformedError", "Memo"]
 
-_MOST_NAMES: Final = 100_000
+_MOST_NAMES: Final = 20_000
+_LONGEST_NAME: Final = 4000
 _MOST_FLAWS: Final = 100
 _MOST_TIMES: Final = 10_000
 """How often something may be wrong; what is wrong more often is not followed to its end."""
@@ -89,6 +90,8 @@ class Found:
         if known is None:
             if len(self._named) >= _MOST_NAMES:
                 raise MalformedError(f"it names more than {_MOST_NAMES} things")
+            if len(module) + len(name) > _LONGEST_NAME:
+                raise MalformedError(f"it names something of {len(module) + len(name)} characters")
             known = self._named[key] = Named(module, name)
         if known not in self._positions:
             self._positions[known] = (self.at, NameUse.HELD, self.at)

@@ -117,12 +117,12 @@ def test_an_archive_of_torch_package_is_accepted_with_a_note():
 
 def test_a_policy_file_is_held_against_the_package(package, tmp_path):
     policy = tmp_path / "trust.toml"
-    policy.write_text("[trust]\nhook-kinds = []\n")
+    policy.write_text("[trust]\nhook_kinds = []\n")
     refused = document(package, "--policy", policy, status=1)
     assert [(each["code"], each["subject"]) for each in refused["findings"]] == [
         ("policy", "forward")
     ]
-    policy.write_text('[trust]\nhook-kinds = ["forward"]\n')
+    policy.write_text('[trust]\nhook_kinds = ["forward"]\n')
     assert document(package, "--policy", policy)["accepted"]
     policy.write_text("[trust]\nhooks = []\n")
     assert run(package, "--policy", policy).exit_code == 2

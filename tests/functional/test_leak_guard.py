@@ -137,7 +137,16 @@ def test_records_are_allowed_by_patterns_with_a_slash():
         exporter.save_text("shop.data", "conf.ini", "password = Tr0ub4dor&3\n")
 
     assert problems_of(save) != []
+    assert problems_of(save, allow_secrets="shop*.*.*") != []
     assert problems_of(save, allow_secrets="shop/**") == []
+
+
+def test_a_pattern_of_modules_allows_no_record():
+    def save(exporter):
+        exporter.save_text("shop", "credentials", "password = Tr0ub4dor&3\n")
+
+    assert problems_of(save, allow_secrets="shop*") != []
+    assert problems_of(save, allow_secrets="shop/*") == []
 
 
 def test_a_comment_in_the_line_allows_it():

@@ -405,7 +405,7 @@ def replayed(package: Path, text: str, *options: str) -> subprocess.CompletedPro
 
 
 def test_a_trial_is_repeated_under_a_policy(tried):
-    done = replayed(tried, "[trust]\nexterns = ['yaml.**']\nhook-kinds = []\n")
+    done = replayed(tried, "[trust]\nexterns = ['yaml.**']\nhook_kinds = []\n")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     refused = replayed(tried, "[trust]\nexterns = []\n")
     assert refused.returncode == 2
@@ -433,6 +433,6 @@ def test_imports_are_refused_in_the_interpreter_of_a_trial_too(tmp_path, project
     import shop
 
     modpack.save(shop.Net(2, 2), tmp_path / "t.modpack", example_inputs=torch.ones(1, 2))
-    done = replayed(tmp_path / "t.modpack", "[trust]\nstandard-library = ['collections']\n")
+    done = replayed(tmp_path / "t.modpack", "[trust]\nstandard_library = ['collections']\n")
     assert done.returncode == 1
     assert "it imports 'socketserver'" in done.stdout

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from modpack.core.trust import Signer, TrustPolicy
-from modpack.errors import PolicyError
+from modpack.core.trusting import violations
+from modpack.errors import PolicyError, PolicyNotFoundError
 
 KEY = """-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
@@ -37,9 +39,9 @@ def test_every_field_can_be_in_a_file(tmp_path: Path) -> None:
         """
         [trust]
         externs = ["numpy.**", "yaml"]
-        standard-library = "collections.**"
-        pickle-globals = []
-        hook-kinds = ["forward"]
+        standard_library = "collections.**"
+        pickle_globals = []
+        hook_kinds = ["forward"]
         native = false
         verify = "code"
         signers = [{ name = "release", key = "keys/release.pub" }]
@@ -65,6 +67,26 @@ def test_a_misspelled_key_is_no_restriction_that_silently_does_nothing(tmp_path:
     assert problem == "trust.extern: there is no such key. Did you mean 'externs'?"
 
 
+@pytest.mark.parametrize("field", ["standard_library", "pickle_globals", "hook_kinds"])
+def test_keys_are_spelt_like_fields_and_no_other_way(tmp_path: Path, field: str) -> None:
+    hyphened = field.replace("_", "-")
+    (problem,) = problems(tmp_path, f"[trust]\n{hyphened} = []\n")
+    assert problem == f"trust.{hyphened}: there is no such key. Did you mean {field!r}?"
+
+
+def test_what_a_refusal_says_to_add_can_be_added_as_it_stands(tmp_path: Path) -> None:
+    """The remedy names the pattern and the key."""
+    text = "[trust]\nstandard_library = []\nexterns = []\nhook_kinds = []\n"
+    asked = {"externs": ["socket", "yaml.nodes"], "hook_kinds": {"forward": ["forward/0"]}}
+    found = violations(TrustPolicy.from_toml(write(tmp_path, text)), **asked)
+    assert len(found) == 3
+    for each in found:
+        said = re.match(r"add ('.+?') to (\w+) of the policy", each.remedy)
+        assert said is not None
+        text = text.replace(f"{said[2]} = []", f"{said[2]} = [{said[1]}]")
+    assert not violations(TrustPolicy.from_toml(write(tmp_path, text)), **asked)
+
+
 def test_what_stands_outside_the_table_is_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, "native = false\n[trust]\n") == (
         "native: nothing but the table [trust] is read here",
@@ -83,8 +105,9 @@ def test_what_stands_outside_the_table_is_refused(tmp_path: Path) -> None:
         ("[trust]\nexterns = 3", "trust.externs: must be a pattern or an array of patterns"),
         ("[trust]\nexterns = ['a', 3]", "trust.externs: must be a pattern or an array of patterns"),
         ("[trust]\nexterns = ['a.']", "trust.externs: the pattern 'a.' has an empty component"),
-        ("[trust]\nhook-kinds = ['tensr']", "trust.hook-kinds: no kind of hook matches 'tensr'"),
+        ("[trust]\nhook_kinds = ['tensr']", "trust.hook_kinds: no kind of hook matches 'tensr'"),
         ("[trust]\nsigners = 'x.pub'", "trust.signers: must be an array of tables, not a string"),
+        ("[trust]\nsigners = []", "leave signers out, which demands no signature"),
         ("[trust]\nsigners = ['x.pub']", "trust.signers[0]: must be a table such as"),
         ("[trust]\nsigners = [{ key = 'k' }]", "trust.signers[0]: has no 'name'"),
         ("[trust]\nsigners = [{ name = 'n' }]", "trust.signers[0]: has no 'key'"),
@@ -117,6 +140,15 @@ def test_a_file_that_is_no_key_is_refused_by_its_name(tmp_path: Path) -> None:
     assert problem == f"trust.signers[0].key: {tmp_path / 'k.pub'}: it is too large for a key"
 
 
-def test_a_missing_file_is_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+def test_a_missing_file_is_named_and_is_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(PolicyNotFoundError) as told:
         TrustPolicy.from_toml(tmp_path / "gone.toml")
+    assert isinstance(told.value, FileNotFoundError)
+    assert str(told.value) == f"{tmp_path / 'gone.toml'}: there is no such file"
+
+
+@pytest.mark.parametrize("name", [".", "a\0b"])
+def test_what_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PolicyError, match="the policy cannot be read") as told:
+        TrustPolicy.from_toml(f"{tmp_path}/{name}")
+    assert str(told.value).startswith(str(tmp_path))
