@@ -430,9 +430,9 @@ class PackageImporter(Importer):
     ) -> None:
         self.filename = self._archive.source
         refuse_state_files(self._archive)
+        digest = self._verified_digest()
         self.extern_modules = self._read_externs()
         _refuse_disallowed(self.filename, self.extern_modules, module_allowed)
-        digest = self._verified_digest()
         if self._policy is not None:
             require_trust(self._archive, self._policy, self._given)
         recorded = environment_of(self._archive, None)
@@ -467,13 +467,7 @@ class PackageImporter(Importer):
 
     def _unpacked(self, digest: str, sizes: dict[str, int]) -> Path:
         """The folder with the package's files."""
-        verify = read_manifest(self._archive)
-        name = os.path.basename(self.filename)
-
-        def read(record: str) -> bytes:
-            return self._archive.read(record, verify=verify)
-
-        return unpack(digest, sizes, read, name)
+        return unpack(digest, sizes, self._archive.read, Path(self.filename).name)
 
     def _read_externs(self) -> list[str]:
         return read_externs(self._archive)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar, cast
 
 from modpack.errors import ArchiveError, RecordNotFoundError
 
 __all__ = ["CHUNK_BYTES", "Archive", "DataRange", "RecordVerifier", "similar_names"]
+
+T = TypeVar("T")
 
 CHUNK_BYTES: Final = 1 << 20
 _COMPARED_NAMES: Final = 2000
@@ -50,6 +52,8 @@ class Archive(ABC):
 
     def __init__(self, source: str) -> None:
         self.source = source
+        self._verifier: RecordVerifier | None = None
+        self._remembered: dict[Callable[[Archive], object], object] = {}
 
     def __enter__(self) -> Archive:
         return self
@@ -124,17 +128,31 @@ class Archive(ABC):
 
         Args:
             name: the record.
-            verify: a manifest, to check size and sha256 as well. A folder has nothing else to
-                be checked against.
+            verify: a manifest, to check size and sha256 as well; by default that of
+                :meth:`verify_with`. A folder has nothing else to be checked against.
 
         Raises:
             RecordNotFoundError: there is no such record.
             ArchiveError: the record is damaged, or not what ``verify`` says.
         """
         content = b"".join(self.chunks(name))
-        if verify is not None:
-            verify.check(self.source, name, content)
+        verifier = verify or self._verifier
+        if verifier is not None:
+            verifier.check(self.source, name, content)
         return content
+
+    def verify_with(self, verifier: RecordVerifier | None) -> None:
+        """Check whatever is read from now on: the file may be written to while it is open."""
+        self._verifier = verifier
+
+    def remembered(self, make: Callable[[Archive], T]) -> T:
+        """What a function made of this archive when it was first asked to.
+
+        So that all who ask go by the same content, even if the file is written to meanwhile.
+        """
+        if make not in self._remembered:
+            self._remembered[make] = make(self)
+        return cast(T, self._remembered[make])
 
     def read_view(self, name: str) -> memoryview:
         """A record's content, read-only; without a copy if it is stored in a buffer.

@@ -17,12 +17,20 @@ from modpack.archive.bytesources import ByteSource
 from modpack.archive.endrecord import End, find_directory
 from modpack.archive.limits import Limits
 from modpack.archive.recordnames import count_folders, find_collision, find_unsafe
+from modpack.archive.repacked import (
+    FOLDER_ENTRY,
+    FOREIGN_EXTRAS,
+    NO_TOP_FOLDER,
+    are_of_files,
+)
 from modpack.archive.zipformat import MAX16, MAX32
 from modpack.errors import ArchiveError, NotAPackageError
 
 __all__ = ["Directory", "Entry", "parse_directory"]
 
 _DOS_FOLDER: Final = 0x10
+_NO_FILE: Final = "it is no regular file"
+_ITS_OWN_FOLDER: Final = b".data/"
 _NAME_LENGTH: Final = 6
 _EXTRA_LENGTH: Final = 7
 _COMMENT_AND_DISK: Final = 8
@@ -170,8 +178,9 @@ class Directory:
             numbers = (self.sizes[i], self.compressed[i], self.offsets[i])
             wide = _widen(numbers, extras.get(i, b""))
             if wide is None:
-                name = _shown(self.raw_names[i])
-                raise ArchiveError(self.label, "its extra fields are malformed", name)
+                is_foreign = are_of_files(extras.get(i, b""))
+                reason = FOREIGN_EXTRAS if is_foreign else "its extra fields are malformed"
+                raise ArchiveError(self.label, reason, _shown(self.raw_names[i]))
             self.sizes[i], self.compressed[i], self.offsets[i] = wide
 
 
@@ -235,6 +244,8 @@ def _check_columns(label: str, columns: _Columns, raw_names: Sequence[bytes]) ->
         reason = _why_refused(fields)
         if reason is None and not raw_name.isascii() and not fields[2] & zipformat.FLAG_UTF8:
             reason = "its name is not marked as UTF-8"
+        if reason == _NO_FILE and raw_name.endswith(b"/"):
+            reason = FOLDER_ENTRY
         if reason is not None:
             raise ArchiveError(label, reason, _shown(raw_name))
 
@@ -255,7 +266,7 @@ def _why_refused(fields: tuple[bytes, int, int, int, int]) -> str | None:
     if file_type == stat.S_IFLNK:
         return "it is a symbolic link"
     if file_type not in (0, stat.S_IFREG) or attributes & _DOS_FOLDER:
-        return "it is no regular file"
+        return _NO_FILE
     return None
 
 
@@ -283,7 +294,8 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
     root = raw_names[0].partition(b"/")[0] + b"/"
     strangers = [raw_name for raw_name in raw_names if not raw_name.startswith(root)]
     if strangers:
-        reason = f"it is not in the top-level folder {_shown(root)!r}"
+        is_bare = any(raw_name.startswith(_ITS_OWN_FOLDER) for raw_name in raw_names)
+        reason = NO_TOP_FOLDER if is_bare else f"it is not in the top-level folder {_shown(root)!r}"
         raise ArchiveError(label, reason, _shown(strangers[0]))
     try:
         folder = root.decode()

@@ -119,12 +119,18 @@ def encode_manifest(records: Mapping[str, RecordDigest]) -> bytes:
 
 
 def read_manifest(archive: Archive) -> Manifest | None:
-    """The package's manifest; None for packages that torch.package wrote.
+    """The package's manifest; None for packages that torch.package wrote. Read once.
 
     Raises:
         UnsupportedVersionError: the format is newer than this modpack.
         ArchiveError: the manifest is damaged or missing though the package is modpack's.
     """
+    found = archive.remembered(_read)
+    return found[0] if found is not None else None
+
+
+def _read(archive: Archive) -> tuple[Manifest, str] | None:
+    """The manifest and its sha256."""
     if not archive.has(layout.MANIFEST):
         strays = [name for name in archive.names() if name.startswith(layout.MODPACK_PREFIX)]
         if strays:
@@ -132,10 +138,11 @@ def read_manifest(archive: Archive) -> Manifest | None:
         return None
     content = archive.read(layout.MANIFEST)
     declared = archive.read(layout.MANIFEST_DIGEST)
-    if declared != hashlib.sha256(content).hexdigest().encode("ascii"):
+    digest = hashlib.sha256(content).hexdigest()
+    if declared != digest.encode("ascii"):
         reason = f"it does not have the digest in {layout.MANIFEST_DIGEST!r}"
         raise ArchiveError(archive.source, reason, layout.MANIFEST)
-    return _decode_manifest(archive.source, content, archive.stored_bytes())
+    return _decode_manifest(archive.source, content, archive.stored_bytes()), digest
 
 
 def package_digest(archive: Archive) -> str:
@@ -148,8 +155,9 @@ def package_digest(archive: Archive) -> str:
     Raises:
         ArchiveError: the archive is damaged.
     """
-    if read_manifest(archive) is not None:
-        return hashlib.sha256(archive.read(layout.MANIFEST)).hexdigest()
+    found = archive.remembered(_read)
+    if found is not None:
+        return found[1]
     lines = [
         [name, archive.size(name), _content_key(archive, name)] for name in sorted(archive.names())
     ]

@@ -115,6 +115,7 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
     ),
     "torch._dynamo.hooks": _names("Hooks"),
     "torch._dynamo.repro.after_dynamo": _names("WrapBackendDebug"),
+    "torch.autograd.grad_mode": _names("enable_grad inference_mode no_grad set_grad_enabled"),
     "torch.ao.quantization.fx._lower_to_native_backend": _names(
         "_load_packed_weight _save_packed_weight"
     ),
@@ -137,7 +138,7 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
 
 MODULES: Final = frozenset(
     {"torch._C._nn", "torch._VF", "torch._functorch.apis", "torch._dynamo.eval_frame"}
-    | {"torch._C", "torch._tensor", "torch._utils", "torch._ops"}
+    | {"torch._C", "torch._tensor", "torch._utils", "torch._ops", "torch.utils._contextlib"}
 )
 """Modules whose names begin with an underscore, and that objects may hold."""
 

@@ -105,7 +105,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
     modules = _sorted([*planned, *_unplanned(archive, plan)])
     return PackageFacts(
         file=archive.source,
-        size_bytes=_size(archive),
+        size_bytes=archive.stored_bytes(),
         format=f"modpack {manifest.format}",
         digest=archive.read(layout.MANIFEST_DIGEST).decode("ascii"),
         modules=modules,
@@ -133,7 +133,7 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
     resources = _resources(archive, modules, pickles)
     return PackageFacts(
         file=archive.source,
-        size_bytes=_size(archive),
+        size_bytes=archive.stored_bytes(),
         format="torch.package",
         digest=package_digest(archive),
         modules=modules,
@@ -300,7 +300,7 @@ def _storages(archive: Archive) -> StorageFacts:
 
 def _size(archive: Archive) -> int:
     path = Path(archive.source)
-    return path.stat().st_size if path.is_file() else sum(map(archive.size, archive.names()))
+    return archive.stored_bytes()
 
 
 def _sorted(modules: list[ModuleFacts]) -> tuple[ModuleFacts, ...]:

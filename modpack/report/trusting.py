@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -10,10 +11,14 @@ from modpack.archive.externs import read_externs
 from modpack.archive.specs import read_specs
 from modpack.core.hookspec import hook_records
 from modpack.core.native import is_machine_code
-from modpack.core.trust import TrustPolicy
+from modpack.core.trust import TrustPolicy, require_pattern
 from modpack.core.trusting import Violation, violations
+from modpack.report.auditing.facts import Finding
 
-__all__ = ["extern_modules", "package_violations"]
+__all__ = ["extern_modules", "is_of_name", "name_remedy", "package_violations"]
+
+_NAMING: Final = frozenset({"pickle-unknown-global", "pickle-call", "pickle-extern-call"})
+"""Findings about a name in a pickle, which a policy can allow."""
 
 _SPECS_START, _SPECS_END = hook_records("\0")[0].split("\0")
 
@@ -42,6 +47,35 @@ def package_violations(archive: Archive, policy: TrustPolicy) -> tuple[Violation
 def extern_modules(archive: Archive) -> list[str]:
     """The modules that a package says it takes from where it is loaded."""
     return read_externs(archive)
+
+
+def is_of_name(found: Finding) -> bool:
+    """Whether a finding of the scan is about a name in a pickle, which a policy can allow."""
+    return found.code in _NAMING
+
+
+def name_remedy(found: Finding, policy: TrustPolicy) -> str:
+    """What to add to a policy that is to allow what a finding is about; its own remedy otherwise.
+
+    Args:
+        found: a finding of the scan.
+        policy: the policy that was scanned with.
+    """
+    name = found.subject
+    if not is_of_name(found) or not _is_pattern(name):
+        return found.remedy.removesuffix(".")
+    if policy.pickle_globals is None:
+        return f"do not load it, or add pickle_globals = [{name!r}] to the policy, if you trust it"
+    return f"add {name!r} to pickle_globals of the policy, if you trust it"
+
+
+def _is_pattern(name: str) -> bool:
+    """Whether a name can be written into a policy: in a pickle, it may be anything."""
+    try:
+        require_pattern(name, "pickle_globals")
+    except ValueError:
+        return False
+    return True
 
 
 def _hook_kinds(archive: Archive) -> Mapping[str, list[str]]:

@@ -34,7 +34,7 @@ def level_of(verify: object, policy: TrustPolicy | None) -> str:
 
 
 def require_contents(archive: Archive, level: str) -> None:
-    """Compare a package with its manifest.
+    """Compare a package with its manifest, and whatever is read of it afterwards.
 
     An archive of torch.package has none: with ``"all"``, its records are compared with their crc32.
 
@@ -50,6 +50,7 @@ def require_contents(archive: Archive, level: str) -> None:
     if manifest is not None:
         chosen = names if is_all else [name for name in names if not layout.is_storage(name)]
         _compare(archive, chosen, is_all)
+        archive.verify_with(manifest)
     elif is_all:
         _require_readable(archive)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
-from typing import Final
 
 from modpack.archive.base import Archive
 from modpack.archive.manifest import read_manifest
@@ -18,14 +17,11 @@ from modpack.core.trusting import violations
 from modpack.discovery.pickledvalues import PickledName
 from modpack.errors import ModpackError, SignatureError, TrustError
 from modpack.hermetic.index import ModuleIndex
-from modpack.report.auditing.facts import Finding, Severity
+from modpack.report.auditing.facts import Severity
 from modpack.report.scanning.judging import Judge
-from modpack.report.trusting import package_violations
+from modpack.report.trusting import name_remedy, package_violations
 
 __all__ = ["ObjectTrust", "require_policy", "require_signature", "require_trust"]
-
-_NAMING: Final = frozenset({"pickle-unknown-global", "pickle-call", "pickle-extern-call"})
-"""Findings about a name, which a policy can allow."""
 
 
 def require_policy(policy: object) -> None:
@@ -87,13 +83,7 @@ def _in_pickles(archive: Archive, policy: TrustPolicy) -> Iterable[str]:
     for found in scan.findings:
         if found.severity is Severity.ERROR:
             place = f" ({found.place})" if found.place and found.place not in found.text else ""
-            yield f"{found.text}{place}. Remedy: {_remedy(found)}"
-
-
-def _remedy(found: Finding) -> str:
-    if found.code in _NAMING:
-        return f"add {found.subject!r} to pickle_globals of the policy, if you trust it"
-    return found.remedy.removesuffix(".")
+            yield f"{found.text}{place}. Remedy: {name_remedy(found, policy)}"
 
 
 @dataclass(frozen=True)

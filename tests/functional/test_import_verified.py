@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import modpack
+from modpack import importer
 from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
 
 ROOT = Path(__file__).parents[2]
@@ -155,3 +157,51 @@ def test_another_level_is_refused(package, level, error):
     for load in (modpack.load, modpack.load_weights, modpack.PackageImporter, modpack.replay):
         with pytest.raises(error, match="verify must be 'code' or 'all'"):
             load(package, verify=level)
+
+
+def unzipped(package: Path, folder: Path) -> Path:
+    with open_archive(package) as archive:
+        for name in archive.names():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(archive.read(name))
+    return folder
+
+
+def overwritten(package: Path, folder: Path) -> None:
+    """Put another package into the folder of one, with a manifest that agrees."""
+    with open_archive(package) as archive, ArchiveWriter(package.with_name("evil")) as writer:
+        for name in archive.names():
+            if not name.startswith(".data/modpack/manifest."):
+                content = archive.read(name)
+                writer.write(name, b"raise SystemExit(9)" if name.endswith(".py") else content)
+        writer.commit()
+    unzipped(package.with_name("evil"), folder)
+
+
+def test_what_is_written_after_the_check_is_neither_loaded_nor_cached(
+    package, tmp_path, monkeypatch
+):
+    folder = unzipped(package, tmp_path / "folder")
+    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "cache"))
+    asked = importer.environment_of
+
+    def overwriting(*arguments):
+        overwritten(package, folder)
+        return asked(*arguments)
+
+    monkeypatch.setattr(importer, "environment_of", overwriting)
+    with pytest.raises(ArchiveError, match=r"verifiednet\.py.*not the declared|has \d+ bytes"):
+        modpack.load(folder, package="model", resource="model.pkl")
+    monkeypatch.undo()
+    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "cache"))
+    model = modpack.load(package, package="model", resource="model.pkl")
+    assert model(torch.ones(3)).shape == (3,)
+
+
+def test_a_pickle_that_is_written_after_the_check_is_not_loaded(package, tmp_path):
+    folder = unzipped(package, tmp_path / "folder")
+    with modpack.PackageImporter(folder) as opened:
+        (folder / "other/values.pkl").write_bytes(b"cos\ngetcwd\n)R.")
+        with pytest.raises(ArchiveError, match=r"other/values\.pkl"):
+            opened.load_pickle("other", "values.pkl")

@@ -27,6 +27,8 @@ MOST_BYTES = 256 << 20
 """Memory that looking at a package of up to 10 MB may take, beyond the interpreter's own."""
 MOST_SECONDS = 5.0
 """How long one command may take for it."""
+_AT_ONCE = 12
+"""Archives of 10 MB that lie on the disk at the same time."""
 _TRACEBACK = -1
 _DIFFERENT = 1
 """The status of ``diff`` for a package that it could read."""
@@ -82,13 +84,13 @@ def flooded(share: int = 1) -> Judged:
     Whether it is refused does not matter: it may only be very large.
     """
     judged = Judged()
-    with tempfile.TemporaryDirectory() as folder:
-        first = _good(Path(folder))
-        for flood in list(floods())[::share]:
-            package = flood.make(Path(folder))
-            (said,) = said_by("looking", [first, package])
-            package.unlink()
-            _look_into(judged, flood.name, None, said["commands"])
+    chosen = list(floods())[::share]
+    for start in range(0, len(chosen), _AT_ONCE):
+        some = chosen[start : start + _AT_ONCE]
+        with tempfile.TemporaryDirectory() as folder:
+            packages = [_good(Path(folder)), *(each.make(Path(folder)) for each in some)]
+            for flood, said in zip(some, said_by("looking", packages), strict=True):
+                _look_into(judged, flood.name, None, said["commands"])
     return judged
 
 

@@ -6,15 +6,17 @@ The reference page of risks repeats this table.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from modpack.report.auditing.codes import FindingCode
 from modpack.report.auditing.facts import Finding, Severity
 
-__all__ = ["VERIFY_CODES", "found"]
+__all__ = ["VERIFY_CODES", "as_sentence", "found", "found_with_remedy"]
 
 _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+_REMEDY: Final = ". Remedy: "
 _GET_IT_AGAIN: Final = "Get the package again from whoever made it."
 
 _ROWS = (
@@ -121,3 +123,25 @@ def found(code: str, subject: str, text: str, place: str | None = None) -> Findi
     """
     row = VERIFY_CODES[code]
     return Finding(code, row.severity, subject, text, place, row.remedy)
+
+
+def found_with_remedy(code: str, subject: str, reason: str) -> Finding:
+    """A finding by the reason of an error, whose own remedy counts more than that of the code.
+
+    Args:
+        code: a key of :data:`VERIFY_CODES`.
+        subject: the record that it is about, or the package.
+        reason: what was found; "Remedy: " may follow.
+
+    >>> each = found_with_remedy("structure", "a", "it is b. Remedy: do c")
+    >>> each.text, each.remedy
+    ('it is b', 'Do c.')
+    """
+    text, _, remedy = reason.partition(_REMEDY)
+    plain = found(code, subject, text)
+    return replace(plain, remedy=as_sentence(remedy)) if remedy else plain
+
+
+def as_sentence(remedy: str) -> str:
+    """A remedy as findings have it: a sentence."""
+    return f"{remedy[:1].upper()}{remedy[1:].removesuffix('.')}."

@@ -49,7 +49,7 @@ class VerifyFacts:
         subject: the package's file.
         format: ``modpack 1`` or ``torch.package``; empty if it could not be told.
         digest: the package's digest; empty if it could not be told.
-        size_bytes: bytes of all records.
+        size_bytes: of the file, or of all files of a folder; 0 if it could not be told.
         checks: what was checked, in order.
         findings: what was found, errors first; codes as in audits.
         signatures: the signatures that were asked for and hold.

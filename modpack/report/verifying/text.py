@@ -33,7 +33,8 @@ def verify_report(facts: VerifyFacts) -> RenderableType:
 
 
 def _head(facts: VerifyFacts) -> RenderableType:
-    parts = [facts.format, human_size(facts.size_bytes), facts.digest]
+    size = human_size(facts.size_bytes) if facts.size_bytes else ""
+    parts = [facts.format, size, facts.digest]
     told = ", ".join(printable(part) for part in parts if part)
     return Text.assemble((printable(facts.subject), "bold"), "  ", (told, "dim"))
 
@@ -60,12 +61,21 @@ def _findings(findings: Sequence[Finding]) -> Iterator[RenderableType]:
 
 
 def _of_one_code(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    """Findings with what to do: once for all, or after each if it is not the same for all."""
+    is_same = len({each.remedy for each in findings}) == 1
     for each in findings[:_MOST_OF_A_CODE]:
         yield indented(Text(printable(f"{each.place or each.subject}: {each.text}")), 4)
-    if left := len(findings) - _MOST_OF_A_CODE:
-        if left > 0:
-            yield indented(Text(f"{left} more; --json lists them", "dim"), 4)
-    for remedy in dict.fromkeys(each.remedy for each in findings if each.remedy):
+        if not is_same:
+            yield from _remedy(each.remedy)
+    if len(findings) > _MOST_OF_A_CODE:
+        left = len(findings) - _MOST_OF_A_CODE
+        yield indented(Text(f"{left} more; --json lists them", "dim"), 4)
+    if is_same:
+        yield from _remedy(findings[0].remedy)
+
+
+def _remedy(remedy: str) -> Iterator[RenderableType]:
+    if remedy:
         yield indented(Text(f"-> {printable(remedy)}", "dim"), 4)
 
 

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.core.trust import Signer, TrustPolicy
+from modpack.core.trust import PATTERN_FIELDS, Signer, TrustPolicy
 from modpack.errors import ModpackError, SignatureError
 from modpack.report.auditing.facts import Finding
-from modpack.report.trusting import package_violations
-from modpack.report.verifying.codes import found
+from modpack.report.trusting import is_of_name, name_remedy, package_violations
+from modpack.report.verifying.codes import as_sentence, found, found_with_remedy
 from modpack.report.verifying.facts import SignatureFacts
 from modpack.signing.envelopes import read_envelope
 from modpack.signing.finding import FoundSignature, check_signatures, find_signatures
 
-__all__ = ["SignatureCheck", "check_policy", "verify_signatures"]
+__all__ = [
+    "SignatureCheck",
+    "check_policy",
+    "restrictions",
+    "unchecked_signatures",
+    "verify_signatures",
+    "with_remedies",
+]
 
 
 @dataclass(frozen=True)
 class SignatureCheck:
-    """What came of the signatures.
+    """What came of one demand for a signature.
 
     Attributes:
         signatures: those that hold.
-        findings: what is wrong with the others, or with there being none.
+        findings: why there is none.
     """
 
     signatures: tuple[SignatureFacts, ...] = ()
@@ -36,31 +43,51 @@ class SignatureCheck:
 def verify_signatures(
     archive: Archive,
     path: str | os.PathLike[str] | None,
-    demands: Sequence[Sequence[Signer]],
+    signers: Sequence[Signer],
+    asking: str = "",
 ) -> SignatureCheck:
-    """Look for the signatures that are demanded.
+    """Look for the signature of one of some signers.
 
     That the records are as the manifest says, which is what is signed, is another check.
 
     Args:
         archive: the package.
         path: its file or folder; None if it has none.
-        demands: of each of these, one has to have signed; those without signers ask for nothing.
+        signers: of these, one has to have signed.
+        asking: who demands it, for the finding; nobody is named by default.
 
     Raises:
         ModpackError: what checks signatures is not installed, or a signer's key is none.
     """
-    if not any(demands):
-        return SignatureCheck(findings=tuple(_unchecked(archive, path)))
-    signatures: dict[SignatureFacts, None] = {}
-    findings: dict[Finding, None] = {}
-    for signers in filter(None, demands):
-        try:
-            for held in check_signatures(archive, signers, path):
-                signatures[SignatureFacts(held.key_id, held.place, held.signer)] = None
-        except SignatureError as failure:
-            findings[found("signature", archive.source, failure.reason)] = None
-    return SignatureCheck(tuple(signatures), tuple(findings))
+    try:
+        held = check_signatures(archive, signers, path)
+    except SignatureError as failure:
+        reason = f"{asking}: {failure.reason}" if asking else failure.reason
+        return SignatureCheck(findings=(found_with_remedy("signature", archive.source, reason),))
+    return SignatureCheck(
+        tuple(SignatureFacts(each.key_id, each.place, each.signer) for each in held)
+    )
+
+
+def restrictions(policy: TrustPolicy) -> int:
+    """How many things a policy restricts; who must have signed is another check."""
+    patterns = [getattr(policy, field) for field in PATTERN_FIELDS]
+    return sum(each is not None for each in patterns) + (not policy.native)
+
+
+def with_remedies(findings: Iterable[Finding], policy: TrustPolicy | None) -> list[Finding]:
+    """What a scan found, and what to add to the policy where that would allow it.
+
+    Args:
+        findings: what the scan found.
+        policy: the policy that it was given.
+    """
+    if policy is None:
+        return list(findings)
+    return [
+        replace(each, remedy=as_sentence(name_remedy(each, policy))) if is_of_name(each) else each
+        for each in findings
+    ]
 
 
 def check_policy(archive: Archive, policy: TrustPolicy) -> Iterator[Finding]:
@@ -78,11 +105,18 @@ def check_policy(archive: Archive, policy: TrustPolicy) -> Iterator[Finding]:
         return
     for each in violations:
         row = found("policy", each.subject, each.text)
-        yield Finding(row.code, row.severity, row.subject, row.text, None, each.remedy)
+        yield replace(row, remedy=as_sentence(each.remedy))
 
 
-def _unchecked(archive: Archive, path: str | os.PathLike[str] | None) -> Iterator[Finding]:
-    """Signatures that nobody asked for: there is no key to check them with."""
+def unchecked_signatures(
+    archive: Archive, path: str | os.PathLike[str] | None
+) -> Iterator[Finding]:
+    """Signatures that nobody asked for: there is no key to check them with.
+
+    Args:
+        archive: the package.
+        path: its file or folder; None if it has none.
+    """
     try:
         signatures = find_signatures(archive, path)
     except SignatureError as failure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import BinaryIO, Final
 
 from modpack.archive import layout
@@ -16,8 +17,9 @@ from modpack.core.trust import Signer, TrustPolicy
 from modpack.errors import ArchiveError, NotAPackageError, UnsupportedVersionError
 from modpack.report.auditing.facts import Finding, Severity
 from modpack.report.scanning.scanning import read_package
+from modpack.report.trusting import is_of_name
 from modpack.report.verifying.agreement import check_agreement
-from modpack.report.verifying.codes import found
+from modpack.report.verifying.codes import found, found_with_remedy
 from modpack.report.verifying.contents import (
     check_contents,
     check_manifest_form,
@@ -31,7 +33,13 @@ from modpack.report.verifying.storages import (
     check_trial_storages,
     check_unused_storages,
 )
-from modpack.report.verifying.trusting import check_policy, verify_signatures
+from modpack.report.verifying.trusting import (
+    check_policy,
+    restrictions,
+    unchecked_signatures,
+    verify_signatures,
+    with_remedies,
+)
 
 __all__ = ["verify_package"]
 
@@ -78,18 +86,32 @@ def verify_package(
     except NotAPackageError:
         raise
     except ArchiveError as failure:
-        return _refused_at_once(failure)
+        return _refused_at_once(failure, source)
     with archive, phase("verifying"):
         refuse_state_files(archive)
         path = source if isinstance(source, (str, os.PathLike)) else None
         return _Verification(archive, path, policy, keys, workers or default_workers()).facts()
 
 
-def _refused_at_once(failure: ArchiveError) -> VerifyFacts:
+def _refused_at_once(
+    failure: ArchiveError, source: str | os.PathLike[str] | BinaryIO
+) -> VerifyFacts:
     """What is told of an archive that cannot be opened."""
-    finding = found("structure", failure.record or failure.source, failure.reason)
+    subject = failure.record or failure.source
+    finding = found_with_remedy("structure", subject, failure.reason)
     check = CheckFacts("structure", 0, "records", False)
-    return VerifyFacts(failure.source, _UNKNOWN, "", 0, (check,), (finding,))
+    size = _bytes_at(source) if isinstance(source, (str, os.PathLike)) else 0
+    return VerifyFacts(failure.source, _UNKNOWN, "", size, (check,), (finding,))
+
+
+def _bytes_at(path: str | os.PathLike[str]) -> int:
+    """Bytes of a file, or of all files in a folder; 0 if that cannot be told."""
+    place = Path(path)
+    try:
+        files = [place] if place.is_file() else [f for f in place.rglob("*") if f.is_file()]
+        return sum(file.lstat().st_size for file in files)
+    except OSError:  # it goes away just now
+        return 0
 
 
 class _Verification:
@@ -110,7 +132,9 @@ class _Verification:
         self._workers = workers
         self._checks: list[CheckFacts] = []
         self._findings: list[Finding] = []
-        self._signatures: tuple[SignatureFacts, ...] = ()
+        self._signatures: dict[SignatureFacts, None] = {}
+        self._is_named_right = True
+        """Whether a policy that restricts names in pickles allows those that there are."""
 
     def facts(self) -> VerifyFacts:
         archive = self._archive
@@ -139,10 +163,10 @@ class _Verification:
             archive.source,
             form,
             digest,
-            sum(map(archive.size, archive.names())),
+            archive.stored_bytes(),
             tuple(self._checks),
             tuple(findings),
-            self._signatures,
+            tuple(self._signatures),
         )
 
     def _check_own(self, manifest: Manifest) -> None:
@@ -187,10 +211,13 @@ class _Verification:
         try:
             scan = read_package(archive, manifest, self._policy)
         except ArchiveError as failure:
+            self._is_named_right = False
             self._told("scan", 0, "pickles and sources", self._unscanned(failure))
             self._told("storages", self._storages(), "storages", check_trial_storages(archive, own))
             return
-        self._told("scan", scan.records, "pickles and sources", scan.findings)
+        findings = with_remedies(scan.findings, self._policy)
+        self._is_named_right = not any(map(is_of_name, findings))
+        self._told("scan", scan.records, "pickles and sources", findings)
         storages = [
             *check_trial_storages(archive, own),
             *check_pickled_storages(archive, scan.storages),
@@ -210,19 +237,42 @@ class _Verification:
         return sum(map(layout.is_storage, self._archive.names()))
 
     def _check_trust(self) -> None:
-        demands = [self._keys, self._policy.signers if self._policy is not None else ()]
-        signed = verify_signatures(self._archive, self._path, demands)
-        self._signatures = signed.signatures
-        if any(demands):
-            self._told("signatures", len(signed.signatures), "that hold", signed.findings)
-        else:
-            self._findings += signed.findings
-        if self._policy is not None:
-            self._told("policy", 1, "policies", check_policy(self._archive, self._policy))
+        policy = self._policy
+        if self._keys:
+            self._check_signature("signature", self._keys)
+        if policy is not None and policy.signers:
+            asking = "the policy's signers" if self._keys else ""
+            self._check_signature("signature by policy", policy.signers, asking)
+        if not (self._keys or (policy is not None and policy.signers)):
+            self._findings += unchecked_signatures(self._archive, self._path)
+        if policy is not None:
+            is_right = policy.pickle_globals is None or self._is_named_right
+            findings = check_policy(self._archive, policy)
+            self._told("policy", restrictions(policy), "restrictions", findings, is_right)
 
-    def _told(self, name: str, count: int, unit: str, findings: Iterable[Finding]) -> None:
-        """Keep what came of one kind of check."""
+    def _check_signature(self, name: str, signers: Sequence[Signer], asking: str = "") -> None:
+        signed = verify_signatures(self._archive, self._path, signers, asking)
+        self._signatures |= dict.fromkeys(signed.signatures)
+        self._told(name, len(signers), "accepted signers", signed.findings)
+
+    def _told(
+        self,
+        name: str,
+        count: int,
+        unit: str,
+        findings: Iterable[Finding],
+        is_passed: bool = True,
+    ) -> None:
+        """Keep what came of one kind of check.
+
+        Args:
+            name: what was checked.
+            count: how many things were.
+            unit: what they are.
+            findings: what is wrong with them.
+            is_passed: False if something is wrong that another check has told.
+        """
         listed = list(findings)
-        has_passed = all(each.severity is not Severity.ERROR for each in listed)
+        has_passed = is_passed and all(each.severity is not Severity.ERROR for each in listed)
         self._checks.append(CheckFacts(name, count, unit, has_passed))
         self._findings += listed
