@@ -44,7 +44,7 @@ corpus: $(CORPUS)/ready.stamp ## package models of real libraries, load them wit
 corpus-fast: $(CORPUS)-fast/ready.stamp ## the same for a few small models, as in CI
 	@$(CORPUS)-fast/bin/python tools/corpus --fast --no-torch --folder build/corpus-fast
 
-torture: $(READY) ## interrupt exports, mutate packages; a minute; writes docs/reference/torture.md
+torture: $(READY) ## interrupt exports, mutate packages, try hostile ones; some minutes; writes docs/reference/torture.md
 	@$(BIN)/python tools/torture --write
 
 torture-fast: $(READY) ## a tenth of that, as in CI

@@ -16,6 +16,14 @@ _LOCATOR_BYTES: Final = zipformat.END64_LOCATOR.size
 _END64_BYTES: Final = zipformat.END64.size
 _TAIL_BYTES: Final = _END64_BYTES + _LOCATOR_BYTES + _END_BYTES
 _LONGEST_COMMENT: Final = MAX16 + _END_BYTES
+_LEGACY_NUMBER: Final = 0x1950A86A20F9469CFC6C
+"""What files of torch.save began with, pickled, before they were zips."""
+_LEGACY_MARKS: Final = (
+    b"\x8a\x0a" + _LEGACY_NUMBER.to_bytes(10, "little"),
+    b"L%dL" % _LEGACY_NUMBER,
+)
+"""The number in a pickle: of protocol 2 or newer, and of an older one."""
+_LEGACY_BYTES: Final = 64
 
 
 class End(NamedTuple):
@@ -67,6 +75,10 @@ def _no_end(source: ByteSource) -> ArchiveError:
             return ArchiveError(source.label, "something follows its end record")
         reason = "it starts as a zip archive but does not end as one: is it truncated?"
         return ArchiveError(source.label, reason)
+    start = source.read_at(0, min(source.size, _LEGACY_BYTES))
+    if any(mark in start for mark in _LEGACY_MARKS):
+        reason = "it was written by torch.save, in its older form. Remedy: torch.load"
+        return NotAPackageError(source.label, reason)
     return NotAPackageError(source.label, "it is not a zip archive")
 
 

@@ -79,7 +79,11 @@ class Limits:
         >>> Limits().most_modules(1_000), Limits().most_modules(1_000_000_000)
         (33333, 3333333)
         """
-        return max(_SMALL_ARCHIVE, archive) // self.min_module_bytes
+        return self.most_items(archive, self.min_module_bytes)
+
+    def most_items(self, archive: int, item_bytes: int) -> int:
+        """How many items of a kind an archive may list, if each is worth so many bytes of it."""
+        return max(_SMALL_ARCHIVE, archive) // item_bytes
 
     def json_bytes(self, archive: int) -> int:
         """How many bytes of memory one JSON record of an archive may take.

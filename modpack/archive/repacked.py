@@ -27,7 +27,7 @@ _OF_FILES: Final = frozenset({0x000A, 0x000D, 0x5455, 0x5855, 0x7855, 0x7875})
 def are_of_files(extra: bytes) -> bool:
     """Whether an extra area is whole, and what is foreign in it tells of files.
 
-    >>> are_of_files(bytes.fromhex("55540100 00")), are_of_files(bytes.fromhex("75700000"))
+    >>> are_of_files(bytes.fromhex("5554010000")), are_of_files(bytes.fromhex("75700000"))
     (True, False)
     """
     known = _OF_FILES | {zipformat.ZIP64_ID, zipformat.PADDING_ID}

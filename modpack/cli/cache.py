@@ -11,6 +11,8 @@ from modpack.cli._console import show, warn, write
 from modpack.cli._failures import FINDINGS, failing_clearly
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from modpack.core.planjson import Json
     from modpack.hermetic.caching import CachedTree, Pruned, Scans
 
@@ -44,10 +46,9 @@ def cache_command() -> None:
 def _list(as_json: bool) -> None:
     """Show the unpacked packages, what was used last first."""
     with failing_clearly(as_json):
-        from modpack.core.cachefolder import cache_folder
         from modpack.hermetic.caching import list_scans, list_trees
 
-        folder = cache_folder()
+        folder = _folder()
         trees, scans = list_trees(folder), list_scans(folder)
         if as_json:
             from modpack.report.as_json import SCHEMA, dumps
@@ -116,10 +117,9 @@ def _prune(
     options, only what killed processes left half made goes.
     """
     with failing_clearly(as_json):
-        from modpack.core.cachefolder import cache_folder
         from modpack.hermetic.caching import prune
 
-        folder = cache_folder()
+        folder = _folder()
         pruned = prune(
             folder,
             digests=digests,
@@ -146,10 +146,9 @@ def _verify(ctx: click.Context, as_json: bool) -> None:
     What is damaged is made again when its package is loaded the next time.
     """
     with failing_clearly(as_json):
-        from modpack.core.cachefolder import cache_folder
         from modpack.hermetic.caching import damaged_files, list_trees
 
-        folder = cache_folder()
+        folder = _folder()
         found = [(tree, damaged_files(tree)) for tree in list_trees(folder)]
         damaged = [(tree, files) for tree, files in found if files]
         if as_json:
@@ -157,6 +156,21 @@ def _verify(ctx: click.Context, as_json: bool) -> None:
         else:
             _tell_verified(len(found), damaged)
     ctx.exit(FINDINGS if damaged else 0)
+
+
+def _folder() -> Path:
+    """The cache folder; it need not be there.
+
+    Raises:
+        CacheError: something else is.
+    """
+    from modpack.core.cachefolder import cache_folder
+    from modpack.errors import CacheError
+
+    folder = cache_folder()
+    if folder.exists() and not folder.is_dir():
+        raise CacheError(f"the cache {folder} is no folder. Remedy: let MODPACK_CACHE name one")
+    return folder
 
 
 def _tree_to_json(tree: CachedTree) -> dict[str, Json]:

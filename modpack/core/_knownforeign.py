@@ -20,10 +20,15 @@ _SCALARS: Final = frozenset(
 
 CALLED: Final[Mapping[str, frozenset[str]]] = {
     "numpy": _SCALARS,
+    "numpy._core._internal": frozenset({"_convert_to_stringdtype_kwargs"}),
     "numpy._core.multiarray": _ARRAYS,
     "numpy._core.numeric": frozenset({"_frombuffer"}),
     "numpy.core.multiarray": _ARRAYS,
     "numpy.core.numeric": frozenset({"_frombuffer"}),
+    "numpy.exceptions": frozenset({"AxisError"}),
+    "numpy.linalg": frozenset({"LinAlgError"}),
+    "numpy.linalg.linalg": frozenset({"LinAlgError"}),
+    "numpy.ma.core": frozenset({"MaskedConstant", "_mareconstruct"}),
     "numpy.random._pickle": frozenset(
         {"__bit_generator_ctor", "__generator_ctor", "__randomstate_ctor"}
     ),

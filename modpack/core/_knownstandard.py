@@ -18,39 +18,59 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+_PURE_OPERATORS = (
+    "abs add and_ concat contains eq floordiv ge gt inv invert is_ is_not le lt mod mul ne neg not_"
+    " pos rshift sub truediv truth xor"
+)
+_SIGNALS = (
+    "Clamped ConversionSyntax DecimalException DivisionByZero DivisionImpossible DivisionUndefined"
+    " FloatOperation Inexact InvalidContext InvalidOperation Overflow Rounded Subnormal Underflow"
+)
+
 CALLED: Final[Mapping[str, frozenset[str]]] = {
     "builtins": _names(
         "bool bytearray bytes complex dict enumerate filter float frozenset getattr int iter list"
         " map memoryview object property range reversed set slice staticmethod classmethod str"
-        " super tuple type zip dict.items dict.keys dict.values object.__new__"
+        " super tuple type zip dict.items dict.keys dict.values object.__new__ abs ascii bin"
+        " callable chr divmod hash hex id isinstance issubclass len oct ord round"
     ),
     "_codecs": _names("encode"),
     "_collections_abc": _names("dict_items dict_keys dict_values"),
     "_functools": _names("partial reduce"),
     "_io": _names("BytesIO StringIO"),
-    "_operator": _names("attrgetter getitem itemgetter methodcaller or_"),
-    "_queue": _names("SimpleQueue"),
+    "_csv": _names("Error"),
+    "_operator": _names(f"attrgetter getitem itemgetter methodcaller or_ {_PURE_OPERATORS}"),
+    "_queue": _names("Empty SimpleQueue"),
     "_random": _names("Random"),
     "_struct": _names("Struct"),
     "_weakref": _names("ReferenceType ref"),
-    "argparse": _names("Namespace"),
+    "argparse": _names("ArgumentError ArgumentTypeError Namespace"),
     "array": _names("_array_reconstructor array"),
+    "asyncio.exceptions": _names("CancelledError InvalidStateError QueueEmpty TimeoutError"),
+    "binascii": _names("Error Incomplete"),
     "calendar": _names("Day IllegalMonthError Month"),
     "collections": _names(
         "ChainMap Counter OrderedDict UserDict UserList UserString defaultdict deque"
         " OrderedDict.fromkeys OrderedDict.items OrderedDict.keys OrderedDict.values"
     ),
-    "configparser": _names("ConfigParser RawConfigParser SectionProxy"),
+    "concurrent.futures._base": _names("CancelledError InvalidStateError TimeoutError"),
+    "configparser": _names(
+        "ConfigParser DuplicateOptionError DuplicateSectionError Error InterpolationError"
+        " NoOptionError NoSectionError ParsingError RawConfigParser SectionProxy"
+    ),
     "contextlib": _names("nullcontext suppress"),
     "copyreg": _names("__newobj__ __newobj_ex__ _reconstructor"),
-    "dataclasses": _names("KW_ONLY _HAS_DEFAULT_FACTORY_CLASS _KW_ONLY_TYPE _MISSING_TYPE"),
+    "dataclasses": _names(
+        "FrozenInstanceError KW_ONLY _HAS_DEFAULT_FACTORY_CLASS _KW_ONLY_TYPE _MISSING_TYPE"
+    ),
     "datetime": _names("date datetime time timedelta timezone"),
     "_datetime": _names("date datetime time timedelta timezone"),
-    "decimal": _names("Context Decimal DecimalTuple"),
+    "decimal": _names(f"Context Decimal DecimalTuple {_SIGNALS}"),
     "difflib": _names("Match"),
     "enum": _names("EnumCheck FlagBoundary _EnumDict auto"),
     "fractions": _names("Fraction"),
     "functools": _names("_unwrap_partial partial partialmethod reduce"),
+    "graphlib": _names("CycleError"),
     "http": _names("HTTPMethod HTTPStatus"),
     "inspect": _names("BoundArguments Parameter Signature _ParameterKind"),
     "io": _names("BytesIO StringIO"),
@@ -62,8 +82,9 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
         " count cycle dropwhile filterfalse groupby islice pairwise permutations product repeat"
         " starmap takewhile zip_longest"
     ),
+    "json.decoder": _names("JSONDecodeError"),
     "logging": _names("Formatter LogRecord NullHandler PercentStyle StrFormatStyle getLogger"),
-    "operator": _names("attrgetter getitem itemgetter methodcaller or_"),
+    "operator": _names(f"attrgetter getitem itemgetter methodcaller or_ {_PURE_OPERATORS}"),
     "pathlib": _names(
         "Path PosixPath PurePath PurePosixPath PureWindowsPath UnsupportedOperation WindowsPath"
     ),
@@ -72,12 +93,13 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
     ),
     "queue": _names("Empty Full"),
     "random": _names("Random SystemRandom"),
-    "re": _names("RegexFlag _compile compile"),
+    "re": _names("RegexFlag _compile compile error"),
     "signal": _names("Handlers Sigmasks Signals"),
     "socket": _names("AddressFamily SocketKind"),
     "ssl": _names("TLSVersion VerifyFlags VerifyMode"),
     "statistics": _names("NormalDist StatisticsError"),
     "string": _names("Formatter Template"),
+    "struct": _names("error"),
     "textwrap": _names("TextWrapper"),
     "threading": _names("Barrier BrokenBarrierError BoundedSemaphore Condition Event Semaphore"),
     "time": _names("struct_time"),
@@ -88,7 +110,9 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
     ),
     "uuid": _names("SafeUUID UUID"),
     "weakref": _names("ReferenceType ref"),
+    "zlib": _names("error"),
     "zoneinfo": _names("ZoneInfo._unpickle"),
+    "zoneinfo._common": _names("ZoneInfoNotFoundError"),
 }
 """By module: what may be called."""
 
@@ -127,37 +151,48 @@ _HASHES = "blake2b blake2s md5 sha1 sha224 sha256 sha384 sha3_224 sha3_256 sha3_
 
 HELD: Final[Mapping[str, frozenset[str]]] = {
     "builtins": _names(
-        "Ellipsis False None NotImplemented True abs all"
-        " any ascii bin callable chr divmod format hasattr hash hex id isinstance"
-        " issubclass len max min next oct ord pow print repr round sorted sum"
-        " bytes.fromhex dict.fromkeys float.fromhex float.hex int.from_bytes int.to_bytes"
-        " str.capitalize str.casefold str.format str.join str.lower str.lstrip str.maketrans"
-        " str.replace str.rstrip str.split str.splitlines str.strip str.title str.upper"
-        " dict.get dict.items dict.keys dict.pop dict.setdefault dict.update dict.values"
-        " list.append list.clear list.copy list.count list.extend list.index list.insert list.pop"
-        " list.remove list.reverse list.sort set.add set.discard set.union set.update tuple.count"
-        " tuple.index object.__init__ object.__setattr__"
+        "Ellipsis False None NotImplemented True all any dir format hasattr max min next pow print"
+        " repr sorted sum object.__init__ object.__setattr__"
         " dict.__getitem__ dict.__setitem__ dict.__contains__ list.__getitem__"
     ),
+    "_asyncio": _names("Future"),
     "_bisect": _names("bisect_left bisect_right insort_left insort_right"),
+    "_blake2": _names("blake2b blake2s"),
     "_collections_abc": _names(_ABSTRACT),
     "_collections": _names("OrderedDict defaultdict deque"),
     "_contextvars": _names("ContextVar"),
     "_functools": _names("cmp_to_key"),
+    "_csv": _names("QUOTE_ALL reader writer"),
     "_hashlib": _names(
-        " ".join(f"openssl_{name}" for name in _HASHES.split() if not name.startswith("blake"))
+        "compare_digest "
+        + " ".join(f"openssl_{name}" for name in _HASHES.split() if not name.startswith("blake"))
     ),
     "_heapq": _names("heapify heappop heappush heappushpop heapreplace"),
     "_operator": _names(_ARITHMETIC),
+    "_stat": _names("S_IMODE S_ISDIR S_ISLNK S_ISREG"),
     "_struct": _names("calcsize pack pack_into unpack unpack_from"),
     "_thread": _names("LockType RLock _local allocate_lock get_ident"),
     "_threading_local": _names("local"),
+    "_warnings": _names("warn warn_explicit"),
     "_weakref": _names("CallableProxyType ProxyType"),
     "_weakrefset": _names("WeakSet"),
     "abc": _names("ABC ABCMeta abstractmethod"),
+    "argparse": _names(
+        "ArgumentParser HelpFormatter _AppendAction _AppendConstAction _ArgumentGroup _CountAction"
+        " _ExtendAction _HelpAction _MutuallyExclusiveGroup _StoreAction _StoreConstAction"
+        " _StoreFalseAction _StoreTrueAction _SubParsersAction _VersionAction"
+    ),
+    "asyncio.locks": _names("BoundedSemaphore Condition Event Lock Semaphore"),
+    "asyncio.queues": _names("LifoQueue PriorityQueue Queue"),
+    "asyncio.tasks": _names("gather sleep wait_for"),
     "base64": _names("b64decode b64encode urlsafe_b64decode urlsafe_b64encode"),
+    "binascii": _names("a2b_base64 a2b_hex b2a_base64 b2a_hex crc32 hexlify unhexlify"),
     "bisect": _names("bisect bisect_left bisect_right insort insort_left insort_right"),
+    "calendar": _names(
+        "Calendar HTMLCalendar TextCalendar isleap leapdays monthrange timegm weekday"
+    ),
     "cmath": _names(_COMPLEX_MATHEMATICS),
+    "colorsys": _names("hls_to_rgb hsv_to_rgb rgb_to_hls rgb_to_hsv rgb_to_yiq yiq_to_rgb"),
     "collections": _names(
         "Counter.most_common Counter.update OrderedDict.get OrderedDict.items"
         " OrderedDict.move_to_end abc deque.append deque.appendleft deque.extend namedtuple"
@@ -165,17 +200,23 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
     "collections.abc": _names(_ABSTRACT),
     "concurrent.futures": _names("Executor Future ThreadPoolExecutor"),
     "concurrent.futures.thread": _names("ThreadPoolExecutor"),
-    "concurrent.futures._base": _names("Executor Future"),
+    "concurrent.futures._base": _names("Executor Future as_completed wait"),
+    "configparser": _names(
+        "BasicInterpolation ConverterMapping ExtendedInterpolation Interpolation"
+        " ConfigParser.getboolean ConfigParser.getfloat ConfigParser.getint SectionProxy.get"
+    ),
     "contextlib": _names(
         "AbstractContextManager ContextDecorator ExitStack _GeneratorContextManager closing"
         " contextmanager redirect_stderr redirect_stdout"
     ),
     "contextvars": _names("ContextVar"),
     "copy": _names("copy deepcopy"),
+    "csv": _names("Dialect DictReader DictWriter excel excel_tab unix_dialect"),
     "dataclasses": _names(
-        "Field FrozenInstanceError InitVar _DataclassParams asdict astuple field fields"
-        " is_dataclass replace"
+        "Field InitVar MISSING _DataclassParams _FIELD _FIELD_CLASSVAR _FIELD_INITVAR asdict"
+        " astuple field fields is_dataclass replace"
     ),
+    "difflib": _names("Differ SequenceMatcher get_close_matches ndiff unified_diff"),
     "enum": _names(
         "Enum EnumMeta EnumType Flag IntEnum IntFlag ReprEnum StrEnum member nonmember property"
         " unique"
@@ -186,8 +227,10 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
         " total_ordering update_wrapper wraps"
     ),
     "genericpath": _names("commonprefix exists getsize isdir isfile"),
+    "graphlib": _names("TopologicalSorter"),
     "hashlib": _names(_HASHES),
     "heapq": _names("heapify heappop heappush heappushpop heapreplace merge nlargest nsmallest"),
+    "hmac": _names("compare_digest digest"),
     "html": _names("escape unescape"),
     "inspect": _names("_empty Parameter.empty isclass isfunction ismethod signature"),
     "json": _names("dump dumps load loads"),
@@ -198,7 +241,10 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
         " info log warning Logger.critical Logger.debug Logger.error Logger.exception Logger.info"
         " Logger.log Logger.warning StreamHandler.emit StreamHandler.flush StreamHandler.handle"
     ),
+    "keyword": _names("iskeyword issoftkeyword"),
     "math": _names(_MATHEMATICS),
+    "multiprocessing.context": _names("DefaultContext ForkContext ForkServerContext SpawnContext"),
+    "nt": _names("cpu_count fspath getpid"),
     "ntpath": _names(_PATHS),
     "numbers": _names("Complex Integral Number Rational Real"),
     "operator": _names(_ARITHMETIC),
@@ -209,6 +255,7 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
             for name in ("as_posix", "joinpath", "relative_to", "with_name", "with_suffix")
         )
     ),
+    "posix": _names("cpu_count fspath getpid"),
     "posixpath": _names(_PATHS),
     "pprint": _names("PrettyPrinter pformat pprint"),
     "queue": _names("LifoQueue PriorityQueue Queue SimpleQueue"),
@@ -217,12 +264,15 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
     ),
     "re": _names("Match Pattern escape findall finditer fullmatch match search split sub subn"),
     "reprlib": _names("Repr repr"),
+    "secrets": _names("choice randbelow randbits token_bytes token_hex token_urlsafe"),
+    "shlex": _names("join quote"),
     "statistics": _names(
         "fmean geometric_mean harmonic_mean mean median mode pstdev pvariance quantiles stdev"
         " variance"
     ),
     "string": _names("capwords"),
     "struct": _names("Struct calcsize pack unpack"),
+    "sys": _names("getrecursionlimit getrefcount getsizeof intern"),
     "textwrap": _names("dedent fill indent shorten wrap"),
     "threading": _names(
         "Lock RLock _RLock current_thread get_ident local Event.clear Event.is_set Event.set"
@@ -236,7 +286,7 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
         "BuiltinFunctionType BuiltinMethodType CellType CoroutineType DynamicClassAttribute"
         " EllipsisType FrameType FunctionType GeneratorType GetSetDescriptorType LambdaType"
         " MappingProxyType MemberDescriptorType MethodDescriptorType MethodWrapperType ModuleType"
-        " NoneType NotImplementedType TracebackType UnionType WrapperDescriptorType"
+        " NoneType NotImplementedType TracebackType UnionType WrapperDescriptorType coroutine"
     ),
     "typing": _names(
         "AbstractSet Annotated Any AnyStr AsyncGenerator AsyncIterable AsyncIterator Awaitable"
@@ -247,12 +297,16 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
         " OrderedDict ParamSpecArgs ParamSpecKwargs Pattern Protocol Required Reversible Self"
         " Sequence Set Sized SupportsAbs SupportsBytes SupportsComplex SupportsFloat SupportsIndex"
         " SupportsInt SupportsRound Text TextIO Tuple Type TypeAlias TypeGuard TypeVarTuple"
-        " TypedDict Union Unpack ValuesView cast"
+        " TypedDict Union Unpack ValuesView cast final get_args get_origin no_type_check overload"
+        " runtime_checkable"
     ),
     "unicodedata": _names("category decomposition name normalize numeric"),
-    "urllib.parse": _names("quote quote_plus unquote unquote_plus urlencode urljoin urlparse"),
+    "urllib.parse": _names(
+        "parse_qs parse_qsl quote quote_plus unquote unquote_plus urlencode urljoin urlparse"
+        " urlsplit urlunparse urlunsplit"
+    ),
     "uuid": _names("uuid4 uuid5"),
-    "warnings": _names("catch_warnings simplefilter warn warn_explicit"),
+    "warnings": _names("catch_warnings filterwarnings simplefilter warn warn_explicit"),
     "weakref": _names(
         "CallableProxyType KeyedRef ProxyType ReferenceType WeakKeyDictionary WeakMethod WeakSet"
         " WeakValueDictionary finalize proxy"

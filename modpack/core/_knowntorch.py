@@ -11,6 +11,7 @@ from modpack.core._knowntensorfunctions import (
     INITIALISERS,
     TENSOR_FUNCTIONS,
 )
+from modpack.core._knowntorchfunctions import FUNCTIONS
 
 __all__ = ["CALLED", "HELD", "MODULES", "UNKNOWN_MODULES", "is_class", "is_held", "is_plain_class"]
 
@@ -37,7 +38,17 @@ _FORMS = (
     " jagged sparse_bsc sparse_bsr sparse_coo sparse_csc sparse_csr strided"
 )
 
+_STRUCTURES = (
+    "aminmax cummax cummin eig frexp geqrf histogram kthvalue linalg_cholesky_ex linalg_eig"
+    " linalg_eigh linalg_inv_ex linalg_ldl_factor linalg_ldl_factor_ex linalg_lstsq linalg_lu"
+    " linalg_lu_factor linalg_lu_factor_ex linalg_qr linalg_slogdet linalg_solve_ex linalg_svd"
+    " lu_unpack max median min mode nanmedian qr slogdet sort svd symeig topk triangular_solve"
+)
+"""Tuples with names that functions of tensors return."""
+
 _ENUMS: Final[Mapping[str, frozenset[str]]] = {
+    "torch._C._autograd": _names("DeviceType"),
+    "torch._C._profiler": _names("ProfilerActivity ProfilerState"),
     "torch.amp.grad_scaler": _names("OptState"),
     "torch.ao.quantization.backend_config.backend_config": _names("ObservationType"),
     "torch.ao.quantization.observer": _names("MappingType TorchAODType ZeroPointDomain"),
@@ -48,15 +59,20 @@ _ENUMS: Final[Mapping[str, frozenset[str]]] = {
     "torch.nn.attention.bias": _names("CausalVariant"),
     "torch.nn.attention.flex_attention": _names("_ModificationType"),
     "torch.nn.utils.parametrizations": _names("_OrthMaps"),
+    "torch.profiler.profiler": _names("ProfilerAction"),
     "torch.utils.checkpoint": _names("CheckpointPolicy"),
 }
 """Their members are pickled as calls with a value."""
 
 CALLED: Final[Mapping[str, frozenset[str]]] = {
     "torch": _names(
-        "ByteTensor Generator Size Tag Tensor device dtype finfo iinfo layout memory_format qscheme"
+        "AcceleratorError ByteTensor Generator OutOfMemoryError Size Tag Tensor device dtype finfo"
+        " iinfo layout memory_format qscheme"
     ),
-    "torch._C": _names("Generator Size Tag device dtype finfo iinfo layout memory_format"),
+    "torch._C": _names(
+        "Generator Size Tag _LinAlgError _OutOfMemoryError device dtype finfo iinfo layout"
+        " memory_format"
+    ),
     "torch._tensor": _names("Tensor _rebuild_from_type_v2"),
     "torch._utils": _names(
         "_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy"
@@ -71,7 +87,9 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
     "torch._dynamo.convert_frame": _names("ConvertFrameBox"),
     "torch._dynamo.eval_frame": _names("DisableContext OptimizeContext OptimizedModule"),
     "torch.fx.immutable_collections": _names("immutable_dict immutable_list"),
+    "torch.nested._internal.nested_tensor": _names("_rebuild_njt"),
     "torch.nn.parameter": _names("Buffer Parameter UninitializedBuffer UninitializedParameter"),
+    "torch.return_types": _names(" ".join(f"{name} {name}_out" for name in _STRUCTURES.split())),
     "torch.serialization": _names("_get_layout"),
     "torch.torch_version": _names("TorchVersion"),
     "torch.utils.weak": _names("WeakIdRef"),
@@ -98,14 +116,18 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
 
 HELD: Final[Mapping[str, frozenset[str]]] = {
     "torch": _names(
-        f"{_DTYPES} {_FORMS} ScriptObject _assert _TorchCompileWrapper default_generator"
-        f" {' '.join(f'{name}Storage' for name in _STORAGES.split())}"
+        f"{_DTYPES} {_FORMS} Event ScriptObject Stream SymBool SymFloat SymInt _assert _TorchCompileWrapper"
+        " _TorchCompileInductorWrapper _TorchCompileInductorWrapper.get_compiler_config"
+        " default_generator BoolTensor CharTensor DoubleTensor FloatTensor IntTensor LongTensor"
+        f" ShortTensor {' '.join(f'{name}Storage' for name in _STORAGES.split())}"
     ),
     "torch.storage": _names(" ".join(f"{name}Storage" for name in _STORAGES.split())),
     "torch._C": _names(
         "DeviceObjType Graph Node ScriptFunction ScriptModule ScriptObject TensorBase Value"
-        " _TensorBase _VariableFunctionsClass _is_tracing"
+        " _TensorBase _VariableFunctionsClass _is_tracing default_generator"
     ),
+    "torch._C._profiler": _names("_ExperimentalConfig"),
+    "torch._dynamo.decorators": _names("_DimRange"),
     "torch._dynamo.backends.debugging": _names("aot_eager eager"),
     "torch._dynamo.convert_frame": _names(
         "CatchErrorsWrapper ConvertFrame ConvertFrameAssert ConvertFrameBox"
@@ -124,7 +146,40 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
         "CodeGen Graph PythonCode _FindNodesLookupTable _Namespace _PyTreeCodeGen _PyTreeInfo"
     ),
     "torch.fx.node": _names("Node Node.append Node.prepend"),
-    "torch.fx.proxy": _names("GraphAppendingTracer TracerBase"),
+    "torch.fx.interpreter": _names("Interpreter Transformer"),
+    "torch.fx.proxy": _names("GraphAppendingTracer Scope TracerBase"),
+    "torch.cpu": _names("Event Stream StreamContext"),
+    "torch.cpu.amp.grad_scaler": _names("GradScaler"),
+    "torch.cuda.amp.grad_scaler": _names("GradScaler"),
+    "torch.masked.maskedtensor.core": _names("MaskedTensor"),
+    "torch.nested._internal.nested_tensor": _names("NestedTensor"),
+    "torch.nn.parallel.data_parallel": _names("DataParallel"),
+    "torch.nn.parallel.distributed": _names("DistributedDataParallel"),
+    "torch.profiler.profiler": _names("profile"),
+    "torch.sparse.semi_structured": _names(
+        "SparseSemiStructuredTensor SparseSemiStructuredTensorCUSPARSELT"
+        " SparseSemiStructuredTensorCUTLASS"
+    ),
+    "torch.utils._device": _names("DeviceContext"),
+    "torch.utils._pytree": _names("LeafSpec TreeSpec"),
+    **{
+        f"torch.utils.data.datapipes.{module}": _names(names)
+        for module, names in (
+            ("datapipe", "DataChunk IterDataPipe MapDataPipe"),
+            ("iter.callable", "CollatorIterDataPipe MapperIterDataPipe"),
+            ("iter.combinatorics", "SamplerIterDataPipe"),
+            ("iter.combining", "ConcaterIterDataPipe ZipperIterDataPipe"),
+            ("iter.grouping", "BatcherIterDataPipe UnBatcherIterDataPipe"),
+            ("iter.selecting", "FilterIterDataPipe"),
+            ("iter.sharding", "ShardingFilterIterDataPipe"),
+            ("iter.utils", "IterableWrapperIterDataPipe"),
+            ("map.callable", "MapperMapDataPipe"),
+            ("map.combinatorics", "ShufflerIterDataPipe"),
+            ("map.combining", "ConcaterMapDataPipe ZipperMapDataPipe"),
+            ("map.grouping", "BatcherMapDataPipe"),
+            ("map.utils", "SequenceWrapperMapDataPipe"),
+        )
+    },
     "modpack.hooks.graphbound": _names("GraphHandle"),
     "modpack.hooks.graphparts": _names(
         "AfterBackwardPart Attachment BeginPart CaptureInputsPart CaptureOutputsPart CollectPart"
@@ -139,6 +194,8 @@ HELD: Final[Mapping[str, frozenset[str]]] = {
 MODULES: Final = frozenset(
     {"torch._C._nn", "torch._VF", "torch._functorch.apis", "torch._dynamo.eval_frame"}
     | {"torch._C", "torch._tensor", "torch._utils", "torch._ops", "torch.utils._contextlib"}
+    | {"torch._C._autograd", "torch._compile", "torch._functorch.eager_transforms"}
+    | {"torch._jit_internal"}
 )
 """Modules whose names begin with an underscore, and that objects may hold."""
 
@@ -156,8 +213,13 @@ UNKNOWN_MODULES: Final = (
 """Below these are modules that no object holds."""
 
 _CLASS = re.compile(r"_?[A-Z](?:[A-Z0-9]{2,}|\w*[a-z]\w*)", re.ASCII)
-_NO_CLASSES: Final = frozenset({"_Reduction", "FPGM_pruner"})
-"""Modules of torch that are called like classes."""
+_NO_CLASSES: Final = frozenset(
+    {"_Reduction", "FPGM_pruner"}  # modules that are called like classes
+    | {"_IterDataPipeSerializationWrapper", "_MapDataPipeSerializationWrapper"}  # unpickle bytes
+    | {"_MultiProcessingDataLoaderIter"}  # calls what it holds when it is thrown away
+    | {"GetAttrKey", "FakeTensor", "Future", "TypeAliasType"}  # taken from elsewhere
+)
+"""What is called like a class, and is none that objects are made of."""
 _METHOD = re.compile(r"_?[A-Z][A-Za-z0-9]*\.(?:_?[a-z][A-Za-z0-9_]*|__\w+__)")
 _OPERATOR = re.compile(r"(?!from_file|_make)_?[a-z][a-z0-9_]*|__\w+__")
 """What tensors can do; ``from_file`` maps a file."""
@@ -171,6 +233,10 @@ _LISTED: Final[Mapping[str, frozenset[str]]] = {
     "torch.functional": TENSOR_FUNCTIONS,
     "torch.nn.functional": FUNCTIONS_OF_LAYERS,
     "torch.nn.init": INITIALISERS,
+    **{
+        module: names | (TENSOR_FUNCTIONS if module == "torch" else frozenset())
+        for module, names in FUNCTIONS.items()
+    },
 }
 _PLAIN_CLASSES = (
     "torch.nn.modules.",

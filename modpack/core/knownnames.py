@@ -25,8 +25,16 @@ from modpack.core._knowntorch import (
     is_held,
     is_plain_class,
 )
+from modpack.core._knownvalues import is_method_of_value
 
-__all__ = ["is_known", "is_known_module", "is_standard", "may_be_called", "special_attribute"]
+__all__ = [
+    "is_known",
+    "is_known_module",
+    "is_method_of_value",
+    "is_standard",
+    "may_be_called",
+    "special_attribute",
+]
 
 
 def is_known(module: str, name: str) -> bool:
@@ -48,7 +56,7 @@ def is_known(module: str, name: str) -> bool:
     listed = any(name in names.get(module, ()) for names in (*_CALLED, *_HELD))
     if listed or special_attribute(name) is not None:
         return listed
-    return is_class(module, name) or is_held(module, name)
+    return is_class(module, name) or is_held(module, name) or is_method_of_value(module, name)
 
 
 def may_be_called(module: str, name: str) -> bool:

@@ -8,8 +8,8 @@
     native = false
     signers = [{ name = "release", key = "keys/release.pub" }]
 
-Each key is a field of :class:`TrustPolicy`, by its very name, so that what an error says about a field
-can be done in a file as well; what is left out is not restricted.
+Each key is a field of :class:`TrustPolicy`, by its very name, so that what an error says about a
+field can be done in a file as well; what is left out is not restricted.
 """
 
 from __future__ import annotations

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from modpack.core.knownnames import special_attribute
+from modpack.core.knownnames import is_standard, special_attribute
+from modpack.discovery._picklecompiled import check_options, compiled_module, has_options
+from modpack.discovery._picklereach import (
+    give,
+    give_method,
+    is_attribute_harmless,
+    require_callable,
+)
 from modpack.discovery._picklestackvalues import OPAQUE, Made, Named, Recorder, Table, Value
 from modpack.discovery.graphcode import odd_part
 from modpack.discovery.pickledvalues import FlawKind, NameUse
@@ -29,23 +36,35 @@ def call(to: Recorder, called: Value, arguments: _Arguments) -> Value:
         called: what is called.
         arguments: with what; None if that is not known.
     """
+    give(to, list(arguments or ()))
     if isinstance(called, Named):
         if not called.name:
             to.flaw(FlawKind.CALLS, f"it calls the module {called.module}")
             return OPAQUE
         to.used(called, NameUse.CALLED)
         rule = _RULES.get((called.module, called.name))
-        return called.made if rule is None else rule(to, called, arguments)
+        if rule is not None:
+            return rule(to, called, arguments)
+        return called.made if _is_told(called, arguments) else Made(called, arguments or (OPAQUE,))
     if isinstance(called, Made):
         return _call_of_made(to, called, arguments)
     to.flaw(FlawKind.CALLS, "it calls something of which it is not known what it is")
     return OPAQUE
 
 
+def _is_told(called: Named, arguments: _Arguments) -> bool:
+    """Whether what is made can only be what its maker is made for; some return their argument."""
+    if is_standard(called.module):
+        return True
+    return arguments is not None and not any(
+        isinstance(each, (Named, Made, tuple)) for each in arguments
+    )
+
+
 def _call_of_made(to: Recorder, made: Made, arguments: _Arguments) -> Value:
     key = (made.by.module, made.by.name)
     if key in _MAKES_CLASSES:
-        return Made(_INSTANCE, None)
+        return Made(_INSTANCE, made.arguments)
     if key in _PARTIALS and made.arguments and arguments is not None:
         first, *bound = made.arguments
         return call(to, first, (*bound, *arguments))
@@ -60,6 +79,7 @@ def _call_of_made(to: Recorder, made: Made, arguments: _Arguments) -> Value:
 
 def instantiate(to: Recorder, kind: Value, arguments: _Arguments) -> Value:
     """Follow the making of an instance without a call of ``__init__``."""
+    give(to, list(arguments or ()))
     if isinstance(kind, Named) and kind.name:
         to.used(kind, NameUse.BUILT)
         key = (kind.module, kind.name)
@@ -69,14 +89,16 @@ def instantiate(to: Recorder, kind: Value, arguments: _Arguments) -> Value:
             return _RULES.get(key, _plain)(to, kind, arguments)
         return kind.made
     if isinstance(kind, Made) and (kind.by.module, kind.by.name) in _MAKES_CLASSES:
-        return Made(_INSTANCE, None)
+        return Made(_INSTANCE, kind.arguments)
     to.flaw(FlawKind.CALLS, "it makes an instance of something of which it is not known what it is")
     return OPAQUE
 
 
 def mutate(to: Recorder, target: Value) -> None:
     """Follow an opcode that adds something to what is on the stack."""
-    if isinstance(target, (Named, str, tuple)):
+    if isinstance(target, Table):
+        to.flaw(FlawKind.CHANGES, "it changes options after they were given")
+    elif isinstance(target, (Named, str, tuple)):
         what = target if isinstance(target, Named) else "a constant"
         to.flaw(FlawKind.CHANGES, f"it changes {what}, which it only names")
 
@@ -84,6 +106,8 @@ def mutate(to: Recorder, target: Value) -> None:
 def change(to: Recorder, target: Value, state: Value) -> None:
     """Follow BUILD, which gives an object its state."""
     mutate(to, target)
+    if isinstance(state, Made) and state.arguments and (state.by.module, state.by.name) in _MAPPINGS:
+        to.flaw(FlawKind.UNRESOLVED, "it gives an object a state that is made while it runs")
     if isinstance(target, Made):
         key = (target.by.module, target.by.name)
         if key in _PARTIALS:
@@ -91,6 +115,11 @@ def change(to: Recorder, target: Value, state: Value) -> None:
             more = given[1] if len(given) > 1 else OPAQUE
             known = given and isinstance(more, tuple)
             target.arguments = (given[0], *more) if known and isinstance(more, tuple) else ()
+        elif key in _DESCRIPTORS:
+            for each in state.given if isinstance(state, Table) else (state,):
+                require_callable(to, each, f"in a {target.by.name}")
+        elif has_options(target):
+            check_options(to, state)
         elif key in _MAKES_CLASSES or key in _MAKES_FUNCTIONS:
             to.flaw(FlawKind.CHANGES, f"it gives a state to what {target.by} has made")
 
@@ -127,9 +156,23 @@ def _attribute(to: Recorder, owner: Value, name: Value) -> Value:
     if isinstance(owner, Made):
         last = owner.by.name.rpartition(".")[2]
         if last[:1].isupper() or last.lstrip("_")[:1].isupper():  # a method of an instance
-            return to.named(owner.by.module, f"{owner.by.name}.{name}")
-        return Made(_METHOD, None)
-    return Made(_METHOD, None) if owner is OPAQUE else OPAQUE
+            to.named(owner.by.module, f"{owner.by.name}.{name}")
+            return Made(_METHOD, None)  # or whatever the instance was given under that name
+        if owner.by is _INSTANCE:
+            return _attribute_of_instance(to, owner, name)
+    if not is_attribute_harmless(owner, name):
+        to.flaw(FlawKind.REACHES, f"it takes the attribute {name[:100]!r} of {_told(owner)}")
+    return Made(_METHOD, None)
+
+
+def _attribute_of_instance(to: Recorder, owner: Made, name: str) -> Value:
+    """Of an instance of a class that the pickle makes: what it has from its bases."""
+    for base in owner.arguments or ():
+        if not isinstance(base, Named):
+            continue
+        if is_standard(base.module) and not base.module.startswith("torch"):
+            to.named(base.module, f"{base.name}.{name}")
+    return Made(_METHOD, None)
 
 
 _METHOD: Final = Named("", "a method")
@@ -143,6 +186,8 @@ def _told(value: Value) -> str:
 def _getter(to: Recorder, called: Named, arguments: _Arguments) -> Value:
     """``attrgetter`` and ``methodcaller``: names that are taken later."""
     names = arguments or ()
+    if called.name == "methodcaller" and names:
+        give_method(to, names[0])
     for name in names[:1] if called.name == "methodcaller" else names:
         special = special_attribute(name) if isinstance(name, str) else None
         if special is not None:
@@ -260,6 +305,44 @@ def _retyped(to: Recorder, called: Named, arguments: _Arguments) -> Value:
     return instantiate(to, kind, None)
 
 
+def _class_made(to: Recorder, called: Named, arguments: _Arguments) -> Value:
+    """``make_class(metaclass, name, qualified name, module, bases, ...)``."""
+    _first_is_called(to, called, arguments)
+    bases = arguments[4] if arguments and len(arguments) > 4 else ()
+    found: list[Value] = []
+    for base in bases if isinstance(bases, tuple) else ():
+        is_made = isinstance(base, Made) and (base.by.module, base.by.name) in _MAKES_CLASSES
+        found += (base.arguments or ()) if is_made and isinstance(base, Made) else [base]
+    return Made(called, tuple(dict.fromkeys(found)))
+
+
+def _wrapping(to: Recorder, called: Named, arguments: _Arguments) -> Value:
+    """Properties and the like, which call what they are given when an attribute is taken."""
+    if arguments is None:
+        to.flaw(FlawKind.CALLS, f"it is not known what {called} calls")
+    for each in arguments or ():
+        require_callable(to, each, f"in a {called.name}")
+    return Made(called, arguments)
+
+
+def _read_from_package(to: Recorder, called: Named, arguments: _Arguments) -> Value:
+    """``load_script_module(package, record)``: an archive, which is looked at where it lies."""
+    record = arguments[1] if arguments and len(arguments) == 2 else None
+    is_packages = arguments is not None and arguments[0] is OPAQUE
+    if not is_packages or not isinstance(record, str) or not record.startswith(_ATTACHED):
+        to.flaw(FlawKind.UNRESOLVED, f"it is not known what {called} reads")
+    return called.made
+
+
+def _only_item(to: Recorder, called: Named, arguments: _Arguments) -> Value:
+    """``referent_of((referent,))``."""
+    given = arguments[0] if arguments else None
+    if not isinstance(given, tuple) or len(given) > 1:
+        to.flaw(FlawKind.UNRESOLVED, f"it is not known what {called} returns")
+        return OPAQUE
+    return given[0] if given else OPAQUE
+
+
 def _first_again(to: Recorder, called: Named, arguments: _Arguments) -> Value:
     """Functions that return their first argument."""
     return arguments[0] if arguments else OPAQUE
@@ -352,7 +435,7 @@ def _run_graph(to: Recorder, called: Named, arguments: _Arguments) -> Value:
     if not isinstance(code, str) or not isinstance(imports, str):
         to.flaw(FlawKind.CODE, "it runs a text as code that is made while it runs")
     else:
-        odd = odd_part(imports, code)
+        odd = odd_part(imports, code, to.is_only_torch())
         if odd is not None:
             to.flaw(FlawKind.CODE, f"it runs a text as code that is more than a graph: {odd}")
     return Made(called, None)
@@ -395,13 +478,20 @@ _HIGHER: Final = (
     ),
 )
 _KINDS_FIRST: Final = (
-    *((_REMADE, name) for name in ("property_of", "type_parameter", "weak_reference")),
-    ("modpack.pickling.classes", "make_class"),
-    ("modpack.pickling.generated", "make_enum"),
+    *((_REMADE, name) for name in ("type_parameter", "weak_reference")),
 )
+_WRAPPERS: Final = (
+    *(("builtins", name) for name in ("property", "staticmethod", "classmethod")),
+    (_REMADE, "property_of"),
+)
+_DESCRIPTORS: Final = frozenset(
+    {("functools", name) for name in ("cached_property", "partialmethod", "singledispatchmethod")}
+    | {("types", "DynamicClassAttribute"), ("enum", "property"), *_WRAPPERS}
+)
+_MAPPINGS: Final = frozenset({("builtins", "dict"), ("collections", "OrderedDict")})
+_ATTACHED: Final = ".data/modpack/torchscript/"
 _RETURNS_FIRST: Final = (
     (_REMADE, "the_same"),
-    (_REMADE, "referent_of"),
     ("modpack.hooks.ddp", "unwrapped"),
     ("modpack.pickling.definitions", "script_module"),
 )
@@ -422,6 +512,13 @@ _RULES: Final[Mapping[tuple[str, str], _Rule]] = {
         )
         for name in names
     },
+    **dict.fromkeys(_WRAPPERS, _wrapping),
+    **dict.fromkeys(_MAPPINGS, _kept),
+    ("modpack.pickling.classes", "make_class"): _class_made,
+    ("modpack.pickling.generated", "make_enum"): _class_made,
+    ("modpack.pickling.torchscript", "load_script_module"): _read_from_package,
+    (_REMADE, "exported_program"): _read_from_package,
+    (_REMADE, "referent_of"): _only_item,
     ("builtins", "getattr"): _getattr,
     ("builtins", "object.__new__"): _first_is_built,
     ("builtins", "type"): _one_argument,
@@ -430,6 +527,8 @@ _RULES: Final[Mapping[tuple[str, str], _Rule]] = {
     ("copyreg", "_reconstructor"): _reconstructor,
     ("copyreg", "__newobj__"): _first_is_built,
     ("copyreg", "__newobj_ex__"): _first_is_built,
+    ("numpy.ma.core", "_mareconstruct"): _kinds_are_built,
+    ("torch._dynamo.eval_frame", "OptimizedModule"): compiled_module,
     ("torch._tensor", "_rebuild_from_type_v2"): _retyped,
     ("torch.fx.graph_module", "reduce_graph_module"): _run_graph,
     ("torch.fx.graph_module", "reduce_package_graph_module"): _graph_module,

@@ -23,6 +23,10 @@ _MOST_TIMES: Final = 10_000
 """How often something may be wrong; what is wrong more often is not followed to its end."""
 _MOST_ODD: Final = 100_000
 """Places in the memo that are not numbered in turn."""
+_OF_GRAPHS: Final = frozenset(
+    {"torch", "builtins", "collections", "math", "_operator", "operator", "typing"}
+)
+"""Where graphs are from, and what is in them."""
 _USES: Final = tuple(NameUse)
 
 
@@ -117,6 +121,12 @@ class Found:
 
     def function_text(self, text: str, name: str, line: int) -> None:
         self.sources.append(PickledSource(name, text, line, self.at))
+
+    def is_only_torch(self) -> bool:
+        return all(
+            named.name and named.module.partition(".")[0] in _OF_GRAPHS
+            for named in self._named.values()
+        )
 
     def filled(self, module: str, name: str, value: object) -> None:
         self._filled[module, name] = value

@@ -16,8 +16,9 @@ from typing import Final
 from modpack.core.knownnames import special_attribute
 from modpack.discovery._picklecalls import call, change, instantiate, mutate
 from modpack.discovery._picklefound import Found, MalformedError, Memo
+from modpack.discovery._picklereach import give, put
 from modpack.discovery._picklestack import Stack
-from modpack.discovery._picklestackvalues import OPAQUE, Named, Table
+from modpack.discovery._picklestackvalues import OPAQUE, Made, Named, Table
 from modpack.discovery.pickledvalues import FlawKind
 
 __all__ = ["run"]
@@ -150,6 +151,22 @@ class _Machine(Stack):
         self.stack.append(codecs.escape_decode(line[1:-1])[0].decode("latin1"))
         return end
 
+    def push_tuple(self, values: list[object]) -> None:
+        give(self._found, values)
+        super().push_tuple(values)
+
+    def _add(self, values: list[object]) -> None:
+        """Follow how items are added to what is on the stack."""
+        target = self.top()
+        if isinstance(target, (Table, Made)):
+            put(self._found, values)
+        else:
+            give(self._found, values)
+        if isinstance(target, Table):
+            target.fill(values)
+        else:
+            mutate(self._found, target)
+
     def _on_tuple(self, at: int) -> int:
         self.push_tuple(self.pop_to_mark())
         return at
@@ -161,9 +178,15 @@ class _Machine(Stack):
         return at
 
     def _on_collected(self, at: int) -> int:
-        """A list, a dict or a frozenset of what is above the mark."""
-        self.pop_to_mark()
+        """A list or a frozenset of what is above the mark."""
+        give(self._found, self.pop_to_mark())
         self.stack.append(OPAQUE)
+        return at
+
+    def _on_dict(self, at: int) -> int:
+        values = self.pop_to_mark()
+        self._on_empty_dict(at)
+        self._add(values)
         return at
 
     # -- the stack and the memo --------------------------------------------------------------
@@ -320,12 +343,7 @@ class _Machine(Stack):
         return at
 
     def _on_adding_many(self, at: int) -> int:
-        values = self.pop_to_mark()
-        target = self.top()
-        if isinstance(target, Table):
-            target.fill(values)
-        else:
-            mutate(self._found, target)
+        self._add(self.pop_to_mark())
         return at
 
 
@@ -415,12 +433,7 @@ def _extension(size: int) -> _Handler:
 
 def _adding(count: int) -> _Handler:
     def handle(self: _Machine, at: int) -> int:
-        values = [self.pop() for _ in range(count)]
-        target = self.top()
-        if isinstance(target, Table):
-            target.fill(values[::-1])
-        else:
-            mutate(self._found, target)
+        self._add([self.pop() for _ in range(count)][::-1])
         return at
 
     return handle
@@ -430,7 +443,7 @@ def _table() -> list[_Handler | None]:
     """What to do about each byte; None for those that are no opcodes."""
     named: dict[str, _Handler] = {
         **dict.fromkeys(("INT", "LONG", "FLOAT"), _Machine._on_number),
-        **dict.fromkeys(("LIST", "DICT", "FROZENSET"), _Machine._on_collected),
+        **dict.fromkeys(("LIST", "FROZENSET"), _Machine._on_collected),
         **dict.fromkeys(("APPENDS", "SETITEMS", "ADDITEMS"), _Machine._on_adding_many),
         **{"APPEND": _adding(1), "SETITEM": _adding(2)},
         **{"LONG1": _opaque(1), "LONG4": _opaque(4)},

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from modpack.core.compileoptions import COMPILE_OPTIONS
 from modpack.discovery.pickledvalues import FlawKind, NameUse
 
 __all__ = ["OPAQUE", "Made", "Named", "Recorder", "Table", "Value"]
@@ -22,6 +23,8 @@ class _Opaque:
 
 
 OPAQUE: Final = _Opaque()
+
+_MOST_GIVEN: Final = 16
 
 Value = object
 """A str, an int, a tuple of values, Named, Made, or OPAQUE."""
@@ -56,22 +59,36 @@ class Made:
 
 
 class Table:
-    """A dictionary of the pickle's own, of which only the code of a graph is of interest."""
+    """A dictionary of the pickle's own: the code of a graph in it, and what might be called."""
 
-    __slots__ = ("code", "is_plain")
+    __slots__ = ("code", "config", "given", "is_closed", "is_plain", "odd_key")
 
     def __init__(self) -> None:
         self.code: Value = None
+        self.given: tuple[Value, ...] = ()
+        """Values that are named or made, up to a few."""
         self.is_plain = True
         """Whether all its keys are known, and the code is set at most once."""
+        self.config: Value = None
+        self.odd_key: Value = None
+        """A key that is no option of ``torch.compile``."""
+        self.is_closed = False
+        """Whether nothing more may be added."""
 
     def fill(self, values: Sequence[Value]) -> None:
         for key, value in zip(values[::2], values[1::2], strict=False):
+            if isinstance(value, (Named, Made)) and len(self.given) < _MOST_GIVEN:
+                self.given = (*self.given, value)
             if key in ("_code", "code"):
                 self.is_plain = self.is_plain and self.code is None
                 self.code = value
+            elif key == "config":
+                self.is_plain = self.is_plain and self.config is None
+                self.config = value
             elif not isinstance(key, str):
                 self.is_plain = False
+            if self.odd_key is None and not (isinstance(key, str) and key in COMPILE_OPTIONS):
+                self.odd_key = key
 
 
 class Recorder(Protocol):
@@ -88,6 +105,9 @@ class Recorder(Protocol):
 
     def function_text(self, text: str, name: str, line: int) -> None:
         """A function is made from its source."""
+
+    def is_only_torch(self) -> bool:
+        """Whether nothing was named so far but what torch and plain containers consist of."""
 
     def filled(self, module: str, name: str, value: Value) -> None:
         """A name of a module is given another value."""

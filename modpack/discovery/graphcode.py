@@ -12,6 +12,7 @@ import re
 from typing import Final
 
 from modpack.core.imports import ScanFailure
+from modpack.core.knownmethods import is_harmless_method
 from modpack.core.knownnames import is_known, special_attribute
 from modpack.core.names import root_of
 from modpack.discovery._parse import parse_source
@@ -40,12 +41,14 @@ _NODES: Final = (
 )
 
 
-def odd_part(imports: str, code: str) -> str | None:
+def odd_part(imports: str, code: str, is_only_torch: bool = True) -> str | None:
     r"""What in a graph's code is not of the kind that torch generates; None if nothing is.
 
     Args:
         imports: the lines that are run before the code.
         code: a function.
+        is_only_torch: whether the pickle that holds it is made of nothing but objects of torch, so
+            that whatever is below ``self`` is a module or a tensor.
 
     >>> odd_part("import torch", "def forward(self, x):\n    return torch.relu(x)")
     >>> odd_part("import torch", "def forward(self, x):\n    return torch.hub.load(x)")
@@ -64,7 +67,7 @@ def odd_part(imports: str, code: str) -> str | None:
     if len(body) != 1 or not isinstance(body[0], ast.FunctionDef) or body[0].decorator_list:
         return "something besides one function"
     return next(
-        (odd for odd in map(_Graph(body[0], taken).odd, ast.walk(parsed.tree)) if odd), None
+        (odd for odd in map(_Graph(body[0], taken, is_only_torch).odd, ast.walk(parsed.tree)) if odd), None
     )
 
 
@@ -86,7 +89,8 @@ def _names_taken_by(line: str) -> frozenset[str] | None:
 class _Graph:
     """The code of one graph."""
 
-    def __init__(self, function: ast.FunctionDef, taken: set[str]) -> None:
+    def __init__(self, function: ast.FunctionDef, taken: set[str], is_only_torch: bool) -> None:
+        self._is_only_torch = is_only_torch
         nodes = list(ast.walk(function))
         self._taken = taken
         self._local = {each.arg for each in nodes if isinstance(each, ast.arg)}
@@ -106,12 +110,33 @@ class _Graph:
         if isinstance(node, ast.Attribute):
             if special_attribute(node.attr) is not None:
                 return node.attr
+            if not self._may_be_taken(node.value, node.attr):
+                return node.attr
             return None if id(node) in self._inner else self._odd_name(node)
         if isinstance(node, ast.Name) and id(node) not in self._inner:
             return self._odd_name(node)
         if isinstance(node, ast.Call) and _is_getattr(node):
-            return _odd_getattr(node)
+            return self._odd_getattr(node)
         return None
+
+    def _odd_getattr(self, call: ast.Call) -> str | None:
+        name = call.args[1] if len(call.args) > 1 else None
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            is_usual = self._may_be_taken(call.args[0], name.value)
+            return special_attribute(name.value) if is_usual else name.value
+        return "getattr"
+
+    def _may_be_taken(self, owner: ast.expr, name: str) -> bool:
+        """Whether an attribute leads to a module below ``self``, or to what tensors have."""
+        if is_harmless_method(name.removesuffix("_")) or name in _OF_TENSORS:
+            return True
+        depth = _depth_below_self(owner)
+        if depth is not None:
+            return self._is_only_torch or depth == 0
+        inner = owner
+        while isinstance(inner, ast.Attribute):
+            inner = inner.value
+        return isinstance(inner, ast.Name) and inner.id not in self._local
 
     def _odd_name(self, node: ast.Attribute | ast.Name) -> str | None:
         """A whole dotted name, of which nothing follows."""
@@ -136,13 +161,25 @@ def _is_getattr(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id == "getattr"
 
 
-def _odd_getattr(call: ast.Call) -> str | None:
-    name = call.args[1] if len(call.args) > 1 else None
-    if isinstance(name, ast.Constant) and isinstance(name.value, str):
-        return special_attribute(name.value)
-    return "getattr"
+def _depth_below_self(node: ast.expr) -> int | None:
+    """How many attributes lead from ``self`` to a value; None if it is none below ``self``."""
+    depth = 0
+    while True:
+        if isinstance(node, ast.Attribute):
+            node = node.value
+        elif isinstance(node, ast.Call) and _is_getattr(node) and node.args:
+            node = node.args[0]
+        else:
+            return depth if isinstance(node, ast.Name) and node.id == "self" else None
+        depth += 1
 
 
+_OF_TENSORS: Final = frozenset(
+    {"H", "T", "data", "device", "dim", "dtype", "grad", "is_complex", "is_cuda"}
+    | {"is_floating_point", "layout", "mH", "mT", "ndim", "ndimension", "requires_grad", "shape"}
+    | {"bool", "short", "byte", "char", "bfloat16", "cuda", "is_contiguous", "stride"}
+    | {"new_empty_strided", "index_put", "masked_select", "storage_offset", "element_size"}
+)
 _OF_TREES: Final = frozenset(
     {"fx_pytree.tree_flatten_spec", "pytree.tree_flatten", "pytree.tree_unflatten"}
 )

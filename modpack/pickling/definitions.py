@@ -115,6 +115,8 @@ def set_in_script(module: ModuleType, path: tuple[str, ...], value: Any) -> None
         path: where; see :class:`Filling`.
         value: the value.
     """
+    if not is_of_script(vars(module)):
+        raise ValueError(f"{module.__name__} is no module of definitions")
     owner = _owner(vars(module), path)
     if isinstance(owner, dict):
         owner[path[0]] = value

@@ -252,7 +252,15 @@ def _field_parts(field: Any) -> dict[str, Any]:
 
 
 def make_dataclass_again(cls: type, parts: dict[str, Any]) -> None:
-    """Generate what :func:`dataclasses.dataclass` generated."""
+    """Generate what :func:`dataclasses.dataclass` generated.
+
+    Raises:
+        ValueError: a field has no name that could stand in a source, which :mod:`dataclasses`
+            makes of them.
+    """
+    for name in (*parts["fields"], *vars(cls).get("__annotations__", ())):
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise ValueError(f"{name!r} is no name for a field of {cls.__qualname__}")
     slots = {n: v for n, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)}
     for name, options in parts["fields"].items():
         type.__setattr__(cls, name, dataclasses.field(**options))

@@ -253,6 +253,8 @@ def named_logger(package: Any, name: str) -> logging.Logger:
 
 def registered_handler(kind: Any) -> Any:
     """A logging handler that is flushed when the process ends, as all handlers are."""
+    if not issubclass(kind, logging.Handler):
+        raise TypeError(f"{kind!r} is no logging handler")
     handler: logging.Handler = kind.__new__(kind)
     logging._addHandlerRef(handler)  # type: ignore[attr-defined]
     return handler
@@ -260,6 +262,8 @@ def registered_handler(kind: Any) -> Any:
 
 def standard_stream(name: str, buffer: bool) -> Any:
     """A standard stream of this process: ``"stdout"``, or its buffer."""
+    if name not in ("stdin", "stdout", "stderr"):
+        raise ValueError(f"{name!r} is no standard stream")
     stream = getattr(sys, name)
     return stream.buffer if buffer else stream
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -296,11 +295,6 @@ def _hooks(archive: Archive, manifest: Manifest, objects: Objects) -> tuple[Hook
 def _storages(archive: Archive) -> StorageFacts:
     names = [name for name in archive.names() if layout.is_storage(name)]
     return StorageFacts(len(names), sum(map(archive.size, names)))
-
-
-def _size(archive: Archive) -> int:
-    path = Path(archive.source)
-    return archive.stored_bytes()
 
 
 def _sorted(modules: list[ModuleFacts]) -> tuple[ModuleFacts, ...]:

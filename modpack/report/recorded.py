@@ -37,7 +37,6 @@ __all__ = [
 ]
 
 
-_SMALL_ARCHIVE: Final = 10_000_000
 _ITEM_BYTES: Final = {
     **{"edges": 65, "notes": 100, "uses": 100, "files": 100},
     **{"roots": 250, "distributions": 1000},
@@ -163,9 +162,9 @@ def read_document(archive: Archive, record: str, verify: RecordVerifier | None) 
 
 def _refuse_excess(document: Mapping[str, Json], archive_bytes: int) -> None:
     """Refuse lists that are longer than a package of that size has a use for."""
-    allowed = {k: max(_SMALL_ARCHIVE, archive_bytes) // size for k, size in _ITEM_BYTES.items()}
-    allowed["modules"] = DEFAULT_LIMITS.most_modules(archive_bytes)
-    for key, most in allowed.items():
+    limits = DEFAULT_LIMITS
+    allowed = {k: limits.most_items(archive_bytes, size) for k, size in _ITEM_BYTES.items()}
+    for key, most in {"modules": limits.most_modules(archive_bytes), **allowed}.items():
         listed = document.get(key)
         if isinstance(listed, (list, dict)) and len(listed) > most:
             raise ValueError(f"it lists {len(listed)} {key}, and {most} are allowed")

@@ -71,6 +71,8 @@ def read_envelope(content: bytes, source: str, place: str = "its signature") -> 
     try:
         if len(content) > MOST_BYTES:
             raise ValueError(f"it is larger than {MOST_BYTES} bytes")
+        if not content.strip():
+            raise ValueError("it is empty")
         return _envelope(strict_json(content))
     except ValueError as failure:
         raise SignatureError(source, f"{place} is no envelope: {failure}") from failure

@@ -95,7 +95,7 @@ def check(
         KeyFileError: a signer's key is no Ed25519 public key.
         ModpackError: the extra ``sign`` is not installed.
     """
-    found = read_envelope(envelope, source, place)
+    found = _read(envelope, source, place)
     trusted = {pem.key_id(key): (signer, key) for signer, key in map(_with_key, signers)}
     held = [key_id for key_id, (_, key) in trusted.items() if _is_signed(found, key_id, key)]
     if not held:
@@ -104,6 +104,14 @@ def check(
     if not statement.is_about(digest):
         raise SignatureError(source, _why_not_this(statement, digest, source, place))
     return tuple(HeldSignature(key_id, place, trusted[key_id][0].name) for key_id in held)
+
+
+def _read(envelope: bytes, source: str, place: str) -> Envelope:
+    try:
+        return read_envelope(envelope, source, place)
+    except SignatureError as failure:
+        remedy = "get the signature again from whoever signed it (modpack sign)"
+        raise SignatureError(source, f"{failure.reason}. Remedy: {remedy}") from failure
 
 
 def _with_key(signer: Signer) -> tuple[Signer, bytes]:

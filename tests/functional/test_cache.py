@@ -49,6 +49,15 @@ def run(*arguments):
     )
 
 
+@pytest.mark.parametrize("command", [["list"], ["prune"], ["verify"]])
+def test_a_cache_that_is_a_file_is_told_as_that(cache, command):
+    cache.write_text("a file")
+    done = run(*command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"the cache {cache} is no folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def loaded_elsewhere(package):
     subprocess.run([sys.executable, "-c", LOADING, package], check=True)
 

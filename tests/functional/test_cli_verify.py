@@ -126,6 +126,19 @@ def test_a_policy_file_is_held_against_the_package(package, tmp_path):
     assert document(package, "--policy", policy)["accepted"]
     policy.write_text("[trust]\nhooks = []\n")
     assert run(package, "--policy", policy).exit_code == 2
+    missing = run(package, "--policy", tmp_path / "nope.toml")
+    assert missing.exit_code == 2
+    assert "nope.toml: there is no such file" in missing.stderr.replace("\n", "")
+
+
+def test_each_thing_that_a_policy_refuses_has_its_remedy_below_it(package, tmp_path):
+    policy = tmp_path / "trust.toml"
+    policy.write_text("[trust]\nhook_kinds = []\nstandard_library = []\n")
+    lines = [line.strip() for line in run(package, "--policy", policy).stdout.splitlines()]
+    for wanted in ("Add 'forward' to hook_kinds of the policy", "Add 'collections' to standard_"):
+        subject = wanted.split("'")[1]
+        place = next(i for i, line in enumerate(lines) if wanted in line)
+        assert any(line.startswith(f"{subject}: ") for line in lines[place - 2 : place])
 
 
 def test_a_key_demands_its_signature(package, tmp_path):

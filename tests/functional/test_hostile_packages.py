@@ -13,7 +13,7 @@ import pytest
 from modpack import PackageExporter, PackageImporter
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
-from modpack.errors import ArchiveError
+from modpack.errors import ArchiveError, UnpicklingError
 
 SPECS = ".data/modpack/hooks/model/model.pkl.json"
 MISLEADING = "x\x1b[2J\u202e\u2028\ud800"
@@ -95,3 +95,55 @@ def test_a_source_that_is_no_text_is_told_with_its_record(package, coding):
         pytest.raises(ArchiveError, match=r"shop\.py.*no source text"),
     ):
         importer.get_source("shop")
+
+
+def test_specs_that_are_nested_too_deeply_are_told(package):
+    done = modpack("inspect", rewritten(package, SPECS, b"[" * 100_000))
+    assert done.returncode == 2
+    assert "nested too deeply" in done.stderr
+
+
+def test_a_source_that_hides_what_it_does_in_its_size_is_told(package):
+    source = b"import os\n" + b"x;" * 200_000 + b"os.system('ls')\n"
+    done = modpack("verify", rewritten(package, "shop.py", source))
+    assert "what shop.py does when it is imported is unknown: it is too large" in done.stdout
+
+
+def test_an_order_of_bytes_that_does_not_exist_is_told(package):
+    hostile = rewritten(package, "byteorder", b"middle")
+    with (
+        PackageImporter(hostile) as importer,
+        pytest.raises(UnpicklingError, match="'middle', neither little nor big"),
+    ):
+        importer.load_pickle("model", "model.pkl")
+
+
+@pytest.mark.parametrize(("key", "count"), [("edges", 160_000), ("modules", 34_000)])
+def test_a_graph_longer_than_any_package_needs_is_refused(package, key, count):
+    graph = ".data/modpack/graph.json"
+    with open_archive(package) as archive:
+        document = json.loads(archive.read(graph))
+    if key == "edges":
+        document["edges"] = [["a", "b", "required", 1, []]] * count
+    else:
+        entry = {"action": "extern", "origin": "user", "rule": "x"}
+        document["modules"] = {f"m{n}": entry for n in range(count)}
+    done = modpack("inspect", rewritten(package, graph, json.dumps(document).encode()))
+    assert done.returncode == 2
+    assert f"it lists {count} {key}, and " in done.stderr
+
+
+@pytest.mark.parametrize("command", ["sbom", "report"])
+def test_documents_that_nobody_could_read_are_not_made(package, command):
+    graph = ".data/modpack/graph.json"
+    with open_archive(package) as archive:
+        document = json.loads(archive.read(graph))
+    action, count = ("mock", 200) if command == "sbom" else ("extern", 21_000)
+    entry = {"action": action, "origin": "user", "rule": "x"}
+    document["modules"].update({f"m{n}": entry for n in range(count)})
+    pairs = ((f"m{a}", f"m{b}") for a in range(200) for b in range(200))
+    document["edges"] += [[a, b, "required", 1, []] for a, b in pairs]
+    hostile = rewritten(package, graph, json.dumps(document).encode())
+    done = modpack(command, hostile, "-o", package.with_name("out"))
+    assert done.returncode == 2
+    assert " is most" in done.stderr

@@ -221,6 +221,25 @@ def test_the_missing_extra_is_told(package, key, tmp_path):
         assert "Traceback" not in done.stderr
 
 
+def test_a_library_that_cannot_be_imported_is_told_without_a_traceback(package, key, tmp_path):
+    (tmp_path / "broken" / "cryptography").mkdir(parents=True)
+    source = "raise ImportError('libssl.so.9: cannot open shared object file')\n"
+    (tmp_path / "broken" / "cryptography" / "__init__.py").write_text(source)
+    run("sign", package, "--key", key)
+    public = f"{key}.pub"
+    for arguments in (["sign", package, "--key", key], ["verify", package, "--key", public]):
+        done = subprocess.run(
+            [sys.executable, "-m", "modpack", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(tmp_path / "broken")},
+        )
+        assert done.returncode == 2
+        assert "libssl.so.9: cannot open shared object file" in done.stderr
+        assert "Remedy: pip install --force-reinstall" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_a_signed_package_is_the_same_package(package, key, tmp_path):
     signed = tmp_path / "signed.modpack"
     run("sign", package, "--key", key, "-o", signed)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "fixtures"))
+sys.path[:0] = [str(ROOT / "fixtures"), str(ROOT)]
 
-from hostile.catalogue import Hostile, everything  # noqa: E402
+from hostile.catalogue import LOADERS, Hostile, everything  # noqa: E402
 from hostile.floods import floods  # noqa: E402
 from hostile.good import good  # noqa: E402
 from hostile.zips import zipped  # noqa: E402
@@ -57,7 +57,7 @@ def looking(share: int = 1) -> Judged:
     """Give every ``share``-th archive to every command that looks at packages."""
     judged = Judged()
     with tempfile.TemporaryDirectory() as folder:
-        chosen, packages = _made(Path(folder), share)
+        chosen, packages = _made(Path(folder), list(everything())[::share])
         for archive, said in zip(chosen, said_by("looking", packages), strict=True):
             _look_into(judged, archive.name, archive, said["commands"])
             refusal = _reasons(said["commands"])
@@ -67,10 +67,14 @@ def looking(share: int = 1) -> Judged:
 
 
 def loading(share: int = 1) -> Judged:
-    """Give every ``share``-th archive to every loader."""
+    """Give every ``share``-th archive that loaders must refuse to every loader.
+
+    The others are not loaded: that would run what is in them.
+    """
     judged = Judged()
+    refused = [each for each in everything() if each.refused_by & {*LOADERS}]
     with tempfile.TemporaryDirectory() as folder:
-        chosen, packages = _made(Path(folder), share)
+        chosen, packages = _made(Path(folder), refused[::share])
         for archive, said in zip(chosen, said_by("loading", packages), strict=True):
             for name, told in said.items():
                 judged.tries += 1
@@ -114,9 +118,8 @@ def said_by(what: str, packages: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
         yield json.loads(line)["said"]
 
 
-def _made(folder: Path, share: int) -> tuple[list[Hostile], list[Path]]:
+def _made(folder: Path, chosen: list[Hostile]) -> tuple[list[Hostile], list[Path]]:
     """Archives, and where they are; a good package comes before them."""
-    chosen = list(everything())[::share]
     return chosen, [_good(folder), *(each.make(folder) for each in chosen)]
 
 
@@ -174,7 +177,7 @@ def _reasons(child: Mapping[str, Any]) -> str:
     if "error" in document:
         return str(document["error"]["message"])
     errors = (each for each in document["findings"] if each["severity"] == "error")
-    return "; ".join(f"{each['subject']}: {each['text']}" for each in errors)
+    return "; ".join(f"{each['code']} {each['subject']}: {each['text']}" for each in errors)
 
 
 def _wrong_of_loader(archive: Hostile, name: str, told: Mapping[str, Any]) -> Iterator[str]:

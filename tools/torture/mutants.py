@@ -87,7 +87,8 @@ def good_packages() -> dict[str, bytes]:
     hooked = torch.nn.Linear(3, 3)
     hooked.register_forward_hook(lambda module, args, output: output * 2)
     made: dict[str, bytes] = {}
-    for name, model in (("small", small), ("hooked", hooked)):
+    models = {"small": small, "hooked": hooked, "wide": torch.nn.Linear(3, 2000)}
+    for name, model in models.items():
         buffer = io.BytesIO()
         with modpack.PackageExporter(buffer) as exporter:
             exporter.use_policy("pinned")

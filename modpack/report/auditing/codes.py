@@ -137,6 +137,12 @@ _ROWS = (
         "Do not load the package, unless you know what loads these bytes.",
     ),
     FindingCode(
+        "pickle-missing",
+        _ERROR,
+        "A saved object of the package is not there.",
+        "Get the package again from whoever made it.",
+    ),
+    FindingCode(
         "pickle-malformed",
         _ERROR,
         "A pickle is none, is cut off, or cannot be followed.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,6 +36,7 @@ _ANCESTORS_SCRIPTS: Final = ".data/ts_code/"
 _HOOKS: Final = layout.MODPACK_PREFIX + "hooks/"
 _TRIALS: Final = layout.MODPACK_PREFIX + "trial/"
 """Examples: verifying holds them against the record of the trial."""
+_MALFORMED: Final = "pickle-malformed"
 _SEVERITIES: Final = list(Severity)
 
 
@@ -121,24 +122,35 @@ class _Scan:
         self._hooks = {hook_records(record)[1]: record for record in self._declared}
 
     def findings(self) -> Iterator[Finding]:
+        for record in self._declared:
+            if not self._archive.has(record):
+                text = f"{record} is a saved object, and is not there"
+                yield finding("pickle-missing", record, text, record)
         for record in self._archive.names():
             if record in self._declared:
                 yield from self._object(record)
-            elif record in self._hooks and self._archive.has(self._hooks[record]):
-                continue  # it continues the object's pickle
+            elif record in self._hooks:
+                if not self._archive.has(self._hooks[record]):
+                    yield from self._hooks_alone(record)
             elif not layout.is_storage(record):
                 yield from self._other(record)
 
     def _object(self, record: str) -> Iterator[Finding]:
         """A saved object, and its hooks, which the same unpickler loads."""
-        if not self._archive.has(record):
-            return
         reader = PickleReader()
-        yield from self._read(Pickle(record, self._archive.read(record), reader))
+        found = self._read(Pickle(record, self._archive.read(record), reader))
+        yield from found
         _, hooks = hook_records(record)
         if self._archive.has(hooks):
             data = self._archive.read(hooks)
-            yield from self._read(Pickle(hooks, data, reader, is_several=True))
+            continued = self._read(Pickle(hooks, data, reader, is_several=True))
+            is_broken = any(each.code == _MALFORMED for each in found)
+            yield from _of_themselves(continued) if is_broken else continued
+
+    def _hooks_alone(self, record: str) -> Iterator[Finding]:
+        """Hooks whose object is missing: they cannot be followed for that alone."""
+        data = self._archive.read(record)
+        yield from _of_themselves(self._read(Pickle(record, data, is_several=True)))
 
     def _read(self, pickle: Pickle) -> list[Finding]:
         scan, found = judge_pickle(pickle, self._judge)
@@ -192,6 +204,11 @@ def _declared(archive: Archive, manifest: Manifest | None) -> tuple[str, ...]:
         return tuple(resource_record(package, name) for package, name in pickles)
     except ValueError as failure:
         raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure
+
+
+def _of_themselves(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """What is wrong with hooks, but for what follows from the object's pickle being broken."""
+    return (each for each in findings if each.code != _MALFORMED)
 
 
 def _does_something(scan: PickleScan) -> bool:

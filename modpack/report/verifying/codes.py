@@ -137,9 +137,10 @@ def found_with_remedy(code: str, subject: str, reason: str) -> Finding:
     >>> each.text, each.remedy
     ('it is b', 'Do c.')
     """
+    if reason.count(_REMEDY) != 1:
+        return found(code, subject, reason)
     text, _, remedy = reason.partition(_REMEDY)
-    plain = found(code, subject, text)
-    return replace(plain, remedy=as_sentence(remedy)) if remedy else plain
+    return replace(found(code, subject, text), remedy=as_sentence(remedy))
 
 
 def as_sentence(remedy: str) -> str:

@@ -17,7 +17,6 @@ from modpack.core.trust import Signer, TrustPolicy
 from modpack.errors import ArchiveError, NotAPackageError, UnsupportedVersionError
 from modpack.report.auditing.facts import Finding, Severity
 from modpack.report.scanning.scanning import read_package
-from modpack.report.trusting import is_of_name
 from modpack.report.verifying.agreement import check_agreement
 from modpack.report.verifying.codes import found, found_with_remedy
 from modpack.report.verifying.contents import (
@@ -46,6 +45,8 @@ __all__ = ["verify_package"]
 _SEVERITIES: Final = list(Severity)
 _OF_TORCH_PACKAGE: Final = "torch.package"
 _UNKNOWN: Final = ""
+_TOLD_BY_OTHERS: Final = frozenset({"pickle-missing"})
+"""Findings of the scan that digests, or the records of the format, tell better."""
 
 
 def verify_package(
@@ -133,8 +134,7 @@ class _Verification:
         self._checks: list[CheckFacts] = []
         self._findings: list[Finding] = []
         self._signatures: dict[SignatureFacts, None] = {}
-        self._is_named_right = True
-        """Whether a policy that restricts names in pickles allows those that there are."""
+        self._are_pickles_right = False
 
     def facts(self) -> VerifyFacts:
         archive = self._archive
@@ -211,12 +211,12 @@ class _Verification:
         try:
             scan = read_package(archive, manifest, self._policy)
         except ArchiveError as failure:
-            self._is_named_right = False
             self._told("scan", 0, "pickles and sources", self._unscanned(failure))
             self._told("storages", self._storages(), "storages", check_trial_storages(archive, own))
             return
-        findings = with_remedies(scan.findings, self._policy)
-        self._is_named_right = not any(map(is_of_name, findings))
+        findings = [f for f in scan.findings if f.code not in _TOLD_BY_OTHERS]
+        findings = with_remedies(findings, self._policy)
+        self._are_pickles_right = all(each.severity is not Severity.ERROR for each in findings)
         self._told("scan", scan.records, "pickles and sources", findings)
         storages = [
             *check_trial_storages(archive, own),
@@ -242,18 +242,19 @@ class _Verification:
             self._check_signature("signature", self._keys)
         if policy is not None and policy.signers:
             asking = "the policy's signers" if self._keys else ""
-            self._check_signature("signature by policy", policy.signers, asking)
+            self._check_signature("policy's signature", policy.signers, asking)
         if not (self._keys or (policy is not None and policy.signers)):
             self._findings += unchecked_signatures(self._archive, self._path)
         if policy is not None:
-            is_right = policy.pickle_globals is None or self._is_named_right
+            # A policy that restricts what pickles name refuses what the scan does: see load.
+            is_right = policy.pickle_globals is None or self._are_pickles_right
             findings = check_policy(self._archive, policy)
             self._told("policy", restrictions(policy), "restrictions", findings, is_right)
 
     def _check_signature(self, name: str, signers: Sequence[Signer], asking: str = "") -> None:
         signed = verify_signatures(self._archive, self._path, signers, asking)
         self._signatures |= dict.fromkeys(signed.signatures)
-        self._told(name, len(signers), "accepted signers", signed.findings)
+        self._told(name, len(signers), "trusted signers", signed.findings)
 
     def _told(
         self,

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from modpack.discovery.effects import EffectKind, import_effects
+from modpack.discovery.effects import EffectKind, import_effects, read_effects
 
 
 def effects(source: str) -> list[tuple[str, str, int]]:
@@ -112,3 +112,20 @@ def test_deeply_nested_calls_have_an_answer():
 
 def test_every_kind_has_a_name_for_people():
     assert {kind.value for kind in EffectKind} == {"process", "network", "write", "eval", "native"}
+
+
+def test_a_source_too_large_to_be_looked_through_is_a_failure_and_not_silence():
+    hidden = "import os\n" + "x;" * 200_000 + "os.system('ls')\n"
+    failure = read_effects(hidden)
+    assert "too large" in failure.reason
+    assert import_effects(hidden) == ()
+
+
+def test_a_long_source_of_few_words_is_looked_through():
+    text = "'''" + "a long text, in words. " * 100_000 + "'''\n# " + "comment " * 50_000 + "\n"
+    (effect,) = import_effects(text + "import os\nos.system('ls')\n")
+    assert effect.call == "os.system"
+
+
+def test_a_source_that_is_no_python_is_a_failure():
+    assert read_effects("import os\nos.system('ls'\n").line == 2

@@ -1,6 +1,7 @@
 """Envelopes: who vouches for which digest, and all that may be wrong with one."""
 
 import base64
+import importlib
 import json
 import sys
 
@@ -11,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from modpack.errors import ModpackError, SignatureError
 from modpack.signing.dsse import MOST_BYTES, read_envelope
 from modpack.signing.envelopes import HeldSignature, check, sign
+from modpack.signing.extra import needing_sign
 from modpack.signing.keys import PrivateKey
 
 DIGEST = "ab" * 32
@@ -347,6 +349,26 @@ def test_the_extra_is_named_where_it_is_missing(envelope, alice, trusted, monkey
     if missing == "securesystemslib":
         with pytest.raises(ModpackError, match=r"Remedy: pip install 'modpack\[sign\]'"):
             sign(DIGEST, "tea.modpack", alice)
+
+
+@pytest.mark.parametrize(
+    "failure", [ImportError("libssl.so.9: cannot open"), AttributeError("lib has no attribute X")]
+)
+def test_an_extra_that_is_broken_is_told_and_not_called_missing(failure):
+    with pytest.raises(ModpackError, match="cannot be imported") as told, needing_sign():
+        raise failure
+    assert str(failure) in str(told.value) and "--force-reinstall" in str(told.value)
+
+
+def test_a_part_of_the_extra_that_is_missing_is_no_missing_extra():
+    with pytest.raises(ModpackError, match="cannot be imported"), needing_sign():
+        importlib.import_module("cryptography.hazmat.gone")
+
+
+@pytest.mark.parametrize("content", [b"", b" \n"])
+def test_an_empty_envelope_is_told_as_empty(alice, trusted, content):
+    with pytest.raises(SignatureError, match=r"no envelope: it is empty\. Remedy: get the sign"):
+        check(content, DIGEST, [trusted("alice", alice)], SOURCE)
 
 
 def test_no_change_of_one_byte_makes_an_envelope_say_anything_else(envelope, alice, trusted):

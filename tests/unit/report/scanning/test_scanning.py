@@ -155,6 +155,20 @@ def test_what_functions_in_pickles_do_is_told(tmp_path, project):
     assert [each[:2] for each in found] == [("code-process", "make.<locals>.hook")]
 
 
+def test_an_object_that_is_missing_is_told_and_its_hooks_are_not_blamed(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    model.register_forward_hook(torch.nn.functional.relu)
+    with PackageExporter(tmp_path / "net.modpack") as exporter:
+        exporter.save_model("model", "model.pkl", model)
+    gone = tmp_path / "gone.modpack"
+    with open_archive(tmp_path / "net.modpack") as archive, ArchiveWriter(gone) as writer:
+        for name in archive.names():
+            if "manifest" not in name and name != "model/model.pkl":
+                writer.write(name, archive.read(name))
+        writer.commit()
+    assert [each[:2] for each in scanned(gone)] == [("pickle-missing", "model/model.pkl")]
+
+
 def test_pickles_that_the_package_does_not_tell_of_are_read_as_well(tmp_path):
     with PackageExporter(tmp_path / "net.modpack") as exporter:
         exporter.save_pickle("model", "a.pkl", 1)

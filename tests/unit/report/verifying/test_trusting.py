@@ -34,6 +34,10 @@ def codes(facts):
     return [each.code for each in facts.findings]
 
 
+def rows(facts):
+    return {check.name: (check.count, check.is_passed) for check in facts.checks}
+
+
 def test_a_signature_that_holds_is_told_with_its_signer(signed, keys):
     facts = verify_package(signed, keys=[keys[1]["ada"]])
     assert facts.is_accepted and codes(facts) == []
@@ -56,6 +60,8 @@ def test_a_package_without_the_signature_that_is_demanded_is_refused(good, keys)
     facts = verify_package(good, keys=[keys[1]["ada"]])
     assert codes(facts) == ["signature"]
     assert "no signature" in facts.findings[0].text
+    assert facts.findings[0].remedy.startswith("Get it from whoever signed it")
+    assert "Remedy" not in facts.findings[0].text
 
 
 def test_a_key_and_a_policy_each_demand_a_signature(signed, keys):
@@ -63,6 +69,16 @@ def test_a_key_and_a_policy_each_demand_a_signature(signed, keys):
     facts = verify_package(signed, keys=[keys[1]["ada"]], policy=policy)
     assert codes(facts) == ["signature"]
     assert [each.signer for each in facts.signatures] == ["ada"]
+    assert rows(facts)["signature"] == (1, True)
+    assert rows(facts)["policy's signature"] == (1, False)
+    assert facts.findings[0].text.startswith("the policy's signers: ")
+
+
+def test_a_policy_alone_demands_its_signature_in_its_own_row(signed, keys):
+    facts = verify_package(signed, policy=TrustPolicy(signers=keys[1].values()))
+    assert facts.is_accepted
+    assert rows(facts)["policy's signature"] == (2, True)
+    assert "signature" not in rows(facts)
 
 
 def test_a_signature_that_nobody_asked_for_is_told_and_not_believed(signed):
@@ -112,6 +128,47 @@ def test_a_policy_that_allows_all_that_a_package_asks_for_accepts_it(good):
     facts = verify_package(good, policy=TrustPolicy(externs=(), hook_kinds=("forward",)))
     assert facts.is_accepted, facts.findings
     assert "policy" in {check.name for check in facts.checks}
+
+
+MODEL = "__model__/model.pkl"
+HOOKS = f".data/modpack/hooks/{MODEL}.pkl"
+NAMES_SOCKET = b"csocket\ngethostname\n."
+
+
+def test_a_policy_that_restricts_names_in_pickles_fails_for_them_and_says_what_to_add(forge):
+    package = forge({MODEL: NAMES_SOCKET, HOOKS: None})
+    facts = verify_package(package, policy=TrustPolicy(pickle_globals=()))
+    (named,) = [each for each in facts.findings if each.code == "pickle-unknown-global"]
+    assert named.remedy == (
+        "Add 'socket.gethostname' to pickle_globals of the policy, if you trust it."
+    )
+    assert (rows(facts)["policy"], rows(facts)["scan"][1]) == ((1, False), False)
+    allowing = TrustPolicy(pickle_globals=("socket.gethostname",))
+    assert "pickle-unknown-global" not in codes(verify_package(package, policy=allowing))
+    assert rows(verify_package(package, policy=allowing))["policy"] == (1, True)
+
+
+def test_a_policy_without_a_word_on_pickles_passes_and_the_scan_says_what_to_add(forge):
+    facts = verify_package(forge({MODEL: NAMES_SOCKET}), policy=TrustPolicy(native=False))
+    (named,) = [each for each in facts.findings if each.code == "pickle-unknown-global"]
+    assert "add pickle_globals = ['socket.gethostname'] to the policy" in named.remedy
+    assert (rows(facts)["policy"], rows(facts)["scan"][1]) == ((1, True), False)
+
+
+def test_a_name_that_no_policy_could_spell_is_not_told_to_be_added(forge):
+    facts = verify_package(forge({MODEL: b"cso..cket\nx\n."}), policy=TrustPolicy())
+    assert all("add " not in each.remedy for each in facts.findings)
+
+
+def test_pickles_that_could_not_be_scanned_have_not_passed_a_policy_about_them(good, tmp_path):
+    from modpack.archive.reader import open_archive
+
+    content = bytearray(good.read_bytes())
+    with open_archive(good) as archive:
+        content[archive.data_range(MODEL).offset] ^= 1
+    (tmp_path / "damaged.modpack").write_bytes(content)
+    facts = verify_package(tmp_path / "damaged.modpack", policy=TrustPolicy(pickle_globals=()))
+    assert not rows(facts)["policy"][1]
 
 
 def test_a_policy_cannot_be_held_against_damaged_records_and_says_so(forge):

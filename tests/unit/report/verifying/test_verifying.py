@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def test_a_good_package_is_accepted_and_all_of_it_was_looked_at(good):
         assert counts["digests"] == len(names) - 2
         assert counts["storages"] == sum(map(layout.is_storage, names)) > 0
         assert facts.digest == archive.read(layout.MANIFEST_DIGEST).decode()
-        assert facts.size_bytes == sum(map(archive.size, names))
+    assert facts.size_bytes == good.stat().st_size
     assert counts["records of the format"] >= 8
     assert counts["agreement"] > 3
     assert counts["scan"] > 3
@@ -135,6 +136,16 @@ def test_a_file_of_torch_save_is_no_package(tmp_path):
         verify_package(tmp_path / "weights.pt")
 
 
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_an_older_file_of_torch_save_is_told_as_what_it_is(tmp_path, protocol):
+    import torch
+
+    old = {"_use_new_zipfile_serialization": False, "pickle_protocol": protocol}
+    torch.save(torch.ones(2), tmp_path / "weights.pt", **old)
+    with pytest.raises(NotAPackageError, match=r"torch\.save, in its older form\. .*torch\.load"):
+        verify_package(tmp_path / "weights.pt")
+
+
 def test_a_newer_format_cannot_be_verified(good, tmp_path):
     manifest = document(good, layout.MANIFEST)
     newer = with_manifest(good, tmp_path, encoded({**manifest, "format": 99}))
@@ -176,6 +187,28 @@ def test_appended_bytes_are_refused_for_the_structure(good, tmp_path):
     facts = verify_package(tmp_path / "longer.modpack")
     assert [each.code for each in facts.findings] == ["structure"]
     assert (facts.format, facts.digest, facts.is_accepted) == ("", "", False)
+    assert facts.size_bytes == good.stat().st_size + 4
+
+
+def test_an_unzipped_package_has_the_size_of_its_files_even_if_it_is_refused(good, tmp_path):
+    with zipfile.ZipFile(good) as archive:
+        archive.extractall(tmp_path / "unzipped")
+        size = sum(each.file_size for each in archive.infolist())
+    assert verify_package(tmp_path / "unzipped").size_bytes == size
+    top = next((tmp_path / "unzipped").iterdir())
+    (top / "away").symlink_to(tmp_path)
+    facts = verify_package(tmp_path / "unzipped")
+    assert [each.code for each in facts.findings] == ["structure"]
+    assert facts.size_bytes == size
+
+
+def test_a_package_that_was_packed_again_is_refused_with_what_helps(good, tmp_path):
+    with zipfile.ZipFile(good) as archive:
+        archive.extractall(tmp_path / "unzipped")
+    zipped = shutil.make_archive(str(tmp_path / "again"), "zip", tmp_path / "unzipped")
+    (finding,) = verify_package(zipped).findings
+    assert finding.text.endswith("another zip program packed it again")
+    assert finding.remedy.startswith("Unzip it and load the folder")
 
 
 def with_manifest(good, tmp_path, manifest, digest=None):
@@ -382,6 +415,25 @@ def test_a_pickle_that_runs_a_command_is_refused(forge):
     assert not facts.is_accepted
     assert "os.system" in "\n".join(told(facts, Severity.ERROR))
     assert "scan" in {check.name for check in facts.checks if not check.is_passed}
+
+
+def test_hooks_of_an_object_that_is_missing_are_not_told_as_well(forge):
+    facts = verify_package(forge({MODEL: None}))
+    assert not any(each.subject == HOOKS for each in facts.findings), told(facts)
+    assert [each.text for each in facts.findings if each.subject == layout.ENTRY] == [
+        f"the object {MODEL!r} is not there"
+    ]
+
+
+def test_hooks_of_an_object_that_is_damaged_are_not_told_as_well(good, forge):
+    facts = verify_package(forge({MODEL: read(good, MODEL)[:-40]}))
+    subjects = [each.subject for each in facts.findings if each.code == "pickle-malformed"]
+    assert subjects == [MODEL]
+
+
+def test_hooks_that_do_harm_are_told_even_without_their_object(forge):
+    facts = verify_package(forge({MODEL: None, HOOKS: b"cos\nsystem\n(S'true'\ntR."}))
+    assert "os.system" in "\n".join(told(facts, Severity.ERROR))
 
 
 def test_a_damaged_pickle_leaves_the_scan_unfinished_and_says_so(good, tmp_path):

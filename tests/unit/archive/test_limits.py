@@ -1,0 +1,97 @@
+"""What an archive may ask of its reader is held against its size before anything is made."""
+
+import struct
+import zlib
+
+import pytest
+
+from modpack.archive.documents import read_json
+from modpack.archive.externs import read_externs
+from modpack.archive.limits import Limits
+from modpack.archive.reader import open_archive
+from modpack.archive.recordnames import count_folders
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import ArchiveError
+
+PADDING = 0x4246
+
+
+def deflated(content):
+    compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return compressor.compress(content) + compressor.flush()
+
+
+def padding(content):
+    return struct.pack("<HH", PADDING, len(content)) + content
+
+
+def test_records_that_inflate_to_too_much_together_are_refused(forge, record):
+    zeros = bytes(1 << 20)
+    packed = deflated(zeros)
+    records = [record(b"p/z%d" % n, zeros, method=8, payload=packed) for n in range(65)]
+    assert open_archive(forge(*records[:64])).size("z63") == len(zeros)
+    with pytest.raises(ArchiveError, match="all its records together claim to inflate"):
+        open_archive(forge(*records))
+
+
+def test_the_writer_stores_what_its_reader_would_not_inflate(tmp_path):
+    text = b"#" * ((1 << 20) - 1)
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
+        writer.write(".data/version", b"6\n")
+        for number in range(70):
+            writer.write(f"{number}.txt", text, compress=True)
+        writer.commit()
+    with open_archive(tmp_path / "m.pt") as archive:
+        assert archive.read("69.txt") == text
+        stored = [n for n in archive.names() if n.endswith(".txt") and archive.data_range(n)]
+    assert len(stored) in range(1, 10)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(40), b"Z" * 127])
+def test_padding_moves_data_and_does_nothing_else(forge, record, content):
+    path = forge(record(b"p/a", b"hello", local={"extra": padding(content)}))
+    assert open_archive(path).read("a") == b"hello"
+
+
+@pytest.mark.parametrize("content", [b"hidden", b"\0Z", b"Z\0Z", bytes(128), b"Z" * 60_000])
+def test_nothing_hides_in_padding(forge, record, content):
+    path = forge(record(b"p/a", b"hello", local={"extra": padding(content)}))
+    with pytest.raises(ArchiveError, match="hidden in its padding"):
+        open_archive(path).read("a")
+
+
+def test_names_may_not_have_more_folders_than_their_archive_is_worth(forge, record):
+    below = b"a/" * 60 + b"b"
+    with pytest.raises(ArchiveError, match=r"its names have 61001 folders, which is too many"):
+        open_archive(forge(*(record(b"p/%d/" % n + below) for n in range(1000))))
+    assert len(open_archive(forge(*(record(b"p/%d/" % n + below) for n in range(800)))).names())
+
+
+def test_folders_are_counted_once_if_there_are_many():
+    names = [f"top/{n % 50}/{n}/file" for n in range(30_000)]
+    assert count_folders(names) == 1 + 50 + 30_000
+
+
+def test_a_json_record_is_held_against_the_size_of_its_archive(write_package):
+    path = write_package({"small.json": b"[{}]", "large.json": b"[" + b"{}," * 800_000 + b"{}]"})
+    with open_archive(path) as archive:
+        assert read_json(archive, "small.json") == [{}]
+        with pytest.raises(ValueError, match="bytes of memory"):
+            read_json(archive, "large.json")
+
+
+def test_an_endless_list_of_externs_is_refused(write_package):
+    path = write_package({".data/extern_modules": b"json\nos\n"})
+    assert read_externs(open_archive(path)) == ["json", "os"]
+    path = write_package({".data/extern_modules": b"a\n" * 33_334})
+    with pytest.raises(ArchiveError, match="it lists 33334 modules, and 33333 are allowed"):
+        read_externs(open_archive(path))
+
+
+def test_larger_archives_may_ask_for_more():
+    small, large = 10_000, 10**9
+    limits = Limits()
+    for allowed in (limits.json_bytes, limits.most_modules, limits.most_folders):
+        assert allowed(small) < allowed(large)
+    assert limits.allow_total(large, 10**10)
+    assert not limits.allow_total(small, 10**10)

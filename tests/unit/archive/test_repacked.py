@@ -1,0 +1,73 @@
+"""Packages that were unzipped, and packed again by another zip program."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import modpack
+from modpack.archive.reader import open_archive
+from modpack.archive.repacked import are_of_files
+from modpack.errors import ArchiveError
+
+TIMES = struct.pack("<HHBI", 0x5455, 5, 3, 1_700_000_000)
+OWNERS = struct.pack("<HHBBIBI", 0x7875, 11, 1, 4, 0, 4, 0)
+UNICODE_PATH = struct.pack("<HH5sxx", 0x7075, 7, b"other")
+REMEDY = "Remedy: unzip it and load the folder, or pack that with zip -0 -X -D -r"
+
+
+@pytest.fixture
+def unzipped(tmp_path: Path) -> Path:
+    """A folder that holds the top-level folder of a package and nothing else."""
+    with modpack.PackageExporter(tmp_path / "tea.modpack") as exporter:
+        exporter.save_text("shop", "about.txt", "a text")
+    with zipfile.ZipFile(tmp_path / "tea.modpack") as archive:
+        archive.extractall(tmp_path / "unzipped")
+    return tmp_path / "unzipped"
+
+
+def packed(folder: Path, target: Path, extra: bytes = b"") -> Path:
+    with zipfile.ZipFile(target, "w") as archive:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                entry = zipfile.ZipInfo(file.relative_to(folder).as_posix())
+                entry.extra = extra
+                archive.writestr(entry, file.read_bytes())
+    return target
+
+
+def test_records_alone_are_a_package_again(unzipped: Path, tmp_path: Path) -> None:
+    with open_archive(packed(unzipped, tmp_path / "again.modpack")) as archive:
+        assert archive.read("shop/about.txt") == b"a text"
+
+
+def test_entries_for_folders_are_told_with_what_helps(unzipped: Path, tmp_path: Path) -> None:
+    zipped = shutil.make_archive(str(tmp_path / "again"), "zip", unzipped)
+    with pytest.raises(ArchiveError, match="'tea/': it is an entry for a folder") as told:
+        modpack.load_weights(zipped)
+    assert REMEDY in str(told.value)
+
+
+@pytest.mark.parametrize("extra", [TIMES, OWNERS, TIMES + OWNERS])
+def test_times_and_owners_of_files_are_told_with_what_helps(
+    unzipped: Path, tmp_path: Path, extra: bytes
+) -> None:
+    zipped = packed(unzipped, tmp_path / "again.modpack", extra)
+    with pytest.raises(ArchiveError, match="times or owners of files") as told:
+        open_archive(zipped)
+    assert REMEDY in str(told.value)
+
+
+def test_what_was_packed_without_its_folder_says_so(unzipped: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match="packed without the folder") as told:
+        open_archive(packed(unzipped / "tea", tmp_path / "again.modpack"))
+    assert "pack the folder itself" in str(told.value)
+
+
+@pytest.mark.parametrize("extra", [UNICODE_PATH, TIMES + UNICODE_PATH, TIMES[:-1], b"\1"])
+def test_what_no_such_program_writes_is_not_excused(extra: bytes) -> None:
+    assert not are_of_files(extra)
