@@ -551,6 +551,11 @@ def _malformed() -> Iterator[HostilePickle]:
     yield HostilePickle(
         "a text that is no UTF-8", b"\x80\x04X\x01\x00\x00\x00\xff.", MALFORMED, False
     )
+    part = named("functools", "partial")
+    within = (part + b"(") * 30_000 + named("shop", "pay") + b"tR" * 30_000
+    yield HostilePickle("a partial in a partial in ...", whole(call(within)), MALFORMED, False)
+    itself = call(part, named("shop", "pay")) + b"\x94(h\x00)}Ntb"
+    yield HostilePickle("a partial of itself", whole(call(itself)), MALFORMED, False)
     yield HostilePickle("marks in marks", b"\x80\x04" + b"(" * 200_000 + b".", MALFORMED, False)
     yield HostilePickle(
         "more names than there can be",
@@ -560,12 +565,157 @@ def _malformed() -> Iterator[HostilePickle]:
     )
 
 
+def _of_torch() -> Iterator[HostilePickle]:
+    """Classes of torch that call or load what they hold, when they get a state or are dropped."""
+    inner = call(named("_codecs", "encode"), text(CANARY), text("latin1"))
+    for kind in ("_IterDataPipeSerializationWrapper", "_MapDataPipeSerializationWrapper"):
+        wrapper = new(named("torch.utils.data.dataloader", kind))
+        yield HostilePickle(
+            f"bytes for {kind}", whole(build(wrapper, values(inner, b"\x89"))), UNKNOWN, False
+        )
+    dropped = new(named("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"))
+    yield HostilePickle("an iterator that is dropped", whole(build(dropped, b"}")), UNKNOWN, False)
+    optimized = named("torch._dynamo.eval_frame", "OptimizedModule")
+    linear = new(named("torch.nn.modules.linear", "Linear"))
+    act = call(named("functools", "partial"), named("acme", "act"))
+    yield HostilePickle("a compiled module", whole(call(optimized, linear, act)), CALLS, False)
+    state = mapping(text("_orig_mod"), linear, text("dynamo_ctx"), act)
+    yield HostilePickle(
+        "a compiled module gets a state", whole(build(new(optimized), state)), CHANGES, False
+    )
+    wrapper = named("torch", "_TorchCompileInductorWrapper")
+    compiler = mapping(text("cpp.cxx"), values(text("acme")))
+    yield HostilePickle(
+        "a compiler of its own",
+        whole(build(new(wrapper), mapping(text("config"), compiler))),
+        "pickle-runs-code",
+        False,
+    )
+    later = b"}\x940" + build(new(wrapper), mapping(text("config"), b"h\x00")) + b"0h\x00"
+    later += text("cpp.cxx") + values(text("acme")) + b"s"
+    yield HostilePickle("a compiler that comes later", whole(later), CHANGES, False)
+    hidden = call(named("builtins", "dict"), many(values(text("cpp.cxx"), text("acme"))))
+    yield HostilePickle(
+        "a compiler that is not seen",
+        whole(build(new(wrapper), mapping(text("config"), hidden))),
+        UNRESOLVED,
+        False,
+    )
+    twice = mapping(text("config"), b"}", text("config"), compiler)
+    yield HostilePickle(
+        "a compiler in place of another", whole(build(new(wrapper), twice)), UNRESOLVED, False
+    )
+    fill = call(named("modpack.pickling.remade", "set_state"), new(wrapper), mapping())
+    yield HostilePickle("a compiler by another way", whole(fill), CHANGES, False)
+    for module_, name in (("torch", "compile"), ("torch.utils._pytree", "key_get")):
+        yield HostilePickle(f"holds {name}", whole(many(named(module_, name))), UNKNOWN, False)
+
+
+def _given_away() -> Iterator[HostilePickle]:
+    """Functions that others are made to call while the pickle is loaded."""
+    namespace = call(named("types", "SimpleNamespace"))
+    system = call(named("operator", "methodcaller"), text("system"), SHELL)
+    planted = mapping(text("__setstate__"), system)
+    yield HostilePickle(
+        "an instance's own __setstate__",
+        whole(build(build(namespace, planted), module("os"))),
+        REACHES,
+    )
+    for owner, name in (
+        ("builtins", "eval"),
+        ("shutil", "copy"),
+        ("os", "remove"),
+        ("uu", "encode"),
+    ):
+        caller = call(named("operator", "methodcaller"), text(name), SHELL)
+        yield HostilePickle(f"methodcaller of {owner}.{name}", whole(many(caller)), REACHES, False)
+    part = call(named("functools", "partial"), system, module("os"))
+    keys = build(namespace, mapping(text("keys"), part))
+    yield HostilePickle("keys for a dict", whole(call(named("builtins", "dict"), keys)), REACHES)
+    getter = call(named("functools", "partial"), GETATTR, module("os"))
+    yield HostilePickle("a partial of getattr", whole(many(getter)), CALLS)
+    yield HostilePickle("getattr in a list", whole(many(GETATTR)), CALLS, False)
+    yield HostilePickle("getattr in a dict", b"(V__call__\ncbuiltins\ngetattr\nd.", CALLS, False)
+    inside = call(named("modpack.pickling.remade", "referent_of"), values(module("os")))
+    yield HostilePickle("the referent", whole(call(GETATTR, inside, text("system"))), UNKNOWN)
+    dotted = call(named("operator", "attrgetter"), text("m.system"))
+    for name, attribute in (
+        ("property", call(named("builtins", "property"), dotted)),
+        ("__setstate__", dotted),
+    ):
+        body = mapping(text("m"), module("os"), text("__setstate__"), attribute)
+        made = call(named("modpack.pickling.classes", "make_class"), *_own_class(b")"), body)
+        yield HostilePickle(
+            f"{name} of a made class", whole(build(new(made), SHELL)), REACHES, False
+        )
+    cached = build(new(named("functools", "cached_property")), mapping(text("func"), dotted))
+    yield HostilePickle("a cached property", whole(cached), REACHES, False)
+    path = call(
+        named("modpack.pickling.classes", "make_class"),
+        *_own_class(values(named("pathlib", "PosixPath"))),
+        b"}",
+    )
+    touch = call(GETATTR, call(path, SHELL), text("touch"))
+    yield HostilePickle("what a made class inherits", whole(touch), UNKNOWN, False)
+    till = build(new(named("shop", "Till")), mapping(text("m"), module("os")))
+    attribute = call(GETATTR, call(GETATTR, till, text("m")), text("system"))
+    yield HostilePickle("an attribute that was set before", whole(attribute), REACHES, False)
+    again = call(GETATTR, call(named("shop", "pay"), module("os")), text("system"))
+    yield HostilePickle("what a function only passes on", whole(again), REACHES, False)
+    array = call(named("numpy._core.multiarray", "scalar"), b"N")
+    tofile = call(GETATTR, array, text("tofile"))
+    yield HostilePickle("a method of an array", whole(tofile), REACHES, False)
+    planted = mapping(text("__init__"), named("acme", "run"))
+    made = call(named("modpack.pickling.classes", "make_class"), *_own_class(b")"), planted)
+    yield HostilePickle("an extern __init__", whole(call(made, SHELL)), EXTERN, False)
+    pairs = many(values(text("__setstate__"), named("acme", "run")))
+    state = call(named("builtins", "dict"), pairs)
+    yield HostilePickle("a state from pairs", whole(build(namespace, state)), UNRESOLVED, False)
+    key = call(named("builtins", "str"), text("__setstate__"))
+    state = mapping(key, named("acme", "run"))
+    yield HostilePickle("a state by a made key", whole(build(namespace, state)), UNRESOLVED, False)
+    program = named("modpack.pickling.remade", "exported_program")
+    yield HostilePickle(
+        "a program of nobody's package",
+        whole(call(program, namespace, text("x"))),
+        UNRESOLVED,
+        False,
+    )
+    elsewhere = persistent(text("reduce_package"), program, values(text("model/other.bin")))
+    yield HostilePickle("a program from elsewhere", whole(elsewhere), UNRESOLVED, False)
+    patched = call(
+        named("modpack.pickling.definitions", "set_in_script"),
+        module("torch.nn.functional"),
+        values(text("relu")),
+        named("shop", "pay"),
+    )
+    yield HostilePickle("a function of torch is replaced", whole(patched), CHANGES, False)
+    graph = named("torch.fx.graph_module", "reduce_graph_module")
+    for name, line in (
+        ("a method of an array", "torch.zeros(3).numpy().tofile('x')"),
+        ("by getattr", "getattr(torch.zeros(3).numpy(), 'tofile')('x')"),
+        ("of a storage", "x.untyped_storage().from_file('x', True, 16)"),
+        ("below itself", "self.os.system('x')"),
+    ):
+        code = f"def forward(self, x):\n    {line}\n    return x\n"
+        body = mapping(text("_code"), text(code), text("os"), module("os"))
+        ran = call(graph, body, text("import torch"))
+        yield HostilePickle(f"a graph that calls {name}", whole(ran), "pickle-runs-code", False)
+
+
+def _own_class(bases: bytes) -> tuple[bytes, ...]:
+    """What ``make_class`` is given before the body of a class."""
+    return named("builtins", "type"), text("Own"), text("Own"), text("shop"), bases
+
+
 HOSTILE_PICKLES: tuple[HostilePickle, ...] = (
     *_runners(),
     *_ways_of_naming(),
     *_attributes(),
     *_calls(),
     *_changes(),
+    *_of_torch(),
+    *_given_away(),
     *_malformed(),
 )
 """All of them; each name once."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.manifest import OUTSIDE, Manifest, RecordDigest, mismatch
 from modpack.core.progress import Phase, Unit, phase
@@ -44,7 +45,7 @@ def verify_records(
         manifest: its manifest.
         names: the records whose contents are compared.
         workers: threads that do so at the same time.
-        with_crc: whether the zip's crc32 has to be right as well.
+        with_crc: whether the zip's crc32 of storages has to be right as well.
 
     Raises:
         ArchiveError: the archive differs; the reason lists every difference.
@@ -71,7 +72,8 @@ def find_damage(
         manifest: its manifest.
         names: the records whose contents are read and compared.
         workers: threads that do so at the same time; digests let go of Python's lock.
-        with_crc: whether the zip's crc32 has to be right as well, which other readers check.
+        with_crc: whether the zip's crc32 has to be right as well, which other readers check, of
+            storages too.
     """
     present = set(archive.names()) - OUTSIDE
     problems = {
@@ -85,7 +87,8 @@ def find_damage(
         with phase("checking digests", Unit.BYTES, sum(sizes.values())) as checking:
 
             def problem(name: str) -> str | None:
-                return _content_problem(archive, manifest, name, with_crc, checking)
+                has_crc = with_crc or not layout.is_storage(name)
+                return _content_problem(archive, manifest, name, has_crc, checking)
 
             problems.update(_problems(archive, todo, workers, problem))
     return problems

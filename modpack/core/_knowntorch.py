@@ -39,10 +39,11 @@ _FORMS = (
 )
 
 _STRUCTURES = (
-    "aminmax cummax cummin eig frexp geqrf histogram kthvalue linalg_cholesky_ex linalg_eig"
-    " linalg_eigh linalg_inv_ex linalg_ldl_factor linalg_ldl_factor_ex linalg_lstsq linalg_lu"
-    " linalg_lu_factor linalg_lu_factor_ex linalg_qr linalg_slogdet linalg_solve_ex linalg_svd"
-    " lu_unpack max median min mode nanmedian qr slogdet sort svd symeig topk triangular_solve"
+    "aminmax cummax cummin eig frexp geqrf histogram histogramdd kthvalue linalg_cholesky_ex"
+    " linalg_eig linalg_eigh linalg_inv_ex linalg_ldl_factor linalg_ldl_factor_ex linalg_lstsq"
+    " linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_qr linalg_slogdet linalg_solve_ex"
+    " linalg_svd lu_unpack max median min mode nanmedian qr slogdet sort svd symeig topk"
+    " triangular_solve"
 )
 """Tuples with names that functions of tensors return."""
 
@@ -116,10 +117,11 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
 
 HELD: Final[Mapping[str, frozenset[str]]] = {
     "torch": _names(
-        f"{_DTYPES} {_FORMS} Event ScriptObject Stream SymBool SymFloat SymInt _assert _TorchCompileWrapper"
-        " _TorchCompileInductorWrapper _TorchCompileInductorWrapper.get_compiler_config"
-        " default_generator BoolTensor CharTensor DoubleTensor FloatTensor IntTensor LongTensor"
-        f" ShortTensor {' '.join(f'{name}Storage' for name in _STORAGES.split())}"
+        f"{_DTYPES} {_FORMS} Event ScriptObject Stream SymBool SymFloat SymInt _assert"
+        " _TorchCompileWrapper _TorchCompileInductorWrapper"
+        " _TorchCompileInductorWrapper.get_compiler_config default_generator BoolTensor CharTensor"
+        " DoubleTensor FloatTensor IntTensor LongTensor ShortTensor"
+        f" {' '.join(f'{name}Storage' for name in _STORAGES.split())}"
     ),
     "torch.storage": _names(" ".join(f"{name}Storage" for name in _STORAGES.split())),
     "torch._C": _names(

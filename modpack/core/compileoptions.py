@@ -11,10 +11,21 @@ from typing import Final
 __all__ = ["COMPILE_OPTIONS"]
 
 COMPILE_OPTIONS: Final = frozenset(
-    {"aggressive_fusion", "allow_buffer_reuse", "conv_1x1_as_mm", "coordinate_descent_tuning", "dce"}
+    {
+        "aggressive_fusion",
+        "allow_buffer_reuse",
+        "conv_1x1_as_mm",
+        "coordinate_descent_tuning",
+        "dce",
+    }
     | {"coordinate_descent_check_all_directions", "coordinate_descent_search_radius"}
     | {"cpp.enable_unsafe_math_opt_flag", "cpp.min_chunk_size", "cpp.simdlen", "cpp.threads"}
-    | {"cpp_wrapper", "deterministic", "efficient_conv_bn_eval_fx_passes", "emulate_precision_casts"}
+    | {
+        "cpp_wrapper",
+        "deterministic",
+        "efficient_conv_bn_eval_fx_passes",
+        "emulate_precision_casts",
+    }
     | {"epilogue_fusion", "epilogue_fusion_first", "fallback_random", "force_shape_pad"}
     | {"force_fuse_int_mm_with_mul", "freezing"}
     | {"fx_graph_cache", "graph_partition", "group_fusion", "inplace_buffers"}

@@ -10,7 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from modpack.core.knownnames import is_standard, special_attribute
-from modpack.discovery._picklecompiled import check_options, compiled_module, has_options
+from modpack.discovery._picklecompiled import (
+    check_options,
+    compiled_module,
+    has_options,
+    is_compiled_module,
+)
 from modpack.discovery._picklereach import (
     give,
     give_method,
@@ -106,7 +111,11 @@ def mutate(to: Recorder, target: Value) -> None:
 def change(to: Recorder, target: Value, state: Value) -> None:
     """Follow BUILD, which gives an object its state."""
     mutate(to, target)
-    if isinstance(state, Made) and state.arguments and (state.by.module, state.by.name) in _MAPPINGS:
+    if (
+        isinstance(state, Made)
+        and state.arguments
+        and (state.by.module, state.by.name) in _MAPPINGS
+    ):
         to.flaw(FlawKind.UNRESOLVED, "it gives an object a state that is made while it runs")
     if isinstance(target, Made):
         key = (target.by.module, target.by.name)
@@ -120,7 +129,7 @@ def change(to: Recorder, target: Value, state: Value) -> None:
                 require_callable(to, each, f"in a {target.by.name}")
         elif has_options(target):
             check_options(to, state)
-        elif key in _MAKES_CLASSES or key in _MAKES_FUNCTIONS:
+        elif key in _MAKES_CLASSES or key in _MAKES_FUNCTIONS or is_compiled_module(target):
             to.flaw(FlawKind.CHANGES, f"it gives a state to what {target.by} has made")
 
 
@@ -353,7 +362,7 @@ def _filling(to: Recorder, called: Named, arguments: _Arguments) -> Value:
     target = arguments[0] if arguments else OPAQUE
     makers = _FILLED_BY[called.name]
     is_made = isinstance(target, Made) and (not makers or target.by.name in makers)
-    if not is_made:
+    if not is_made or (isinstance(target, Made) and has_options(target)):
         to.flaw(FlawKind.CHANGES, f"it has {called} change {_told(target)}")
     return OPAQUE
 
@@ -395,6 +404,8 @@ def _set_in_script(to: Recorder, called: Named, arguments: _Arguments) -> Value:
     if not isinstance(module, Named) or module.name or not texts or texts != list(path):  # type: ignore[call-overload]
         to.flaw(FlawKind.CHANGES, f"it is not known what {called} sets")
         return OPAQUE
+    if is_standard(module.module):
+        to.flaw(FlawKind.CHANGES, f"it sets a name in {module}")
     name = ".".join(texts)
     special = special_attribute(name)
     if special is not None:
@@ -477,9 +488,7 @@ _HIGHER: Final = (
         for name in ("accumulate", "dropwhile", "filterfalse", "groupby", "starmap", "takewhile")
     ),
 )
-_KINDS_FIRST: Final = (
-    *((_REMADE, name) for name in ("type_parameter", "weak_reference")),
-)
+_KINDS_FIRST: Final = (*((_REMADE, name) for name in ("type_parameter", "weak_reference")),)
 _WRAPPERS: Final = (
     *(("builtins", name) for name in ("property", "staticmethod", "classmethod")),
     (_REMADE, "property_of"),

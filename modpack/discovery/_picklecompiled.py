@@ -7,9 +7,10 @@ from typing import Final
 from modpack.discovery._picklestackvalues import Made, Named, Recorder, Table, Value
 from modpack.discovery.pickledvalues import FlawKind
 
-__all__ = ["check_options", "compiled_module", "has_options"]
+__all__ = ["check_options", "compiled_module", "has_options", "is_compiled_module"]
 
 _WITH_OPTIONS: Final = ("torch", "_TorchCompileInductorWrapper")
+_COMPILED: Final = ("torch._dynamo.eval_frame", "OptimizedModule")
 _CONTEXTS: Final = frozenset(
     ("torch._dynamo.eval_frame", name)
     for name in ("DisableContext", "OptimizeContext", "RunOnlyContext")
@@ -22,6 +23,11 @@ def compiled_module(to: Recorder, called: Named, arguments: tuple[Value, ...] | 
     if not isinstance(context, Made) or (context.by.module, context.by.name) not in _CONTEXTS:
         to.flaw(FlawKind.CALLS, f"it is not known what {called} calls")
     return Made(called, None)
+
+
+def is_compiled_module(target: Made) -> bool:
+    """Whether something made is a compiled module, which calls what it has when it gets a state."""
+    return (target.by.module, target.by.name) == _COMPILED
 
 
 def has_options(target: Made) -> bool:

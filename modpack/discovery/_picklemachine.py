@@ -56,6 +56,10 @@ def run(found: Found, memo: Memo, data: bytes, start: int, is_nested: bool = Fal
         return machine.run()
     except MalformedError:
         raise
+    except RecursionError as failure:
+        raise MalformedError(
+            "what it calls lies deeper in itself than can be followed"
+        ) from failure
     except (IndexError, KeyError) as failure:
         raise MalformedError("it takes what is not there") from failure
     except (ValueError, OverflowError) as failure:
@@ -152,8 +156,10 @@ class _Machine(Stack):
         return end
 
     def push_tuple(self, values: list[object]) -> None:
-        give(self._found, values)
+        kept = self.kept
         super().push_tuple(values)
+        if self.kept != kept:  # there is something of interest in it
+            give(self._found, values)
 
     def _add(self, values: list[object]) -> None:
         """Follow how items are added to what is on the stack."""
@@ -162,7 +168,7 @@ class _Machine(Stack):
             put(self._found, values)
         else:
             give(self._found, values)
-        if isinstance(target, Table):
+        if isinstance(target, Table) and not target.is_closed:
             target.fill(values)
         else:
             mutate(self._found, target)

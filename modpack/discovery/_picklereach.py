@@ -32,6 +32,7 @@ _ONLY_CALLED: Final = frozenset(
     | {("modpack.pickling.classes", name) for name in ("make_class", "fill_class")}
     | {(_REMADE, name) for name in ("operator_of", "set_state", "fill_cell", "registered_handler")}
     | {("torch.fx.graph_module", "reduce_graph_module")}
+    | {("torch", "_TorchCompileInductorWrapper"), ("torch._dynamo.eval_frame", "OptimizedModule")}
 )
 _FOR_PACKAGES: Final = frozenset(
     {(_REMADE, "exported_program"), ("modpack.pickling.torchscript", "load_script_module")}
@@ -49,6 +50,7 @@ _DATA: Final = frozenset(
     | {"__required_keys__", "__optional_keys__", "__readonly_keys__", "__mutable_keys__"}
 )
 """Attributes with such names that nobody calls."""
+_OF_CONTAINERS: Final = frozenset({"copy", "pop", "remove", "replace"})
 _TEXTS: Final = frozenset({("builtins", "str"), ("torch.torch_version", "TorchVersion")})
 _WRAPPERS: Final = frozenset(
     {("builtins", name) for name in ("property", "staticmethod", "classmethod")}
@@ -75,7 +77,7 @@ def give(to: Recorder, values: list[Value]) -> None:
     package = bool(values) and values[0] == "reduce_package"
     for at, each in enumerate(values):
         if each.__class__ is Named:
-            key = (each.module, each.name)  # type: ignore[attr-defined]
+            key = (each.module, each.name)
             if key in _ONLY_CALLED or (
                 key in _FOR_PACKAGES and not (package and at == len(values) - 2)
             ):
@@ -94,7 +96,7 @@ def put(to: Recorder, values: list[Value]) -> None:
             if key != _TARGET:
                 give(to, [value])
             if key.__class__ is str:
-                if key.startswith("__") and key.endswith("__") and key not in _DATA:  # type: ignore[attr-defined]
+                if key.startswith("__") and key.endswith("__") and key not in _DATA:
                     require_callable(to, value, f"as {key}")
             elif isinstance(key, Made) and (key.by.module, key.by.name) in _TEXTS:
                 text = f"it sets {value}, under a name that is made while it runs"
@@ -135,7 +137,7 @@ def is_attribute_harmless(owner: Value, name: str) -> bool:
     if is_harmless_method(name):
         return True
     if not isinstance(owner, Made):
-        return False
+        return isinstance(owner, (str, int, tuple)) or name in _OF_CONTAINERS
     by = owner.by
     if by.module.startswith("torch."):
         return is_known("torch", f"Tensor.{name}")

@@ -67,7 +67,12 @@ def odd_part(imports: str, code: str, is_only_torch: bool = True) -> str | None:
     if len(body) != 1 or not isinstance(body[0], ast.FunctionDef) or body[0].decorator_list:
         return "something besides one function"
     return next(
-        (odd for odd in map(_Graph(body[0], taken, is_only_torch).odd, ast.walk(parsed.tree)) if odd), None
+        (
+            odd
+            for odd in map(_Graph(body[0], taken, is_only_torch).odd, ast.walk(parsed.tree))
+            if odd
+        ),
+        None,
     )
 
 
@@ -113,6 +118,8 @@ class _Graph:
             if not self._may_be_taken(node.value, node.attr):
                 return node.attr
             return None if id(node) in self._inner else self._odd_name(node)
+        if isinstance(node, ast.Name) and node.id == "self" and isinstance(node.ctx, ast.Store):
+            return node.id
         if isinstance(node, ast.Name) and id(node) not in self._inner:
             return self._odd_name(node)
         if isinstance(node, ast.Call) and _is_getattr(node):

@@ -262,7 +262,7 @@ def registered_handler(kind: Any) -> Any:
 
 def standard_stream(name: str, buffer: bool) -> Any:
     """A standard stream of this process: ``"stdout"``, or its buffer."""
-    if name not in ("stdin", "stdout", "stderr"):
+    if name.strip("_") not in ("stdin", "stdout", "stderr"):
         raise ValueError(f"{name!r} is no standard stream")
     stream = getattr(sys, name)
     return stream.buffer if buffer else stream

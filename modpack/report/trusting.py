@@ -65,7 +65,7 @@ def name_remedy(found: Finding, policy: TrustPolicy) -> str:
     if not is_of_name(found) or not _is_pattern(name):
         return found.remedy.removesuffix(".")
     if policy.pickle_globals is None:
-        return f"do not load it, or add pickle_globals = [{name!r}] to the policy, if you trust it"
+        return found.remedy.removesuffix(".")
     return f"add {name!r} to pickle_globals of the policy, if you trust it"
 
 

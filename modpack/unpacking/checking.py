@@ -75,7 +75,7 @@ def _compare(archive: Archive, names: Iterable[str], is_much: bool) -> None:
     manifest = read_manifest(archive)
     if manifest is not None:
         workers = default_workers() if is_much else 1
-        # What has its sha256 has its crc32, unless somebody lied about that in the zip.
+        # A storage with its sha256 has its crc32, unless somebody lied about that in the zip.
         verify_records(archive, manifest, names, workers, with_crc=not is_much)
 
 

@@ -8,7 +8,9 @@ was damaged, silent or wrong.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +32,9 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="a tenth of the work")
     options = parser.parse_args()
     torch.set_num_threads(1)  # children are forked, which threads would not survive
-    rows = list(_rows(10 if options.fast else 1))
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["MODPACK_CACHE"] = folder
+        rows = list(_rows(10 if options.fast else 1))
     page = rendered(rows)
     if options.write:
         PAGE.write_text(page, encoding="utf-8")

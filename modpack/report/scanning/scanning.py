@@ -15,6 +15,7 @@ from modpack.core.trust import TrustPolicy
 from modpack.discovery.pickles import (
     FlawKind,
     NameUse,
+    PickledName,
     PickledStorage,
     PickleReader,
     PickleScan,
@@ -23,6 +24,7 @@ from modpack.errors import ArchiveError
 from modpack.report.auditing.facts import Finding, Severity
 from modpack.report.auditing.findings import finding
 from modpack.report.recorded import read_objects
+from modpack.report.scanning.allowing import names_to_allow, with_line_to_add
 from modpack.report.scanning.compiled import is_archive, judge_archive, judge_script_code
 from modpack.report.scanning.judging import Judge
 from modpack.report.scanning.pickled import Pickle, judge_pickle, looks_pickled
@@ -99,6 +101,8 @@ def read_package(
     scan = _Scan(archive, manifest, policy, with_sources)
     found = list(scan.findings())
     found.sort(key=lambda each: _SEVERITIES.index(each.severity))
+    if policy is None or policy.pickle_globals is None:
+        found = list(with_line_to_add(found, scan.names_to_allow()))
     return PackageScan(tuple(found), scan.records, scan.storages)
 
 
@@ -119,6 +123,7 @@ class _Scan:
         self._is_foreign = manifest is None
         self.records = 0
         self.storages: dict[str, tuple[PickledStorage, ...]] = {}
+        self._named: dict[tuple[PickledName, bool], None] = {}
         self._hooks = {hook_records(record)[1]: record for record in self._declared}
 
     def findings(self) -> Iterator[Finding]:
@@ -134,6 +139,10 @@ class _Scan:
                     yield from self._hooks_alone(record)
             elif not layout.is_storage(record):
                 yield from self._other(record)
+
+    def names_to_allow(self) -> Iterator[str]:
+        """What a policy with a list must have in it to allow all that pickles name."""
+        return names_to_allow(self._named, self._judge)
 
     def _object(self, record: str) -> Iterator[Finding]:
         """A saved object, and its hooks, which the same unpickler loads."""
@@ -159,6 +168,7 @@ class _Scan:
 
     def _took(self, pickle: Pickle, scan: PickleScan) -> None:
         self.records += 1
+        self._named.update(((named, pickle.is_script), None) for named in scan.names)
         if scan.storages:
             self.storages[pickle.record] = scan.storages
 

@@ -155,3 +155,51 @@ def _is_there(module: str, name: str) -> bool:
     except (ImportError, AttributeError):
         return False
     return True
+
+
+def test_methods_of_values_are_known():
+    assert is_known("decimal", "Decimal.sqrt") and is_known("re", "Pattern.match")
+    assert not is_known("decimal", "getcontext.x") and not is_known("pathlib", "Path.unlink")
+    assert not is_known("builtins", "str.__class__")
+
+
+def test_classes_that_act_when_they_are_built_or_dropped_are_known_only_if_they_were_looked_at():
+    """What runs by itself: ``__del__``, and a ``__setstate__`` of something that is no model."""
+    found = set()
+    for module in torch_modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, type) and is_known(module.__name__, name):
+                for base in value.__mro__:
+                    is_torchs = base.__module__.startswith("torch.")
+                    for method in ("__del__", "__setstate__"):
+                        if is_torchs and method in vars(base):
+                            found.add(f"{base.__module__}.{base.__qualname__}.{method}")
+    fine = ("torch.nn.modules.", "torch.ao.nn.", "torch.optim.")
+    assert {each for each in found if not each.startswith(fine)} <= _LOOKED_AT
+
+
+_LOOKED_AT = {
+    f"torch.{name}.__setstate__"
+    for name in (
+        "_C.Generator",
+        "_C._autograd.DeviceType",
+        "_C._profiler.ProfilerActivity",
+        "_C._profiler.ProfilerState",
+        "_C._profiler._ExperimentalConfig",
+        "_dynamo.decorators._DimRange",
+        "_dynamo.eval_frame.OptimizedModule",
+        "amp.grad_scaler.GradScaler",
+        "ao.pruning._experimental.data_sparsifier.base_data_sparsifier.BaseDataSparsifier",
+        "ao.pruning.sparsifier.base_sparsifier.BaseSparsifier",
+        "autograd.graph._MultiHandle",
+        "fx.node.Node",
+        "nn.attention.SDPBackend",
+        "nn.attention._SDPBackend",
+        "nn.parallel.distributed.DistributedDataParallel",
+        "utils._pytree.LeafSpec",
+        "utils._pytree.TreeSpec",
+        "utils.data.datapipes.map.combinatorics.ShufflerIterDataPipe",
+        "utils.hooks.RemovableHandle",
+    )
+}
+"""They set attributes. A compiled module calls what it has, and the scan follows that."""

@@ -222,3 +222,13 @@ def test_an_archive_in_a_record_must_be_one_and_may_not_hide_a_pickle(tmp_path):
     assert found[0] == "pickle-unknown-global" and found[2].startswith(f"{record}!data.pkl")
     (found,) = scanned(written(tmp_path, {record: inner.getvalue()[:-10]}))
     assert found[0] == "nested-archive"
+
+
+def test_what_is_refused_tells_the_whole_line_that_a_policy_needs(tmp_path):
+    data = whole(values(named("socket", "gethostname"), named("acme", "Net"), named("math", "pi")))
+    path = written(tmp_path, {"model/model.pkl": data}, externs=["acme"])
+    with open_archive(path) as archive:
+        remedies = {each.code: each.remedy for each in scan_package(archive, None)}
+    line = 'pickle_globals = ["acme.Net", "socket.gethostname"]'
+    assert f"or add {line} to a policy" in remedies["pickle-unknown-global"]
+    assert scanned(path, TrustPolicy(pickle_globals=["acme.Net", "socket.gethostname"])) == []

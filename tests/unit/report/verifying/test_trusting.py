@@ -151,7 +151,7 @@ def test_a_policy_that_restricts_names_in_pickles_fails_for_them_and_says_what_t
 def test_a_policy_without_a_word_on_pickles_passes_and_the_scan_says_what_to_add(forge):
     facts = verify_package(forge({MODEL: NAMES_SOCKET}), policy=TrustPolicy(native=False))
     (named,) = [each for each in facts.findings if each.code == "pickle-unknown-global"]
-    assert "add pickle_globals = ['socket.gethostname'] to the policy" in named.remedy
+    assert 'add pickle_globals = ["socket.gethostname"] to a policy' in named.remedy
     assert (rows(facts)["policy"], rows(facts)["scan"][1]) == ((1, True), False)
 
 
