@@ -225,7 +225,10 @@ def test_an_archive_in_a_record_must_be_one_and_may_not_hide_a_pickle(tmp_path):
 
 
 def test_what_is_refused_tells_the_whole_line_that_a_policy_needs(tmp_path):
-    data = whole(values(named("socket", "gethostname"), named("acme", "Net"), named("math", "pi")))
+    taken = [
+        named(*each) for each in (("socket", "gethostname"), ("acme", "Net"), ("math", "sqrt"))
+    ]
+    data = whole(values(*taken))
     path = written(tmp_path, {"model/model.pkl": data}, externs=["acme"])
     with open_archive(path) as archive:
         remedies = {each.code: each.remedy for each in scan_package(archive, None)}
