@@ -84,6 +84,7 @@ _SIZES: Final = tuple(
     for code in range(256)
 )
 _BLANK: Final = re.compile(r"\s")
+_NO_VALUES: Final[tuple[object, ...]] = ()
 
 
 class _Machine(Stack):
@@ -410,6 +411,11 @@ def _tuple(length: int) -> _Handler:
     return handle
 
 
+def _empty_tuple(self: _Machine, at: int) -> int:
+    self.stack.append(_NO_VALUES)
+    return at
+
+
 def _put(size: int) -> _Handler:
     def handle(self: _Machine, at: int) -> int:
         self._memo.put(self.number(at, size), self.top())
@@ -460,7 +466,7 @@ def _table() -> list[_Handler | None]:
         "BINUNICODE8": _text(8, "utf-8"),
         **{"BININT1": _integer(1), "BININT2": _integer(2)},
         "BININT": _integer(4),
-        **{"EMPTY_TUPLE": _tuple(0), "TUPLE1": _tuple(1)},
+        **{"EMPTY_TUPLE": _empty_tuple, "TUPLE1": _tuple(1)},
         **{"TUPLE2": _tuple(2), "TUPLE3": _tuple(3)},
         **{"BINPUT": _put(1), "LONG_BINPUT": _put(4)},
         **{"BINGET": _get(1), "LONG_BINGET": _get(4)},
