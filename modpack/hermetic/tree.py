@@ -88,10 +88,11 @@ def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read,
     if folder.is_dir():
         _refuse_strangers_above(folder)
         hold(cache, digest)  # before looking: from here on nobody prunes it
+        was_there = tree.exists()  # if not, another process may finish it any moment
         if _is_right(tree, records, read):
             note_use(tree)
             return tree
-        if tree.exists():
+        if was_there:
             _log.warning("files in %s were changed since they were unpacked: made again", tree)
     make_private(folder)
     _refuse_strangers_above(folder)
