@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -50,6 +51,20 @@ def _graph(graph: Any, around: Surroundings) -> Any:
 def _compiling(box: Any, around: Surroundings) -> Any:
     """What torch.compile notes down while it compiles."""
     return type(box), ()
+
+
+def _compiler(context: Any, around: Surroundings) -> Any:
+    """What calls compiled code; it has a copy of all settings, of which some are folders here."""
+    made, arguments, state = context.__reduce__()
+    settings = state.get("compiler_config")
+    if isinstance(settings, dict):
+        kept = {name: value for name, value in settings.items() if not _is_folder(value)}
+        state = {**state, "compiler_config": kept}
+    return made, arguments, state
+
+
+def _is_folder(value: object) -> bool:
+    return isinstance(value, str) and PurePath(value).is_absolute()
 
 
 def _program(program: Any, around: Surroundings) -> Any:
@@ -125,9 +140,10 @@ TORCH: tuple[Row, ...] = (
     Substitute(
         "modules and functions of `torch.compile`",
         (),
-        "what they are made of; nothing that was compiled",
+        "what they are made of; nothing that was compiled, and no setting that is a folder",
         "the same, compiled again when called",
     ),
     Substitute("", ("torch._dynamo.convert_frame.ConvertFrameBox",), "", "", _compiling),
+    Substitute("", ("torch._dynamo.eval_frame.OptimizeContext",), "", "", _compiler),
 )
 """Rows for torch; those without a title belong to the row above them."""

@@ -99,6 +99,8 @@ class Net(nn.Module):
         self.program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
         self.compiled = torch.compile(spanning, backend="eager")
         self.mapped = torch.vmap(spanning)
+        self.to_compile = torch.compile(nn.Linear(2, 1))
+        self.compiler = self.to_compile.dynamo_ctx
         self.compiling, self.graph = ConvertFrameBox(), fx.symbolic_trace(nn.Tanh()).graph
         self.made = made_here(3)
         self.colour = self.made.colour
@@ -127,6 +129,8 @@ def check(net):
     assert net.condition._lock is net.rlock and not net.event.is_set()
     assert net.semaphore.acquire(blocking=False) and net.bounded._value == 2
     net.semaphore.release()
+    assert type(net.to_compile).__name__ == "OptimizedModule"
+    assert net.compiler is net.to_compile.dynamo_ctx
     assert net.barrier.parties == 2 and net.local.depth == 3
     assert net.pool.submit(int, "3").result() == 3 and net.queue.empty()
     net.pool.shutdown()

@@ -125,7 +125,8 @@ def exceptions(times: int, seed: int = 0) -> Interrupted:
         usual = _seconds(scene)
         for _ in range(times):
             scene.reset()
-            status = _told(lambda: _with_alarm(scene, chosen.uniform(0.001, usual)))
+            after = chosen.uniform(0.001, usual)  # drawn here: children draw the same
+            status = _told(lambda after=after: _with_alarm(scene, after))
             found.count(scene.target, scene.digests)
             if left := scene.leftovers():
                 found.wrong.append(f"an exception left {left}")
