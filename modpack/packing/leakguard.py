@@ -157,7 +157,9 @@ class LeakGuard:
             key = (file.source, status.st_size, status.st_mtime_ns, len(known))
             if key not in self._seen:
                 data = Path(file.source).read_bytes()
-                found = (*_by_name(file.record, data), *find_secrets(data, TextKind.DATA, known))
+                is_metadata = file.kind is FileKind.METADATA
+                kind = TextKind.PUBLISHED if is_metadata else TextKind.DATA
+                found = (*_by_name(file.record, data), *find_secrets(data, kind, known))
                 self._seen[key] = found
         except OSError:  # writing it will say so
             return ()

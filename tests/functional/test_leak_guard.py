@@ -92,6 +92,19 @@ def test_a_file_that_goes_along_is_looked_through(project):
     assert found[:2] == ("shop/words.txt", f"{root / 'shop' / 'words.txt'}:2")
 
 
+def test_what_a_distribution_publishes_of_itself_is_looked_through_for_shapes_only(installed):
+    badge = "![build](https://ci.example/badge?token=af199cd2deca9e70e53776f9ded96284b10687e9)\n"
+    token = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+    files = {"shop/__init__.py": "x = 1\n"}
+    installed("shop", files, metadata={"LICENSE": badge, "AUTHORS": f"{token}\n"})
+
+    def save(exporter):
+        exporter.use_policy("hermetic")
+        exporter.save_module("shop")
+
+    assert [subject for subject, _, _ in problems_of(save)] == ["shop-1.0.dist-info/AUTHORS"]
+
+
 def test_an_env_file_does_not_go_along_under_any_name_of_its_kind():
     def save(exporter):
         exporter.save_text("shop", "prod.env", f"DB_PASSWORD={PASSWORD}\n")

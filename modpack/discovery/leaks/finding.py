@@ -46,6 +46,9 @@ class TextKind(str, Enum):
     SOURCE = "source"
     DATA = "data"
     PICKLE = "pickle"
+    PUBLISHED = "published"
+    """Metadata of a distribution, which anybody can get: names of values say little in a
+    description, such as that of a token in the address of a badge."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,9 @@ def find_secrets(
     >>> [(s.line, s.what, s.shown) for s in find_secrets(text, TextKind.SOURCE)]
     [(2, 'a secret by its name', "'Tr0u...' (11 characters)")]
     """
-    if kind is TextKind.DATA and data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+    if kind in (TextKind.DATA, TextKind.PUBLISHED) and data.startswith(
+        (BOM_UTF16_LE, BOM_UTF16_BE)
+    ):
         data = data.decode("utf-16", "replace").encode("utf-8", "replace")
     found: dict[int, tuple[str, bytes]] = {}
     for start in range(0, max(len(data), 1), _PIECE):
@@ -137,6 +142,8 @@ def _in_piece(
     for start, text in _pickled(piece) if kind is TextKind.PICKLE else _texts(piece):
         for at, what, value in _in_text(text):
             yield start + at, what, value
+    if kind is TextKind.PUBLISHED:
+        return
     named = assigned_in_pickle(piece) if kind is TextKind.PICKLE else assigned(piece)
     for at, value in named:
         yield at, "a secret by its name", value
