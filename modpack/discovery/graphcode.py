@@ -135,7 +135,8 @@ class _Graph:
 
     def _may_be_taken(self, owner: ast.expr, name: str) -> bool:
         """Whether an attribute leads to a module below ``self``, or to what tensors have."""
-        if is_harmless_method(name.removesuffix("_")) or name in _OF_TENSORS:
+        is_harmless = is_harmless_method(name) or is_harmless_method(name.removesuffix("_"))
+        if is_harmless or name in _OF_TENSORS:
             return True
         depth = _depth_below_self(owner)
         if depth is not None:
@@ -186,6 +187,19 @@ _OF_TENSORS: Final = frozenset(
     | {"is_floating_point", "layout", "mH", "mT", "ndim", "ndimension", "requires_grad", "shape"}
     | {"bool", "short", "byte", "char", "bfloat16", "cuda", "is_contiguous", "stride"}
     | {"new_empty_strided", "index_put", "masked_select", "storage_offset", "element_size"}
+    | {
+        "repeat",
+        "unfold",
+        "reshape_as",
+        "sum_to_size",
+        "nelement",
+        "itemsize",
+        "pin_memory",
+        "type",
+    }
+    | {"to_dense", "to_sparse", "coalesce", "indices", "sparse_mask", "sparse_dim", "dense_dim"}
+    | {"uniform_", "exponential_", "random_", "geometric_", "log_normal_", "cauchy_"}
+    | {"fill_diagonal_", "cfloat", "cdouble", "is_leaf", "is_sparse", "is_quantized", "is_meta"}
 )
 _OF_TREES: Final = frozenset(
     {"fx_pytree.tree_flatten_spec", "pytree.tree_flatten", "pytree.tree_unflatten"}

@@ -51,6 +51,19 @@ def test_anything_else_is_odd(body):
     assert odd_part("import torch", f"def forward(self, x, y):\n    {body}") is not None
 
 
+@pytest.mark.parametrize(
+    "method", ["copy_", "repeat", "uniform_", "to_dense", "masked_fill_", "type"]
+)
+def test_methods_of_tensors_are_a_part_of_graphs(method):
+    code = f"def forward(self, x, y):\n    made = x.{method}(y)\n    return made.{method}(x)"
+    assert odd_part("import torch", code) is None
+
+
+@pytest.mark.parametrize("method", ["tofile", "system", "numpy", "share_memory_", "apply_", "map_"])
+def test_methods_that_do_more_than_compute_are_odd(method):
+    assert odd_part("import torch", f"def forward(self, x):\n    return x.{method}(x)") is not None
+
+
 def test_code_around_the_function_is_odd():
     forward = "def forward(self, x):\n    return x"
     assert odd_part("import torch\nfrom math import inf", forward) is None
