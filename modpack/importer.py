@@ -431,7 +431,7 @@ class PackageImporter(Importer):
         self.filename = self._archive.source
         refuse_state_files(self._archive)
         digest = self._verified_digest()
-        self.extern_modules = self._read_externs()
+        self.extern_modules = read_externs(self._archive)
         _refuse_disallowed(self.filename, self.extern_modules, module_allowed)
         if self._policy is not None:
             require_trust(self._archive, self._policy, self._given)
@@ -468,9 +468,6 @@ class PackageImporter(Importer):
     def _unpacked(self, digest: str, sizes: dict[str, int]) -> Path:
         """The folder with the package's files."""
         return unpack(digest, sizes, self._archive.read, Path(self.filename).name)
-
-    def _read_externs(self) -> list[str]:
-        return read_externs(self._archive)
 
     def _check_environment(
         self, recorded: RecordedEnvironment, digest: str, strict: bool

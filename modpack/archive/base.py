@@ -154,6 +154,15 @@ class Archive(ABC):
             self._remembered[make] = make(self)
         return cast(T, self._remembered[make])
 
+    def start(self, name: str, size: int) -> bytes:
+        """The first bytes of a record's content, to tell what it is; they are not checked.
+
+        Raises:
+            RecordNotFoundError: there is no such record.
+            ArchiveError: the record is damaged.
+        """
+        return bytes(next(iter(self.chunks(name)), b"")[:size])
+
     def read_view(self, name: str) -> memoryview:
         """A record's content, read-only; without a copy if it is stored in a buffer.
 

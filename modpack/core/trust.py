@@ -19,7 +19,14 @@ from modpack.core.hookspec import HOOK_KINDS
 from modpack.core.names import root_of
 from modpack.core.publickeys import public_key_bytes
 
-__all__ = ["PATTERN_FIELDS", "VERIFY_LEVELS", "Signer", "TrustPolicy", "require_pattern"]
+__all__ = [
+    "PATTERN_FIELDS",
+    "VERIFY_LEVELS",
+    "Signer",
+    "TrustPolicy",
+    "is_pattern",
+    "require_pattern",
+]
 
 VERIFY_LEVELS: Final = ("code", "all")
 """What can be compared with its digests on loading, from less to more."""
@@ -212,6 +219,15 @@ def require_pattern(pattern: str, field: str) -> None:
     similar = difflib.get_close_matches(pattern, sorted(HOOK_KINDS), n=1)
     hint = f"Did you mean {similar[0]!r}?" if similar else "There are forward, forward_pre and more"
     raise ValueError(f"no kind of hook matches {pattern!r}. {hint}")
+
+
+def is_pattern(text: str, field: str) -> bool:
+    """Whether a text can be a pattern in a field of a policy; see :func:`require_pattern`."""
+    try:
+        require_pattern(text, field)
+    except ValueError:
+        return False
+    return True
 
 
 def _signers(given: object) -> tuple[Signer, ...]:

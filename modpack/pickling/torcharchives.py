@@ -11,6 +11,7 @@ import io
 import pickletools
 import re
 import zipfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 from modpack.pickling.madepaths import portable_trace_bytes
@@ -94,16 +95,16 @@ def _are_whole(code: Mapping[str, bytes], definitions: Mapping[str, str]) -> boo
 
 def _in_order(pickles: Mapping[str, bytes], definitions: Mapping[str, str]) -> list[str]:
     """The names of all definitions, in the order in which they are needed."""
-    todo = [name for content in pickles.values() for name in _named_in_pickle(content)]
+    named = [name for content in pickles.values() for name in _named_in_pickle(content)]
     found: dict[str, None] = {}
-    while todo:
-        name = todo.pop(0)
-        if name in definitions and name not in found:
-            found[name] = None
-            todo.extend(_defined(used, definitions) for used in _NAME.findall(definitions[name]))
-        if not todo:
-            rest = sorted(name for name in definitions if name not in found)
-            todo.extend(rest[:1])
+    for begun in (named, *([name] for name in sorted(definitions))):  # the rest last
+        todo = deque(begun)
+        while todo:
+            name = todo.popleft()
+            if name in definitions and name not in found:
+                found[name] = None
+                used = _NAME.findall(definitions[name])
+                todo.extend(_defined(each, definitions) for each in used)
     return list(found)
 
 

@@ -155,8 +155,7 @@ class _Reconstruction:
         self._add_object(record, scan)
 
     def _looks_pickled(self, record: str) -> bool:
-        start = next(iter(self._archive.chunks(record)), b"")
-        return bytes(start[:2]) in _PICKLE_STARTS
+        return self._archive.start(record, 2) in _PICKLE_STARTS
 
     def _add_object(self, record: str, scan: PickleScan) -> None:
         node = f"<{record}>"

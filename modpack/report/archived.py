@@ -126,7 +126,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
 
 def _of_torch_package(archive: Archive) -> PackageFacts:
     interned = [_recorded(archive, name) for name in archive.names() if _is_code(name)]
-    externs = [_extern(module, None) for module in _extern_modules(archive)]
+    externs = [_extern(module, None) for module in read_externs(archive)]
     modules = _sorted([*interned, *externs])
     pickles = frozenset(name for name in archive.names() if name.endswith(".pkl"))
     resources = _resources(archive, modules, pickles)
@@ -178,7 +178,7 @@ def _unplanned(archive: Archive, plan: Plan) -> Iterator[ModuleFacts]:
         yield ModuleFacts(
             _STAND_INS, Action.INTERN, _STAND_INS_RULE, record=record, size_bytes=size
         )
-    for module in _extern_modules(archive):
+    for module in read_externs(archive):
         if module not in plan.decisions:
             yield _extern(module, _STAND_INS_NEED)
 
@@ -221,10 +221,6 @@ def _record_of(archive: Archive, module: str, compiled: Mapping[str, str]) -> st
         *([compiled[module]] if module in compiled else []),
     )
     return next((record for record in records if archive.has(record)), None)
-
-
-def _extern_modules(archive: Archive) -> list[str]:
-    return read_externs(archive)
 
 
 def _text(archive: Archive, record: str) -> str:

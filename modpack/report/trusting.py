@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -11,14 +10,12 @@ from modpack.archive.externs import read_externs
 from modpack.archive.specs import read_specs
 from modpack.core.hookspec import hook_records
 from modpack.core.native import is_machine_code
-from modpack.core.trust import TrustPolicy, require_pattern
+from modpack.core.trust import TrustPolicy, is_pattern
 from modpack.core.trusting import Violation, violations
 from modpack.report.auditing.facts import Finding
+from modpack.report.scanning.allowing import NAMING
 
-__all__ = ["extern_modules", "is_of_name", "name_remedy", "package_violations"]
-
-_NAMING: Final = frozenset({"pickle-unknown-global", "pickle-call", "pickle-extern-call"})
-"""Findings about a name in a pickle, which a policy can allow."""
+__all__ = ["is_of_name", "name_remedy", "package_violations"]
 
 _SPECS_START, _SPECS_END = hook_records("\0")[0].split("\0")
 
@@ -38,20 +35,15 @@ def package_violations(archive: Archive, policy: TrustPolicy) -> tuple[Violation
     """
     return violations(
         policy,
-        externs=extern_modules(archive),
+        externs=read_externs(archive),
         hook_kinds=_hook_kinds(archive),
         native_records=() if policy.native else tuple(_native_records(archive)),
     )
 
 
-def extern_modules(archive: Archive) -> list[str]:
-    """The modules that a package says it takes from where it is loaded."""
-    return read_externs(archive)
-
-
 def is_of_name(found: Finding) -> bool:
     """Whether a finding of the scan is about a name in a pickle, which a policy can allow."""
-    return found.code in _NAMING
+    return found.code in NAMING
 
 
 def name_remedy(found: Finding, policy: TrustPolicy) -> str:
@@ -62,20 +54,11 @@ def name_remedy(found: Finding, policy: TrustPolicy) -> str:
         policy: the policy that was scanned with.
     """
     name = found.subject
-    if not is_of_name(found) or not _is_pattern(name):
+    if not is_of_name(found) or not is_pattern(name, "pickle_globals"):
         return found.remedy.removesuffix(".")
     if policy.pickle_globals is None:
         return found.remedy.removesuffix(".")
     return f"add {name!r} to pickle_globals of the policy, if you trust it"
-
-
-def _is_pattern(name: str) -> bool:
-    """Whether a name can be written into a policy: in a pickle, it may be anything."""
-    try:
-        require_pattern(name, "pickle_globals")
-    except ValueError:
-        return False
-    return True
 
 
 def _hook_kinds(archive: Archive) -> Mapping[str, list[str]]:
@@ -91,9 +74,5 @@ def _hook_kinds(archive: Archive) -> Mapping[str, list[str]]:
 
 def _native_records(archive: Archive) -> Iterator[str]:
     for name in archive.names():
-        if not layout.is_storage(name) and is_machine_code(name, _start(archive, name)):
+        if not layout.is_storage(name) and is_machine_code(name, archive.start(name, 4096)):
             yield name
-
-
-def _start(archive: Archive, name: str) -> bytes:
-    return bytes(next(iter(archive.chunks(name)), b"")[:4096])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -12,6 +13,7 @@ from modpack.core.actions import Action, Owner
 from modpack.core.names import root_of
 from modpack.core.plan import NoteKind
 from modpack.report.auditing.facts import AuditFacts, Finding, Severity
+from modpack.report.auditing.findingtext import by_severity, left_out, remedy_line
 from modpack.report.auditing.gates import Verdict
 from modpack.report.auditing.mocktext import mocks_part
 from modpack.report.facts import ModuleFacts
@@ -22,7 +24,6 @@ from modpack.report.wording import counted, human_size, printable
 
 __all__ = ["audit_report"]
 
-_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
 _TELL_THEMSELVES = frozenset(kind.value for kind in NoteKind)
 """Findings whose text says what to do."""
 _MOST_OF_A_NOTE = 4
@@ -41,7 +42,7 @@ def audit_report(audit: AuditFacts, verdict: Verdict, folder: Path | None = None
     return Group(
         _head(audit),
         *_problems(audit, folder),
-        *_findings(audit.findings, folder),
+        *by_severity(audit.findings, partial(_of_one_code, folder)),
         *mocks_part(audit, folder),
         *_modules(audit.modules),
         "",
@@ -71,32 +72,16 @@ def _problems(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType
         yield problems_report(audit.problems, True, folder)
 
 
-def _findings(findings: Sequence[Finding], folder: Path | None) -> Iterator[RenderableType]:
-    """Findings by severity, those of a code together, with what to do about them."""
-    for severity in Severity:
-        chosen = [each for each in findings if each.severity is severity]
-        if not chosen:
-            continue
-        yield ""
-        yield title(counted(len(chosen), severity.value), _COLOURS[severity])
-        for code in dict.fromkeys(each.code for each in chosen):
-            of_code = [each for each in chosen if each.code == code]
-            yield indented(Text(code, "bold"), 2)
-            yield from _of_one_code(of_code, severity, folder)
-
-
-def _of_one_code(
-    findings: Sequence[Finding], severity: Severity, folder: Path | None
-) -> Iterator[RenderableType]:
-    is_short = severity is Severity.NOTE and len(findings) > _MOST_OF_A_NOTE
+def _of_one_code(folder: Path | None, findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    is_short = findings[0].severity is Severity.NOTE and len(findings) > _MOST_OF_A_NOTE
     shown = findings[: _MOST_OF_A_NOTE if is_short else None]
     for each in shown:
         place = f"{relative(each.place, folder)}: " if each.place else ""
         yield indented(Text(printable(place + each.text)), 4)
     if left := len(findings) - len(shown):
-        yield indented(Text(f"{left} more; --json lists them", "dim"), 4)
-    if findings[0].remedy and findings[0].code not in _TELL_THEMSELVES:
-        yield indented(Text(f"-> {findings[0].remedy}", "dim"), 4)
+        yield left_out(left)
+    if findings[0].code not in _TELL_THEMSELVES:
+        yield from remedy_line(findings[0].remedy)
 
 
 def _modules(modules: Sequence[ModuleFacts]) -> Iterator[RenderableType]:

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from modpack.core.trust import require_pattern
+from modpack.core.trust import is_pattern
 from modpack.discovery.pickles import PickledName
 from modpack.report.auditing.facts import Finding
 from modpack.report.scanning.judging import Judge
 
-__all__ = ["names_to_allow", "with_line_to_add"]
+__all__ = ["NAMING", "names_to_allow", "with_line_to_add"]
 
-_OF_NAMES: Final = frozenset({"pickle-unknown-global", "pickle-call", "pickle-extern-call"})
+NAMING: Final = frozenset({"pickle-unknown-global", "pickle-call", "pickle-extern-call"})
+"""Findings about a name in a pickle, which a policy can allow."""
 _MOST: Final = 200
 """Names in a line; whoever needs more will use patterns."""
 
@@ -47,11 +48,11 @@ def names_to_allow(names: Iterable[tuple[PickledName, bool]], judge: Judge) -> I
 
 
 def _is_to_be_allowed(found: Finding) -> bool:
-    return found.code in _OF_NAMES and _is_pattern(found.subject)
+    return found.code in NAMING and _can_be_listed(found.subject)
 
 
 def _line(names: Iterable[str]) -> str:
-    patterns = [name for name in dict.fromkeys(names) if _is_pattern(name)]
+    patterns = [name for name in dict.fromkeys(names) if _can_be_listed(name)]
     if not 0 < len(patterns) <= _MOST:
         return ""
     listed = ", ".join(f'"{name}"' for name in sorted(patterns))
@@ -62,10 +63,6 @@ def _remedy(line: str) -> str:
     return f"Do not load the package, or add {line} to a policy, if you trust it."
 
 
-def _is_pattern(name: str) -> bool:
-    """Whether a name can be written into a policy: in a pickle, it may be anything."""
-    try:
-        require_pattern(name, "pickle_globals")
-    except ValueError:
-        return False
-    return '"' not in name and "\\" not in name
+def _can_be_listed(name: str) -> bool:
+    """Whether a name can be written into a policy as it is: in a pickle, it may be anything."""
+    return is_pattern(name, "pickle_globals") and '"' not in name and "\\" not in name

@@ -173,7 +173,7 @@ class _Scan:
             self.storages[pickle.record] = scan.storages
 
     def _other(self, record: str) -> Iterator[Finding]:
-        start = _start(self._archive, record)
+        start = self._archive.start(record, 4)
         if record.startswith(_ANCESTORS_SCRIPTS):
             yield from self._script_part(record, start)
         elif record.endswith(".py"):
@@ -225,7 +225,3 @@ def _does_something(scan: PickleScan) -> bool:
     """Whether what may be no pickle at all is one, or does something until that shows."""
     is_whole = all(flaw.kind is not FlawKind.MALFORMED for flaw in scan.flaws)
     return any(is_whole or named.use is not NameUse.HELD for named in scan.names)
-
-
-def _start(archive: Archive, record: str) -> bytes:
-    return bytes(next(iter(archive.chunks(record)), b"")[:4])

@@ -9,13 +9,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from modpack.report.auditing.facts import Finding, Severity
-from modpack.report.pieces import indented, table, title
+from modpack.report.auditing.findingtext import by_severity, left_out, remedy_line
+from modpack.report.pieces import indented, table
 from modpack.report.verifying.facts import CheckFacts, VerifyFacts
 from modpack.report.wording import counted, human_size, printable
 
 __all__ = ["verify_report"]
 
-_COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
 _MOST_OF_A_CODE: Final = 20
 
 
@@ -25,7 +25,7 @@ def verify_report(facts: VerifyFacts) -> RenderableType:
         _head(facts),
         "",
         _checks(facts.checks),
-        *_findings(facts.findings),
+        *by_severity(facts.findings, _of_one_code),
         *_signatures(facts),
         "",
         _outcome(facts),
@@ -47,36 +47,17 @@ def _checks(checks: Sequence[CheckFacts]) -> RenderableType:
     return indented(rows, 2)
 
 
-def _findings(findings: Sequence[Finding]) -> Iterator[RenderableType]:
-    """Findings by severity, those of a code together, with what to do about them."""
-    for severity in Severity:
-        chosen = [each for each in findings if each.severity is severity]
-        if not chosen:
-            continue
-        yield ""
-        yield title(counted(len(chosen), severity.value), _COLOURS[severity])
-        for code in dict.fromkeys(each.code for each in chosen):
-            yield indented(Text(code, "bold"), 2)
-            yield from _of_one_code([each for each in chosen if each.code == code])
-
-
 def _of_one_code(findings: Sequence[Finding]) -> Iterator[RenderableType]:
     """Findings with what to do: once for all, or after each if it is not the same for all."""
     is_same = len({each.remedy for each in findings}) == 1
     for each in findings[:_MOST_OF_A_CODE]:
         yield indented(Text(printable(f"{each.place or each.subject}: {each.text}")), 4)
         if not is_same:
-            yield from _remedy(each.remedy)
+            yield from remedy_line(each.remedy)
     if len(findings) > _MOST_OF_A_CODE:
-        left = len(findings) - _MOST_OF_A_CODE
-        yield indented(Text(f"{left} more; --json lists them", "dim"), 4)
+        yield left_out(len(findings) - _MOST_OF_A_CODE)
     if is_same:
-        yield from _remedy(findings[0].remedy)
-
-
-def _remedy(remedy: str) -> Iterator[RenderableType]:
-    if remedy:
-        yield indented(Text(f"-> {printable(remedy)}", "dim"), 4)
+        yield from remedy_line(findings[0].remedy)
 
 
 def _signatures(facts: VerifyFacts) -> Iterator[RenderableType]:
