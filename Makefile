@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 CORPUS ?= .venv-corpus
+RUNS ?= 1
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
@@ -11,7 +12,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-browser lint format corpus corpus-fast bench bench-commands screenshot torture torture-fast clean
+.PHONY: help demo test test-browser lint format corpus corpus-fast bench bench-micro bench-profile bench-commands screenshot torture torture-fast clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -50,10 +51,20 @@ torture: $(READY) ## interrupt exports, mutate packages, try hostile ones; some 
 torture-fast: $(READY) ## a tenth of that, as in CI
 	@$(BIN)/python tools/torture --fast
 
-# A quarter of an hour or more, 20 GB of disk; nothing else should run meanwhile.
+# A quarter of an hour a run, 20 GB of disk; nothing else should run meanwhile.
 # make bench ONLY="load-one save-400" measures some, FAST=1 a twentieth; both leave the page alone.
-bench: $(VENV)/bench.stamp ## measure modpack beside its peers; writes docs/reference/performance.md
-	@$(BIN)/python benchmarks/peers $(if $(FAST),--fast) $(if $(ONLY),--only $(ONLY)) $(if $(FAST)$(ONLY),,--write)
+bench: $(VENV)/bench.stamp ## measure modpack beside its peers; RUNS=3 does it three times; writes docs/reference/performance.md
+	@mkdir -p build
+	@$(BIN)/python benchmarks/peers --runs $(RUNS) $(if $(FAST),--fast) $(if $(ONLY),--only $(ONLY)) $(if $(FAST)$(ONLY),,--write --keep build/bench.json)
+
+bench-micro: $(READY) ## time single parts, beside the last time that they were; leaves that in build/micro
+	@mkdir -p build/micro
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest benchmarks/micro -p no:cacheprovider --benchmark-storage=build/micro \
+		--benchmark-autosave $(if $(wildcard build/micro/*/*.json),--benchmark-compare --benchmark-group-by=fullname) \
+		--benchmark-columns=min,median,iqr,rounds --benchmark-sort=fullname
+
+bench-profile: $(VENV)/bench.stamp ## profile what bench measures; writes the tables of docs/explanation/where-the-time-goes.md
+	@$(BIN)/python benchmarks/peers/profiled.py --write
 
 bench-commands: $(READY) ## time the commands that look at packages; writes docs/reference/command-speed.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py

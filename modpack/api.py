@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from modpack.core.names import root_of
 from modpack.core.plan import Plan
 from modpack.errors import ModpackError
-from modpack.exporter import DEFAULT_PROTOCOL, PackageExporter
 from modpack.importer import PackageImporter
-from modpack.packing.arguments import require_target
+from modpack.packing.arguments import DEFAULT_PROTOCOL, require_target
 from modpack.resolution.importers import Importer, sys_importer
 from modpack.resolution.importers import importer_of as module_importer
 
@@ -91,6 +90,8 @@ def save(
         ExampleError: the live object does not run on the example inputs.
         TrialError: the package was tried and failed; what was there before is still there.
     """
+    from modpack.exporter import PackageExporter  # 0.1 s that a process which loads need not pay
+
     _require_target(obj, path)
     given = {"deny": deny, "mock": mock, "extern": extern, "intern": intern}
     rules = {action: _patterns(patterns, action) for action, patterns in given.items()}

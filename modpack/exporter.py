@@ -24,9 +24,10 @@ from modpack.core.names import require_module_name
 from modpack.core.plan import NoteKind, Plan
 from modpack.core.progress import Unit, phase
 from modpack.core.rules import Rule
-from modpack.discovery.scancache import remembering_scan
+from modpack.discovery.ahead import remembering_scan
 from modpack.errors import ModpackError, ModpackWarning
 from modpack.packing.arguments import (
+    DEFAULT_PROTOCOL,
     as_importer,
     record_of,
     require_protocol,
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PackageExporter"]
 
-DEFAULT_PROTOCOL = 3
 _TRIED_OUT = (NoteKind.DYNAMIC_IMPORT,)
 """Hazards that a trial looks into."""
 
@@ -115,7 +115,7 @@ class PackageExporter:
         self._ownership = InstalledOwnership()
         environments = self._environments.in_order()
         self._planner = Planner(
-            environments, self._ownership, self, self._ownership, remembering_scan()
+            environments, self._ownership, self, self._ownership, *remembering_scan()
         )
         self._writer = ArchiveWriter(f)
         self._objects = ObjectSaver(

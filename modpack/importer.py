@@ -23,6 +23,7 @@ from modpack.archive.specs import read_specs
 from modpack.core.arguments import require_type
 from modpack.core.directory import Directory
 from modpack.core.environment import RecordedEnvironment
+from modpack.core.garbage import collection_paused
 from modpack.core.globs import GlobPattern
 from modpack.core.names import package_folder, require_module_name, resource_record, root_of
 from modpack.core.plan import FileKind
@@ -117,7 +118,8 @@ class PackageImporter(Importer):
         self._verify = level_of(verify, policy)
         self._archive = open_archive(file_or_buffer)
         try:
-            self._open(module_allowed, namespace, strict)
+            with collection_paused(), self._archive.keeping():
+                self._open(module_allowed, namespace, strict)
         except BaseException:
             self._archive.close()
             raise
@@ -414,6 +416,13 @@ class PackageImporter(Importer):
         own = getattr(module, "__dict__", {}).get("__modpack__", self) is self
         return module if own else None
 
+    def has_loaded(self, module_name: str) -> bool:
+        """Whether importing a module leads to one that is loaded already, of the package or not."""
+        entry = self._entry(module_name)
+        if entry is None or entry.kind is EntryKind.EXTERN:
+            return module_name in sys.modules
+        return self.loaded_module(module_name) is not None
+
     def _owns(self, carried: str) -> bool:
         return (
             self._namespace.local_name(carried) is not None or root_of(carried) in self._index.roots
@@ -438,7 +447,7 @@ class PackageImporter(Importer):
         recorded = environment_of(self._archive, None)
         refuse_other_platforms(self.filename, recorded)
         missing = self._check_environment(recorded, digest, strict)
-        sizes = {n: self._archive.size(n) for n in self._archive.names() if not is_internal(n)}
+        sizes = {n: size for n, size in self._archive.sizes().items() if not is_internal(n)}
         self._index = ModuleIndex.build(
             sizes,
             self._requirements(recorded),

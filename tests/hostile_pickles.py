@@ -565,6 +565,22 @@ def _malformed() -> Iterator[HostilePickle]:
     )
 
 
+def _tensors_of_classes() -> Iterator[HostilePickle]:
+    base = named("torch._C", "TensorBase")
+    maker = call(GETATTR, base, text("_make_subclass"))
+    retyped, tensor = named("torch._tensor", "_rebuild_from_type_v2"), named("torch", "Tensor")
+    hidden = call(named("shop", "pay"), SHELL)
+    for name, body, code in (
+        ("a result as the class", call(maker, hidden, b"N", b"\x89"), CALLS),
+        ("classes that are not known", maker + hidden + b"R", CALLS),
+        ("a class of the process", call(maker, named("os", "system"), SHELL), UNKNOWN),
+        ("arguments in a list", call(retyped, maker, tensor, many(tensor), b"}"), CALLS),
+        ("another maker", call(call(GETATTR, base, text("_make_dtensor")), SHELL), UNKNOWN),
+        ("a part of the maker", call(call(GETATTR, maker, text("__self__")), SHELL), REACHES),
+    ):
+        yield HostilePickle(f"a tensor of a class: {name}", whole(body), code, False)
+
+
 def _of_torch() -> Iterator[HostilePickle]:
     """Classes of torch that call or load what they hold, when they get a state or are dropped."""
     inner = call(named("_codecs", "encode"), text(CANARY), text("latin1"))
@@ -714,6 +730,7 @@ HOSTILE_PICKLES: tuple[HostilePickle, ...] = (
     *_attributes(),
     *_calls(),
     *_changes(),
+    *_tensors_of_classes(),
     *_of_torch(),
     *_given_away(),
     *_malformed(),

@@ -1,62 +1,98 @@
 """modpack beside its peers: times, memory, and what is wanted of them.
 
 ``python benchmarks/peers`` measures everything, prints the page, and says on the standard error
-what it is doing. ``--write`` writes the page and its plot to the docs; ``--only`` measures some of
-the work; ``--fast`` measures a twentieth of it, to see that the benchmark itself works, and writes
-nothing. The exit status is 1 if a goal is not met.
+what it is doing. ``--runs`` does that several times. ``--write`` writes the page and its plot to
+the docs; ``--only`` measures some of the work; ``--fast`` measures a twentieth of it, to see that
+the benchmark itself works, and writes nothing. ``--keep`` leaves the measurements in a file,
+complete after each run, and ``--made-of`` makes the page of such files, without measuring anything.
+The exit status is 1 if a goal is not met.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from figures import Goal, Measured, Side, joined
 from measuring import Row, measured
-from page import Measured, goals_table, rendered, shown_ratio
+from page import goals_table, rendered, shown_ratio
 from plot import Bar, drawn
 from rows import rows
+from samples import kept, read_back
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reference" / "performance.md"
 PLOT = DOCS / "images" / "performance.svg"
 FAST_SHARE = 20
+LARGE = 1 << 20
+"""Bytes."""
 NEEDED = ("safetensors", "cloudpickle", "sympy")
 
 
 def main() -> int:
     """Measure, print, write."""
     options = _options()
-    _require_peers()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or gigabytes would stay behind
     share = FAST_SHARE if options.fast else 1
     wanted = [row for row in rows(share) if not options.only or row.name in options.only]
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        results = [_measured(row, options.rounds, Path(folder)) for row in wanted]
+    if options.made_of:
+        results, rounds = _read(options.made_of, wanted)
+    else:
+        results, rounds = _measured(wanted, options), options.rounds
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    print(rendered(results, options.rounds, share), end="")
+    print(rendered(results, rounds, share), end="")
     if options.write:
         PLOT.write_text(drawn(_bars(results), "How modpack compares"), encoding="utf-8")
-        page = rendered(results, options.rounds, plot=f"../images/{PLOT.name}")
+        page = rendered(results, rounds, plot=f"../images/{PLOT.name}")
         PAGE.write_text(page, encoding="utf-8")
     return int(not all(outcome.is_met for row in results for outcome in row.outcomes))
 
 
-def _measured(row: Row, rounds: int, folder: Path) -> Measured:
-    """Measure a row in a folder of its own, which is removed: files are large."""
-    own = folder / row.name
+def _read(files: Sequence[Path], wanted: Sequence[Row]) -> tuple[list[Measured], int]:
+    found = [read_back(file, wanted) for file in files]
+    return _all_runs([measured for measured, _ in found]), min(rounds for _, rounds in found)
+
+
+def _measured(wanted: Sequence[Row], options: argparse.Namespace) -> list[Measured]:
+    _require_peers()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or gigabytes would stay behind
+    runs: list[list[Measured]] = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for number in range(options.runs):
+            _tell(f"run {number + 1} of {options.runs}")
+            own = Path(folder, str(number))
+            own.mkdir()
+            runs.append([_row(row, options.rounds, own) for row in wanted])
+            if options.keep:
+                options.keep.write_text(kept(_all_runs(runs), options.rounds))
+    return _all_runs(runs)
+
+
+def _row(row: Row, rounds: int, folder: Path) -> Measured:
+    """Measure a row in a folder of its own, of which large files are removed.
+
+    The thousands of small ones go at the end: making files is slow for a while afterwards.
+    """
+    own, started = folder / row.name, time.monotonic()
     own.mkdir()
     try:
         result = measured(row, rounds, own, _tell)
     finally:
-        shutil.rmtree(own)
+        for file in own.rglob("*"):
+            if file.is_file() and file.stat().st_size > LARGE:
+                file.unlink()
     _tell(goals_table([result]))  # who interrupts the rest has this one
+    _tell(f"{row.name} took {time.monotonic() - started:.0f} s")
     return result
+
+
+def _all_runs(runs: Sequence[Sequence[Measured]]) -> list[Measured]:
+    return [joined(of_row) for of_row in zip(*runs, strict=True)]
 
 
 def _tell(text: str) -> None:
@@ -66,17 +102,25 @@ def _tell(text: str) -> None:
 def _bars(results: Sequence[Measured]) -> list[Bar]:
     return [
         Bar(
-            f"{row.name}: {outcome.goal.what}",
+            _label(row, outcome.goal),
             outcome.ratio,
             outcome.lowest,
             outcome.highest,
             outcome.goal.bound,
             shown_ratio(outcome.ratio),
+            outcome.is_met,
         )
         for row in results
         for outcome in row.outcomes
         if outcome.ratio is not None
     ]
+
+
+def _label(row: Measured, goal: Goal) -> str:
+    """The quantity, and the peer if there are several."""
+    alike = [other for other in row.goals if other.what == goal.what]
+    peer = f"; {goal.theirs.subject}" if isinstance(goal.theirs, Side) and alike[1:] else ""
+    return f"{row.name}: {goal.what}{peer}"
 
 
 def _require_peers() -> None:
@@ -92,6 +136,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fast", action="store_true", help=f"sizes divided by {FAST_SHARE}")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name} and {PLOT.name}")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="at least 3")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="all of it so often")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="measurements, as JSON")
+    parser.add_argument("--made-of", type=Path, nargs="+", metavar="FILE", help="such files")
     parser.add_argument("--folder", type=Path, help="where 20 GB may be written for a while")
     options = parser.parse_args()
     if options.rounds < 3:

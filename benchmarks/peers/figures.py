@@ -1,7 +1,8 @@
 """What was measured, what was wanted, and what may be concluded from it.
 
 Everything is a ratio of two things that were measured in the same round, one after the other:
-machines differ, and are slower at times.
+machines differ, and are slower at times. A run is some rounds; several runs tell whether a verdict
+comes out again.
 """
 
 from __future__ import annotations
@@ -9,9 +10,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-__all__ = ["Absolute", "Goal", "Outcome", "Samples", "Side", "judged", "spread_of"]
+__all__ = [
+    "Absolute",
+    "Goal",
+    "Measured",
+    "Outcome",
+    "Samples",
+    "Side",
+    "all_rounds",
+    "joined",
+    "judged",
+    "spread_of",
+]
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,7 @@ class Goal:
         theirs: what it is compared with.
         at_least: theirs must be so many times ours.
         at_most: ours must be no more than so many times theirs.
+        limit: what would be measured of something that does only what cannot be avoided.
     """
 
     what: str
@@ -61,6 +74,7 @@ class Goal:
     theirs: Side | Absolute
     at_least: float | None = None
     at_most: float | None = None
+    limit: Side | None = None
 
     @property
     def bound(self) -> float:
@@ -77,9 +91,12 @@ class Outcome:
 
     Attributes:
         goal: the goal.
-        ratio: theirs over ours, of the medians of all rounds; None if it could not be measured.
-        lowest: the smallest such ratio in one round.
+        ratio: theirs over ours, of the medians of a run's rounds; of several runs, the median of
+            that; None if it could not be measured.
+        lowest: the smallest ratio in one round.
         highest: the largest.
+        in_runs: the ratio of the medians of each run.
+        at_limit: the same of theirs over the limit; None if there is none, or it was not measured.
         missing: why it could not be measured.
     """
 
@@ -87,12 +104,19 @@ class Outcome:
     ratio: float | None = None
     lowest: float = math.nan
     highest: float = math.nan
+    in_runs: tuple[float, ...] = ()
+    at_limit: float | None = None
     missing: str = ""
 
     @property
+    def times_met(self) -> int:
+        """In how many runs the medians keep the bound."""
+        return sum(ratio >= self.goal.bound for ratio in self.in_runs)
+
+    @property
     def is_met(self) -> bool:
-        """Whether the medians keep the bound."""
-        return self.ratio is not None and self.ratio >= self.goal.bound
+        """Whether they do in every run."""
+        return bool(self.in_runs) and self.times_met == len(self.in_runs)
 
     @property
     def spread(self) -> float:
@@ -117,27 +141,88 @@ def spread_of(median: float, lowest: float, highest: float) -> float:
     return max(_factor(median, lowest), _factor(median, highest))
 
 
-def judged(goal: Goal, samples: Samples, missing: Mapping[str, str]) -> Outcome:
+@dataclass(frozen=True)
+class Measured:
+    """What came of one piece of work.
+
+    Attributes:
+        name: its name on the command line.
+        title: what it is, in words.
+        goals: what is wanted.
+        runs: what was measured, in each run.
+        missing: why nothing was measured of a subject.
+    """
+
+    name: str
+    title: str
+    goals: tuple[Goal, ...]
+    runs: tuple[Samples, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """What came of each goal."""
+        return [judged(goal, self.runs, self.missing) for goal in self.goals]
+
+
+def joined(runs: Sequence[Measured]) -> Measured:
+    """Several runs of the same piece of work as one."""
+    missing = {subject: why for run in runs for subject, why in run.missing.items()}
+    samples = tuple(each for run in runs for each in run.runs)
+    return replace(runs[0], runs=samples, missing=missing)
+
+
+def all_rounds(runs: Sequence[Samples]) -> Samples:
+    """The rounds of all runs, one after another."""
+    sides = dict.fromkeys(side for run in runs for side in run)
+    return {side: [value for run in runs for value in run.get(side, ())] for side in sides}
+
+
+def judged(goal: Goal, runs: Sequence[Samples], missing: Mapping[str, str]) -> Outcome:
     """Compare what was measured with what was wanted.
 
     Args:
         goal: what was wanted.
-        samples: what was measured.
+        runs: what was measured, in each run.
         missing: why there is nothing of a subject.
     """
-    ours = samples.get(goal.ours)
-    if not ours:
-        return Outcome(goal, missing=missing.get(goal.ours.subject, "not measured"))
+    absent = next((side for side in _sides(goal) if any(not run.get(side) for run in runs)), None)
+    if absent is not None:
+        told = missing.get(absent.subject, "not measured")
+        ours_lacks = absent.subject == goal.ours.subject
+        return Outcome(goal, missing=told if ours_lacks else f"{absent.subject}: {told}")
+    samples = all_rounds(runs)
+    pairs = zip(_theirs(goal, samples), samples[goal.ours], strict=False)
+    in_rounds = [_ratio(theirs, ours) for theirs, ours in pairs]
+    in_runs = _ratios_of_medians(goal, goal.ours, runs)
+    at_limit = _ratios_of_medians(goal, goal.limit, runs) if goal.limit else ()
+    return Outcome(
+        goal,
+        statistics.median(in_runs),
+        min(in_rounds),
+        max(in_rounds),
+        in_runs,
+        statistics.median(at_limit) if at_limit else None,
+    )
+
+
+def _sides(goal: Goal) -> list[Side]:
+    return [goal.ours, *([goal.theirs] if isinstance(goal.theirs, Side) else [])]
+
+
+def _theirs(goal: Goal, samples: Samples) -> Sequence[float]:
     if isinstance(goal.theirs, Absolute):
-        theirs: Sequence[float] = [goal.theirs.limit] * len(ours)
-    else:
-        theirs = samples.get(goal.theirs, ())
-        if not theirs:
-            told = missing.get(goal.theirs.subject, "not measured")
-            return Outcome(goal, missing=f"{goal.theirs.subject}: {told}")
-    in_rounds = [_ratio(b, a) for a, b in zip(ours, theirs, strict=False)]
-    whole = _ratio(statistics.median(theirs), statistics.median(ours))
-    return Outcome(goal, whole, min(in_rounds), max(in_rounds))
+        return [goal.theirs.limit] * len(samples[goal.ours])
+    return samples[goal.theirs]
+
+
+def _ratios_of_medians(goal: Goal, ours: Side, runs: Sequence[Samples]) -> tuple[float, ...]:
+    """In each run that has it: never of two runs, between which the machine may have changed."""
+    return tuple(
+        _ratio(statistics.median(_theirs(goal, run)), statistics.median(run[ours]))
+        for run in runs
+        if ours in run
+    )
 
 
 def _ratio(theirs: float, ours: float) -> float:

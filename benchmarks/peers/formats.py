@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import limits
+
 __all__ = ["EXPORTERS", "FILES", "LOADERS", "SAVERS"]
 
 Save = Callable[[Any, str], object]
@@ -151,6 +153,11 @@ SAVERS: dict[str, Callable[[], Save]] = {
     "torch.save and fsync": _synced_torch_saver,
     "safetensors": _safetensors_saver,
     "cloudpickle": _cloudpickle_saver,
+    "limit: mapped, made by hand": lambda: limits.save_bare,
+    "limit: hashed and written": lambda: limits.save_hashed,
+    "limit: hashed, written and synced": lambda: limits.save_synced,
+    "limit: the C pickler": lambda: limits.save_pickled,
+    "limit: 1 MB written, synced, mapped": lambda: limits.replace_synced,
 }
 
 LOADERS: dict[str, Callable[[], Load]] = {
@@ -161,6 +168,8 @@ LOADERS: dict[str, Callable[[], Load]] = {
     "torch.load(mmap=True)": lambda: _torch_loader(mmap=True),
     "safetensors": _safetensors_loader,
     "cloudpickle": _cloudpickle_loader,
+    "limit: mapped, made by hand": lambda: limits.map_bare,
+    "limit: 1 MB written, synced, mapped": lambda: limits.map_bytes,
 }
 
 FILES = {
@@ -170,5 +179,6 @@ FILES = {
     "torch.load(mmap=True)": "model.pt",
     "safetensors": "model.safetensors",
     "cloudpickle": "model.pickle",
+    "limit: mapped, made by hand": "model.bare",
 }
 """Where the file is that a loader loads."""

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import keyword
 import os
 import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import limits
 import project
+from clocks import (
+    clock,
+    cpu_of,
+    peak_bytes,
+    peak_bytes_from_now,
+    private_bytes,
+    read_through,
+    run_python,
+)
 from formats import EXPORTERS, FILES, LOADERS, SAVERS
+from rates import rate
 
 __all__ = ["JOBS", "Missing"]
 
@@ -43,14 +51,14 @@ def load(how: str) -> Figures:
     import torch  # noqa: F401 - modpack imports it late, the others at once
 
     file, loader = FILES[how], LOADERS[how]()
-    with _clock() as first:
+    with clock(warming_up=True) as first:
         loader(f"tiny-{file}")
-    _read_through(file)
-    before = _private_bytes()
-    with _clock() as to_model:
+    read_through(file)
+    before = private_bytes()
+    with clock() as to_model:
         model = loader(file)
-    private = _private_bytes()
-    with _clock() as a_pass:
+    private = private_bytes()
+    with clock() as a_pass:
         for parameter in model.parameters():
             float(parameter.sum())
     return {
@@ -58,7 +66,7 @@ def load(how: str) -> Figures:
         "with a pass": to_model() + a_pass(),
         "private memory": private,
         "memory that loading added": private - before,
-        "private memory after the pass": _private_bytes(),
+        "private memory after the pass": private_bytes(),
         "a tiny one, before": first(),
     }
 
@@ -67,13 +75,13 @@ def save(how: str, made: list[Any]) -> Figures:
     """Save an object; see what memory it takes on top."""
     obj, saver = _made(made), SAVERS[how]()
     target = Path(f"saved-{os.getpid()}.pt")
-    with _clock() as first:
+    with clock(warming_up=True) as first:
         saver(_made(_TINY), str(target))
     os.sync()  # what others wrote is none of this one's work
-    before = _peak_bytes_from_now()
-    with _clock() as seconds:
+    before = peak_bytes_from_now()
+    with clock() as seconds:
         saver(obj, str(target))
-    extra = _status("VmHWM") - before
+    extra = peak_bytes() - before
     target.unlink()
     return {"saving": seconds(), "extra memory": max(extra, 0), "a tiny one, before": first()}
 
@@ -87,7 +95,8 @@ def round_trip(saver: str, loader: str, times: int) -> Figures:
     for number in range(times):
         torch.nn.init.constant_(model.layers[0].bias, number)
         file = f"trip-{os.getpid()}-{number}.pt"
-        with _clock() as seconds:
+        os.sync()  # what others left to be written is none of this one's work
+        with clock() as seconds:
             save_to(model, file)
             load_from(file)
         taken.append(seconds())
@@ -102,29 +111,29 @@ def write_projects(counts: dict[str, int]) -> Figures:
     return {}
 
 
-def walk_project(how: str, folder: str) -> Figures:
+def walk_project(how: str, folder: str, needs_cache: bool = False) -> Figures:
     """Export a project of many modules."""
     exporter_of = EXPORTERS[how]()
+    _require_cache(needs_cache)
     sys.path.insert(0, folder)
-    with _clock() as seconds, exporter_of(f"walked-{how}-{folder}.pt") as exporter:
+    with clock() as seconds, exporter_of(f"walked-{how}-{folder}.pt") as exporter:
         exporter.intern("app.**")
         exporter.save_module(project.MAIN)
         count = len(exporter.interned_modules())
-    return {"per module": seconds() / count}
+    return {"per module": seconds() / count, "modules": count}
 
 
 def walk_library(how: str, below: str, needs_cache: bool = False) -> Figures:
     """Export all modules of an installed library, or of a part of it."""
     exporter_of = EXPORTERS[how]()
-    if needs_cache and not any(Path(os.environ["XDG_CACHE_HOME"]).rglob("*")):
-        raise Missing("not built")
+    _require_cache(needs_cache)
     source = "".join(f"import {name}\n" for name in _modules_below(below))
-    with _clock() as seconds, exporter_of(f"walked-{how}.pt") as exporter:
+    with clock() as seconds, exporter_of(f"walked-{how}.pt") as exporter:
         exporter.intern(f"{below}.**")
         exporter.extern("**")
         exporter.save_source_string("everything", source)
         count = len(exporter.interned_modules())
-    return {"per module": seconds() / count}
+    return {"per module": seconds() / count, "modules": count}
 
 
 def import_packaged(how: str, file: str) -> Figures:
@@ -134,7 +143,7 @@ def import_packaged(how: str, file: str) -> Figures:
         from modpack import PackageImporter as importer_of
     else:
         from torch.package import PackageImporter as importer_of
-    with _clock() as seconds:
+    with clock() as seconds:
         importer_of(file).import_module(project.MAIN)
     return {"importing": seconds()}
 
@@ -144,7 +153,7 @@ def import_plainly(folder: str) -> Figures:
     import importlib
 
     sys.path.insert(0, folder)
-    with _clock() as seconds:
+    with clock() as seconds:
         importlib.import_module(project.MAIN)
     return {"importing": seconds()}
 
@@ -152,28 +161,28 @@ def import_plainly(folder: str) -> Figures:
 def look_at(how: str, file: str) -> Figures:
     """Open a package and find out about it, or only read its directory."""
     opener = _OPENERS[how]()
-    _read_through(file)
-    with _clock() as seconds:
+    with clock(warming_up=True) as first:
+        opener(f"tiny-{file}")
+    read_through(file)
+    with clock() as seconds:
         opener(file)
-    return {"opening": seconds()}
+    return {"opening": seconds(), "a tiny one, before": first()}
 
 
 def cpu_of_import(module: str, times: int) -> Figures:
     """The CPU time of an import, less that of an interpreter that does nothing."""
-    _cpu_of(f"import {module}")
+    cpu_of(f"import {module}")
     over = []
     for _ in range(times):
-        nothing = _cpu_of("pass")
-        over.append(_cpu_of(f"import {module}") - nothing)
+        nothing = cpu_of("pass")
+        over.append(cpu_of(f"import {module}") - nothing)
     return {"CPU": statistics.median(over)}
 
 
-def command(arguments: list[str]) -> Figures:
-    """A command of modpack as a process, from start to end."""
-    with _clock() as seconds:
-        subprocess.run(
-            [sys.executable, "-m", "modpack", *arguments], check=True, stdout=subprocess.DEVNULL
-        )
+def process(arguments: list[str]) -> Figures:
+    """An interpreter, from start to end."""
+    with clock() as seconds:
+        run_python(*arguments)
     return {"process": seconds()}
 
 
@@ -200,10 +209,26 @@ JOBS: dict[str, Callable[..., Figures]] = {
         import_plainly,
         look_at,
         cpu_of_import,
-        command,
+        process,
         build_large,
+        limits.read_library,
+        limits.compile_library,
+        limits.write_code,
+        limits.import_code,
+        rate,
     )
 }
+
+
+def _told_of_package() -> Callable[[str], object]:
+    import io
+
+    from rich.console import Console
+
+    from modpack.report.archived import package_facts
+    from modpack.report.text import package_report
+
+    return lambda file: Console(file=io.StringIO()).print(package_report(package_facts(file)))
 
 
 def _facts_of_package() -> Callable[[str], object]:
@@ -225,7 +250,8 @@ def _opened_zip() -> Callable[[str], object]:
 
 
 _OPENERS: dict[str, Callable[[], Callable[[str], object]]] = {
-    "modpack": _facts_of_package,
+    "modpack": _told_of_package,
+    "modpack, without a text of it": _facts_of_package,
     "modpack, opened only": _opened_archive,
     "zipfile": _opened_zip,
 }
@@ -238,14 +264,14 @@ def _made(made: list[Any]) -> Any:
     return benched.MADE[kind](*arguments)
 
 
+def _require_cache(is_needed: bool) -> None:
+    if is_needed and not any(Path(os.environ["XDG_CACHE_HOME"]).rglob("*")):
+        raise Missing("not built")
+
+
 def _modules_below(library: str) -> list[str]:
     """The modules of an installed library; none is imported."""
-    import importlib.util
-
-    found = importlib.util.find_spec(library.partition(".")[0])
-    assert found is not None and found.origin is not None
-    site = Path(found.origin).parents[1]
-    files = sorted((site / library.replace(".", "/")).rglob("*.py"))
+    site, files = limits.files_below(library)
     modules = (file.relative_to(site).with_suffix("").parts for file in files)
     named = (".".join(parts) for parts in modules if all(map(_is_name, parts)))
     return [module.removesuffix(".__init__") for module in named]
@@ -253,45 +279,3 @@ def _modules_below(library: str) -> list[str]:
 
 def _is_name(part: str) -> bool:
     return part.isidentifier() and not keyword.iskeyword(part)
-
-
-@contextlib.contextmanager
-def _clock() -> Iterator[Callable[[], float]]:
-    """Yields what gives the seconds that the block took."""
-    taken = [0.0]
-    started = time.perf_counter()
-    yield lambda: taken[0]
-    taken[0] = time.perf_counter() - started
-
-
-def _cpu_of(code: str) -> float:
-    """User and system seconds of an interpreter."""
-    with subprocess.Popen([sys.executable, "-c", code]) as child:
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-    return usage.ru_utime + usage.ru_stime
-
-
-def _read_through(file: str) -> None:
-    """Make sure that a file is in the page cache."""
-    with Path(file).open("rb", buffering=0) as opened:
-        buffer = bytearray(1 << 20)
-        while opened.readinto(buffer):
-            pass
-
-
-def _private_bytes() -> int:
-    """What this process alone holds of the memory."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
-
-
-def _peak_bytes_from_now() -> int:
-    """Forgets the peak; returns what is resident now."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from figures import Goal, Side
-from page import Measured
+from figures import Goal, Measured, Side
 
-__all__ = ["Job", "Row", "measured"]
+__all__ = ["Failed", "Job", "Row", "figures_of", "measured", "prepare"]
 
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("worker.py"))]
 _TAKEN_ALONG = Path(__file__).with_name("taken_along")
 """Modules of models. They are copied: here they would belong to modpack's own distribution."""
 _UNUSUAL = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONPROFILEIMPORTTIME")
@@ -59,12 +58,12 @@ class Row:
     goals: tuple[Goal, ...]
 
 
-class _Failed(Exception):
+class Failed(Exception):
     """A process gave no figures; the text says why."""
 
 
 def measured(row: Row, rounds: int, folder: Path, tell: Callable[[str], None]) -> Measured:
-    """Prepare and measure a row.
+    """Prepare and measure a row, in one run.
 
     Args:
         row: the row.
@@ -72,31 +71,42 @@ def measured(row: Row, rounds: int, folder: Path, tell: Callable[[str], None]) -
         folder: an empty folder to work in.
         tell: is told what happens.
     """
-    shutil.copytree(_TAKEN_ALONG, folder, dirs_exist_ok=True)
-    for job in row.prepare:
-        try:
-            _figures_of(job, folder)
-        except _Failed as failure:
-            raise SystemExit(f"{row.name}: cannot prepare {job.name}: {failure}") from failure
     samples: dict[Side, list[float]] = {}
     missing: dict[str, str] = {}
+    try:
+        prepare(row, folder)
+    except Failed as failure:  # the other rows are worth having all the same
+        missing = dict.fromkeys(row.subjects, str(failure))
     for number in range(rounds):
         for subject in _turned(list(row.subjects), number):
             if subject in missing:
                 continue
             tell(f"{row.name}, round {number + 1}: {subject}")
             try:
-                figures = _figures_of(row.subjects[subject], folder)
-            except _Failed as failure:
+                figures = figures_of(row.subjects[subject], folder)
+            except Failed as failure:
                 missing[subject] = str(failure)
                 continue
             for metric, value in figures.items():
                 samples.setdefault(Side(subject, metric), []).append(value)
     complete = {side: values for side, values in samples.items() if side.subject not in missing}
     in_order = sorted(complete, key=lambda side: list(row.subjects).index(side.subject))
-    return Measured(
-        row.name, row.title, row.goals, {side: complete[side] for side in in_order}, missing
-    )
+    run = {side: complete[side] for side in in_order}
+    return Measured(row.name, row.title, row.goals, (run,), missing)
+
+
+def prepare(row: Row, folder: Path) -> None:
+    """Put what a row needs into an empty folder.
+
+    Raises:
+        Failed: a process that does it failed.
+    """
+    shutil.copytree(_TAKEN_ALONG, folder, dirs_exist_ok=True)
+    for job in row.prepare:
+        try:
+            figures_of(job, folder)
+        except Failed as failure:
+            raise Failed(f"cannot prepare {job.name}: {failure}") from failure
 
 
 def _turned(names: list[str], number: int) -> list[str]:
@@ -104,21 +114,29 @@ def _turned(names: list[str], number: int) -> list[str]:
     return names[start:] + names[:start]
 
 
-def _figures_of(job: Job, folder: Path) -> dict[str, float]:
+def figures_of(job: Job, folder: Path, profile: Path | None = None) -> dict[str, float]:
+    """What a job measures, in a process of its own.
+
+    Args:
+        job: the job.
+        folder: where it works.
+        profile: a file for the profile of what it measures, if that is wanted.
+    """
     environment = {name: value for name, value in os.environ.items() if name not in _UNUSUAL}
-    with tempfile.TemporaryDirectory(dir=folder) as fresh:
-        cache = folder / f"cache-{job.cache}" if job.cache else Path(fresh)
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", str(_WORKER), job.name, json.dumps(job.arguments)],
-            cwd=folder,
-            env={**environment, "XDG_CACHE_HOME": str(cache)},
-            capture_output=True,
-            text=True,
-        )
+    # A fresh cache stays where it is: where many files were deleted just now, an ext4 needs ten
+    # times as long to make one, and the next process would be measured with that.
+    cache = folder / f"cache-{job.cache}" if job.cache else Path(tempfile.mkdtemp(dir=folder))
+    done = subprocess.run(
+        [*_WORKER, job.name, json.dumps(job.arguments), *([str(profile)] if profile else [])],
+        cwd=folder,
+        env={**environment, "XDG_CACHE_HOME": str(cache)},
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
-        raise _Failed(lines[-1])
+        raise Failed(lines[-1])
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if "missing" in figures:
-        raise _Failed(figures["missing"])
+        raise Failed(figures["missing"])
     return figures

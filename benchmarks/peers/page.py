@@ -6,35 +6,10 @@ import os
 import platform
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from figures import Absolute, Goal, Outcome, Samples, judged, spread_of
+from figures import Absolute, Goal, Measured, Outcome, all_rounds, spread_of
 
-__all__ = ["Measured", "goals_table", "rendered", "shown_quantity", "shown_ratio"]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What came of one piece of work.
-
-    Attributes:
-        name: its name on the command line.
-        title: what it is, in words.
-        goals: what is wanted.
-        samples: what was measured.
-        missing: why nothing was measured of a subject.
-    """
-
-    name: str
-    title: str
-    goals: tuple[Goal, ...]
-    samples: Samples
-    missing: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def outcomes(self) -> list[Outcome]:
-        """What came of each goal."""
-        return [judged(goal, self.samples, self.missing) for goal in self.goals]
+__all__ = ["goals_table", "rendered", "shown_quantity", "shown_ratio"]
 
 
 def rendered(rows: Sequence[Measured], rounds: int, share: int = 1, plot: str = "") -> str:
@@ -42,23 +17,27 @@ def rendered(rows: Sequence[Measured], rounds: int, share: int = 1, plot: str = 
 
     Args:
         rows: what was measured.
-        rounds: how often.
+        rounds: how often in each run.
         share: the sizes are those of the goals divided by this.
         plot: the plot's path, from the page.
     """
     parts = [_HEAD, _made(rows, rounds, share)]
     if plot:
         parts.append(f"![Ratios, and the goals for them]({plot})")
-    parts += [goals_table(rows), _FIGURES, *map(_figures, rows)]
+    parts += [goals_table(rows), _LIMITS, _limits_table(rows), _FIGURES, *map(_figures, rows)]
     return "\n\n".join(parts) + "\n"
 
 
 def _made(rows: Sequence[Measured], rounds: int, share: int) -> str:
-    noisy = sum(outcome.is_noisy for row in rows for outcome in row.outcomes)
+    outcomes = [outcome for row in rows for outcome in row.outcomes]
+    noisy = sum(outcome.is_noisy for outcome in outcomes)
+    met = sum(outcome.is_met for outcome in outcomes)
+    runs = max((len(row.runs) for row in rows), default=1)
+    often = f"{rounds} rounds" if runs == 1 else f"{runs} runs of {rounds} rounds"
     made = (
         f"Made with Python {platform.python_version()} on {platform.system()}, {os.cpu_count()} "
-        f"cores, in {rounds} rounds. {noisy or 'None'} of the verdicts below "
-        f"{'is' if noisy < 2 else 'are'} noisy."
+        f"cores, in {often}. {met} of {len(outcomes)} goals are met. {noisy or 'None'} of the "
+        f"verdicts below {'is' if noisy == 1 else 'are'} noisy."
     )
     if share != 1:
         made += f"\n\n**Not the real sizes: all are divided by {share}. This is a smoke test.**"
@@ -68,8 +47,8 @@ def _made(rows: Sequence[Measured], rounds: int, share: int) -> str:
 def goals_table(rows: Sequence[Measured]) -> str:
     """What is wanted, and what came of it."""
     lines = [
-        "| work | quantity | goal | measured | single rounds | met |",
-        "|---|---|---|---:|---:|---|",
+        "| work | quantity | goal | measured | each run | single rounds | met |",
+        "|---|---|---|---:|---:|---:|---|",
     ]
     for row in rows:
         title = row.title
@@ -80,15 +59,42 @@ def goals_table(rows: Sequence[Measured]) -> str:
     return "\n".join(lines)
 
 
+def _limits_table(rows: Sequence[Measured]) -> str:
+    lines = [
+        "| work | quantity | goal | measured | met | at the limit | limit |",
+        "|---|---|---|---:|---|---:|---|",
+    ]
+    for row in rows:
+        title = row.title
+        for outcome in row.outcomes:
+            goal = outcome.goal
+            if goal.limit is None or outcome.ratio is None or outcome.at_limit is None:
+                continue
+            cells = [title, goal.what, _wanted(goal), _as_wanted(goal, outcome.ratio)]
+            at_limit, limit = _as_wanted(goal, outcome.at_limit), goal.limit.subject
+            told = limit.removeprefix("limit: ")
+            lines.append(f"| {' | '.join([*cells, _verdict(outcome), at_limit, told])} |")
+            title = ""
+    return "\n".join(lines)
+
+
 def _outcome(outcome: Outcome) -> list[str]:
     if outcome.ratio is None:
-        return ["", "", outcome.missing]
-    verdict = "yes" if outcome.is_met else "**no**"
-    values = outcome.ratio, outcome.lowest, outcome.highest
-    told, lowest, highest = (_as_wanted(outcome.goal, value) for value in values)
-    if outcome.goal.at_least is None:
+        return ["", "", "", outcome.missing]
+    goal = outcome.goal
+    lowest, highest = _as_wanted(goal, outcome.lowest), _as_wanted(goal, outcome.highest)
+    if goal.at_least is None:
         lowest, highest = highest, lowest
-    return [told, f"{lowest} to {highest}", f"{verdict}, noisy" if outcome.is_noisy else verdict]
+    in_runs = ", ".join(_as_wanted(goal, ratio) for ratio in outcome.in_runs)
+    verdict = _verdict(outcome) + (", noisy" if outcome.is_noisy else "")
+    return [_as_wanted(goal, outcome.ratio), in_runs, f"{lowest} to {highest}", verdict]
+
+
+def _verdict(outcome: Outcome) -> str:
+    if outcome.is_met:
+        return "yes"
+    runs = len(outcome.in_runs)
+    return f"**in {outcome.times_met} of {runs} runs**" if outcome.times_met else "**no**"
 
 
 def _wanted(goal: Goal) -> str:
@@ -110,13 +116,14 @@ def _as_wanted(goal: Goal, ratio: float) -> str:
 
 
 def _figures(row: Measured) -> str:
-    metrics = list(dict.fromkeys(side.metric for side in row.samples))
-    subjects = list(dict.fromkeys(side.subject for side in row.samples))
+    samples = all_rounds(row.runs)
+    metrics = list(dict.fromkeys(side.metric for side in samples))
+    subjects = list(dict.fromkeys(side.subject for side in samples))
     lines = [f"### {row.title}", ""]
     lines.append(f"| | {' | '.join(metrics)} |")
     lines.append(f"|---|{'---:|' * len(metrics)}")
     for subject in subjects:
-        found = {s.metric: values for s, values in row.samples.items() if s.subject == subject}
+        found = {s.metric: values for s, values in samples.items() if s.subject == subject}
         cells = [_median(found[m], m) if m in found else "" for m in metrics]
         lines.append(f"| {subject} | {' | '.join(cells)} |")
     for subject, why in row.missing.items():
@@ -125,16 +132,22 @@ def _figures(row: Measured) -> str:
 
 
 def _median(values: Sequence[float], metric: str) -> str:
-    unit = "B" if "memory" in metric else "s"
+    unit = "B" if "memory" in metric else "" if metric == "modules" else "s"
     median = statistics.median(values)
-    if median <= 0:
-        return shown_quantity(0, unit)
+    if not unit or median < _MEANS_SOMETHING[unit]:
+        return shown_quantity(max(median, 0), unit)
     spread = spread_of(median, min(values), max(values))
     return f"{shown_quantity(median, unit)} ± {spread - 1:.0%}"
 
 
+_MEANS_SOMETHING = {"s": 1e-6, "B": 1e6}
+"""Below this, there is nothing to say about how far rounds are from each other."""
+
+
 def shown_quantity(value: float, unit: str) -> str:
-    """Seconds or bytes, for people."""
+    """Seconds or bytes, for people; or a count."""
+    if not unit:
+        return f"{value:,.0f}"
     if unit == "B":
         return f"{value / 1e6:,.1f} MB"
     for factor, name in ((1, "s"), (1e3, "ms")):
@@ -160,19 +173,43 @@ _HEAD = """\
 <!-- Made by `make bench`. Do not edit. -->
 
 modpack beside torch.package, `torch.save`, safetensors and cloudpickle. Each case is a process of
-its own. Before the clock starts, it has imported its tool, and has saved or loaded something tiny
-with it, for what is imported only then; the figures tell how long that took. In every round each
-subject has its turn, and each round begins with another one. A ratio is that of the medians;
-"single rounds" gives the smallest and the largest ratio that one round alone would have given. A
-verdict is *noisy* where these are farther from the medians than the medians are from the goal.
+its own. Before the clock starts, it has imported its tool; where objects are saved or loaded, or
+packages opened, it has done so with something tiny, for what is imported only then, and the figures
+tell how long that took. In every round each subject has its turn, and each round begins with
+another one. A ratio is that of the medians of a run's rounds; "measured" is the middle one of the
+runs, and a goal is met if every run keeps it. "single rounds" gives the smallest and the largest
+ratio that one round alone would have given. A verdict is *noisy* where these are farther from what
+was measured than that is from the goal.
 
 What is loaded is in the page cache. `torch.save` and the others leave what they write in the page
 cache; a save of modpack ends when the disk has it, and includes a sha256 and a crc32 of everything.
 "with a pass" is loading followed by the sum of every tensor. safetensors holds tensors only: there,
 the model is made on the meta device and takes them over. cloudpickle names the model's class
 instead of taking it along. torch.package gets a higher recursion limit than usual, without which
-it cannot take sympy along. Private memory is that of the whole process, the sum of `Private_*` in
-`/proc/self/smaps_rollup`."""
+it cannot take sympy along. Private memory is that of the whole process: the sum of `Private_Dirty`
+and `Private_Clean` in `/proc/self/smaps`, without what is clean of libraries, which is shared as
+soon as another process runs them."""
+
+_LIMITS = """\
+## Limits
+
+What the goals would come out as for something that does only what cannot be avoided: that has no
+archive, checks nothing, finds no dependencies, and that nobody could use. It is measured in the
+same rounds, and is in `benchmarks/peers/limits.py`. A goal that is missed at the limit cannot be
+met here.
+
+- *mapped, made by hand*: a storage for each tensor over one mapped file, and Parameters in a model
+  whose class is imported already; nothing is unpickled.
+- *hashed, written and synced*: the tensors' bytes go to a new file, while all cores compute a
+  sha256 and a crc32 of each; it ends when the disk has them.
+- *the C pickler*: `pickle.dump`, which asks nobody about the objects that it meets.
+- *read and parsed, on one core*: `ast.parse` of each source. Several cores can do better.
+- *read and hashed*: each source, and nothing else.
+- *one file of sources*, *one file of code*: imported from memory by a finder of ten lines. Sources
+  are compiled, as torch.package does; code is marshalled, as in a `.pyc`.
+- *1 MB written, synced, mapped*: a file beside the target, which takes its place when the disk has
+  it, as a save that leaves a whole file behind at each moment must.
+- *Python, click and rich*: an interpreter that imports what the command line is made of."""
 
 _FIGURES = """\
 ## Figures

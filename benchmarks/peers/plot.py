@@ -32,6 +32,7 @@ class Bar:
         highest: the largest.
         goal: what it should be at least.
         shown: the ratio as text.
+        is_met: whether the goal is.
     """
 
     label: str
@@ -40,6 +41,7 @@ class Bar:
     highest: float
     goal: float
     shown: str
+    is_met: bool
 
 
 def drawn(bars: Sequence[Bar], title: str) -> str:
@@ -85,7 +87,7 @@ def _gridline(x: float, power: int, height: int) -> list[str]:
 def _drawn_bar(bar: Bar, y: int, x: object) -> list[str]:
     assert callable(x)
     start, end, goal, middle = x(0), x(bar.ratio), x(bar.goal), y + _BAR / 2
-    colour = _MET if bar.ratio >= bar.goal else _MISSED
+    colour = _MET if bar.is_met else _MISSED
     after = max(end, x(bar.highest), goal) + 6
     return [
         f'<text x="{_LABELS - 8}" y="{middle + 4}" text-anchor="end">{escape(bar.label)}</text>',

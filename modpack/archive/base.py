@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
+from modpack.archive.keptrecords import KeptRecords
 from modpack.errors import ArchiveError, RecordNotFoundError
 
 __all__ = ["CHUNK_BYTES", "Archive", "DataRange", "RecordVerifier", "similar_names"]
@@ -19,8 +20,7 @@ CHUNK_BYTES: Final = 1 << 20
 _COMPARED_NAMES: Final = 2000
 
 
-@dataclass(frozen=True)
-class DataRange:
+class DataRange(NamedTuple):
     """Where a record's bytes lie, for mapping them.
 
     Attributes:
@@ -54,6 +54,7 @@ class Archive(ABC):
         self.source = source
         self._verifier: RecordVerifier | None = None
         self._remembered: dict[Callable[[Archive], object], object] = {}
+        self._kept = KeptRecords()
 
     def __enter__(self) -> Archive:
         return self
@@ -81,6 +82,10 @@ class Archive(ABC):
         Raises:
             RecordNotFoundError: there is no such record.
         """
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each record's content, by name, in the order of :meth:`names`."""
+        return {name: self.size(name) for name in self.names()}
 
     @abstractmethod
     def stored_bytes(self) -> int:
@@ -135,6 +140,9 @@ class Archive(ABC):
             RecordNotFoundError: there is no such record.
             ArchiveError: the record is damaged, or not what ``verify`` says.
         """
+        kept = self._kept.get(name)
+        if kept is not None and verify is None:
+            return kept
         content = b"".join(self.chunks(name))
         verifier = verify or self._verifier
         if verifier is not None:
@@ -144,6 +152,19 @@ class Archive(ABC):
     def verify_with(self, verifier: RecordVerifier | None) -> None:
         """Check whatever is read from now on: the file may be written to while it is open."""
         self._verifier = verifier
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """While a package is opened: what was compared with its digest is not read again.
+
+        What it needs besides its code is often a few small records; they stay as long as it.
+        """
+        with self._kept.collecting():
+            yield
+
+    def keep(self, name: str, content: bytes | memoryview) -> None:
+        """Tell of a record's content, the whole of it, that it is as the manifest says."""
+        self._kept.add(name, content)
 
     def remembered(self, make: Callable[[Archive], T]) -> T:
         """What a function made of this archive when it was first asked to.
@@ -161,7 +182,7 @@ class Archive(ABC):
             RecordNotFoundError: there is no such record.
             ArchiveError: the record is damaged.
         """
-        return bytes(next(iter(self.chunks(name)), b"")[:size])
+        return bytes(next(iter(self.chunks(name, with_crc=False)), b"")[:size])
 
     def read_view(self, name: str) -> memoryview:
         """A record's content, read-only; without a copy if it is stored in a buffer.

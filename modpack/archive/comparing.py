@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from modpack.archive import layout
@@ -75,22 +75,18 @@ def find_damage(
         with_crc: whether the zip's crc32 has to be right as well, which other readers check, of
             storages too.
     """
-    present = set(archive.names()) - OUTSIDE
-    problems = {
-        name: reason
-        for name in sorted(present | set(manifest.records))
-        if (reason := _structural_problem(archive, manifest, name, name in present))
-    }
+    present = archive.sizes()
+    problems = _structural_problems(present, manifest)
     todo = [name for name in names if name not in problems and name not in OUTSIDE]
-    sizes = {name: archive.size(name) for name in todo if archive.has(name)}
     if todo:
-        with phase("checking digests", Unit.BYTES, sum(sizes.values())) as checking:
+        amount = sum(present.get(name, 0) for name in dict.fromkeys(todo))
+        with phase("checking digests", Unit.BYTES, amount) as checking:
 
             def problem(name: str) -> str | None:
                 has_crc = with_crc or not layout.is_storage(name)
                 return _content_problem(archive, manifest, name, has_crc, checking)
 
-            problems.update(_problems(archive, todo, workers, problem))
+            problems.update(_problems(present, todo, workers, problem))
     return problems
 
 
@@ -114,17 +110,17 @@ def find_unreadable(archive: Archive, names: Sequence[str], workers: int = 1) ->
                 return error.reason
             return None
 
-        return _problems(archive, names, workers, problem)
+        return _problems(archive.sizes(), names, workers, problem)
 
 
 def _problems(
-    archive: Archive,
+    sizes: Mapping[str, int],
     names: Sequence[str],
     workers: int,
     problem_of: Callable[[str], str | None],
 ) -> dict[str, str]:
     """What is wrong with records, by record, looked for on several threads, the largest first."""
-    batches = _batched(archive, names)
+    batches = _batched(sizes, names)
 
     def of_batch(batch: Sequence[str]) -> dict[str, str]:
         return {name: reason for name in batch if (reason := problem_of(name)) is not None}
@@ -140,29 +136,44 @@ def _problems(
     return {name: reasons[name] for name in names if name in reasons}
 
 
-def _batched(archive: Archive, names: Sequence[str]) -> list[list[str]]:
+def _batched(sizes: Mapping[str, int], names: Sequence[str]) -> list[list[str]]:
     """Records in portions: handing a small one to a thread costs more than to read it."""
-    sizes = {name: archive.size(name) if archive.has(name) else 0 for name in names}
+    known = {name: sizes.get(name, 0) for name in names}
     batches: list[list[str]] = []
     room = 0
-    for name in sorted(names, key=sizes.__getitem__, reverse=True):
+    for name in sorted(names, key=known.__getitem__, reverse=True):
         if room <= 0:
             batches.append([])
             room = _BATCH_BYTES
         batches[-1].append(name)
-        room -= sizes[name] + _BYTES_PER_RECORD
+        room -= known[name] + _BYTES_PER_RECORD
     return batches
 
 
-def _structural_problem(
-    archive: Archive, manifest: Manifest, name: str, is_present: bool
-) -> str | None:
-    declared = manifest.records.get(name)
-    if not is_present:
+def _structural_problems(present: Mapping[str, int], manifest: Manifest) -> dict[str, str]:
+    """Which records are missing, undeclared, or of another size than is declared.
+
+    Args:
+        present: the size of each record that is there.
+        manifest: the manifest.
+    """
+    found = {name: size for name, size in present.items() if name not in OUTSIDE}
+    declared = manifest.records
+    if found == {name: record.size for name, record in declared.items()}:
+        return {}
+    return {
+        name: reason
+        for name in sorted(found.keys() | declared.keys())
+        if (reason := _structural_problem(found.get(name), declared.get(name))) is not None
+    }
+
+
+def _structural_problem(size: int | None, declared: RecordDigest | None) -> str | None:
+    if size is None:
         return "it is missing"
-    if declared is not None and archive.size(name) == declared.size:
+    if declared is not None and declared.size == size:
         return None
-    return mismatch(declared, RecordDigest(archive.size(name), ""))
+    return mismatch(declared, RecordDigest(size, ""))
 
 
 def _content_problem(
@@ -171,6 +182,7 @@ def _content_problem(
     if not archive.has(name):
         return "there is no such record"
     size, sha256 = 0, hashlib.sha256()
+    chunk: bytes | memoryview = b""
     try:
         for chunk in archive.chunks(name, with_crc=with_crc):
             size += len(chunk)
@@ -178,4 +190,7 @@ def _content_problem(
             sha256.update(chunk)
     except ArchiveError as error:
         return error.reason
-    return mismatch(manifest.records.get(name), RecordDigest(size, sha256.hexdigest()))
+    reason = mismatch(manifest.records.get(name), RecordDigest(size, sha256.hexdigest()))
+    if reason is None and size == len(chunk):
+        archive.keep(name, chunk)
+    return reason

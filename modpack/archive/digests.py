@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import zlib
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-__all__ = ["Digest", "Digester", "PendingDigest", "digest_of"]
+__all__ = ["BACKGROUND_FROM", "Digest", "PendingDigest", "Threads", "digest_of"]
 
 BACKGROUND_FROM: Final = 1 << 20
 """Bytes from which handing the data to other threads costs less than it saves."""
+
+_READ_BYTES: Final = 1 << 20
+
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -39,28 +46,50 @@ class PendingDigest:
         return Digest(self._crc.result(), self._sha256.result())
 
 
-class Digester:
-    """Two threads: zlib and hashlib both release the GIL while they read."""
+class Threads:
+    """Two threads, made when there is work: zlib and hashlib release the GIL while they read."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
 
-    def start(self, data: memoryview) -> PendingDigest:
-        """Begins to compute the checksums of ``data`` (contiguous bytes)."""
+    def run(self, function: Callable[[_Argument], _Result], argument: _Argument) -> Future[_Result]:
+        """Calls a function on one of them."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(2, thread_name_prefix="modpack-digest")
-        return PendingDigest(self._pool.submit(zlib.crc32, data), self._pool.submit(_sha256, data))
+        return self._pool.submit(function, argument)
+
+    def digest(self, data: memoryview) -> PendingDigest:
+        """Begins to compute the checksums of ``data`` (contiguous bytes), each on a thread."""
+        return PendingDigest(self.run(zlib.crc32, data), self.run(_sha256, data))
+
+    def digest_of_written(self, descriptor: int, offset: int, size: int) -> Future[Digest]:
+        """Begins to compute the checksums of what is in a file; that must stay as it is."""
+        return self.run(_digest_of_written, (descriptor, offset, size))
 
     def close(self) -> None:
-        """Ends the threads."""
+        """Ends the threads; what they have not begun is not done any more."""
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
 
 def digest_of(data: bytes | memoryview) -> Digest:
     """The checksums of ``data``, computed here and now."""
     return Digest(zlib.crc32(data), _sha256(data))
+
+
+def _digest_of_written(place: tuple[int, int, int]) -> Digest:
+    descriptor, offset, remaining = place
+    crc, sha256, buffer = 0, hashlib.sha256(), memoryview(bytearray(min(_READ_BYTES, remaining)))
+    while remaining:
+        count = os.preadv(descriptor, [buffer[:remaining]], offset)
+        if not count:
+            raise OSError("what was written is not there any more")
+        read = buffer[:count]
+        crc = zlib.crc32(read, crc)
+        sha256.update(read)
+        offset, remaining = offset + count, remaining - count
+    return Digest(crc, sha256.hexdigest())
 
 
 def _sha256(data: bytes | memoryview) -> str:

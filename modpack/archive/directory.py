@@ -2,56 +2,28 @@
 
 Accepted is what torch and modpack write, and Python's zipfile where it writes the same: records
 one after another from the first byte on, then the directory, then its end, and nothing else.
-Checks go over whole columns, so that 20,000 records cost little more than splitting them.
 """
 
 from __future__ import annotations
 
-import stat
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from modpack.archive import layout, zipformat
 from modpack.archive.bytesources import ByteSource
+from modpack.archive.directoryheaders import Columns, check_columns, shown, split_headers
 from modpack.archive.endrecord import End, find_directory
 from modpack.archive.limits import Limits
 from modpack.archive.recordnames import count_folders, find_collision, find_unsafe
-from modpack.archive.repacked import (
-    FOLDER_ENTRY,
-    FOREIGN_EXTRAS,
-    NO_TOP_FOLDER,
-    are_of_files,
-)
+from modpack.archive.repacked import FOREIGN_EXTRAS, NO_TOP_FOLDER, are_of_files
 from modpack.archive.zipformat import MAX16, MAX32
+from modpack.core.garbage import collection_paused
 from modpack.errors import ArchiveError, NotAPackageError
 
 __all__ = ["Directory", "Entry", "parse_directory"]
 
-_DOS_FOLDER: Final = 0x10
-_NO_FILE: Final = "it is no regular file"
 _ITS_OWN_FOLDER: Final = b".data/"
-_NAME_LENGTH: Final = 6
-_EXTRA_LENGTH: Final = 7
-_COMMENT_AND_DISK: Final = 8
-_Row: TypeAlias = "tuple[int | bytes, ...]"
-"""The fixed part of a directory header, as :data:`zipformat.CENTRAL_CHECKED` unpacks it."""
-
-
-class _Columns(NamedTuple):
-    """The same, all rows at once."""
-
-    signature: tuple[bytes, ...]
-    needed: tuple[int, ...]
-    kind: tuple[int, ...]
-    crc: tuple[int, ...]
-    compressed: tuple[int, ...]
-    size: tuple[int, ...]
-    name_length: tuple[int, ...]
-    extra_length: tuple[int, ...]
-    comment_and_disk: tuple[int, ...]
-    attributes: tuple[int, ...]
-    offset: tuple[int, ...]
 
 
 class Entry(NamedTuple):
@@ -94,12 +66,12 @@ class Directory:
     """
 
     def __init__(self, label: str, directory: bytes, end: End) -> None:
-        rows, raw_names, extras = _split(label, directory)
+        rows, raw_names, extras = split_headers(label, directory)
         if len(rows) != end.records:
             reason = f"its directory holds {len(rows)} records, its end record says {end.records}"
             raise ArchiveError(label, reason)
-        columns = _Columns._make(zip(*rows, strict=True))
-        _check_columns(label, columns, raw_names)
+        columns = Columns._make(zip(*rows, strict=True))
+        check_columns(label, columns, raw_names)
         self.label = label
         self.raw_names = raw_names
         self.kinds, self.crcs = columns.kind, columns.crc
@@ -112,6 +84,10 @@ class Directory:
     def names(self) -> tuple[str, ...]:
         """All names, without the top-level folder."""
         return tuple(self._indices)
+
+    def sizes_by_name(self) -> dict[str, int]:
+        """Bytes of each record's content, by name."""
+        return dict(zip(self._indices, self.sizes, strict=True))
 
     def has(self, name: str) -> bool:
         """Whether there is a record of this very name."""
@@ -142,7 +118,7 @@ class Directory:
         self._check_sizes(limits, archive_bytes)
         longest = max(self.raw_names, key=len)
         if len(longest) > limits.max_name_bytes:
-            raise ArchiveError(self.label, "its name is too long", _shown(longest[:80]))
+            raise ArchiveError(self.label, "its name is too long", shown(longest[:80]))
         names = _relative_names(self.label, self.raw_names)
         folders = count_folders(names)
         if folders > limits.most_folders(archive_bytes):
@@ -154,7 +130,7 @@ class Directory:
         columns = (self.raw_names, self.offsets, self.compressed, self.ends)
         for raw_name, offset, compressed, end in zip(*columns, strict=True):
             if offset + header + len(raw_name) + compressed > end:
-                raise ArchiveError(self.label, "it overlaps what follows", _shown(raw_name))
+                raise ArchiveError(self.label, "it overlaps what follows", shown(raw_name))
 
     def _check_sizes(self, limits: Limits, archive_bytes: int) -> None:
         if self.compressed == self.sizes and max(self.kinds) <= MAX16:
@@ -163,10 +139,10 @@ class Directory:
         for raw_name, kind, compressed, size in zip(*columns, strict=True):
             if kind <= MAX16:
                 if compressed != size:
-                    raise ArchiveError(self.label, "it is stored, in two sizes", _shown(raw_name))
+                    raise ArchiveError(self.label, "it is stored, in two sizes", shown(raw_name))
             elif not limits.allow_inflating(compressed, size):
                 reason = f"it claims to inflate from {compressed} to {size} bytes"
-                raise ArchiveError(self.label, reason, _shown(raw_name))
+                raise ArchiveError(self.label, reason, shown(raw_name))
         inflated = sum(s for kind, s in zip(self.kinds, self.sizes, strict=True) if kind > MAX16)
         if not limits.allow_total(archive_bytes, inflated):
             reason = f"all its records together claim to inflate to {inflated} bytes"
@@ -180,10 +156,11 @@ class Directory:
             if wide is None:
                 is_foreign = are_of_files(extras.get(i, b""))
                 reason = FOREIGN_EXTRAS if is_foreign else "its extra fields are malformed"
-                raise ArchiveError(self.label, reason, _shown(self.raw_names[i]))
+                raise ArchiveError(self.label, reason, shown(self.raw_names[i]))
             self.sizes[i], self.compressed[i], self.offsets[i] = wide
 
 
+@collection_paused()
 def parse_directory(source: ByteSource, limits: Limits) -> Directory:
     """Reads and checks the central directory.
 
@@ -203,71 +180,6 @@ def parse_directory(source: ByteSource, limits: Limits) -> Directory:
     if not any(map(directory.has, layout.VERSIONS)):
         raise _no_package(label)
     return directory
-
-
-def _split(label: str, directory: bytes) -> tuple[list[_Row], list[bytes], dict[int, bytes]]:
-    """The headers' fixed parts, their names, and their extra areas (by index, where any)."""
-    rows: list[_Row] = []
-    raw_names: list[bytes] = []
-    extras: dict[int, bytes] = {}
-    unpack, fixed = zipformat.CENTRAL_CHECKED.unpack_from, zipformat.CENTRAL_CHECKED.size
-    position, last = 0, len(directory) - fixed
-    while position <= last:
-        row = unpack(directory, position)
-        name_start = position + fixed
-        name_end = name_start + row[_NAME_LENGTH]
-        extra_end = name_end + row[_EXTRA_LENGTH]
-        position = extra_end + (row[_COMMENT_AND_DISK] & MAX16)
-        if extra_end != name_end:
-            extras[len(rows)] = directory[name_end:extra_end]
-        rows.append(row)
-        raw_names.append(directory[name_start:name_end])
-    if position != len(directory):
-        raise ArchiveError(label, "its directory ends within a record")
-    return rows, raw_names, extras
-
-
-def _check_columns(label: str, columns: _Columns, raw_names: Sequence[bytes]) -> None:
-    checked = list(
-        zip(
-            columns.signature,
-            columns.needed,
-            columns.kind,
-            columns.comment_and_disk,
-            columns.attributes,
-            strict=True,
-        )
-    )
-    if not any(map(_why_refused, set(checked))) and all(map(bytes.isascii, raw_names)):
-        return
-    for fields, raw_name in zip(checked, raw_names, strict=True):
-        reason = _why_refused(fields)
-        if reason is None and not raw_name.isascii() and not fields[2] & zipformat.FLAG_UTF8:
-            reason = "its name is not marked as UTF-8"
-        if reason == _NO_FILE and raw_name.endswith(b"/"):
-            reason = FOLDER_ENTRY
-        if reason is not None:
-            raise ArchiveError(label, reason, _shown(raw_name))
-
-
-def _why_refused(fields: tuple[bytes, int, int, int, int]) -> str | None:
-    signature, needed, kind, comment_and_disk, attributes = fields
-    if signature != zipformat.CENTRAL_SIGNATURE:
-        return "its directory header is malformed"
-    if kind & 1:
-        return "it is encrypted"
-    if kind not in zipformat.KINDS:
-        return f"its flags ({kind & 0xFFFF:#x}) or method ({kind >> 16}) are not a package's"
-    if needed > zipformat.NEEDED_ZIP64:
-        return f"it needs a newer zip ({needed / 10})"
-    if comment_and_disk:
-        return "it has a comment" if comment_and_disk & MAX16 else "it lies on another disk"
-    file_type = stat.S_IFMT(attributes >> 16)
-    if file_type == stat.S_IFLNK:
-        return "it is a symbolic link"
-    if file_type not in (0, stat.S_IFREG) or attributes & _DOS_FOLDER:
-        return _NO_FILE
-    return None
 
 
 def _indices_of(mark: int, *columns: Sequence[int]) -> set[int]:
@@ -295,8 +207,8 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
     strangers = [raw_name for raw_name in raw_names if not raw_name.startswith(root)]
     if strangers:
         is_bare = any(raw_name.startswith(_ITS_OWN_FOLDER) for raw_name in raw_names)
-        reason = NO_TOP_FOLDER if is_bare else f"it is not in the top-level folder {_shown(root)!r}"
-        raise ArchiveError(label, reason, _shown(strangers[0]))
+        reason = NO_TOP_FOLDER if is_bare else f"it is not in the top-level folder {shown(root)!r}"
+        raise ArchiveError(label, reason, shown(strangers[0]))
     try:
         folder = root.decode()
         names = [raw_name[len(root) :].decode() for raw_name in raw_names]
@@ -310,7 +222,3 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
 
 def _no_package(label: str) -> NotAPackageError:
     return NotAPackageError(label, "it is a zip archive, but no package: it has no version record")
-
-
-def _shown(raw_name: bytes) -> str:
-    return raw_name.decode("utf-8", "backslashreplace")

@@ -73,6 +73,9 @@ class FolderArchive(Archive):
     def data_range(self, name: str) -> DataRange | None:
         return DataRange(self._path(name), 0, self.size(name))
 
+    def keep(self, name: str, content: bytes | memoryview) -> None:
+        """Keeps nothing: files lie open to changes, of which whoever reads one hears."""
+
     def close(self) -> None:
         self._closed = True
 

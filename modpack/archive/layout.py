@@ -95,7 +95,7 @@ def is_storage(name: str) -> bool:
     >>> is_storage(".data/3.storage"), is_storage("model/3.storage")
     (True, False)
     """
-    return _STORAGE.fullmatch(name) is not None
+    return name.endswith(".storage") and _STORAGE.fullmatch(name) is not None
 
 
 def is_internal(name: str) -> bool:

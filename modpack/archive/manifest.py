@@ -19,12 +19,13 @@ the same digest have the same contents, whatever their files are called.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, TypeGuard, cast
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -48,8 +49,7 @@ OUTSIDE: Final = frozenset((layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SIGN
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
-class RecordDigest:
+class RecordDigest(NamedTuple):
     """What a record should contain.
 
     Attributes:
@@ -184,7 +184,7 @@ def _content_key(archive: Archive, name: str) -> str:
 def _decode_manifest(source: str, content: bytes, archive_bytes: int) -> Manifest:
     most_bytes = DEFAULT_LIMITS.json_bytes(archive_bytes)
     try:
-        document = parse_json(content, most_bytes, _without_duplicates)
+        document = parse_json(content, most_bytes, unique_keys=True)
     except ValueError as error:
         raise ArchiveError(source, f"it is no valid JSON: {error}", layout.MANIFEST) from error
     if not isinstance(document, dict):
@@ -207,27 +207,33 @@ def _decode_manifest(source: str, content: bytes, archive_bytes: int) -> Manifes
         raise ArchiveError(source, "it lists no records", layout.MANIFEST)
     for name in sorted(OUTSIDE & records.keys()):
         raise ArchiveError(source, f"it lists {name!r}, which no manifest can", layout.MANIFEST)
-    decoded = {str(name): _decode_record(source, name, value) for name, value in records.items()}
-    return Manifest(version, writer, decoded)
+    return Manifest(version, writer, _decode_records(source, records))
 
 
-def _decode_record(source: str, name: str, value: object) -> RecordDigest:
-    entry = value if isinstance(value, dict) else {}
-    size, sha256 = entry.get("size"), entry.get("sha256")
-    if type(size) is not int or size < 0:
+def _decode_records(source: str, records: Mapping[str, object]) -> dict[str, RecordDigest]:
+    """Each record's size and digest; all are checked at once, since there are very many."""
+    entries = [value if isinstance(value, dict) else {} for value in records.values()]
+    sizes = [entry.get("size") for entry in entries]
+    digests = [entry.get("sha256") for entry in entries]
+    if not _are_sizes(sizes):
+        name = next(n for n, size in zip(records, sizes, strict=True) if not _are_sizes([size]))
         raise ArchiveError(source, f"it states no size for {name!r}", layout.MANIFEST)
-    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+    if not _are_digests(digests):
+        name = next(n for n, d in zip(records, digests, strict=True) if not _are_digests([d]))
         raise ArchiveError(source, f"it states no sha256 for {name!r}", layout.MANIFEST)
-    return RecordDigest(size, sha256)
+    return dict(zip(records, map(RecordDigest, sizes, digests), strict=True))
 
 
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        raise ValueError("a key is there twice")
-    return document
+def _are_sizes(values: list[object]) -> TypeGuard[list[int]]:
+    return set(map(type, values)) <= {int} and min(cast(list[int], values), default=0) >= 0
 
 
+def _are_digests(values: list[object]) -> TypeGuard[list[str]]:
+    of_texts = set(map(type, values)) <= {str}
+    return of_texts and all(map(_SHA256.fullmatch, cast(list[str], values)))
+
+
+@functools.cache
 def _own_version() -> str:
     import importlib.metadata  # not cheap, and readers do without
 

@@ -23,14 +23,15 @@ __all__ = [
     "why_unsafe",
 ]
 
-_SUSPICIOUS: Final = ("//", "/./", "/../", "\\", ":")
+_SUSPICIOUS: Final = ("//", "./", " /", "\\", ":")
+"""What names have, each between two slashes, if one has an empty component, a dot or two for one, a
+component that ends with a dot or a blank, a backslash, or a drive."""
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _DEVICES: Final = r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\u00b9\u00b2\u00b3])"
 """What Windows takes for devices, in whatever folder and with whatever suffix."""
 _DEVICE: Final = re.compile(_DEVICES + r"(?:\..*)?", re.IGNORECASE)
 _SOME_DEVICE: Final = re.compile(rf"/{_DEVICES}[./]", re.IGNORECASE)
-_ENDS_OF_NAMES: Final = re.compile(r"[. ]/")
 _FEW_FOLDERS: Final = 50_000
 _LONGEST_COMPONENT: Final = 255
 """Bytes of a file's name that every file system takes."""
@@ -43,6 +44,8 @@ def why_unsafe(name: str) -> str | None:
     >>> why_unsafe("../data.txt")
     "the name has a '..' component"
     """
+    if _look_safe(f"/{name}/") and not _is_long(name):
+        return None
     if "\\" in name:
         return "the name has a backslash; components are separated by '/'"
     if _CONTROL.search(name):
@@ -77,15 +80,16 @@ def find_unsafe(names: Sequence[str]) -> tuple[str, str] | None:
     Looks at all names at once and goes through them one by one only if there is a reason to.
     """
     joined = f"/{'/'.join(names)}/" if names else ""
-    if joined.isprintable() and not _is_suspicious(joined) and not _is_excessive(names):
+    if _look_safe(joined) and not _is_excessive(names):
         return None
     reasons = ((name, why_unsafe(name)) for name in names)
     return next(((name, reason) for name, reason in reasons if reason), None)
 
 
-def _is_suspicious(joined: str) -> bool:
-    patterns = (_ENDS_OF_NAMES, _SOME_DEVICE)
-    return any(sign in joined for sign in _SUSPICIOUS) or any(p.search(joined) for p in patterns)
+def _look_safe(joined: str) -> bool:
+    """Whether names, each between two slashes, have nothing that an unsafe one must have."""
+    is_suspicious = any(sign in joined for sign in _SUSPICIOUS) or _SOME_DEVICE.search(joined)
+    return joined.isprintable() and not is_suspicious
 
 
 def _is_excessive(names: Sequence[str]) -> bool:
@@ -137,6 +141,9 @@ class NameRegistry:
             return "it is there twice" if twin == name else f"it differs only in form from {twin!r}"
         if folded in self._folders:
             return f"it would have to be a folder too, for {self._folders[folded]!r}"
+        if folded.rpartition("/")[0] in self._folders:  # as of nearly all names
+            self._files[folded] = name
+            return None
         parents = _parents(folded)
         blocked = next((parent for parent in parents if parent in self._files), None)
         if blocked is not None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import secrets
 import shutil
 import stat
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, BinaryIO, Final
 
 from modpack.archive.bytesources import FileBytes
 from modpack.archive.leftovers import remove_leftovers, temporary_name
+from modpack.archive.syncing import SyncingAhead, sync_folder
+from modpack.archive.targets import is_text, mode_of_target, require_writable
 from modpack.errors import TargetError
 
 __all__ = ["BufferSink", "PathSink", "Sink", "open_sink"]
@@ -51,16 +52,27 @@ class Sink(ABC):
     def discard(self) -> None:
         """Forgets what was written; the target stays as it was. May be called twice."""
 
+    def begin(self) -> None:
+        """Makes the temporary file, unless it is there."""
+        if self._file is None:
+            with self.reporting():
+                self._opened()
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Appends ``data``, in chunks, so that an interrupt need not wait for gigabytes."""
-        with self._reporting():
+        self.write_all([data])
+
+    def write_all(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Appends several pieces; see :meth:`write`."""
+        with self.reporting():
             file = self._opened()
-            if len(data) <= CHUNK_BYTES:
-                file.write(data)
-                return
-            view = memoryview(data)
-            for start in range(0, len(view), CHUNK_BYTES):
-                file.write(view[start : start + CHUNK_BYTES])
+            for data in pieces:
+                if len(data) <= CHUNK_BYTES:
+                    file.write(data)
+                    continue
+                view = memoryview(data)
+                for start in range(0, len(view), CHUNK_BYTES):
+                    file.write(view[start : start + CHUNK_BYTES])
 
     def write_from(self, source: FileBytes, offset: int, length: int) -> None:
         """Appends ``length`` bytes of a file, from ``offset`` on; a fast way to copy gigabytes.
@@ -69,7 +81,7 @@ class Sink(ABC):
             TargetError: the target cannot be written.
             ArchiveError: the file cannot be read.
         """
-        with self._reporting():
+        with self.reporting():
             file = self._opened()
             file.flush()
             sent = source.send(file.fileno(), offset, length)
@@ -79,7 +91,7 @@ class Sink(ABC):
 
     def patch(self, offset: int, data: bytes) -> None:
         """Overwrites bytes that were written before, ``offset`` bytes from the start."""
-        with self._reporting():
+        with self.reporting():
             file = self._opened()
             file.seek(offset)
             file.write(data)
@@ -95,14 +107,30 @@ class Sink(ABC):
         Raises:
             TargetError: the target cannot be written.
         """
-        with self._reporting():
+        with self.reporting():
             path = self._path_of(self._opened())
             self._opened().flush()
             return path
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether what was written can be read while more is written."""
+        return False
+
+    def descriptor(self) -> int:
+        """A descriptor from which all that was written by now can be read, at the same offsets.
+
+        Raises:
+            TargetError: the target cannot be written.
+        """
+        with self.reporting():
+            file = self._opened()
+            file.flush()
+            return file.fileno()
+
     def truncate(self, size: int) -> None:
         """Forgets all but the first ``size`` bytes."""
-        with self._reporting():
+        with self.reporting():
             file = self._opened()
             file.seek(size)
             file.truncate()
@@ -113,7 +141,8 @@ class Sink(ABC):
         return self._file
 
     @contextlib.contextmanager
-    def _reporting(self) -> Iterator[None]:
+    def reporting(self) -> Iterator[None]:
+        """Makes errors of the system in the block those of the target."""
         try:
             yield
         except OSError as error:
@@ -136,8 +165,9 @@ class PathSink(Sink):
             raise TargetError(f"cannot write {target!r}: that names no file")
         self._path = os.path.realpath(target)
         self._folder, self._name = os.path.split(self._path)
-        self._mode = _mode_of_target(target, self._path)
+        self._mode = mode_of_target(target, self._path)
         self._temporary = ""
+        self._syncing = SyncingAhead()
         self._owner = os.getpid()
 
     def _open(self) -> IO[bytes]:
@@ -149,28 +179,41 @@ class PathSink(Sink):
         mode = 0o666 if self._mode is None else self._mode & 0o777 | stat.S_IWUSR
         descriptor = os.open(temporary, flags, mode)
         self._temporary = temporary
+        self._syncing.begin(descriptor)
         return open(descriptor, "wb", buffering=_BUFFERED_BYTES)
 
     def _path_of(self, file: IO[bytes]) -> str:
         return self._temporary
 
+    @property
+    def is_readable(self) -> bool:
+        return hasattr(os, "preadv")  # Windows does not have it
+
+    def write_all(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+        super().write_all(pieces)
+        with self.reporting():
+            self._syncing.wrote_up_to(self._opened().tell())
+
     def publish(self) -> None:
-        with self._reporting():
+        with self.reporting():
             file = self._opened()
             file.flush()
+            self._syncing.end()
             os.fsync(file.fileno())
             file.close()
             if self._mode is not None:
                 os.chmod(self._temporary, self._mode)
             os.replace(self._temporary, self._path)
             self._temporary = ""
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
 
     def discard(self) -> None:
         if self._owner != os.getpid():
             return  # a forked child holds a copy of this object, but the file is its parent's
         if self._file is not None:
             with contextlib.suppress(OSError):  # what cannot be flushed is not wanted anyway
+                self._syncing.end()
+            with contextlib.suppress(OSError):
                 self._file.close()
         if self._temporary:
             with contextlib.suppress(OSError):
@@ -205,7 +248,7 @@ class BufferSink(Sink):
         return self._named
 
     def publish(self) -> None:
-        with self._reporting():
+        with self.reporting():
             spool = self._opened()
             spool.seek(0)
             while chunk := spool.read(CHUNK_BYTES):
@@ -248,54 +291,7 @@ def open_sink(target: str | os.PathLike[str] | BinaryIO) -> Sink:
             "target must be a path, a binary buffer with write(), or None, "
             f"not {type(target).__name__}"
         )
-    if _is_text(target):
+    if is_text(target):
         raise TypeError("target must be a binary buffer, not one for text; open it with mode 'wb'")
-    _require_writable(target)
+    require_writable(target)
     return BufferSink(write)
-
-
-def _mode_of_target(target: str, path: str) -> int | None:
-    """Permission bits of the file that is there, None if there is none."""
-    folder = os.path.dirname(path)
-    if not os.path.isdir(folder):
-        raise TargetError(f"cannot write {target}: the folder {folder} does not exist")
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        found = None
-    except OSError as error:
-        raise TargetError(f"cannot write {target}: {error.strerror}") from error
-    if found is not None and stat.S_ISDIR(found.st_mode):
-        raise TargetError(f"cannot write {target}: it is a directory")
-    if found is not None and not stat.S_ISREG(found.st_mode):
-        raise TargetError(f"cannot write {target}: it is no regular file")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise TargetError(f"cannot write {target}: no permission to write in the folder {folder}")
-    return None if found is None else stat.S_IMODE(found.st_mode)
-
-
-def _sync_folder(folder: str) -> None:
-    """Makes the renaming itself survive a power failure, where the system can do that."""
-    # The archive is in place already: an error here must not look like a failed export.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _is_text(buffer: object) -> bool:
-    mode = getattr(buffer, "mode", None)
-    opened_as_text = isinstance(mode, str) and "b" not in mode and hasattr(buffer, "encoding")
-    return isinstance(buffer, io.TextIOBase) or opened_as_text
-
-
-def _require_writable(buffer: object) -> None:
-    writable = getattr(buffer, "writable", None)
-    try:
-        allowed = writable() if callable(writable) else True
-    except ValueError as error:  # what io raises for a closed file
-        raise TargetError(f"cannot write <buffer>: {error}") from error
-    if not allowed:
-        raise TargetError("cannot write <buffer>: it was not opened for writing")

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import BinaryIO, Final
 
-from modpack.archive import layout, zipformat
-from modpack.archive.digests import BACKGROUND_FROM, Digest, Digester, digest_of
+from modpack.archive import layout
+from modpack.archive.body import Body, Extent
+from modpack.archive.digests import digest_of
 from modpack.archive.limits import DEFAULT_LIMITS
-from modpack.archive.manifest import RecordDigest, encode_manifest
+from modpack.archive.manifest import encode_manifest
 from modpack.archive.recordnames import NameRegistry, why_unsafe
-from modpack.archive.sinks import CHUNK_BYTES, Sink, open_sink
-from modpack.archive.zipformat import NewEntry
+from modpack.archive.sinks import Sink, open_sink
+from modpack.core.garbage import collection_paused
 from modpack.errors import ArchiveError
 
 __all__ = ["ArchiveWriter", "Checkpoint"]
 
-_DEFLATE_LEVEL: Final = 6
-_RAW_DEFLATE: Final = -15
-_PLANNED: Final = Digest(0, "")
+_PLANNED: Final = ""
+"""The digest of what is not written."""
+_FAILED: Final = "writing to it failed"
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,11 @@ class Checkpoint:
 
     Attributes:
         records: how many records there were.
-        position: bytes that they take.
-        directory: bytes of their part of the zip's directory.
-        inflated: bytes of the deflated ones among them once inflated.
+        extent: how far they reach; None when only planning.
     """
 
     records: int
-    position: int
-    directory: int
-    inflated: int = 0
+    extent: Extent | None
 
 
 class ArchiveWriter:
@@ -77,12 +73,8 @@ class ArchiveWriter:
         self.root: str = _default_root(target) if root is None else root
         self._check_root()
         self._registry = NameRegistry()
-        self._records: dict[str, RecordDigest] = {}
-        self._directory = bytearray()
-        self._position = 0
-        self._inflated = 0
-        self._contents: dict[str, tuple[int, int]] = {}
-        self._digester = Digester()
+        self._names: dict[str, None] = {}
+        self._body = None if self._sink is None else Body(self._sink, self.root)
         self._closed_because: str | None = None
 
     def __enter__(self) -> ArchiveWriter:
@@ -133,6 +125,7 @@ class ArchiveWriter:
         self._refuse_reserved(name)
         self._add(name, data, compress=False, align=True)
 
+    @collection_paused()
     def commit(self) -> str:
         """Completes the archive and puts it in the target's place.
 
@@ -145,10 +138,10 @@ class ArchiveWriter:
                 have taken some bytes if it was the buffer that failed.
         """
         self._require_open()
-        if self._sink is None:
+        if self._sink is None or self._body is None:
             self._close("it was committed")
-            return _PLANNED.sha256
-        digest = self._complete(self._sink)
+            return _PLANNED
+        digest = self._complete(self._body)
         with self._closing_on_failure():
             self._sink.publish()
         self._close("it was committed")
@@ -157,7 +150,9 @@ class ArchiveWriter:
     def checkpoint(self) -> Checkpoint:
         """How far the archive has come by now."""
         self._require_open()
-        return Checkpoint(len(self._records), self._position, len(self._directory), self._inflated)
+        with self._closing_on_failure():
+            extent = None if self._body is None else self._body.extent()
+        return Checkpoint(len(self._names), extent)
 
     def rollback(self, to: Checkpoint) -> None:
         """Forgets the records that were written since a checkpoint; those before it stay.
@@ -167,16 +162,12 @@ class ArchiveWriter:
             TargetError: the target cannot be written; the writer is then closed.
         """
         self._require_open()
-        for name in list(self._records)[to.records :]:
-            del self._records[name]
-            self._contents.pop(name, None)
+        for name in list(self._names)[to.records :]:
+            del self._names[name]
         self._registry.forget_after(to.records)
-        del self._directory[to.directory :]
-        self._position = to.position
-        self._inflated = to.inflated
-        if self._sink is not None:
+        if self._body is not None and to.extent is not None:
             with self._closing_on_failure():
-                self._sink.truncate(to.position)
+                self._body.cut(to.extent)
 
     @contextlib.contextmanager
     def previewed(self) -> Iterator[str]:
@@ -191,10 +182,10 @@ class ArchiveWriter:
             ArchiveError: the writer was closed, or only plans.
             TargetError: the target cannot be written; the writer is then closed.
         """
-        if self._sink is None:
+        if self._sink is None or self._body is None:
             raise ArchiveError(self.source, "nothing is written: there is nothing to preview")
         before = self.checkpoint()
-        self._complete(self._sink)
+        self._complete(self._body)
         try:
             yield self._sink.path()
         finally:
@@ -207,14 +198,13 @@ class ArchiveWriter:
             ArchiveError: there is no such record, or it was compressed.
             OSError: what was written cannot be read.
         """
-        if self._sink is None or name not in self._contents:
+        chunks = None
+        if self._body is not None:
+            with self._closing_on_failure():
+                chunks = self._body.stored_chunks(name)
+        if chunks is None:
             raise ArchiveError(self.source, "it was not stored as it is", name)
-        offset, remaining = self._contents[name]
-        with open(self._sink.path(), "rb") as file:
-            file.seek(offset)
-            while remaining and (chunk := file.read(min(remaining, CHUNK_BYTES))):
-                remaining -= len(chunk)
-                yield chunk
+        return chunks
 
     def discard(self) -> None:
         """Forgets everything written; the target stays as it was. Harmless after a commit."""
@@ -222,11 +212,11 @@ class ArchiveWriter:
 
     def has(self, name: str) -> bool:
         """Whether a record of this very name was written."""
-        return name in self._records
+        return name in self._names
 
     def names(self) -> tuple[str, ...]:
         """The records' names, in the order they were written."""
-        return tuple(self._records)
+        return tuple(self._names)
 
     def digest_of(self, name: str) -> str:
         """The sha256 of a written record's content, in hex; empty when only planning.
@@ -234,93 +224,36 @@ class ArchiveWriter:
         Raises:
             ArchiveError: there is no such record.
         """
-        record = self._records.get(name)
-        if record is None:
+        if name not in self._names:
             raise ArchiveError(self.source, "it was not written", name)
-        return record.sha256
+        if self._body is None:
+            return _PLANNED
+        with self._closing_on_failure():
+            return self._body.digest(name).sha256
 
     def _add(
         self, name: str, data: bytes | bytearray | memoryview, *, compress: bool, align: bool
     ) -> None:
-        view = _as_bytes(data)
+        content = data if type(data) is bytes else _as_bytes(data)
         self._admit(name)
-        if self._sink is None:
-            self._records[name] = RecordDigest(len(view), _PLANNED.sha256)
-            return
-        with self._closing_on_failure():
-            payload = self._deflated(view) if compress else None
-            if payload is None:
-                self._store(self._sink, name, view, align=align)
-            else:
-                self._write_deflated(self._sink, name, view, payload)
+        self._names[name] = None
+        if self._body is not None:
+            try:
+                self._body.add(name, content, compress=compress, align=align)
+            except BaseException:
+                self._close(_FAILED)
+                raise
 
-    def _deflated(self, view: memoryview) -> bytes | None:
-        """The deflated content, or None if it had better be stored."""
-        payload = _deflate(view)
-        total = self._inflated + len(view)
-        if payload is None or not DEFAULT_LIMITS.allow_total(self._position, total):
-            return None
-        self._inflated = total
-        return payload
-
-    def _store(self, sink: Sink, name: str, view: memoryview, *, align: bool) -> None:
-        size, offset, full_name = len(view), self._position, self._full_name(name)
-        if size < BACKGROUND_FROM:
-            digest = digest_of(view)
-            entry = NewEntry(full_name, offset, size, size, digest.crc)
-            header = zipformat.local_header(entry, align=align)
-            sink.write(header)
-            sink.write(view)
-        else:
-            entry = NewEntry(full_name, offset, size, size)
-            header = zipformat.local_header(entry, align=align)
-            digest = self._write_while_digesting(sink, header, view)
-            sink.patch(offset + zipformat.CRC_IN_LOCAL, digest.crc.to_bytes(4, "little"))
-            entry = NewEntry(full_name, offset, size, size, digest.crc)
-        self._note(name, entry, len(header), digest)
-
-    def _write_while_digesting(self, sink: Sink, header: bytes, view: memoryview) -> Digest:
-        pending = self._digester.start(view)
-        try:
-            sink.write(header)
-            sink.write(view)
-        finally:
-            digest = pending.result()  # the caller's buffer is in use until then
-        return digest
-
-    def _write_deflated(self, sink: Sink, name: str, view: memoryview, payload: bytes) -> None:
-        digest = digest_of(view)
-        entry = NewEntry(
-            self._full_name(name),
-            self._position,
-            len(view),
-            len(payload),
-            digest.crc,
-            zipformat.DEFLATED,
-        )
-        header = zipformat.local_header(entry, align=False)
-        sink.write(header)
-        sink.write(payload)
-        self._note(name, entry, len(header), digest)
-
-    def _note(self, name: str, entry: NewEntry, header_bytes: int, digest: Digest) -> None:
-        self._directory += zipformat.central_header(entry)
-        if entry.method != zipformat.DEFLATED:
-            self._contents[name] = (self._position + header_bytes, entry.size)
-        self._position += header_bytes + entry.compressed
-        self._records[name] = RecordDigest(entry.size, digest.sha256)
-
-    def _complete(self, sink: Sink) -> str:
+    def _complete(self, body: Body) -> str:
         """Writes what makes an archive of the records, and returns the package digest."""
         self._require_open()
-        manifest = encode_manifest(self._records)
+        with self._closing_on_failure():
+            manifest = encode_manifest(body.digests())
         digest = digest_of(manifest).sha256
         self._add(layout.MANIFEST, manifest, compress=True, align=False)
         self._add(layout.MANIFEST_DIGEST, digest.encode("ascii"), compress=False, align=False)
         with self._closing_on_failure():
-            count, size = len(self._records), len(self._directory)
-            sink.write(self._directory)
-            sink.write(zipformat.end_records(count, size, self._position))
+            body.end()
         return digest
 
     def _refuse_reserved(self, name: str) -> None:
@@ -338,12 +271,9 @@ class ArchiveWriter:
             raise ArchiveError(self.source, reason, name)
 
     def _why_too_long(self, name: str) -> str | None:
-        if len(self._full_name(name)) > DEFAULT_LIMITS.max_name_bytes:
+        if len(f"{self.root}/{name}".encode()) > DEFAULT_LIMITS.max_name_bytes:
             return f"the name is longer than {DEFAULT_LIMITS.max_name_bytes} bytes"
         return None
-
-    def _full_name(self, name: str) -> bytes:
-        return f"{self.root}/{name}".encode()
 
     def _check_root(self) -> None:
         reason = why_unsafe(self.root)
@@ -361,14 +291,15 @@ class ArchiveWriter:
         try:
             yield
         except BaseException:
-            self._close("writing to it failed")
+            self._close(_FAILED)
             raise
 
     def _close(self, reason: str) -> None:
         if self._closed_because is not None:
             return
         self._closed_because = reason
-        self._digester.close()
+        if self._body is not None:
+            self._body.close()
         if self._sink is not None:
             self._sink.discard()
 
@@ -388,14 +319,3 @@ def _as_bytes(data: bytes | bytearray | memoryview) -> memoryview:
     if not view.c_contiguous:
         raise TypeError("data must be contiguous")
     return view.cast("B") if view.nbytes else memoryview(b"")
-
-
-def _deflate(view: memoryview) -> bytes | None:
-    """The deflated content, or None if it had better be stored."""
-    if len(view) > DEFAULT_LIMITS.max_code_record_bytes:
-        return None
-    compressor = zlib.compressobj(_DEFLATE_LEVEL, zlib.DEFLATED, _RAW_DEFLATE)
-    payload = compressor.compress(view) + compressor.flush()
-    helps = len(payload) < len(view)
-    readable = DEFAULT_LIMITS.allow_inflating(len(payload), len(view))
-    return payload if helps and readable else None

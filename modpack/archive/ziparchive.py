@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from modpack.archive import zipformat
@@ -12,7 +11,7 @@ from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
 from modpack.archive.bytesources import BufferBytes, ByteSource, FileBytes
 from modpack.archive.directory import Entry, parse_directory
 from modpack.archive.limits import DEFAULT_LIMITS, Limits
-from modpack.archive.zipformat import MAX16, MAX32
+from modpack.archive.localheader import usual_length, why_inconsistent
 from modpack.errors import ArchiveError
 
 __all__ = ["ZipArchive"]
@@ -53,6 +52,9 @@ class ZipArchive(Archive):
     def size(self, name: str) -> int:
         return self._entry(name).size
 
+    def sizes(self) -> dict[str, int]:
+        return self._directory.sizes_by_name()
+
     def stored_bytes(self) -> int:
         return self._content.size
 
@@ -61,6 +63,8 @@ class ZipArchive(Archive):
 
     def chunks(self, name: str, *, with_crc: bool = True) -> Iterator[bytes | memoryview]:
         entry = self._entry(name)
+        if entry.end - entry.offset <= _AT_ONCE_BYTES and entry.size <= CHUNK_BYTES:
+            return iter((self._whole(name, entry, with_crc),))
         pieces = self._payload(name, entry)
         if not entry.is_stored:
             pieces = self._inflated(name, entry, pieces)
@@ -85,6 +89,7 @@ class ZipArchive(Archive):
         return isinstance(self._content, FileBytes) and self._content.has_changed()
 
     def close(self) -> None:
+        self._kept.clear()
         self._content.close()
 
     def _entry(self, name: str) -> Entry:
@@ -99,14 +104,19 @@ class ZipArchive(Archive):
         start = self._content.read_at(entry.offset, min(likely, entry.end - entry.offset))
         return entry.offset + self._data_start(name, entry, start)
 
+    def _whole(self, name: str, entry: Entry, with_crc: bool) -> bytes:
+        """A small record's content, read in one go."""
+        everything = self._content.read_at(entry.offset, entry.end - entry.offset)
+        first = self._data_start(name, entry, everything)
+        content = everything[first : first + entry.compressed]
+        if not entry.is_stored:
+            content = b"".join(self._inflated(name, entry, (content,)))
+        if with_crc and zlib.crc32(content) != entry.crc:
+            raise self._damaged(name)
+        return content
+
     def _payload(self, name: str, entry: Entry) -> Iterator[bytes | memoryview]:
         """A record's data as it lies in the archive."""
-        length = entry.end - entry.offset
-        if length <= _AT_ONCE_BYTES:
-            everything = self._content.read_at(entry.offset, length)
-            first = self._data_start(name, entry, everything)
-            yield everything[first : first + entry.compressed]
-            return
         position = self._locate(name, entry)
         last = position + entry.compressed
         for offset in range(position, last, CHUNK_BYTES):
@@ -120,10 +130,13 @@ class ZipArchive(Archive):
             entry: what the directory says about it.
             start: the first bytes of the local header, or all bytes up to the next record.
         """
+        length = entry.end - entry.offset
+        usual = usual_length(entry, start)
+        if usual is not None and usual + entry.compressed == length:
+            return usual
         lengths: tuple[int, int] = zipformat.LOCAL.unpack_from(start)[-2:]
         header_length = zipformat.LOCAL.size + sum(lengths)
         after = header_length + entry.compressed
-        length = entry.end - entry.offset
         if not 0 <= length - after <= _LONGEST_DESCRIPTOR:
             raise ArchiveError(self.source, "its data does not end where the next record is", name)
         if len(start) < header_length:
@@ -132,13 +145,13 @@ class ZipArchive(Archive):
             descriptor = start[after:]
         else:
             descriptor = self._content.read_at(entry.offset + after, length - after)
-        reason = _why_inconsistent(entry, start[:header_length], descriptor)
+        reason = why_inconsistent(entry, start[:header_length], descriptor)
         if reason is not None:
             raise ArchiveError(self.source, f"its headers contradict each other: {reason}", name)
         return header_length
 
     def _inflated(
-        self, name: str, entry: Entry, pieces: Iterator[bytes | memoryview]
+        self, name: str, entry: Entry, pieces: Iterable[bytes | memoryview]
     ) -> Iterator[bytes | memoryview]:
         inflater, left = zlib.decompressobj(_RAW_DEFLATE), entry.size
         try:
@@ -178,47 +191,3 @@ def _inflate(
         pending = inflater.unconsumed_tail
         if not pending and len(chunk) < wanted:
             return
-
-
-def _why_inconsistent(entry: Entry, header: bytes, descriptor: bytes) -> str | None:
-    """Compares a local header, and what follows the data, with the directory."""
-    fields = zipformat.LOCAL.unpack_from(header)
-    signature, _, kind, _, _, crc, compressed, size, name_length, _ = fields
-    name_end = zipformat.LOCAL.size + name_length
-    if signature != zipformat.LOCAL_SIGNATURE:
-        return "there is no local header where one should be"
-    if kind != entry.kind:
-        return "the flags" if kind & MAX16 != entry.kind & MAX16 else "the method"
-    if header[zipformat.LOCAL.size : name_end] != entry.raw_name:
-        return "the name"
-    extra = zipformat.extra_fields(header[name_end:])
-    if extra is None:
-        return "an extra field that is unknown or malformed"
-    if not zipformat.is_padding(extra.get(zipformat.PADDING_ID, b"")):
-        return "something is hidden in its padding"
-    wide = extra.get(zipformat.ZIP64_ID, b"")
-    if entry.has_descriptor:
-        return _why_inconsistent_descriptor(entry, (crc, compressed, size), wide, descriptor)
-    stated = (compressed, size, wide)
-    plain = (entry.compressed, entry.size, b"")
-    zip64 = (MAX32, MAX32, struct.pack("<QQ", entry.size, entry.compressed))
-    if crc != entry.crc:
-        return "the crc32"
-    if stated not in (plain, zip64):
-        return "the compressed size" if size == entry.size else "the size"
-    return "something lies behind its data" if descriptor else None
-
-
-def _why_inconsistent_descriptor(
-    entry: Entry, stated: tuple[int, int, int], wide: bytes, descriptor: bytes
-) -> str | None:
-    # What torch writes: zeros in the header, and in its zip64 field what the directory's has,
-    # but for the compressed size, which it does not know yet.
-    large = [n for n in (entry.size, entry.compressed, entry.offset) if n >= MAX32]
-    unknown = [0 if i == 1 and entry.size >= MAX32 else n for i, n in enumerate(large)]
-    known_forms = [struct.pack(f"<{len(large)}Q", *numbers) for numbers in (large, unknown)]
-    if any(stated) or (wide and wide not in known_forms):
-        return "sizes stand before its data and behind it"
-    if descriptor not in zipformat.descriptors(entry.crc, entry.compressed, entry.size):
-        return "the sizes or the crc32 behind its data"
-    return None

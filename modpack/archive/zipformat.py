@@ -7,9 +7,8 @@ and zip64 for records and offsets from 4 GiB on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 __all__ = [
     "ALIGNMENT",
@@ -25,6 +24,7 @@ __all__ = [
     "END64_REST",
     "END64_SIGNATURE",
     "END_SIGNATURE",
+    "FIRST_DATE",
     "FLAG_DESCRIPTOR",
     "FLAG_UTF8",
     "KINDS",
@@ -44,6 +44,7 @@ __all__ = [
     "extra_fields",
     "is_padding",
     "local_header",
+    "padding",
 ]
 
 LOCAL_SIGNATURE: Final = b"PK\x03\x04"
@@ -105,12 +106,11 @@ NEEDED: Final = 20
 NEEDED_ZIP64: Final = 45
 _MADE_ON_UNIX: Final = 3 << 8
 _REGULAR_FILE: Final = 0o100644 << 16
-_FIRST_DATE: Final = 0x21
+FIRST_DATE: Final = 0x21
 """1980-01-01: archives of the same content are the same bytes."""
 
 
-@dataclass(frozen=True)
-class NewEntry:
+class NewEntry(NamedTuple):
     """What a writer knows about one record.
 
     Attributes:
@@ -146,11 +146,11 @@ def local_header(entry: NewEntry, *, align: bool) -> bytes:
     if entry.has_large_size:
         extra, sizes = _zip64(entry.size, entry.compressed), (MAX32, MAX32)
     if align:
-        extra += _padding(entry.offset + LOCAL.size + len(entry.name) + len(extra))
+        extra += padding(entry.offset + LOCAL.size + len(entry.name) + len(extra))
     needed = NEEDED_ZIP64 if entry.has_large_size else NEEDED
     lengths = (len(entry.name), len(extra))
     return (
-        LOCAL.pack(LOCAL_SIGNATURE, needed, entry.kind, 0, _FIRST_DATE, entry.crc, *sizes, *lengths)
+        LOCAL.pack(LOCAL_SIGNATURE, needed, entry.kind, 0, FIRST_DATE, entry.crc, *sizes, *lengths)
         + entry.name
         + extra
     )
@@ -175,7 +175,7 @@ def central_header(entry: NewEntry) -> bytes:
             needed,
             entry.kind,
             0,
-            _FIRST_DATE,
+            FIRST_DATE,
             entry.crc,
             compressed,
             size,
@@ -245,7 +245,8 @@ def _zip64(*numbers: int) -> bytes:
     )
 
 
-def _padding(data_offset: int) -> bytes:
+def padding(data_offset: int) -> bytes:
+    """The extra field that moves data from an offset to the next aligned one; none if it is."""
     missing = -data_offset % ALIGNMENT
     if not missing:
         return b""

@@ -71,8 +71,8 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
         " iinfo layout memory_format qscheme"
     ),
     "torch._C": _names(
-        "Generator Size Tag _LinAlgError _OutOfMemoryError device dtype finfo iinfo layout"
-        " memory_format"
+        "Generator Size Tag TensorBase._make_subclass _LinAlgError _OutOfMemoryError device dtype"
+        " finfo iinfo layout memory_format"
     ),
     "torch._tensor": _names("Tensor _rebuild_from_type_v2"),
     "torch._utils": _names(

@@ -6,9 +6,11 @@ And how that differs from where it is loaded.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 
 from modpack.core.names import normalised_distribution
 from modpack.core.native import NativeTag
@@ -127,8 +129,15 @@ class RecordedEnvironment:
             if path in self.providers:
                 return self.distributions.get(self.providers[path])
             path = path.rpartition(".")[0]
-        below = (name for path, name in self.providers.items() if path.startswith(f"{module}."))
-        return self.distributions.get(next(below, ""))
+        at = bisect_left(self._provided, f"{module}.")
+        below = next(iter(self._provided[at : at + 1]), "")
+        is_below = below.startswith(f"{module}.")
+        return self.distributions.get(self.providers[below]) if is_below else None
+
+    @cached_property
+    def _provided(self) -> list[str]:
+        """What is provided, sorted, so that what lies below a module follows it."""
+        return sorted(self.providers)
 
     @property
     def torchs_distribution(self) -> RecordedDistribution | None:

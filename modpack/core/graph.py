@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from modpack.core.imports import ImportKind
 
 __all__ = ["DependencyGraph", "Edge"]
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """One piece of evidence that ``importer`` depends on ``imported``.
 
     Attributes:
@@ -71,14 +69,16 @@ class DependencyGraph:
 
     def add_edge(self, edge: Edge) -> bool:
         """Add an edge and its ends; tells whether it was new."""
-        self.add_node(edge.importer)
-        self.add_node(edge.imported)
-        edges = self._out[edge.importer].setdefault(edge.imported, {})
-        if edge in edges:
-            return False
+        importer, imported = edge.importer, edge.imported
+        self.add_node(importer)
+        self.add_node(imported)
+        edges = self._out[importer].get(imported)
+        if edges is None:
+            self._out[importer][imported] = self._in[imported][importer] = {edge: None}
+            return True
+        known = len(edges)
         edges[edge] = None
-        self._in[edge.imported].setdefault(edge.importer, edges)
-        return True
+        return len(edges) > known
 
     def drop_edges_from(self, importer: str) -> None:
         """Forget what a node imports; the nodes stay."""

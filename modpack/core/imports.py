@@ -153,6 +153,7 @@ class ModuleScan:
         exported: the literal ``__all__``, or None if there is none or it is computed.
         failure: set if the source does not parse; all else is then empty.
         reads: places that may read files beside the code.
+        is_clean: whether it is known that nothing in the source looks like a secret.
     """
 
     imports: tuple[ImportStatement, ...] = ()
@@ -161,3 +162,4 @@ class ModuleScan:
     exported: tuple[str, ...] | None = None
     failure: ScanFailure | None = None
     reads: tuple[FileRead, ...] = ()
+    is_clean: bool = field(default=False, compare=False)

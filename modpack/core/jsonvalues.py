@@ -7,7 +7,7 @@ reads the record tells it with the record's name.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from itertools import chain
 from typing import Final, NoReturn, cast
 
 from modpack.core.planjson import Json
@@ -22,22 +22,20 @@ __all__ = [
     "parse_json",
 ]
 
-_Pairs = list[tuple[str, object]]
 _BYTES_OF: Final = ((b"[", 100), (b"{", 100), (b",", 40), (b":", 60))
 """What each of these signs costs in memory at most, as what Python makes of it."""
 _PAIR_BYTES: Final = 120
 """What a key and its value cost besides while they are a pair."""
 
 
-def parse_json(
-    content: bytes, most_bytes: int, pairs_hook: Callable[[_Pairs], object] | None = None
-) -> Json:
+def parse_json(content: bytes, most_bytes: int, *, unique_keys: bool = False) -> Json:
     """The values of a JSON document, in UTF-8 and without NaN or infinities (RFC 8259).
 
     Args:
         content: the document.
         most_bytes: how many bytes of memory its values may take; estimated before any is made.
-        pairs_hook: makes each object of its keys and values; see :func:`json.loads`.
+        unique_keys: whether to refuse an object that has a key twice; otherwise its last value
+            counts.
 
     Raises:
         ValueError: it is no such document, it is nested too deeply for Python, or it would take
@@ -47,15 +45,40 @@ def parse_json(
     {'a': [1, None]}
     """
     text = content.decode("utf-8")
+    colons = content.count(b":")
     needed = sum(content.count(sign) * cost for sign, cost in _BYTES_OF)
-    needed += content.count(b":") * _PAIR_BYTES if pairs_hook is not None else 0
+    needed += colons * _PAIR_BYTES if unique_keys else 0
     if needed > most_bytes:
         raise ValueError(f"it would take {needed} bytes of memory, and {most_bytes} are allowed")
     try:
-        parsed = json.loads(text, object_pairs_hook=pairs_hook, parse_constant=_refuse_constant)
+        parsed = cast(Json, json.loads(text, parse_constant=_refuse_constant))
+        if unique_keys and not _has_keys(parsed, colons):
+            json.loads(text, object_pairs_hook=_refuse_duplicates)
     except RecursionError as failure:
         raise ValueError("it is nested too deeply") from failure
-    return cast(Json, parsed)
+    return parsed
+
+
+def _has_keys(document: Json, colons: int) -> bool:
+    """Whether a document has as many keys as there are colons in its text.
+
+    Then none stood there twice, since each has a colon behind it: no object has to be looked at
+    while it is made, which would take twice as long.
+    """
+    level: list[Json] = [document]
+    while level:
+        objects = [each for each in level if isinstance(each, dict)]
+        colons -= sum(map(len, objects))
+        if not colons:
+            return True
+        lists = (each for each in level if isinstance(each, list))
+        level = [*chain.from_iterable(map(dict.values, objects)), *chain.from_iterable(lists)]
+    return False
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Json]]) -> None:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a key is there twice")
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -94,6 +94,7 @@ class NoteKind(str, Enum):
     FILES_UNKNOWN = "files-unknown"
     SOURCE_UNREADABLE = "source-unreadable"
     PICKLE_UNREADABLE = "pickle-unreadable"
+    STORAGE_MOSTLY_UNUSED = "storage-mostly-unused"
 
     @property
     def is_warning(self) -> bool:

@@ -27,6 +27,9 @@ __all__ = ["GRAPH_VERSION", "Json", "plan_from_json", "plan_to_json"]
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
+_EdgeRow: TypeAlias = tuple[str, str, str, int | None, list[str]]
+_KINDS = {kind.value: kind for kind in ImportKind}
+
 GRAPH_VERSION = 1
 """Raise it when a reader of the old version would misunderstand what is written."""
 
@@ -71,16 +74,9 @@ def plan_from_json(record: Mapping[str, Json]) -> Plan:
     graph = DependencyGraph()
     for root in cast(list[str], record["roots"]):
         graph.mark_root(root)
-    for importer, imported, kind, line, names in cast(list[list[object]], record["edges"]):
-        graph.add_edge(
-            Edge(
-                str(importer),
-                str(imported),
-                ImportKind(kind),
-                cast("int | None", line),
-                tuple(cast(list[str], names)),
-            )
-        )
+    for importer, imported, kind, line, names in cast(list[_EdgeRow], record["edges"]):
+        known = _KINDS.get(kind) or ImportKind(kind)  # a look-up in a table takes a fifth of this
+        graph.add_edge(Edge(str(importer), str(imported), known, line, tuple(names)))
     modules = cast(dict[str, dict[str, str]], record["modules"])
     notes = cast(list[dict[str, str]], record["notes"])
     return Plan(

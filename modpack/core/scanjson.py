@@ -24,6 +24,7 @@ _Rows: TypeAlias = tuple[
     list[str] | None,
     tuple[str, int | None] | None,
     list[tuple[str, str, int, str | None]],
+    bool,
 ]
 _KINDS = {kind.value: kind for kind in ImportKind}
 _READS = {kind.value: kind for kind in ReadKind}
@@ -38,6 +39,7 @@ def scan_to_json(scan: ModuleScan) -> bytes:
         None if scan.exported is None else list(scan.exported),
         None if scan.failure is None else (scan.failure.reason, scan.failure.line),
         [(r.kind.value, r.path, r.line, r.module) for r in scan.reads],
+        scan.is_clean,
     )
     return json.dumps(rows, separators=(",", ":")).encode("ascii")
 
@@ -52,7 +54,7 @@ def scan_from_json(data: bytes) -> ModuleScan:
     >>> scan_from_json(scan_to_json(scan)) == scan
     True
     """
-    imports, unreadable, bound, exported, failure, reads = cast(_Rows, json.loads(data))
+    imports, unreadable, bound, exported, failure, reads, clean = cast(_Rows, json.loads(data))
     return ModuleScan(
         imports=tuple(
             ImportStatement(module, tuple(names), _KINDS[kind], line)
@@ -63,4 +65,5 @@ def scan_from_json(data: bytes) -> ModuleScan:
         exported=None if exported is None else tuple(exported),
         failure=None if failure is None else ScanFailure(*failure),
         reads=tuple(FileRead(_READS[row[0]], *row[1:]) for row in reads),
+        is_clean=clean is True,
     )

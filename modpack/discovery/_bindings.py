@@ -6,7 +6,17 @@ import ast
 import sys
 from collections.abc import Iterator
 
-__all__ = ["assigned_names", "bindings"]
+__all__ = ["BINDING", "assigned_names", "bindings"]
+
+_BINDING = frozenset(
+    {ast.Assign, ast.AnnAssign, ast.AugAssign, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef}
+    | {ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Match}
+)
+if sys.version_info >= (3, 12):
+    BINDING = _BINDING | {ast.TypeAlias}
+else:
+    BINDING = _BINDING
+"""The statements that :func:`bindings` has something to say of."""
 
 
 def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:

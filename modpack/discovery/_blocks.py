@@ -51,9 +51,9 @@ class Scope:
         A name of the standard library survives its stand-in, as in ``try: import importlib``
         followed by ``except ImportError: importlib = None``.
         """
-        if _is_known(self.names.get(name, "")) and not _is_known(meaning):
-            return
-        self.names[name] = meaning
+        before = self.names.get(name)
+        if before is None or not _is_known(before) or _is_known(meaning):
+            self.names[name] = meaning
 
     def meaning_of(self, name: str) -> str:
         """What ``name`` stands for; itself where nothing binds it."""

@@ -537,6 +537,7 @@ _RULES: Final[Mapping[tuple[str, str], _Rule]] = {
     ("copyreg", "__newobj__"): _first_is_built,
     ("copyreg", "__newobj_ex__"): _first_is_built,
     ("numpy.ma.core", "_mareconstruct"): _kinds_are_built,
+    ("torch._C", "TensorBase._make_subclass"): _first_is_built,
     ("torch._dynamo.eval_frame", "OptimizedModule"): compiled_module,
     ("torch._tensor", "_rebuild_from_type_v2"): _retyped,
     ("torch.fx.graph_module", "reduce_graph_module"): _run_graph,

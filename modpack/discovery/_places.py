@@ -85,6 +85,7 @@ class Places:
         self._aliases: dict[str, str] = {}
         self._values: dict[str, list[ast.expr | None]] = {}
         self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        self._returns: dict[str, list[ast.expr | None]] = {}
         self.used: set[str] = set()
         self.docstrings: set[int] = set()
         self._following: set[str] = set()
@@ -180,8 +181,11 @@ class Places:
         return places.pop() if len(places) == 1 else None
 
     def _returned(self, function: str) -> list[ast.expr | None]:
-        nodes = (node for each in self._functions[function] for node in ast.walk(each))
-        return [node.value for node in nodes if isinstance(node, ast.Return)]
+        if function not in self._returns:
+            nodes = (node for each in self._functions[function] for node in ast.walk(each))
+            found = [node.value for node in nodes if isinstance(node, ast.Return)]
+            self._returns[function] = found
+        return self._returns[function]
 
     def _attribute(self, node: ast.Attribute) -> Place | None:
         if node.attr in ("__file__", "origin"):

@@ -131,7 +131,8 @@ _DEEPEST: Final = 4
 _CONSTRUCTORS: Final = ("__new__", "__init__", "__post_init__", "__call__")
 _KINDS: Final = {name: kind for kind, names in _CALLS.items() for name in names}
 _WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_RUNNING_OR_OPENING: Final = re.compile(r"(?<!\.)\b(?:eval|exec|open)\s*\(")
+_RUNNING_OR_OPENING: Final = re.compile(r"(?:eval|exec|open)(?<![\w.]....)\s*\(")
+"""With what stands before the word looked at last: that takes a quarter of the time."""
 _NO_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 _TORCH: Final = re.compile(
     r"\btorch\s*\.\s*(?:save|load)\b|\bimport\s+torch\s+as\b|\bfrom\s+torch\s+import\b"
@@ -183,7 +184,9 @@ def read_effects(source: str | bytes) -> tuple[ImportEffect, ...] | ScanFailure:
 def _may_have_effects(source: str | bytes) -> bool:
     """Whether a source has the words that effects take; most have not, and need no parsing."""
     text = source if isinstance(source, str) else source.decode("utf-8", "replace")
-    if _RUNNING_OR_OPENING.search(text) or _TORCH.search(text) or _is_spelt_oddly(text):
+    if _RUNNING_OR_OPENING.search(text) or _is_spelt_oddly(text):
+        return True
+    if "torch" in text and _TORCH.search(text):
         return True
     words = set(_WORD.findall(text))
     return any(words.issuperset(group) for group in _TELLING)

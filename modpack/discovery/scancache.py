@@ -1,5 +1,8 @@
 """What sources say about imports, kept from one export to the next.
 
+With it is kept whether a source is clean: that nothing in it looks like a secret. What does look
+like one is not kept: it is found again each time.
+
 A scan depends on the source's bytes, the module's path, Python's parser and this scanner, and on
 nothing else. Their digest names the entry, so that an entry is never out of date, and two processes
 that write the same one write the same bytes. Each entry begins with a checksum of its own: one that
@@ -13,7 +16,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,9 +24,10 @@ from modpack._version import __version__
 from modpack.core.cachefolder import cache_folder, make_private, refuse_strangers
 from modpack.core.imports import ModuleScan
 from modpack.core.scanjson import scan_from_json, scan_to_json
+from modpack.discovery.leaks.finding import TextKind, find_secrets
 from modpack.discovery.source import scan_source
 
-__all__ = ["ScanCache", "remembering_scan"]
+__all__ = ["ScanCache", "scans_of_user"]
 
 _log = logging.getLogger(__name__)
 _LAYOUT = "v1"
@@ -31,13 +35,12 @@ _CHECKSUM = 16
 """Bytes of the checksum that an entry begins with."""
 
 
-def remembering_scan() -> Callable[[bytes, str, bool], ModuleScan]:
-    """:func:`scan_source`, with what it said before in this user's cache."""
+def scans_of_user() -> ScanCache | None:
+    """This user's cache of scans; None without a home to have one in."""
     try:
-        folder = cache_folder() / "scans" / _LAYOUT
-    except RuntimeError:  # there is no home to have a cache in
-        return scan_source
-    return ScanCache(folder).scan
+        return ScanCache(cache_folder() / "scans" / _LAYOUT)
+    except RuntimeError:
+        return None
 
 
 class ScanCache:
@@ -46,52 +49,72 @@ class ScanCache:
     Args:
         folder: where entries are kept, for this user only; made if it is not there. If it cannot
             be used, everything works as without it, only slower.
+
+    Attributes:
+        folder: the same.
+        is_writable: whether new entries are kept.
+        misses: how many sources it was asked for and did not know.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._is_usable = self._is_writable = True
+        self.folder = folder
+        self.misses = 0
+        self._is_usable = self.is_writable = True
         try:
             make_private(folder)
             refuse_strangers(folder)
         except OSError as failure:
-            self._is_usable = self._is_writable = False
+            self._is_usable = self.is_writable = False
             _log.info("scans are not kept (%s): each export reads all sources anew", failure)
 
     def scan(self, source: bytes, module: str, is_package: bool) -> ModuleScan:
-        """What :func:`modpack.discovery.source.scan_source` says."""
+        """What :func:`modpack.discovery.source.scan_source` says, and whether it is clean."""
         if not self._is_usable:
             return scan_source(source, module, is_package)
         file = self._file(source, module, is_package)
         known = _read(file)
         if known is not None:
             return known
-        scan = scan_source(source, module, is_package)
+        self.misses += 1
+        scan = _scanned(source, module, is_package)
         self._write(file, scan)
         return scan
 
-    def _file(self, source: bytes, module: str, is_package: bool) -> Path:
+    def prepare(self, source: bytes, module: str, is_package: bool) -> None:
+        """Make sure that a source need not be scanned when it is asked for."""
+        file = self._file(source, module, is_package)
+        if self.is_writable and not os.path.exists(file):  # noqa: PTH110 - there are many
+            self._write(file, _scanned(source, module, is_package))
+
+    def _file(self, source: bytes, module: str, is_package: bool) -> str:
         key = hashlib.blake2b(_scanner(), digest_size=20)
         key.update(f"{module}\0{is_package:d}\0".encode("utf-8", "surrogatepass"))
         key.update(source)
         name = key.hexdigest()
-        return self._folder / name[:2] / name[2:]
+        # Few folders: in each of 256 new ones, making a file takes ext4 five times as long.
+        return f"{self.folder}{os.sep}{name[:1]}{os.sep}{name[1:]}"
 
-    def _write(self, file: Path, scan: ModuleScan) -> None:
-        if not self._is_writable:
+    def _write(self, file: str, scan: ModuleScan) -> None:
+        if not self.is_writable:
             return
         body = scan_to_json(scan)
         try:
-            _put(file, _checksum(body) + body)
+            _put(Path(file), _checksum(body) + body)
         except OSError as failure:
-            self._is_writable = False
+            self.is_writable = False
             _log.info("further scans are not kept (%s)", failure)
 
 
-def _read(file: Path) -> ModuleScan | None:
+def _scanned(source: bytes, module: str, is_package: bool) -> ModuleScan:
+    scan = scan_source(source, module, is_package)
+    return replace(scan, is_clean=not find_secrets(source, TextKind.SOURCE))
+
+
+def _read(file: str) -> ModuleScan | None:
     """An entry; None if there is none, or none that is whole."""
     try:
-        content = file.read_bytes()
+        with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 - there are many
+            content = opened.read()
     except OSError:
         return None
     body = content[_CHECKSUM:]
@@ -128,7 +151,8 @@ def _checksum(body: bytes) -> bytes:
 def _scanner() -> bytes:
     """Names the code that scans: Python with its parser, and this room's sources."""
     digest = hashlib.blake2b(f"{sys.version}\0{__version__}".encode(), digest_size=20)
-    here = Path(__file__).parent
-    for file in (*sorted(here.glob("*.py")), here.parent / "core" / "imports.py"):
+    here, core = Path(__file__).parent, Path(__file__).parents[1] / "core"
+    scanner = (*sorted(here.glob("*.py")), *sorted((here / "leaks").glob("*.py")))
+    for file in (*scanner, core / "imports.py", core / "scanjson.py"):
         digest.update(file.read_bytes())
     return digest.digest()

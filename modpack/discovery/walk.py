@@ -7,17 +7,20 @@ finds and reads modules; what happens to each is for the caller to decide.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from modpack.core.actions import Action
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.imports import ImportKind, ImportStatement, ModuleScan, ScanFailure
+from modpack.core.imports import ImportKind, ImportStatement
 from modpack.core.location import CodeKind, Environment, Location
 from modpack.core.names import parents, root_of
 from modpack.core.progress import Unit, advance, phase
+from modpack.discovery.modules import Modules, Scan
 from modpack.discovery.source import scan_source
 
-__all__ = ["PROVIDED_ON_LOAD", "Walker"]
+__all__ = ["PROVIDED_ON_LOAD", "Ahead", "Coming", "Scan", "Walker"]
 
 PROVIDED_ON_LOAD = frozenset({"torch_package_importer", "_modpack_mock"})
 """Names that packaged code may import although no module of theirs is ever found: the
@@ -26,11 +29,36 @@ importer under the ancestor's name, and the runtime of stand-ins, which comes wi
 Decide = Callable[[str], Action | None]
 """Decides a module that was reached; None leaves it undecided for now."""
 
-Scan = Callable[[bytes, str, bool], ModuleScan]
-"""Reads a source, given the module's path and whether it is a package."""
+
+@dataclass(frozen=True)
+class Coming:
+    """A source that will be asked for.
+
+    Attributes:
+        file: where it is.
+        module: the module's path.
+        is_package: whether it is a package's ``__init__``.
+    """
+
+    file: str
+    module: str
+    is_package: bool
 
 
-class Walker:
+class Ahead(Protocol):
+    """Has sources scanned before the walk comes to them."""
+
+    def is_worth_it(self, waiting: int) -> bool:
+        """Whether it would save time to say what comes, if so many modules wait."""
+
+    def expect(self, coming: Sequence[Coming]) -> None:
+        """Learn what comes, in this order."""
+
+    def end(self) -> None:
+        """Learn that nothing comes any more."""
+
+
+class Walker(Modules):
     """Reaches modules, in breadth-first order, and keeps the evidence.
 
     Args:
@@ -38,26 +66,32 @@ class Walker:
         decide: called once for each module that is reached, and again for one that it left
             undecided when new evidence, or :meth:`retry`, brings it up.
         scan: reads sources.
+        ahead: has them read earlier, if many wait.
+        foresee: whether a module will probably be interned; asked only for ``ahead``.
 
     Attributes:
         graph: who imports whom.
-        scans: what each interned source says.
         actions: what was decided.
         undecided: what was reached and not decided, in order.
     """
 
     def __init__(
-        self, environments: Sequence[Environment], decide: Decide, scan: Scan = scan_source
+        self,
+        environments: Sequence[Environment],
+        decide: Decide,
+        scan: Scan = scan_source,
+        ahead: Ahead | None = None,
+        foresee: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        super().__init__(environments, scan)
         self.graph = DependencyGraph()
-        self.scans: dict[str, ModuleScan] = {}
         self.actions: dict[str, Action] = {}
         self.undecided: dict[str, None] = {}
-        self._environments = tuple(environments)
         self._decide = decide
-        self._scan_source = scan
-        self._provided: dict[str, tuple[bytes, Location]] = {}
-        self._home: dict[str, Environment] = {}
+        self._ahead = ahead
+        self._foresee = foresee
+        self._told = 0
+        self._submodule: dict[str, bool] = {}
         self._queue: deque[str] = deque()
         self._running = False
 
@@ -81,7 +115,7 @@ class Walker:
         self.graph.mark_root(module)
         self.undecided.pop(module, None)
         self.actions[module] = Action.INTERN
-        self.scans.pop(module, None)
+        self._forget_source(module)
         if follow:
             self._reach_parents(module)
             self._follow(module)
@@ -137,94 +171,8 @@ class Walker:
                     found = self._find(module)[0] if module not in self._provided else None
                     if found not in (None, environment):
                         return module
-            self._home[root] = environment
+            self._take_from(root, environment)
         return None
-
-    def home_of(self, module: str) -> Environment | None:
-        """The environment that a module's root was pinned to, if it was."""
-        return self._home.get(root_of(module))
-
-    def environment_of(self, module: str) -> Environment | None:
-        """The environment that a module was found in; None if its source was given."""
-        return None if module in self._provided else self._find(module)[0]
-
-    def locate(self, module: str) -> Location | None:
-        """Where a module was found, in the first environment that has it.
-
-        A module whose source was given is found in no file.
-        """
-        given = self._provided.get(module)
-        return given[1] if given is not None else self._find(module)[1]
-
-    def is_loaded(self, module: str) -> bool:
-        """Whether a module is loaded in this process, or held by a package."""
-        return any(module in environment.loaded() for environment in self._environments)
-
-    def needed_beside(self, module: str) -> list[str]:
-        """The modules that are known to be needed where a module comes from."""
-        environment = self._find(module)[0] if module not in self._provided else None
-        return list(environment.loaded()) if environment is not None else []
-
-    def live_home(self, module: str, name: str) -> str | None:
-        """Where a class or function lives that a loaded module binds to a name."""
-        environment = self._find(module)[0] if module not in self._provided else None
-        return environment.live_home(module, name) if environment is not None else None
-
-    def is_out_of_reach(self, importer: str, module: str) -> bool:
-        """Whether an importer comes from a package that was made without a module."""
-        environment = self._find(importer)[0] if importer not in self._provided else None
-        return environment is not None and environment.lacks(module)
-
-    def is_from_package(self, module: str) -> bool:
-        """Whether a module comes from a package, which lacks what was left out of it."""
-        environment = self._find(module)[0] if module not in self._provided else None
-        return environment is not None and environment.is_package
-
-    def has_source(self, module: str) -> bool:
-        """Whether a module has a source that can be taken along."""
-        location = self.locate(module)
-        return location is not None and location.kind is CodeKind.SOURCE
-
-    def source(self, module: str) -> bytes:
-        """The source of a module that was located or provided.
-
-        Raises:
-            OSError: it cannot be read any more.
-        """
-        if module in self._provided:
-            return self._provided[module][0]
-        environment, location = self._find(module)
-        if environment is None or location is None:
-            raise FileNotFoundError(f"there is no module {module!r}")
-        return environment.read_source(location)
-
-    def is_package(self, module: str) -> bool:
-        """Whether a module can have submodules."""
-        location = self.locate(module)
-        return location is not None and location.is_package
-
-    def scan(self, module: str) -> ModuleScan:
-        """What a module's source says about imports; empty if it has no source."""
-        if module not in self.scans:
-            self.scans[module] = self._scan(module)
-        return self.scans[module]
-
-    def _scan(self, module: str) -> ModuleScan:
-        if not self.has_source(module):
-            return ModuleScan()
-        try:
-            source = self.source(module)
-        except OSError as failure:
-            return ModuleScan(failure=ScanFailure(f"it cannot be read: {failure}"))
-        return self._scan_source(source, module, self.is_package(module))
-
-    def _find(self, module: str) -> tuple[Environment | None, Location | None]:
-        pinned = self._home.get(root_of(module))
-        for environment in self._environments if pinned is None else (pinned,):
-            location = environment.locate(module)
-            if location is not None:
-                return environment, location
-        return None, None
 
     def _run(self) -> None:
         if self._running:  # deciding a module brought up others: they wait for their turn
@@ -235,9 +183,32 @@ class Walker:
         try:
             with phase("following imports", Unit.MODULES):
                 while self._queue:
+                    self._look_ahead()
                     self._visit(self._queue.popleft())
         finally:
             self._running = False
+            self._submodule.clear()
+            if self._ahead is not None:
+                self._ahead.end()
+
+    def _look_ahead(self) -> None:
+        """Tell what waits, each module once: what is found meanwhile comes behind all of it."""
+        self._told = max(0, self._told - 1)
+        waiting = len(self._queue)
+        if self._ahead is not None and not self._told and self._ahead.is_worth_it(waiting):
+            self._told = waiting
+            self._ahead.expect(list(self._coming()))
+
+    def _coming(self) -> Iterator[Coming]:
+        """The sources that will be scanned, if the modules that wait are decided as expected."""
+        for module in self._queue:
+            if module in self.actions or module in self.scans or module in self._provided:
+                continue
+            location = self.locate(module)
+            if location is None or location.kind is not CodeKind.SOURCE or not location.file:
+                continue
+            if self._foresee(module):
+                yield Coming(location.file, module, location.is_package)
 
     def _visit(self, module: str) -> None:
         action = None if module in self.actions else self._decide(module)
@@ -283,7 +254,15 @@ class Walker:
         names = statement.names
         if names == ("*",):
             names = self.scan(statement.module).exported or ()
-        return [name for name in names if self._is_submodule(statement.module, name)]
+        return [name for name in names if self._leads_to_submodule(statement.module, name)]
+
+    def _leads_to_submodule(self, package: str, name: str) -> bool:
+        """The same for all who ask in one run: what everybody takes is looked up once."""
+        submodule = f"{package}.{name}"
+        known = self._submodule.get(submodule)
+        if known is None:
+            known = self._submodule[submodule] = self._is_submodule(package, name)
+        return known
 
     def _is_submodule(self, package: str, name: str) -> bool:
         submodule = f"{package}.{name}"

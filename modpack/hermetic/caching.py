@@ -10,18 +10,19 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from modpack.errors import CacheError, ModpackError
 from modpack.hermetic.leases import exclusive, in_use
 from modpack.hermetic.tree import TEMPORARY, sweep, trees_folder
-from modpack.hermetic.treerecord import FILES, last_use, read_record
+from modpack.hermetic.treerecord import CODE, FILES, last_use, read_record
 
 __all__ = ["CachedTree", "Pruned", "Scans", "damaged_files", "list_scans", "list_trees", "prune"]
 
 _SHORTEST_PREFIX = 4
 _DIGEST = re.compile(r"[0-9a-f]{4,64}")
-_SCAN_FOLDERS = (re.compile(r"v\d+"), re.compile(r"[0-9a-f]{2}"))
+_SCAN_FOLDERS = (re.compile(r"v\d+"), re.compile(r"[0-9a-f]{1,2}"))
 _SCAN = re.compile(r"[0-9a-f]+|tmp\w*\.tmp")
 
 
@@ -214,7 +215,8 @@ def _named(trees: Iterable[CachedTree], digest: str) -> CachedTree:
 
 def _tree(folder: Path) -> CachedTree | None:
     try:
-        files = [(size, name) for name, size, _ in _files_below(folder / FILES)]
+        inside = (_files_below(folder / each) for each in (FILES, CODE))
+        files = [(size, name) for name, size, _ in chain.from_iterable(inside)]
         record = read_record(folder)
         name = record.name if record is not None else None
         size = sum(size for size, _ in files)

@@ -127,7 +127,8 @@ class ModuleIndex:
         for module in externs:
             if root_of(module) in roots:
                 entries[module] = Entry(module, EntryKind.EXTERN)
-        shared = frozenset(parent for module in code for parent in parents(module))
+        packages = {module.rpartition(".")[0] for module in code} - {""}
+        shared = frozenset(packages.union(*map(parents, packages)))
         return ModuleIndex(
             entries,
             externs,
@@ -218,26 +219,41 @@ def _reaches_host(root: str, extern_roots: frozenset[str]) -> bool:
 
 def _distributions(records: Collection[str]) -> dict[str, str]:
     """The folders with distributions' metadata, by the names that they say."""
-    found = map(_METADATA.fullmatch, records)
+    found = map(_METADATA.fullmatch, (name for name in records if name.endswith("/METADATA")))
     return {normalised_distribution(m.group(2)): m.group(1) for m in found if m is not None}
 
 
 def _entries(records: Iterable[str]) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     folders: dict[str, Entry] = {}
+    seen = {""}
     for record in records:
-        *path, file = record.split("/")
-        for depth in range(1, len(path) + 1):
-            module = ".".join(path[:depth])
-            if module not in folders:
-                folders[module] = Entry(module, EntryKind.FOLDER, "/".join(path[:depth]), True)
-        if file == "__init__.py" and path:
-            module = ".".join(path)
-            entries[module] = Entry(module, EntryKind.SOURCE, record, True)
+        folder, _, file = record.rpartition("/")
+        package = folder.replace("/", ".")
+        if folder not in seen:
+            seen.add(folder)
+            for module, entry in _folders(folder).items():
+                folders.setdefault(module, entry)
+        if file == "__init__.py" and package:
+            entries[package] = Entry(package, EntryKind.SOURCE, record, True)
         elif file.endswith(".py"):
-            module = ".".join([*path, file[:-3]])
+            module = _joined(package, file[:-3])
             entries.setdefault(module, Entry(module, EntryKind.SOURCE, record))
         elif suffix := next(filter(file.endswith, EXTENSION_SUFFIXES), ""):
-            module = ".".join([*path, file.removesuffix(suffix)])
+            module = _joined(package, file.removesuffix(suffix))
             entries[module] = Entry(module, EntryKind.COMPILED, record)
     return {**folders, **entries}
+
+
+def _folders(folder: str) -> dict[str, Entry]:
+    """A folder and those around it, the outermost first."""
+    parts = folder.split("/")
+    found = {}
+    for depth in range(1, len(parts) + 1):
+        module = ".".join(parts[:depth])
+        found[module] = Entry(module, EntryKind.FOLDER, "/".join(parts[:depth]), True)
+    return found
+
+
+def _joined(package: str, name: str) -> str:
+    return f"{package}.{name}" if package else name

@@ -17,14 +17,20 @@ import re
 from collections.abc import Callable, Iterator
 from types import CodeType
 
+from modpack.core.garbage import collection_paused
+
 __all__ = ["MODULES_NAME", "compile_module"]
 
 MODULES_NAME = "__modpack_modules__"
 """The builtin that takes the place of ``sys.modules`` in packaged code."""
 
-_SYS_MODULES = re.compile(rb"\bsys\s*\.\s*modules\b")
+_SYS_MODULES = re.compile(rb"sys\s*\.\s*modules")
 
-_MAY_BE_LOCAL = re.compile(rb"^[ \t]+(?:import|from)\b|[:;][ \t]*(?:import|from)\b", re.MULTILINE)
+_IMPORTED = re.compile(rb"\bfrom\b([\w.\s]+?)\bimport\b|\bimport\b([^;#\r]*)")
+"""What a line of source imports: ``from THIS import``, or ``import THIS, AND_THIS as that``."""
+_ABSOLUTE = re.compile(rb"\s*(\w+(?:\s*\.\s*\w+)*)(?:\s+as\s+\w+)?\s*")
+_WORD = re.compile(rb"import")
+_JOINED = re.compile(rb"[:;]")
 _UNUSED = "_modpack_imported"
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
@@ -44,11 +50,19 @@ def compile_module(
     Raises:
         SyntaxError, ValueError: the source is no Python.
     """
+    with collection_paused():
+        return _compiled(source, file, package.count(".") + 1, is_ours, optimize)
+
+
+def _compiled(
+    source: bytes, file: str, level: int, is_ours: Callable[[str], bool], optimize: int
+) -> CodeType:
+    # A tree costs twice what compiling the text does: most sources need none.
     looks_up = _SYS_MODULES.search(source) is not None
-    if looks_up or _MAY_BE_LOCAL.search(source):
+    if looks_up or _may_import_ours(source, is_ours):
         try:
             tree = ast.parse(source, file)
-            changed = _make_relative(tree, package.count(".") + 1, is_ours)
+            changed = _make_relative(tree, level, is_ours)
             if (looks_up and _rename_lookups(tree)) or changed:
                 code: CodeType = compile(tree, file, "exec", dont_inherit=True, optimize=optimize)
                 return code
@@ -56,6 +70,34 @@ def compile_module(
             pass
     compiled: CodeType = compile(source, file, "exec", dont_inherit=True, optimize=optimize)
     return compiled
+
+
+def _may_import_ours(source: bytes, is_ours: Callable[[str], bool]) -> bool:
+    """Whether a statement that is not at the margin may import a packaged module.
+
+    Judged by the lines in which the word stands, in docstrings as well: only a No is sure.
+    """
+    for word in _WORD.finditer(source):
+        start, end = source.rfind(b"\n", 0, word.start()) + 1, source.find(b"\n", word.end())
+        line = source[start : end if end >= 0 else len(source)]
+        if b"\\" in line or b"\\" in source[max(start - 3, 0) : start]:  # of several lines
+            return True
+        is_alone = line.startswith((b"import", b"from")) and not _JOINED.search(line)
+        if not is_alone and _line_imports_ours(line, is_ours):
+            return True
+    return False
+
+
+def _line_imports_ours(line: bytes, is_ours: Callable[[str], bool]) -> bool:
+    if not line.isascii():
+        return True
+    if line.lstrip().startswith(b">>>"):  # an example in a docstring
+        return False
+    for module, modules in _IMPORTED.findall(line):
+        for name in map(_ABSOLUTE.fullmatch, [module] if module else modules.split(b",")):
+            if name is not None and is_ours(b"".join(name.group(1).split()).decode()):
+                return True
+    return False
 
 
 def _rename_lookups(tree: ast.Module) -> bool:

@@ -6,12 +6,13 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
+from importlib.machinery import FileFinder, ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from modpack.errors import NamespaceConflictError
+from modpack.hermetic.codestore import CodeStore, code_store
 from modpack.hermetic.finder import FolderLoader, PackageFinder
 from modpack.hermetic.index import EntryKind, ModuleIndex
 from modpack.hermetic.redirect import Redirect
@@ -34,13 +35,22 @@ class Namespace:
     """
 
     def __init__(
-        self, name: str, prefix: str, source: str, index: ModuleIndex, tree: Path, importer: object
+        self,
+        name: str,
+        prefix: str,
+        source: str,
+        index: ModuleIndex,
+        tree: Path,
+        importer: object,
+        code: CodeStore | None,
     ) -> None:
         self.name = name
         self.prefix = prefix
         self._importer = importer
-        self.finder = PackageFinder(source, prefix, index, tree, self._mark)
+        self.finder = PackageFinder(source, prefix, index, tree, self._mark, code)
         self._redirect = Redirect(source, prefix, index, importer, self.finder.adopt, tree)
+        if code is not None:
+            self._redirect.on_imported = code.write
 
     @property
     def builtins(self) -> dict[str, Any]:
@@ -91,7 +101,7 @@ class Namespace:
         return getattr(module, "__dict__", {}).get("__modpack__") is self._importer
 
     def _mark(self, module: ModuleType) -> None:
-        self._redirect.refresh_builtins()
+        self._redirect.note_new_module()
         vars(module).update(
             __builtins__=self._redirect.builtins,
             __modpack__=self._importer,
@@ -123,11 +133,22 @@ def open_namespace(
         prefix = f"{name}." if kind == "private" else ""
         if not prefix:
             _refuse_conflicts(source, index)
-        namespace = Namespace(name, prefix, source, index, tree, importer)
+        code = code_store(tree, digest, kind)
+        namespace = Namespace(name, prefix, source, index, tree, importer, code)
         sys.modules[name] = _parent_package(name, tree, importer)
         sys.meta_path.insert(0, namespace.finder)
-    importlib.invalidate_caches()
+    _forget_listings(tree)
     return namespace
+
+
+def _forget_listings(tree: Path) -> None:
+    """Have the finders that know a folder of the tree list it anew: the tree may be a new one.
+
+    All others keep what they know; to make them all ask again costs more than to open a package.
+    """
+    for place, finder in list(sys.path_importer_cache.items()):
+        if place.startswith(str(tree)) and isinstance(finder, FileFinder):
+            finder.invalidate_caches()
 
 
 def _unused_name(wanted: str) -> str:

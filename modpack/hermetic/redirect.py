@@ -13,14 +13,14 @@ import builtins
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from modpack.core.names import is_within, root_of
+from modpack.core.rarecollection import begin_collecting_rarely, end_collecting_rarely
 from modpack.errors import ExternNotFoundError
 from modpack.hermetic.index import ANCESTOR_NAME, EntryKind, ModuleIndex
 from modpack.hermetic.loadedmodules import LoadedModules
@@ -45,6 +45,8 @@ class Redirect:
     Attributes:
         on_miss: told of modules that are neither in the package nor may come from here, before
             that is an error; it may add them (:meth:`use`).
+        on_imported: called when an import of the package's own modules, with all those that it
+            led to, has come to its end.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class Redirect:
         self._importer = importer
         self._views: dict[str | None, View] = {}
         self._modules = LoadedModules(self.translated)
+        self._is_importing = self._is_large = False
         self.on_miss: Callable[[str], None] | None = None
+        self.on_imported: Callable[[], None] | None = None
         self.builtins: dict[str, Any] = {}
         self.refresh_builtins()
 
@@ -87,25 +91,42 @@ class Redirect:
         level: int = 0,
     ) -> Any:
         """What an import statement calls (the contract of :func:`__import__`)."""
-        if level:
-            with self._explaining():
-                return builtins.__import__(name, globals, locals, fromlist or (), level)
-        if name == ANCESTOR_NAME:
-            return self._importer
-        if not name or not isinstance(name, str):
-            return builtins.__import__(name, globals, locals, fromlist or (), 0)  # its own error
-        self._seek(name)
         # No helper functions around the imports: each would be a frame on the stack more for
-        # every module in a chain of imports.
-        if self._is_packaged(name):
-            with self._explaining():
-                found = builtins.__import__(self._prefix + name, globals, locals, fromlist or (), 0)
-            return self._view(found if fromlist else sys.modules[self._prefix + root_of(name)])
-        with self._reaching_host(name):
-            found = builtins.__import__(name, globals, locals, fromlist or (), 0)
-        if self._index.policy is not None:
-            self._require_trust_in_parts(name, fromlist or ())
-        return self._view(found)
+        # every module in a chain of imports. No generators as context managers either: these
+        # took half of the time of each import, and a module has many.
+        is_outermost, self._is_importing = not self._is_importing, True
+        try:
+            if level:
+                try:
+                    return builtins.__import__(name, globals, locals, fromlist or (), level)
+                except ModuleNotFoundError as failure:
+                    self._explain(failure)
+                    raise
+            if name == ANCESTOR_NAME:
+                return self._importer
+            if not name or not isinstance(name, str):
+                return builtins.__import__(name, globals, locals, fromlist or (), 0)  # its error
+            self._seek(name)
+            if self._is_packaged(name):
+                full = self._prefix + name
+                try:
+                    found = builtins.__import__(full, globals, locals, fromlist or (), 0)
+                except ModuleNotFoundError as failure:
+                    self._explain(failure)
+                    raise
+                return self._view(found if fromlist else sys.modules[self._prefix + root_of(name)])
+            self._require_way_out(name)
+            try:
+                found = builtins.__import__(name, globals, locals, fromlist or (), 0)
+            except ModuleNotFoundError as failure:
+                self._explain_absence_here(name, failure)
+                raise
+            if self._index.policy is not None:
+                self._require_trust_in_parts(name, fromlist or ())
+            return self._view(found)
+        finally:
+            if is_outermost:
+                self._end_of_import()
 
     def import_module(self, name: str, package: str | None = None) -> Any:
         """The redirected :func:`importlib.import_module`."""
@@ -125,20 +146,35 @@ class Redirect:
         if self._index.is_untrusted(self.untranslated(name)) and not self._is_namespace(name):
             return None
         if self._is_packaged(name):
-            with self._explaining():
+            try:
                 return importlib.util.find_spec(self._prefix + name)
+            except ModuleNotFoundError as failure:
+                self._explain(failure)
+                raise
         return importlib.util.find_spec(name) if self._reaches_host(name) else None
 
     def load(self, name: str) -> Any:
         """Import a module by the absolute path that packaged code writes."""
         if name == ANCESTOR_NAME:
             return self._importer
-        self._seek(name)
-        if self._is_packaged(name):
-            with self._explaining():
-                return importlib.import_module(self._prefix + name)
-        with self._reaching_host(name):
-            return importlib.import_module(name)
+        is_outermost, self._is_importing = not self._is_importing, True
+        try:
+            self._seek(name)
+            if self._is_packaged(name):
+                try:
+                    return importlib.import_module(self._prefix + name)
+                except ModuleNotFoundError as failure:
+                    self._explain(failure)
+                    raise
+            self._require_way_out(name)
+            try:
+                return importlib.import_module(name)
+            except ModuleNotFoundError as failure:
+                self._explain_absence_here(name, failure)
+                raise
+        finally:
+            if is_outermost:
+                self._end_of_import()
 
     def translated(self, name: str) -> str:
         """The name in ``sys.modules`` of a module path that packaged code writes."""
@@ -201,31 +237,46 @@ class Redirect:
     def _reaches_host(self, name: str) -> bool:
         return self._is_own(name) or self._index.allows_host(name)
 
-    @contextmanager
-    def _reaching_host(self, name: str) -> Iterator[None]:
-        """Let an import out to the host, if it may go there, and tell what is missing there."""
+    def note_new_module(self) -> None:
+        """Told of each module whose code is about to run."""
+        self.refresh_builtins()
+        if self._is_importing and not self._is_large:
+            self._is_large = True
+            begin_collecting_rarely(self)
+
+    def _end_of_import(self) -> None:
+        """Tell that an import has come to its end; one in another thread may still be running."""
+        self._is_importing = False
+        if self._is_large:
+            self._is_large = False
+            end_collecting_rarely(self)
+        if self.on_imported is not None:
+            self.on_imported()
+
+    def _require_way_out(self, name: str) -> None:
+        """Refuse an import that may not go to the host."""
         if not self._reaches_host(name):
             raise self._absent(name)
         self._require_trust(name)
-        try:
-            with self._explaining():
-                yield
-        except ModuleNotFoundError as failure:
-            is_extern = root_of(name) in self._index.extern_roots and not self._is_own(name)
-            if is_extern and failure.name is not None and is_within(name, failure.name):
-                raise self._extern_absent(name) from failure
-            raise
 
-    @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """Tell what is missing from the package by the path that its code wrote."""
+    def _explain_absence_here(self, name: str, failure: ModuleNotFoundError) -> None:
+        """Raise what tells more about an import that went to the host, if there is more to tell."""
+        explained = failure
         try:
-            yield
-        except ModuleNotFoundError as failure:
-            missing = failure.name or ""
-            told = self._source in str(failure)
-            if told or not self._is_own(missing) or missing == self._prefix[:-1]:
-                raise
+            self._explain(failure)
+        except ModuleNotFoundError as better:
+            explained = better
+        is_extern = root_of(name) in self._index.extern_roots and not self._is_own(name)
+        if is_extern and explained.name is not None and is_within(name, explained.name):
+            raise self._extern_absent(name) from explained
+        if explained is not failure:
+            raise explained
+
+    def _explain(self, failure: ModuleNotFoundError) -> None:
+        """Raise what tells what is missing from the package by the path that its code wrote."""
+        missing = failure.name or ""
+        told = self._source in str(failure)
+        if not told and self._is_own(missing) and missing != self._prefix[:-1]:
             raise self._absent(self.untranslated(missing)) from failure
 
     def _absent(self, name: str) -> ModuleNotFoundError:
@@ -253,9 +304,10 @@ class Redirect:
         name = getattr(module, "__name__", None)
         if not isinstance(name, str) or not isinstance(module, ModuleType):
             return module
-        if name not in self._views:
+        view = self._views.get(name)
+        if view is None:
             replaced = replaced_names(self, module)
             if replaced is None:
                 return module
-            self._views[name] = View(module, replaced, self._view)
-        return self._views[name]
+            view = self._views[name] = View(module, replaced, self._view)
+        return view

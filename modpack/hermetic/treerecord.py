@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
+    "CODE",
     "FILES",
     "TreeRecord",
     "boot",
@@ -36,6 +37,8 @@ __all__ = [
 
 FILES = "files"
 """The folder of a tree that holds the package's files."""
+CODE = "code"
+"""The one that holds what they were compiled into."""
 _RECORD = "tree.json"
 _USED = "used"
 _STAMPS = "stamps"
@@ -134,12 +137,12 @@ def has_stamp(tree: Path, digest: str, names: Iterable[str]) -> bool:
 
 def _stamp(tree: Path, digest: str, names: Iterable[str]) -> str:
     folder = f"{tree / FILES}{os.sep}"
-    total = hashlib.blake2b(f"{digest}\n".encode(), digest_size=20)
+    lines = [f"{digest}\n"]
     for name in names:
         status = os.lstat(folder + name)
         facts = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns)
-        total.update(f"{name}\0{facts}{status.st_ctime_ns}\n".encode())
-    return total.hexdigest()
+        lines.append(f"{name}\0{facts}{status.st_ctime_ns}\n")
+    return hashlib.blake2b("".join(lines).encode(), digest_size=20).hexdigest()
 
 
 def has_content(file: Path, content: bytes) -> bool:

@@ -141,7 +141,7 @@ class HookCollector:
                 for position, found in enumerate(kind.find(kind.home))
             )
 
-    def missed(self, root: Any, names: Names) -> list[HookSpec]:
+    def missed(self, root: Any, names: Callable[[], Names]) -> list[HookSpec]:
         """The wanted hooks on parts of a module that the pickler never met.
 
         A class that rebuilds its parts in a ``__reduce__`` or ``__setstate__`` of its own keeps
@@ -158,7 +158,7 @@ class HookCollector:
                 unseen.tensor(tensor)
         if not unseen.has_news:
             return []
-        specs, _ = unseen.take(names)
+        specs, _ = unseen.take(names())
         return [spec for spec in specs if self.wanted(spec)]
 
     @property

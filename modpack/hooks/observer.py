@@ -41,6 +41,7 @@ from modpack.pickling.tensormarks import without_marks
 __all__ = ["HookObserver"]
 
 _Own = Callable[[], Any]
+_OF_TORCH = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)
 
 
 class HookObserver:
@@ -56,6 +57,8 @@ class HookObserver:
         specs: the hooks that went into the package, so far.
         unwrapped: the wrappers of which only the module inside is saved.
         on_graphs: tensors with hooks that die with their graph.
+        has_met_torch: whether a module, a tensor or an optimizer may have been met by now.
+        reductions: what was written of each tensor; tells which part of a storage it is.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class HookObserver:
         self.specs: list[HookSpec] = []
         self.unwrapped: list[DistributedDataParallel] = []
         self.on_graphs: list[torch.Tensor] = []
+        self.has_met_torch = False
+        self.reductions: list[Any] = []
         self._collector = collector
         self._scripted = ScriptedTensors()
         self._emptied = emptied
@@ -92,6 +97,7 @@ class HookObserver:
 
     def reducer(self, kind: type) -> Callable[[Any, _Own], Any] | None:
         """What turns an object's own reduction into the one to write, by its type."""
+        self.has_met_torch |= issubclass(kind, _OF_TORCH)
         if issubclass(kind, DistributedDataParallel):
             return self._wrapper
         if issubclass(kind, torch.nn.Module):
@@ -112,6 +118,7 @@ class HookObserver:
 
     def packaged(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Note the hooks of a module that packages itself: an FX GraphModule, a ScriptModule."""
+        self.has_met_torch = True
         if isinstance(obj, torch.jit.ScriptModule):  # which refuses hooks; its tensors do not
             for tensor in self._scripted.add(obj):
                 self._collector.tensor(tensor)
@@ -120,6 +127,11 @@ class HookObserver:
             function, arguments = parts
             return function, tuple(map(self._collector.state_without_hooks, arguments))
         return parts
+
+    @property
+    def has_payload(self) -> bool:
+        """Whether there is something to be saved along, or hooks of the process, or of a model."""
+        return self._pending or self._collector.has_news
 
     def next_payload(self) -> dict[str, Any] | None:
         """First what is saved along, then hooks, until no new ones turn up."""
@@ -188,15 +200,25 @@ class HookObserver:
         scripted = self._scripted.reduced(tensor)
         if scripted is not None:
             return scripted
+        with torch._C.DisableTorchFunctionSubclass():  # a class may refuse to be asked
+            hooks = self._note_tensor(tensor)
+        if not hooks:
+            reduced = without_marks(own())
+        else:
+            with warnings.catch_warnings():  # torch warns that it loses the hooks; we do not
+                warnings.filterwarnings("ignore", message="backward hook", category=UserWarning)
+                reduced = without_marks(own())
+        self.reductions.append(reduced)
+        return reduced
+
+    def _note_tensor(self, tensor: torch.Tensor) -> Any:
+        """Note what hangs on a tensor; gives the hooks that torch would warn of."""
+        hooks = tensor._backward_hooks
         if tensor.is_leaf:
             self._collector.tensor(tensor)
-        elif any(map(_is_of_the_users, (tensor._backward_hooks or {}).values())):
+        elif hooks and any(map(_is_of_the_users, hooks.values())):
             self.on_graphs.append(tensor)
-        if not tensor._backward_hooks:
-            return without_marks(own())
-        with warnings.catch_warnings():  # torch warns that it loses the hooks; we do not
-            warnings.filterwarnings("ignore", message="backward hook", category=UserWarning)
-            return without_marks(own())
+        return hooks
 
     def _optimizer(self, optimizer: torch.optim.Optimizer, own: _Own) -> Any:
         self._collector.optimizer(optimizer)

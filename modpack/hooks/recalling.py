@@ -91,13 +91,12 @@ class _StorageLoader(StorageLoader):
         kind, _, index = str(key).partition(" ")
         if kind != "part":
             return super().load(storage_type, key, location, size)
-        dtype = torch.uint8
-        if storage_type is not torch.UntypedStorage:
-            dtype = torch.storage._get_dtype_from_pickle_storage_type(storage_type.__name__)
+        storage = self._target.part(int(index)).untyped_storage()
+        if storage_type is torch.UntypedStorage:
+            return storage
+        dtype = torch.storage._get_dtype_from_pickle_storage_type(storage_type.__name__)
         return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
-            wrap_storage=self._target.part(int(index)).untyped_storage(),
-            dtype=dtype,
-            _internal=True,
+            wrap_storage=storage, dtype=dtype, _internal=True
         )
 
 

@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
@@ -14,10 +13,10 @@ from modpack.core.hookspec import PARAMETRIZATION
 from modpack.errors import ModpackError
 from modpack.hooks.graphbound import handle_of
 from modpack.hooks.kinds import KINDS, Kind, kinds_of
+from modpack.hooks.loadedmodules import modules_in
 from modpack.hooks.native import travels_natively
-from modpack.pickling.paths import objects_in
 
-__all__ = ["Fresh", "kinds_in", "register_payload", "remove_hooks", "reserve_ids"]
+__all__ = ["Fresh", "kinds_in", "register_payload", "remove_hooks"]
 
 
 Fresh = dict[tuple[int, str, int], RemovableHandle]
@@ -71,7 +70,7 @@ def register_payload(
 
 def kinds_in(obj: Any) -> Iterator[tuple[str, str]]:
     """The kinds of hooks that the modules in an object have, each with the module's class."""
-    for part in _modules_in(obj):
+    for part in modules_in(obj):
         name = type(part).__name__
         for kind in kinds_of("module"):
             if any(True for _ in kind.find(part)):
@@ -82,29 +81,11 @@ def kinds_in(obj: Any) -> Iterator[tuple[str, str]]:
 
 def remove_hooks(obj: Any) -> None:
     """Take off every hook that travelled in the state of modules; torch's own stay."""
-    for part in _modules_in(obj):
+    for part in modules_in(obj):
         for kind in kinds_of("module"):
             kind.clear(part, travels_natively)
         if not part._backward_hooks:
             part._is_full_backward_hook = None
-
-
-def reserve_ids(obj: Any) -> None:
-    """Keep torch from giving ids again that hooks in loaded modules have.
-
-    A package of torch.package brings hooks in the modules' state, with the ids that they had
-    where it was written, while torch counts from 0 in a new process: the next hook that is
-    registered would overwrite one of them.
-    """
-    tables = {table for kind in kinds_of("module") for table in kind.tables[:1]}
-    for part in _modules_in(obj):
-        for table in tables:
-            for identity in getattr(part, table, None) or ():
-                RemovableHandle.next_id = max(RemovableHandle.next_id, identity + 1)
-
-
-def _modules_in(obj: Any) -> Iterator[torch.nn.Module]:
-    yield from (part for part in objects_in(obj) if isinstance(part, torch.nn.Module))
 
 
 def _row(kind: str) -> Kind:

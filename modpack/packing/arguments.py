@@ -10,7 +10,17 @@ from modpack.core.arguments import require_type
 from modpack.core.names import resource_record
 from modpack.resolution.importers import Importer, OrderedImporter
 
-__all__ = ["as_importer", "record_of", "require_protocol", "require_target", "require_trial"]
+__all__ = [
+    "DEFAULT_PROTOCOL",
+    "as_importer",
+    "record_of",
+    "require_protocol",
+    "require_target",
+    "require_trial",
+]
+
+DEFAULT_PROTOCOL = 3
+"""Of pickles: what torch.package writes."""
 
 
 def as_importer(importer: object) -> Importer:

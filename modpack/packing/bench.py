@@ -66,7 +66,8 @@ class Bench:
         plan = self._planner.plan()
         taken = self._writer.names()
         found = clashes(plan, self._planner.walker, taken)
-        plan = replace(plan, problems=(*_told_better(plan.problems, self._objects), *found))
+        problems = (*_told_better(plan.problems, self._objects), *found)
+        plan = replace(plan, problems=problems, notes=(*plan.notes, *self._objects.notes()))
         return self._guarded(with_room(plan, self._planner.walker, taken))
 
     def _guarded(self, plan: Plan) -> Plan:

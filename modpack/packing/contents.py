@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.actions import Action
+from modpack.core.garbage import collection_paused
 from modpack.core.names import module_record
 from modpack.core.plan import Plan
 from modpack.core.planjson import Json, plan_to_json
@@ -28,6 +29,7 @@ from modpack.planning.ownership import InstalledOwnership
 __all__ = ["write_contents"]
 
 
+@collection_paused()
 def write_contents(
     plan: Plan,
     walker: Walker,

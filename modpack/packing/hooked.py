@@ -130,17 +130,20 @@ class HookSaver:
 
     def _missed(self) -> Iterator[HookStatus]:
         """What hangs on parts that were never pickled, which is told aloud."""
-        for spec in self._collector.missed(self.observer.root, self.observer.names):
+        for spec in self._collector.missed(self.observer.root, lambda: self.observer.names):
             status = missed(spec)
             warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
             yield status
 
     def _on_graphs(self) -> Iterator[HookStatus]:
         """What cannot be saved at all, which is told aloud."""
-        names = self.observer.names
-        lost = [on_graph(names.of(tensor)[0]) for tensor in self.observer.on_graphs]
+        lost = [on_graph(self._path_of(tensor)) for tensor in self.observer.on_graphs]
         groups = self._collector.on_graphs
-        lost += [on_graph(names.of(group.members)[0], "multi_grad") for group in groups]
+        lost += [on_graph(self._path_of(group.members), "multi_grad") for group in groups]
         for status in lost:
             warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
             yield status
+
+    def _path_of(self, target: object) -> tuple[str, ...]:
+        """The path of a target. To name the first one, the saved object is walked through."""
+        return self.observer.names.of(target)[0]

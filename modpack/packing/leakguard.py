@@ -7,6 +7,7 @@ nobody writes a password into them by hand.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
 import sys
@@ -26,6 +27,9 @@ __all__ = ["LeakGuard"]
 
 _log = logging.getLogger("modpack")
 _SCRIPT_CODE = (".py", ".pkl", ".json", ".txt")
+_MOST_CLEAN = 10_000
+_clean: set[tuple[TextKind, bytes]] = set()
+"""Digests of texts in which this process found nothing."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +138,11 @@ class LeakGuard:
         self, plan: Plan, walker: Walker, known: Mapping[bytes, str], place: Callable[[str], str]
     ) -> Iterator[_Leak]:
         for module in interned_records(plan, walker):
+            source = walker.source(module)
+            if walker.scan(module).is_clean and not any(value in source for value in known):
+                continue
             location = walker.locate(module)
             file = location.file if location is not None and location.file else module
-            source = walker.source(module)
             key = (module, len(source), hash(source), len(known))
             if key not in self._seen:
                 self._seen[key] = find_secrets(source, TextKind.SOURCE, known)
@@ -159,7 +165,7 @@ class LeakGuard:
                 data = Path(file.source).read_bytes()
                 is_metadata = file.kind is FileKind.METADATA
                 kind = TextKind.PUBLISHED if is_metadata else TextKind.DATA
-                found = (*_by_name(file.record, data), *find_secrets(data, kind, known))
+                found = (*_by_name(file.record, data), *_secrets_in(data, kind, known))
                 self._seen[key] = found
         except OSError:  # writing it will say so
             return ()
@@ -182,6 +188,20 @@ class LeakGuard:
         if folder not in self._values:
             self._values[folder] = known_values(folder)
         return self._values[folder]
+
+
+def _secrets_in(data: bytes, kind: TextKind, known: Mapping[bytes, str]) -> tuple[Secret, ...]:
+    """What :func:`find_secrets` finds; the same clean text is looked through once in a process.
+
+    The metadata of the same distributions goes into one package after the other.
+    """
+    key = kind, hashlib.blake2b(data, digest_size=20).digest()
+    if key in _clean and not known:
+        return ()
+    found = find_secrets(data, kind, known)
+    if not found and len(_clean) < _MOST_CLEAN:
+        _clean.add(key)
+    return found
 
 
 def _nearby_folders() -> set[Path]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from modpack.archive.layout import is_internal
 from modpack.archive.writer import ArchiveWriter
+from modpack.core.garbage import collection_paused
 from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
 from modpack.core.names import root_of
-from modpack.core.plan import Problem
+from modpack.core.plan import Note, Problem
 from modpack.core.tensors import TensorFacts
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     import torch
 
     from modpack.hooks.report import HookStatus
-    from modpack.packing.hooked import HookOptions
+    from modpack.packing.hooked import HookOptions, HookSaver
+    from modpack.packing.storagenotes import StorageNotes
     from modpack.pickling.context import Reference
     from modpack.pickling.definitions import ScriptSource
     from modpack.pickling.saving import Pickled
@@ -75,10 +77,12 @@ class ObjectSaver:
         self._values: dict[str, bytes] = {}
         self._homes: dict[str, tuple[Importer, str]] = {}
         self._storages: StorageSaver | None = None
+        self._storage_notes: StorageNotes | None = None
         self._models = 0
         self._reduced = 0
         self._attached = 0
 
+    @collection_paused()
     def save(
         self,
         record: str,
@@ -97,12 +101,14 @@ class ObjectSaver:
             follow: whether to follow what the definitions of scripts import.
         """
         from modpack.packing.hooked import HookSaver
-        from modpack.packing.tensors import named_tensors
+        from modpack.packing.storagenotes import StorageNotes
         from modpack.pickling.saving import pickle_object
         from modpack.pickling.storages import StorageSaver
 
-        if self._storages is None:
+        name = "obj" if hooks is None else "model"
+        if self._storages is None or self._storage_notes is None:
             self._storages = StorageSaver(self._writer)
+            self._storage_notes = StorageNotes(self._storages)
         self._storages.next_object()
         self._scripts.refresh()
         hooked = HookSaver(self, obj, hooks)
@@ -111,18 +117,28 @@ class ObjectSaver:
             context=self,
             resource=record,
             protocol=protocol,
-            root="obj" if hooks is None else "model",
+            root=name,
             observer=hooked.observer,
         )
         self._writer.write(record, pickled.data)
-        self._look_at(record, pickled, (obj, hooked.extras), "obj" if hooks is None else "model")
+        self._look_at(record, pickled, (obj, hooked.extras), name)
         self.hook_statuses.extend(hooked.write(self._writer, record, pickled.appended))
         if not is_internal(record):
-            root, key_of = hooked.observer.root, self._storages.key_of
-            self.tensors[record] = named_tensors(root, hooked.extras, key_of)
+            self.tensors[record] = self._named_tensors(hooked)
+        roots = {"example" if is_internal(record) else name: obj, **hooked.extras}
+        self._storage_notes.look_at(record, hooked.observer.reductions, roots)
         self._scripts.provide(follow)
         node = f"<{record}>"
         return [*_named(node, pickled.references), *_imported(node, pickled.loose_sources)]
+
+    def _named_tensors(self, hooked: HookSaver) -> tuple[TensorFacts, ...]:
+        """The tensors of the object that was saved last."""
+        from modpack.packing.tensors import named_tensors
+
+        observer = hooked.observer
+        if self._storages is None or not observer.has_met_torch:  # then there is nothing to find
+            return ()
+        return named_tensors(observer.root, hooked.extras, self._storages.key_of)
 
     def _look_at(
         self, record: str, pickled: Pickled, parts: tuple[object, object], name: str
@@ -148,6 +164,10 @@ class ObjectSaver:
     def problems(self) -> Iterator[Problem]:
         """What of scripts cannot be taken along."""
         yield from self._scripts.problems()
+
+    def notes(self) -> tuple[Note, ...]:
+        """What a user should know about what was saved."""
+        return () if self._storage_notes is None else tuple(self._storage_notes.notes())
 
     def script_place(self, place: str) -> str:
         """A place, in the script itself if it is in the module of a script's definitions."""

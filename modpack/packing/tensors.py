@@ -6,6 +6,7 @@ properties, nor what a subclass of Tensor makes of torch's functions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ _MOST_PATHS: Final = 1000
 """So many paths to one module are followed: shared modules in shared modules multiply."""
 _CONTAINERS: Final = (dict, list, tuple)
 _PLAIN: Final = (str, bytes, int, float, type(None))
+_LEAVES: Final = frozenset({*_PLAIN, bool})
+"""Of what is in containers, most is of these types."""
 
 _Found = tuple[str, TensorKind, torch.Tensor, bool]
 """A tensor's name, what it is, the tensor, and whether it is in the state dict."""
@@ -49,6 +52,10 @@ def named_tensors(
     return tuple(t for t in described if t.kind in is_own or t.storage is not None)
 
 
+_Place = tuple["_Place | None", str]
+"""A step down, and the place above it: most places are never spelled out."""
+
+
 class _Walk:
     """Finds tensors, each container once, each module by all of its paths."""
 
@@ -57,19 +64,29 @@ class _Walk:
         self._paths: dict[int, int] = {}
 
     def of(self, path: str, root: object) -> Iterator[_Found]:
-        todo: list[tuple[str, Any]] = [(path, root)]
+        todo: list[tuple[_Place, Any]] = [((None, path), root)]
         while todo:
-            path, each = todo.pop()
-            if isinstance(each, torch.Tensor):
-                yield path, TensorKind.VALUE, each, True
+            place, each = todo.pop()
+            if type(each) in _CONTAINERS:
+                todo.extend(self._inside(place, each))
+            elif isinstance(each, torch.Tensor):
+                yield _spelled(place), TensorKind.VALUE, each, True
             elif isinstance(each, torch.nn.Module):
-                yield from self._of_module(path, each)
+                yield from self._of_module(_spelled(place), each)
             elif isinstance(each, torch.optim.Optimizer):
-                yield from _of_optimizer(path, each)
-            elif not isinstance(each, _PLAIN) and id(each) not in self._entered:
-                self._entered.add(id(each))
-                inside = [(_below(path, name), part) for name, part in _parts(each)]
-                todo.extend(reversed(inside))
+                yield from _of_optimizer(_spelled(place), each)
+            elif not isinstance(each, _PLAIN):
+                todo.extend(self._inside(place, each))
+
+    def _inside(self, place: _Place, obj: object) -> Iterable[tuple[_Place, object]]:
+        """What an object holds, the last first; nothing if it was entered before."""
+        if id(obj) in self._entered:
+            return ()
+        self._entered.add(id(obj))
+        parts = _parts(obj)
+        inside: list[tuple[_Place, object]]
+        inside = [((place, name), part) for name, part in parts if type(part) not in _LEAVES]
+        return reversed(inside)
 
     def _of_module(self, path: str, root: torch.nn.Module) -> Iterator[_Found]:
         todo: list[tuple[str, torch.nn.Module, tuple[int, ...]]] = [(path, root, ())]
@@ -123,12 +140,20 @@ def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Foun
                 yield _below(path, f"state.{number}.{name}"), TensorKind.STATE, value, True
 
 
+def _spelled(place: _Place | None) -> str:
+    names: list[str] = []
+    while place is not None:
+        place, name = place
+        names.append(name)
+    return functools.reduce(_below, reversed(names), "")
+
+
 def _parts(obj: object) -> Iterable[tuple[str, Any]]:
     """What is in a container, or in the attributes of an object that pickle saves as they are."""
     if isinstance(obj, dict):
-        return [(str(k), v) for k, v in dict.items(obj) if isinstance(k, (str, int))]
+        return ((str(k), v) for k, v in list(dict.items(obj)) if isinstance(k, (str, int)))
     if isinstance(obj, (list, tuple)):
-        return [(str(number), value) for number, value in enumerate(obj)]
+        return ((str(number), value) for number, value in enumerate(obj))
     return list(vars(obj).items()) if _is_saved_by_attributes(type(obj)) else ()
 
 
@@ -146,7 +171,7 @@ def _described(
     is_persistent: bool,
     key_of: Callable[[torch.UntypedStorage], str | None],
 ) -> TensorFacts:
-    dtype, device = str(tensor.dtype).removeprefix("torch."), str(tensor.device)
+    dtype, device = _name_of_dtype(tensor.dtype), _name_of_device(tensor.device)
     grad, form = tensor.requires_grad, _form(tensor)
     shape = None if form in _WITHOUT_SHAPE else _shape(tensor)
     key = None if form in _WITHOUT_STORAGE else key_of(tensor.untyped_storage())
@@ -155,6 +180,16 @@ def _described(
     offset, stride = int(tensor.storage_offset()), tuple(tensor.stride())
     where = key, offset, stride
     return TensorFacts(name, kind, dtype, shape, grad, is_persistent, device, *where, form)
+
+
+@functools.cache  # there are few, and many tensors of each
+def _name_of_dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@functools.cache
+def _name_of_device(device: torch.device) -> str:
+    return str(device)
 
 
 _WITHOUT_SHAPE: Final = frozenset({"lazy", "nested"})

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from modpack.core.names import require_module_name
 from modpack.errors import ModpackError, UnpicklingError
 from modpack.pickling.functions import GlobalNames
+from modpack.pickling.placing import wants_fakes
+from modpack.pickling.rebuilding import rebuilding
 from modpack.pickling.storages import StorageLoader
 
 __all__ = ["NameCheck", "unpickle_object"]
@@ -125,6 +127,7 @@ class _Unpickler(pickle.Unpickler):
         self._resource = resource
         self._import_module = import_module
         self._storages = storages
+        self._rebuilding = rebuilding(wants_fakes())
         self._package = package
         self._rebuilt: dict[object, object] = {}
         self._global_names = _names_with(getattr(package, "code_builtins", None))
@@ -148,7 +151,7 @@ class _Unpickler(pickle.Unpickler):
             ) from failure
         if self._check is not None:
             self._check.require_found(module, name, steps)
-        return steps[-1]
+        return self._rebuilding(steps[-1])
 
     def _imported(self, module: str, name: str) -> Any:
         try:
@@ -167,6 +170,8 @@ class _Unpickler(pickle.Unpickler):
             ) from failure
 
     def persistent_load(self, pid: Any) -> Any:
+        if type(pid) is tuple and len(pid) == 5 and pid[0] == "storage" and type(pid[2]) is str:
+            return self._storages.load(*pid[1:])  # at once: a model may have 20,000 of them
         kind, data = _parts(pid)
         if kind == "storage" and len(data) == 4:
             storage_type, key, location, size = data

@@ -12,7 +12,9 @@ from typing import Any, Protocol, cast
 import torch
 
 from modpack.core.progress import advance
+from modpack.core.storageuse import LARGE
 from modpack.errors import UnpicklingError
+from modpack.pickling.placing import fake_storage, restoring, wants_fakes
 
 __all__ = ["StorageLoader", "StorageSaver", "storage_bytes", "storage_record"]
 
@@ -46,9 +48,13 @@ class StorageSaver:
 
     Args:
         sink: where the bytes go.
+
+    Attributes:
+        large: the keys of those that are so large that it matters what of them is used.
     """
 
     def __init__(self, sink: StorageSink) -> None:
+        self.large: set[str] = set()
         self._sink = sink
         self._keys: dict[int, tuple[torch.UntypedStorage, str, int]] = {}
         self._count = 0
@@ -67,7 +73,10 @@ class StorageSaver:
         key = str(self._count)
         self._count += 1
         self._sink.write_storage(storage_record(key), storage_bytes(storage))
-        advance(storage.nbytes())
+        size = storage.nbytes()
+        if size >= LARGE:
+            self.large.add(key)
+        advance(size)
         self._keys[storage._cdata] = (storage, key, self._generation)
         return key
 
@@ -95,7 +104,7 @@ class StorageSaver:
     def _unchanged(self, known: tuple[torch.UntypedStorage, str, int]) -> bool:
         storage, key, _ = known
         digest = self._sink.digest_of(storage_record(key))
-        return digest is None or digest == hashlib.sha256(storage_bytes(storage)).hexdigest()
+        return not digest or digest == hashlib.sha256(storage_bytes(storage)).hexdigest()
 
 
 def _overwrite(storage: torch.UntypedStorage, content: Iterable[bytes]) -> None:
@@ -149,10 +158,11 @@ class StorageLoader:
     def __init__(self, source: StorageSource, map_location: object, resource: str) -> None:
         self._source = source
         self._resource = resource
-        self._restore = _restoring(map_location)
+        self._restore = restoring(map_location)
         self._loaded: dict[str, torch.UntypedStorage] = {}
         self._files: dict[str, torch.UntypedStorage | None] = {}
         self._swap = self._has_foreign_order()
+        self._is_fake = wants_fakes()
 
     def load(self, storage_type: Any, key: Any, location: Any, size: Any) -> Any:
         """What a ``("storage", ...)`` persistent id stands for.
@@ -171,6 +181,8 @@ class StorageLoader:
         if dtype is None or not is_sound or not isinstance(size, int) or size < 0:
             raise self._failure(f"the storage {key!r} has an unknown type, place or size")
         storage = self.load_bytes(str(key), location, size, dtype)
+        if storage_type is torch.UntypedStorage:
+            return storage
         return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
             wrap_storage=storage, dtype=dtype, _internal=True
         )
@@ -189,15 +201,20 @@ class StorageLoader:
         Raises:
             UnpicklingError: it is not there, or too small.
         """
-        if key not in self._loaded:
-            bytes_needed = size * torch._utils._element_size(dtype)  # type: ignore[no-untyped-call]
-            storage = self._read(storage_record(key), bytes_needed, dtype)
-            self._loaded[key] = self._restore(storage, location)
-        return self._loaded[key]
+        storage = self._loaded.get(key)
+        if storage is None:
+            bytes_needed = size * dtype.itemsize
+            record = storage_record(key)
+            if not self._source.has(record):
+                raise self._failure(f"its storage {record!r} is not in the package")
+            if self._is_fake:
+                storage = fake_storage(bytes_needed, location)
+            else:
+                storage = self._restore(self._read(record, bytes_needed, dtype), location)
+            self._loaded[key] = storage
+        return storage
 
     def _read(self, record: str, size: int, dtype: torch.dtype) -> torch.UntypedStorage:
-        if not self._source.has(record):
-            raise self._failure(f"its storage {record!r} is not in the package")
         storage = self._mapped(record)
         if storage is None:
             storage = _copied(self._source.read(record))
@@ -205,7 +222,7 @@ class StorageLoader:
             raise self._failure(
                 f"its storage {record!r} holds {storage.nbytes()} bytes, but {size} are needed"
             )
-        if self._swap and torch._utils._element_size(dtype) > 1:  # type: ignore[no-untyped-call]
+        if self._swap and dtype.itemsize > 1:
             storage = storage.clone()  # type: ignore[no-untyped-call]
             storage.byteswap(dtype)
         return storage
@@ -252,23 +269,6 @@ _BYTEORDER = "byteorder"
 
 _ALIGNMENT = 16
 """Bytes: the widest element, and what compilers assume of vectors. Others are copied."""
-
-
-def _restoring(map_location: object) -> Callable[[torch.UntypedStorage, str], torch.UntypedStorage]:
-    """What torch.load does with its ``map_location``, once that is known to make sense."""
-    known = (str, torch.device, dict)
-    if not (map_location is None or isinstance(map_location, known) or callable(map_location)):
-        raise TypeError(
-            "map_location must be None, a device, a dict of devices or a function, "
-            f"not {type(map_location).__name__}"
-        )
-    if isinstance(map_location, str):
-        try:
-            torch.device(map_location)
-        except RuntimeError as failure:
-            raise ValueError(f"map_location {map_location!r} is no device: {failure}") from failure
-    restore = torch.serialization._get_restore_location(map_location)  # type: ignore[no-untyped-call]
-    return restore  # type: ignore[no-any-return]
 
 
 def _dtype_of(storage_type: Any) -> torch.dtype | None:

@@ -206,10 +206,14 @@ class Gathering:
         if contents is None:
             return
         folders = {home.folder: home.record_folder for home in homes if home.record_folder}
-        listed = [contents.folder / name for name in contents.listed]
-        if not listed:
+        listed = [contents.folder / name for name in contents.listed if not is_code(name)]
+        if not contents.listed:
             listed = [file for folder in folders for file in files_below(folder)]
-        packages = {file.parent for file in listed if file.name == "__init__.py"}
+        packages = {
+            (contents.folder / name).parent
+            for name in contents.listed
+            if name.endswith("__init__.py") and name.rpartition("/")[2] == "__init__.py"
+        }
         for file in listed:
             place = next((p for p in file.parents if p in packages or p in folders), None)
             if place not in folders:

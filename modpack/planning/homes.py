@@ -104,18 +104,25 @@ class Homes:
     walker: Walker
     host: Installed
     given: Mapping[str, Path] = field(default_factory=dict)
+    _last: tuple[object, Mapping[str, Home]] | None = field(default=None, init=False)
 
-    def of(self, modules: Iterable[str]) -> dict[str, Home]:
-        """The places of those modules that are files on this machine."""
-        homes = ((module, self._of(module)) for module in modules)
-        return {module: home for module, home in homes if home is not None}
+    def of(self, modules: Iterable[str]) -> Mapping[str, Home]:
+        """The places of those modules that are files on this machine.
+
+        They are looked up once for all who ask for the same modules in a row.
+        """
+        key = (tuple(modules), tuple(self.given))
+        if self._last is None or self._last[0] != key:
+            homes = ((module, self._of(module)) for module in key[0])
+            self._last = key, {module: home for module, home in homes if home is not None}
+        return self._last[1]
 
     def _of(self, module: str) -> Home | None:
         location = self.walker.locate(module)
         if location is None:
             return None
         environment = self.walker.environment_of(module)
-        package = _as_package(environment)
+        package = self._as_package(environment)
         installed = self.host if package is None else self._in_tree(package.tree)
         place = self._real(location, package.tree if package is not None else None)
         if place is None:
@@ -145,9 +152,16 @@ class Homes:
     def _trees(self) -> dict[Path, Installed]:
         return {}
 
+    def _as_package(self, environment: object) -> Unpacked | None:
+        """An environment that is a package; asking a protocol takes long, and there are few."""
+        if id(environment) not in self._packages:
+            found = environment if isinstance(environment, Unpacked) else None
+            self._packages[id(environment)] = found
+        return self._packages[id(environment)]
 
-def _as_package(environment: object) -> Unpacked | None:
-    return environment if isinstance(environment, Unpacked) else None
+    @cached_property
+    def _packages(self) -> dict[int, Unpacked | None]:
+        return {}
 
 
 def record_in(folders: Mapping[Path, str], file: Path) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Protocol
@@ -19,6 +19,8 @@ __all__ = ["find_notes"]
 
 class _Ownership(Protocol):
     def owner(self, module: str, location: Location | None) -> Owner: ...
+
+    def distribution_of(self, module: str, location: Location | None) -> object | None: ...
 
     def requires(self, module: str, location: Location, other: Location) -> bool: ...
 
@@ -136,6 +138,8 @@ def _externs_that_need_interned(
 ) -> Iterator[Note]:
     """Externs whose own code needs what is interned: it would get another copy, or none."""
     told: set[tuple[str, str]] = set()
+    interned = {root_of(module) for module in plan.modules(Action.INTERN)}
+    representatives = list(_representatives(plan, ownership))
     for module in plan.modules(Action.EXTERN):
         location = plan.decisions[module].location
         if location is None:
@@ -144,27 +148,38 @@ def _externs_that_need_interned(
         if owner in (Owner.RUNTIME, Owner.STDLIB):
             continue
         if owner is Owner.INSTALLED:
-            need = _required(location, plan, ownership)
+            need = _required(location, representatives, ownership)
         else:
-            need = _imported(module, walker, plan)
+            need = _imported(module, walker, plan, interned)
         if need is not None and (pair := (root_of(module), root_of(need.other))) not in told:
             told.add(pair)
             yield _hazard(need)
 
 
-def _required(extern: Location, plan: Plan, ownership: _Ownership) -> _Need | None:
-    for other in plan.modules(Action.INTERN):
-        home = plan.decisions[other].location
-        if plan.decisions[other].rule.owner is Owner.INSTALLED:
+def _representatives(plan: Plan, ownership: _Ownership) -> Iterator[Location]:
+    """One interned module of each distribution: what requires that one requires them all."""
+    seen: set[object] = set()
+    for module in plan.modules(Action.INTERN):
+        decision = plan.decisions[module]
+        if decision.location is None or decision.rule.owner is Owner.INSTALLED:
             continue  # the policy knows of it: the extern is one that may be absent
-        if home is not None and ownership.requires(extern.module, extern, home):
-            return _Need(extern.module, other, "its distribution requires that of")
+        distribution = ownership.distribution_of(module, decision.location)
+        if distribution is not None and distribution not in seen:
+            seen.add(distribution)
+            yield decision.location
+
+
+def _required(
+    extern: Location, interned: Sequence[Location], ownership: _Ownership
+) -> _Need | None:
+    for other in interned:
+        if ownership.requires(extern.module, extern, other):
+            return _Need(extern.module, other.module, "its distribution requires that of")
     return None
 
 
-def _imported(module: str, walker: Walker, plan: Plan) -> _Need | None:
+def _imported(module: str, walker: Walker, plan: Plan, interned: Container[str]) -> _Need | None:
     """Read loose extern code for imports of interned modules, as far as loose code reaches."""
-    interned = {root_of(m) for m in plan.modules(Action.INTERN)}
     seen, todo = {module}, [module]
     while todo:
         current = todo.pop()

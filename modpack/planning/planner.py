@@ -12,8 +12,9 @@ from modpack.core.imports import ImportKind
 from modpack.core.location import Environment, Location
 from modpack.core.plan import Decision, PackagingErrorReason, Plan, Problem
 from modpack.core.rules import RUNNING_SCRIPT, Origin, Rule, deciding_rule, inherited, saved
+from modpack.discovery.modules import Scan
 from modpack.discovery.source import scan_source
-from modpack.discovery.walk import Scan, Walker
+from modpack.discovery.walk import Ahead, Walker
 from modpack.planning.absence import Absence
 from modpack.planning.holdings import HoldingsPlanner
 from modpack.planning.homes import Installed, NothingInstalled
@@ -34,6 +35,9 @@ class Ownership(Protocol):
 
     def owner(self, module: str, location: Location | None) -> Owner:
         """Who is responsible for a module."""
+
+    def distribution_of(self, module: str, location: Location | None) -> object | None:
+        """What tells the distribution that provides a module from others; None for loose code."""
 
     def requires(self, module: str, location: Location, other: Location) -> bool:
         """Whether a module's distribution requires the distribution of another."""
@@ -61,6 +65,7 @@ class Planner:
         exporter: what hooks are called with.
         installed: the distributions of this interpreter, for files and metadata that go along.
         scan: reads sources.
+        ahead: has them read earlier, if many wait.
     """
 
     def __init__(
@@ -70,9 +75,10 @@ class Planner:
         exporter: object,
         installed: Installed | None = None,
         scan: Scan = scan_source,
+        ahead: Ahead | None = None,
     ) -> None:
         self.hooks = MatchHooks()
-        self.walker = Walker(environments, self._decide, scan)
+        self.walker = Walker(environments, self._decide, scan, ahead, self._foresees_interning)
         self.holdings = HoldingsPlanner(self.walker, installed or NothingInstalled())
         self._rules: list[Rule] = []
         self._presets: list[Rule] = []
@@ -320,6 +326,11 @@ class Planner:
             module, outcome.action, rule, None, outcome.overridden_by, outcome.fired
         )
         return outcome.action
+
+    def _foresees_interning(self, module: str) -> bool:
+        """Whether a module will be interned, as far as rules tell."""
+        rule = self._rule_of(module)
+        return rule is not None and rule.action is Action.INTERN
 
     def _ask_hooks(self, module: str, rule: Rule) -> Outcome:
         self._matched[module] = rule

@@ -20,6 +20,7 @@ from modpack.archive.reader import open_archive, refuse_state_files
 from modpack.archive.specs import read_specs
 from modpack.core.actions import Action, Owner
 from modpack.core.environment import RecordedEnvironment
+from modpack.core.garbage import collection_paused
 from modpack.core.hookspec import hook_records
 from modpack.core.names import module_record, resource_record
 from modpack.core.plan import Decision, FileKind, Plan
@@ -65,7 +66,7 @@ def package_facts(source: str | os.PathLike[str]) -> PackageFacts:
         TypeError: it is no path.
         ArchiveError: it is no package, or a damaged one.
     """
-    with open_archive(source) as archive:
+    with collection_paused(), open_archive(source) as archive:
         return facts_of(archive, read_checked_manifest(archive))
 
 
@@ -257,17 +258,20 @@ def _resources(
     """Every record that is neither code, nor a storage, nor the format's own."""
     code = {facts.record for facts in modules}
     found = []
-    for name in sorted(archive.names()):
-        is_compiled = name.startswith(_COMPILED)
-        if name in code or (layout.is_internal(name) and not is_compiled):
+    for name in sorted(filter(_may_be_resource, archive.names())):
+        if name in code:
             continue
         if name in files:
             found.append(files[name])
             continue
         kind = ResourceKind.PICKLE if name in pickles else ResourceKind.FILE
-        kind = ResourceKind.TORCHSCRIPT if is_compiled else kind
+        kind = ResourceKind.TORCHSCRIPT if name.startswith(_COMPILED) else kind
         found.append(ResourceFacts(name, kind, archive.size(name)))
     return tuple(found)
+
+
+def _may_be_resource(record: str) -> bool:
+    return not layout.is_internal(record) or record.startswith(_COMPILED)
 
 
 def _only_pickle(resources: tuple[ResourceFacts, ...]) -> tuple[str, str] | None:
@@ -289,8 +293,8 @@ def _hooks(archive: Archive, manifest: Manifest, objects: Objects) -> tuple[Hook
 
 
 def _storages(archive: Archive) -> StorageFacts:
-    names = [name for name in archive.names() if layout.is_storage(name)]
-    return StorageFacts(len(names), sum(map(archive.size, names)))
+    sizes = [size for name, size in archive.sizes().items() if layout.is_storage(name)]
+    return StorageFacts(len(sizes), sum(sizes))
 
 
 def _sorted(modules: list[ModuleFacts]) -> tuple[ModuleFacts, ...]:

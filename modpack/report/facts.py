@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from modpack.core.actions import Action, Owner
 from modpack.core.hookspec import HookSpec
@@ -23,8 +24,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class ImporterFacts:
+class ImporterFacts(NamedTuple):
     """One piece of evidence that a module is needed.
 
     Attributes:

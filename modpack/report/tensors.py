@@ -45,23 +45,25 @@ def read_tensors(
 
 
 def _check_storages(archive: Archive, tensors: Iterable[TensorFacts]) -> None:
-    problems = list(filter(None, (_storage_problem(archive, tensor) for tensor in tensors)))
+    sizes = archive.sizes()
+    problems = list(filter(None, (_storage_problem(sizes, tensor) for tensor in tensors)))
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise ValueError("; ".join(problems[:_SHOWN]) + more)
 
 
-def _storage_problem(archive: Archive, tensor: TensorFacts) -> str | None:
-    """Why a tensor cannot lie where it is said to; None if it can."""
+def _storage_problem(sizes: Mapping[str, int], tensor: TensorFacts) -> str | None:
+    """Why a tensor cannot lie where it is said to, among records of such sizes; None if it can."""
     if tensor.storage is None:
         return None
     record = layout.storage_name(tensor.storage)
-    if not layout.is_storage(record) or not archive.has(record):
+    size = sizes.get(record)
+    if size is None or not layout.is_storage(record):
         return f"{tensor.name!r:.200} is in the storage {tensor.storage!r:.80}, which is not there"
     needed = (tensor.offset + tensor.span) * ITEM_BYTES.get(tensor.dtype, 1)
-    if tensor.count and needed > archive.size(record):
+    if tensor.count and needed > size:
         return (
             f"{tensor.name!r:.200} needs {needed} bytes of the storage {tensor.storage!r}, which "
-            f"has {archive.size(record)}"
+            f"has {size}"
         )
     return None

@@ -114,7 +114,7 @@ def _head(facts: PackageFacts) -> RenderableType:
     ]
     columns = table(("dim", "left"), ("", "left"))
     for label, value in rows:
-        columns.add_row(label, Text(printable(value)))
+        columns.add_row(label, printable(value))
     return Group(heading, indented(columns, 2))
 
 
@@ -225,13 +225,11 @@ def _rows(modules: Sequence[ModuleFacts], width: int, folder: Path | None) -> Pl
     for facts in modules:
         size = human_size(facts.size_bytes) if facts.size_bytes is not None else ""
         what = facts.requirement or ("" if facts.action is Action.MOCK else size)
-        rows.add_row(
-            Text(printable(facts.module)), Text(printable(what)), _needed_by(facts, folder)
-        )
+        rows.add_row(printable(facts.module), printable(what), _needed_by(facts, folder))
     return rows
 
 
-def _needed_by(facts: ModuleFacts, folder: Path | None) -> Text:
+def _needed_by(facts: ModuleFacts, folder: Path | None) -> str:
     """The strongest evidence that a module is needed."""
     importers = sorted((i for i in facts.importers if i.kind.is_dependency), key=_weakness)
     places = list(dict.fromkeys(relative(i.place, folder) for i in importers if not _is_child(i)))
@@ -239,10 +237,10 @@ def _needed_by(facts: ModuleFacts, folder: Path | None) -> Text:
     if not places:
         verb, names = "holds", list(dict.fromkeys(i.importer for i in importers))
     if not names:
-        return Text("")
+        return ""
     more = len(names) - _SHOWN_PLACES
     text = ", ".join(names[:_SHOWN_PLACES]) + (f" and {more} more" if more > 0 else "")
-    return Text(printable(f"{verb} {text}"))
+    return printable(f"{verb} {text}")
 
 
 def _is_child(importer: ImporterFacts) -> bool:
@@ -286,7 +284,7 @@ def _resources(facts: PackageFacts) -> list[RenderableType]:
     rows = table(("", "left"), ("", "right"), ("dim", "left"))
     for each in saved:
         size = human_size(each.size_bytes)
-        rows.add_row(Text(printable(each.record)), size, each.kind.value)
+        rows.add_row(printable(each.record), size, each.kind.value)
     heading = title(counted(len(saved), "resource"), "blue")
     return ["", heading, indented(rows, 4)]
 
@@ -302,7 +300,7 @@ def _files(resources: Sequence[ResourceFacts]) -> list[RenderableType]:
     rows = table(("", "left"), ("", "right"), ("", "right"), ("dim", "left"))
     for (owner, kind), files in sorted(groups.items()):
         size = human_size(sum(file.size_bytes for file in files))
-        rows.add_row(Text(printable(owner)), counted(len(files), "file"), size, kind)
+        rows.add_row(printable(owner), counted(len(files), "file"), size, kind)
     heading = title(f"{counted(sum(map(len, groups.values())), 'file')} beside the code", "blue")
     return ["", heading, indented(rows, 4)]
 

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from modpack.core.actions import Owner
 from modpack.core.location import Location
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.names import root_of
-from modpack.resolution.contents import DistributionContents, read_contents
-
-if TYPE_CHECKING:
-    import importlib_metadata
+from modpack.resolution.contents import DistributionContents
+from modpack.resolution.installation import Distribution, Installation, in_site_packages
 
 __all__ = ["RUNTIME_ROOTS", "Distribution", "DistributionIndex", "is_stdlib", "normalised"]
 
 RUNTIME_ROOTS = frozenset({"torch", "torchgen", "functorch", "modpack"})
 """What the torch distribution installs, and modpack: present wherever a package is loaded."""
-
-_COMPILED = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
-"""A file of machine code, as a line of a RECORD starts with it."""
 
 
 def is_stdlib(module: str) -> bool:
@@ -53,29 +43,7 @@ def _is_elsewhere(root: str) -> bool:
     if not isinstance(origin, str) or not Path(origin).is_file():
         return False  # built in, frozen, zipped, or not there at all
     home = Path(os.__file__).parent
-    return not Path(origin).is_relative_to(home) or _in_site_packages(Path(origin))
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """An installed distribution.
-
-    Attributes:
-        name: its name as it is installed under.
-        version: its version.
-        editable: whether it is an editable install: its code is the user's own folder.
-        requires: the normalised names of the distributions that it requires.
-    """
-
-    name: str
-    version: str
-    editable: bool = False
-    requires: frozenset[str] = frozenset()
-
-    @property
-    def pin(self) -> str:
-        """What to give to pip: ``numpy==2.1.0``."""
-        return f"{self.name}=={self.version}"
+    return not Path(origin).is_relative_to(home) or in_site_packages(Path(origin))
 
 
 class DistributionIndex:
@@ -137,7 +105,7 @@ class DistributionIndex:
         entry = self._entry_of(distribution)
         return entry.text(name) if entry is not None else ""
 
-    def _entry_of(self, distribution: Distribution) -> _Installed | None:
+    def _entry_of(self, distribution: Distribution) -> Installation | None:
         """Where a distribution is installed; the first place, if there are several."""
         first = self._entry_named(normalised(distribution.name))
         if first is not None and first.described == distribution:
@@ -145,21 +113,21 @@ class DistributionIndex:
         mine = (entry for entry in self._installed if entry.described == distribution)
         return next(mine, None)
 
-    def _entry_named(self, name: str) -> _Installed | None:
+    def _entry_named(self, name: str) -> Installation | None:
         """The first distribution of a name: found by its folder's, not by reading all metadata."""
         if name not in self._named:
             described = (entry for entry in self._discover(name) if entry.described is not None)
             self._named[name] = next(described, None)
         return self._named[name]
 
-    def _discover(self, name: str | None = None) -> Iterator[_Installed]:
+    def _discover(self, name: str | None = None) -> Iterator[Installation]:
         import importlib_metadata
 
         where = {} if self._path is None else {"path": list(self._path)}
         named = {} if name is None else {"name": name}
         finder = importlib_metadata.DistributionFinder
         context = finder.Context(**where, **named)  # type: ignore[no-untyped-call]
-        return map(_Installed, importlib_metadata.Distribution.discover(context=context))
+        return map(Installation.of, importlib_metadata.Distribution.discover(context=context))
 
     def required_closure(self, distribution: Distribution) -> frozenset[str]:
         """The normalised names of all that a distribution requires, directly or not."""
@@ -191,22 +159,22 @@ class DistributionIndex:
         return {}
 
     @cached_property
-    def _named(self) -> dict[str, _Installed | None]:
+    def _named(self) -> dict[str, Installation | None]:
         return {}
 
     @cached_property
-    def _installed(self) -> tuple[_Installed, ...]:
+    def _installed(self) -> tuple[Installation, ...]:
         return tuple(self._discover())
 
     @cached_property
-    def _candidates(self) -> dict[str, tuple[_Installed, ...]]:
+    def _candidates(self) -> dict[str, tuple[Installation, ...]]:
         return {}
 
-    def _claiming(self, file: Path) -> tuple[_Installed, ...]:
+    def _claiming(self, file: str) -> tuple[Installation, ...]:
         """The distributions that may have installed a file: the same for all files beside it."""
-        folder = str(file.parent)
+        folder = os.path.dirname(file)  # noqa: PTH120 - asked for every module
         if folder not in self._candidates:
-            able = tuple(entry for entry in self._installed if entry.may_have(file))
+            able = tuple(entry for entry in self._installed if entry.may_have(folder))
             self._candidates[folder] = able
         return self._candidates[folder]
 
@@ -216,128 +184,12 @@ class DistributionIndex:
         Such a folder may have parts in several places: it is nobody's as soon as one of them is.
         """
         if location.file:
-            return self._claimant(module, Path(location.file), False)
-        owners = [self._claimant(module, Path(each), True) for each in location.search]
+            return self._claimant(module, str(Path(location.file)), False)
+        owners = [self._claimant(module, str(Path(each)), True) for each in location.search]
         return None if None in owners else next(iter(owners), None)
 
-    def _claimant(self, module: str, place: Path, is_folder: bool) -> Distribution | None:
+    def _claimant(self, module: str, place: str, is_folder: bool) -> Distribution | None:
         for entry in self._claiming(place):
             if entry.lists(module, place, is_folder) and entry.described is not None:
                 return entry.described
         return None
-
-
-class _Installed:
-    """One installed distribution, its metadata read piece by piece as it is needed."""
-
-    def __init__(self, found: importlib_metadata.Distribution) -> None:
-        self.found = found
-
-    def lists(self, module: str, file: Path, is_folder: bool = False) -> bool:
-        """Whether the distribution claims a file, or something in a folder."""
-        if self.source_folder is not None:
-            return file.is_relative_to(self.source_folder) and not _in_site_packages(file)
-        if not file.is_relative_to(self.folder):
-            return False
-        if not self.record:  # installed by a tool that keeps no record: all it has is a list
-            return root_of(module) in self.top_level
-        end = "/" if is_folder else ","
-        return f"\n{file.relative_to(self.folder).as_posix()}{end}" in self.record
-
-    def may_have(self, file: Path) -> bool:
-        """Whether the distribution can claim files in the folder of a file."""
-        if self.source_folder is not None:
-            return True
-        home, beside = self._home, str(file.parent)
-        if not beside.startswith(home):
-            return f"{beside}{os.sep}" == home
-        return not self.record or f"\n{beside[len(home) :].replace(os.sep, '/')}/" in self.record
-
-    @cached_property
-    def has_compiled_code(self) -> bool:
-        """Whether it lists a file of machine code."""
-        if self.record:
-            return _COMPILED.search(self.record) is not None
-        return any(
-            _COMPILED.search(f"{file},") is not None
-            for root in self.top_level
-            for file in (self.folder / root).rglob("*")
-        )
-
-    @cached_property
-    def described(self) -> Distribution | None:
-        """What its metadata says; None if that cannot be read, as after a broken install."""
-        try:
-            metadata = self.found.metadata  # each time it is asked for, it is parsed
-            name, version = metadata["Name"], metadata["Version"]  # None, or raises if missing
-            lines = metadata.get_all("Requires-Dist") or self._requires_of_eggs()
-        except (KeyError, TypeError, OSError, ValueError):
-            return None
-        if not name or not version:
-            return None
-        return Distribution(name, version, self.source_folder is not None, _required(lines))
-
-    def _requires_of_eggs(self) -> Sequence[str]:
-        """What old tools wrote into a file of its own."""
-        return (self.found.requires or ()) if self.text("requires.txt") else ()
-
-    @cached_property
-    def contents(self) -> DistributionContents:
-        return read_contents(self.found)
-
-    @cached_property
-    def folder(self) -> Path:
-        return Path(str(self.found.locate_file(""))).absolute()
-
-    @cached_property
-    def _home(self) -> str:
-        """The folder as paths of files in it begin: asked of each folder of the plan."""
-        return f"{self.folder}{os.sep}"
-
-    @cached_property
-    def record(self) -> str:
-        listed = self.text("RECORD")
-        return "\n" + listed if listed else ""
-
-    @cached_property
-    def top_level(self) -> frozenset[str]:
-        return frozenset(self.text("top_level.txt").split())
-
-    @cached_property
-    def source_folder(self) -> Path | None:
-        """The folder of an editable install (PEP 610); None for all others."""
-        from urllib.request import url2pathname  # it brings networking along, which is not cheap
-
-        try:
-            direct_url = json.loads(self.text("direct_url.json") or "{}")
-            if not direct_url.get("dir_info", {}).get("editable", False):
-                return None
-            return Path(url2pathname(urlsplit(direct_url["url"]).path))
-        except (ValueError, KeyError, AttributeError):  # not as PEP 610 has it
-            return None
-
-    def text(self, name: str) -> str:
-        """The text of a file of its metadata; empty if it cannot be read."""
-        try:
-            return self.found.read_text(name) or ""
-        except (OSError, ValueError):
-            return ""
-
-
-def _required(lines: Iterable[str]) -> frozenset[str]:
-    """The names in ``Requires-Dist`` lines that count here, without any extra."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    required: set[str] = set()
-    for line in lines:
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement:
-            continue  # metadata of an old tool: a requirement that pip ignores as well
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            required.add(normalised(requirement.name))
-    return frozenset(required)
-
-
-def _in_site_packages(file: Path) -> bool:
-    return any(part in ("site-packages", "dist-packages") for part in file.parts)

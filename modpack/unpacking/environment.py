@@ -95,9 +95,9 @@ def refuse_other_platforms(source: str, recorded: RecordedEnvironment) -> None:
     Raises:
         PlatformMismatchError: they cannot run here.
     """
-    built_for, present = recorded.native, NativeTag.here()
-    if built_for is not None and not built_for.runs_on(present):
-        raise PlatformMismatchError(source, str(built_for), str(present))
+    built_for = recorded.native
+    if built_for is not None and not built_for.runs_on(NativeTag.here()):
+        raise PlatformMismatchError(source, str(built_for), str(NativeTag.here()))
 
 
 def _difference(row: EnvironmentRow) -> tuple[str, str, str]:

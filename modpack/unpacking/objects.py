@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from modpack.archive.base import Archive
 from modpack.archive.specs import read_specs
-from modpack.archive.writer import ArchiveWriter
+from modpack.core.garbage import collection_allowed, collection_paused
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec, hook_records
 from modpack.errors import ArchiveError
-from modpack.hooks.restoring import (
-    Fresh,
-    kinds_in,
-    register_payload,
-    remove_hooks,
-    reserve_ids,
-)
+from modpack.hooks.loadedmodules import reserve_ids
 from modpack.hooks.selection import HookChoice, check_names, selector
 from modpack.pickling.loading import unpickle_object
+from modpack.pickling.placing import placing
 from modpack.pickling.storages import StorageLoader
 from modpack.unpacking.operators import require_operators
 from modpack.unpacking.records import ZipReader
 from modpack.unpacking.trusting import ObjectTrust
+
+if TYPE_CHECKING:
+    from modpack.hooks.restoring import Fresh
 
 __all__ = ["Loaded", "load_object"]
 
@@ -87,30 +86,44 @@ def load_object(
             if trust is not None:
                 trust.require_hooks((kind, name) for name, kind, *_ in payload["hooks"])
             found.update(name for name, *_ in payload["hooks"])
+            from modpack.hooks.restoring import register_payload  # few models have hooks
+
             names = wanted.__contains__
             handles = register_payload(payload, names, restore_global, fresh)
             result.handles.update(handles)
             result.hooks.update({n: hook for n, *_, hook in payload["hooks"] if n in handles})
 
-    result.obj = unpickle_object(
-        data,
-        resource=record,
-        import_module=importer.import_module,
-        storages=StorageLoader(archive, map_location, record),
-        package=_Rebuilding(importer, archive, map_location),
-        appended=appended,
-        on_payload=take,
-        check=trust if trust is not None and trust.restricts_names else None,
-    )
+    with placing(map_location), collection_paused():
+        result.obj = unpickle_object(
+            data,
+            resource=record,
+            import_module=partial(_imported, importer),
+            storages=StorageLoader(archive, map_location, record),
+            package=_Rebuilding(importer, archive, map_location),
+            appended=appended,
+            on_payload=take,
+            check=trust if trust is not None and trust.restricts_names else None,
+        )
     if trust is not None and trust.restricts_hooks:
+        from modpack.hooks.restoring import kinds_in
+
         trust.require_hooks(kinds_in(result.obj))
     _refuse_disagreement(archive.source, record, specs, found)
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:
+        from modpack.hooks.restoring import remove_hooks
+
         remove_hooks(result.obj)
     elif not appended:
         reserve_ids(result.obj)
     return result
+
+
+def _imported(importer: Any, module: str) -> ModuleType:
+    if not importer.has_loaded(module):
+        with collection_allowed():  # what a module does when it is imported may take long
+            return importer.import_module(module)  # type: ignore[no-any-return]
+    return importer.import_module(module)  # type: ignore[no-any-return]
 
 
 def _refuse_disagreement(
@@ -159,6 +172,8 @@ class _Rebuilding:
 
 def _rewritten(archive: Archive) -> io.BytesIO:
     """The package as one zip in memory: torch's reader takes neither folders nor our views."""
+    from modpack.archive.writer import ArchiveWriter  # readers do without
+
     buffer = io.BytesIO()
     with ArchiveWriter(buffer) as writer:
         for name in archive.names():

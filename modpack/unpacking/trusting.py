@@ -7,19 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from modpack.archive.base import Archive
 from modpack.archive.manifest import read_manifest
 from modpack.core.arguments import require_type
-from modpack.core.knownnames import special_attribute
 from modpack.core.trust import TrustPolicy
 from modpack.core.trusting import violations
-from modpack.discovery.pickledvalues import PickledName
 from modpack.errors import ModpackError, SignatureError, TrustError
 from modpack.hermetic.index import ModuleIndex
-from modpack.report.auditing.facts import Severity
-from modpack.report.scanning.judging import Judge
-from modpack.report.trusting import name_remedy, package_violations
+
+if TYPE_CHECKING:
+    from modpack.report.scanning.judging import Judge
 
 __all__ = ["ObjectTrust", "require_policy", "require_signature", "require_trust"]
 
@@ -47,6 +46,8 @@ def require_trust(archive: Archive, policy: TrustPolicy, path: object) -> None:
         SignatureError: nothing is wrong but the signature.
         ArchiveError: a record is damaged.
     """
+    from modpack.report.trusting import package_violations  # what most loads do without
+
     problems = [str(each) for each in package_violations(archive, policy)]
     problems += _in_pickles(archive, policy)
     try:
@@ -77,7 +78,9 @@ def _in_pickles(archive: Archive, policy: TrustPolicy) -> Iterable[str]:
     """What is wrong with the pickles, if the policy restricts them."""
     if policy.pickle_globals is None:
         return
+    from modpack.report.auditing.facts import Severity
     from modpack.report.scanning.scanning import read_package
+    from modpack.report.trusting import name_remedy
 
     scan = read_package(archive, read_manifest(archive), policy, with_sources=False)
     for found in scan.findings:
@@ -135,6 +138,8 @@ class ObjectTrust:
                 return self.require_found(home, rest, steps[place:])
         if not (name and self._is_own(module)):
             return
+        from modpack.core.knownnames import special_attribute
+
         found = steps[-1]
         is_plain = all(isinstance(step, type) for step in steps[1:-1])
         if not is_plain or special_attribute(name) is not None:
@@ -161,11 +166,15 @@ class ObjectTrust:
 
     @cached_property
     def _judge(self) -> Judge:
+        from modpack.report.scanning.judging import Judge
+
         return Judge(self.archive, self.policy)
 
     def _is_allowed(self, module: str, name: str) -> bool:
         if self._is_own(module):
             return True  # what it leads to is looked at when it is found
+        from modpack.discovery.pickledvalues import PickledName
+
         return not any(self._judge.judge(PickledName(module, name, 0)))
 
     def _is_own(self, module: str) -> bool:

@@ -143,3 +143,84 @@ def test_bytecode_that_a_package_brings_along_does_not_run_in_place_of_its_sourc
     for namespace in ("private", "process"):
         with modpack.PackageImporter(target, namespace=namespace) as importer:
             assert importer.import_module("many").number == 7
+
+
+COMPILING = """
+import sys
+import modpack
+compiled = []
+sys.addaudithook(lambda event, given: compiled.append(given) if event == "compile" else None)
+with modpack.PackageImporter(sys.argv[1]) as importer:
+    before = len(compiled)
+    for name in sys.argv[2:]:
+        importer.import_module(name)
+    print(sum("many" in str(file) for _, file in compiled[before:]))
+"""
+
+
+def compiled_for(package, *modules, **environment):
+    """How many of a package's modules a process compiles that imports some."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILING, package, *modules],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize("unwanted", ["", "1"])
+def test_a_module_is_compiled_once_whatever_python_does_with_bytecode(cache, package, unwanted):
+    plain = {"PYTHONDONTWRITEBYTECODE": unwanted}
+    assert compiled_for(package, "many.m1", "many.m2", **plain) == 3
+    assert compiled_for(package, "many.m2", "many.m3", **plain) == 1
+    assert compiled_for(package, "many.m1", "many.m2", "many.m3", **plain) == 0
+    assert list(cache.rglob("*.pyc")) == []
+
+
+def test_modules_that_functions_import_are_compiled_once(cache, tmp_path):
+    target = tmp_path / "many.modpack"
+    with modpack.PackageExporter(target) as exporter:
+        exporter.intern("many.**")
+        exporter.save_source_string("many.late", "number = 7\n")
+        exporter.save_source_string("many.asks", "def ask():\n    import many.late\n    return 7\n")
+        exporter.save_source_string("many.main", "import many.asks\nmany.asks.ask()\n")
+    assert compiled_for(target, "many.main") == 3
+    assert compiled_for(target, "many.main") == 0
+
+
+def test_crowds_that_import_at_once_leave_code_for_all(cache, package):
+    names = [f"many.m{each}" for each in range(20)]
+    crowd = [
+        subprocess.Popen([sys.executable, "-c", COMPILING, package, *names[number:]])
+        for number in range(8)
+    ]
+    assert [process.wait() for process in crowd] == [0] * 8
+    assert compiled_for(package, *names) == 0
+
+
+def test_code_that_is_damaged_is_compiled_again(cache, package):
+    assert compiled_for(package, "many.m1") == 2
+    [file] = cache.rglob("*.code")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert compiled_for(package, "many.m1") == 1
+    assert run("verify").returncode == 0, "the files that the package holds are as they were"
+
+
+def test_what_was_changed_while_a_process_ran_is_not_kept_as_code(cache, package):
+    change = """
+import sys
+from pathlib import Path
+import modpack
+with modpack.PackageImporter(sys.argv[1]) as importer:
+    importer.import_module("many")
+    file = Path(sys.modules[importer.id()].__path__[0]) / "many" / "m3.py"
+    file.write_text("number = 8\\n")
+    assert importer.import_module("many.m3").number == 8
+    file.write_text("number = 7\\n")
+"""
+    subprocess.run([sys.executable, "-c", change, package], check=True)
+    loaded_elsewhere(package)  # it says that all numbers are 7

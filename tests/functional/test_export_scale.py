@@ -114,3 +114,38 @@ def test_a_given_source_that_does_not_parse_is_named_by_its_module():
     with pytest.raises(PackagingError, match=r"given_badly:2:") as failure:
         exporter.close()
     assert [p.subject for p in failure.value.problems] == ["given_badly"]
+
+
+def test_helpers_change_nothing_but_the_time(clean_python, tmp_path):
+    package = tmp_path / "manymodules"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for number in range(300):
+        source = f"from . import m{number * 7 % 300}\n" + "def f():\n    import os\n" * 20
+        (package / f"m{number}.py").write_text(source)
+    everything = "\n".join(f"from manymodules import m{n}" for n in range(300))
+    told = clean_python(
+        """
+        import os, sys
+        import modpack
+        from modpack.discovery import ahead
+        sys.path.append(str(folder))
+        start, started = ahead._helper, []
+        ahead._helper = lambda *work: started.append(work) or start(*work)
+        packages = []
+        for number, cores in enumerate([1, 3, 3]):
+            os.environ["MODPACK_CACHE"] = str(folder / f"cache{min(number, 1)}")
+            ahead.usable_cores = lambda: cores
+            target = folder / "made" / f"{number}"
+            target.mkdir(parents=True)
+            with modpack.PackageExporter(target / "many.pt") as exporter:
+                exporter.intern("manymodules.**")
+                exporter.save_source_string("everything", everything)
+            packages.append((target / "many.pt").read_bytes())
+            print(len(exporter.interned_modules()), len(started))
+        print(packages[0] == packages[1] == packages[2])
+        """,
+        folder=tmp_path,
+        everything=everything,
+    ).stdout.split()
+    assert told == ["302", "0", "302", "2", "302", "2", "True"]

@@ -6,11 +6,12 @@ import importlib.resources
 import inspect
 import linecache
 import pkgutil
-import sys
 import traceback
 from pathlib import Path
 
 import pytest
+
+from modpack.hermetic import finder
 
 TREE = {
     "lib/__init__.py": "version = '1'",
@@ -205,8 +206,15 @@ def test_doctests_of_packaged_modules_run(packaged):
     assert (failed, tried) == (0, 2)
 
 
-def test_bytecode_is_cached_for_each_namespace_by_itself(packaged, monkeypatch):
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+def test_compiled_code_is_kept_for_each_namespace_by_itself(packaged, monkeypatch):
+    compiled = []
+    source_to_code = finder._PackagedLoader.source_to_code
+
+    def note(loader, *source):
+        compiled.append(loader.name)
+        return source_to_code(loader, *source)
+
+    monkeypatch.setattr(finder._PackagedLoader, "source_to_code", note)
     source = "def f():\n    import other\n    return other.value"
     files = {"twice.py": source, "other.py": "value = 1"}
     for namespace in ("private", "process", "private", "process"):
@@ -214,5 +222,7 @@ def test_bytecode_is_cached_for_each_namespace_by_itself(packaged, monkeypatch):
         module = importer.import_module("twice")
         assert module.f() == 1
         importer.close()
-    cached = Path(module.__file__).parent.glob("__pycache__/twice.*.pyc")
-    assert len({file.name for file in cached}) == 2
+    twice = [name for name in compiled if name.endswith("twice")]
+    assert len(twice) == len(set(twice)) == 2
+    kept = Path(module.__file__).parents[1].glob("code/*/*.code")
+    assert len({file.parent for file in kept}) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import threading
@@ -419,3 +420,18 @@ def test_what_is_no_module_name_is_the_error_of_python(packaged):
         call(3)
     with pytest.raises(ValueError, match="Empty"):
         call("")
+
+
+def test_the_collector_is_called_less_often_while_modules_are_imported_and_then_as_before(packaged):
+    importer = packaged(
+        {
+            "seen.py": "import gc\nwhile_importing = gc.get_threshold()",
+            "broken.py": "import seen\nraise ValueError('broken')",
+        },
+        dependencies=False,
+    )
+    before = gc.get_threshold()
+    with pytest.raises(ValueError, match="broken"):
+        importer.import_module("broken")
+    assert gc.get_threshold() == before
+    assert importer.import_module("seen").while_importing == (before[0] * 10, *before[1:])

@@ -227,3 +227,43 @@ def test_a_project_files_mistakes_are_told(tmp_path, text):
 def test_a_mistake_in_the_option_is_told(tmp_path):
     done = command(tmp_path, "export", "shop:net", "-o", "a", "--allow-secret", "a#b")
     assert done.returncode == 2 and "12 hex digits" in done.stderr
+
+
+def test_a_source_that_was_seen_before_is_refused_again(project):
+    project({"shop.py": SOURCE})
+
+    def save(exporter):
+        exporter.intern("shop")
+        exporter.save_source_string("main_shop", "import shop")
+
+    first = problems_of(save)
+    assert [subject for subject, _, _ in first] == ["shop"]
+    assert problems_of(save) == first
+
+
+def test_a_source_that_was_clean_is_not_once_an_env_file_says_so(project):
+    root = project({"shop.py": "name = 'kq82-Zs0v-T1xx'\n", "pyproject.toml": ""})
+
+    def save(exporter):
+        exporter.intern("shop")
+        exporter.save_source_string("main_shop", "import shop")
+
+    assert problems_of(save) == []
+    (root / ".env").write_text("SHOP_PASSWORD=kq82-Zs0v-T1xx\n")
+    assert [subject for subject, _, _ in problems_of(save)] == ["shop"]
+
+
+def test_a_file_that_was_clean_is_not_once_an_env_file_says_so(project):
+    source = "from pathlib import Path\nTEXT = (Path(__file__).parent / 'kept.txt').read_text()\n"
+    files = {"shop/__init__.py": source, "shop/kept.txt": "kq82-Zs0v-T1xx", "pyproject.toml": ""}
+    root = project(files)
+
+    def save(exporter):
+        exporter.save_module("shop")
+
+    assert problems_of(save) == problems_of(save) == []
+    (root / ".env").write_text("SHOP_PASSWORD=kq82-Zs0v-T1xx\n")
+    assert [subject for subject, _, _ in problems_of(save)] == ["shop/kept.txt"]
+    (root / ".env").unlink()
+    (root / "shop" / "kept.txt").write_text("password = 'Tr0ub4dor&3'")
+    assert [subject for subject, _, _ in problems_of(save)] == ["shop/kept.txt"]

@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from modpack.discovery.leaks.shapes import is_placeholder
 
-__all__ = ["assigned", "assigned_bare", "assigned_in_pickle", "is_secret_name", "is_secret_value"]
+__all__ = [
+    "HINTS",
+    "assigned",
+    "assigned_bare",
+    "assigned_in_pickle",
+    "is_secret_name",
+    "is_secret_value",
+]
 
-_HINTS: Final = (
+HINTS: Final = (
     b"passw",
     b"passphrase",
     b"pass",
@@ -49,11 +56,15 @@ _REST: Final = {
 _NUMBERED: Final = rb"(?:[_-](?:value|prod|dev|live|\d{1,2}))?"
 
 
-def _after_hints(tail: bytes) -> tuple[re.Pattern[bytes], ...]:
+_Patterns = Mapping[bytes, re.Pattern[bytes]]
+
+
+def _after_hints(tail: bytes) -> _Patterns:
     """An expression for each hint, over lower-cased bytes: each begins with plain letters."""
-    return tuple(
-        re.compile(hint + _REST.get(hint, b"") + _NUMBERED + tail, re.DOTALL) for hint in _HINTS
-    )
+    return {
+        hint: re.compile(hint + _REST.get(hint, b"") + _NUMBERED + tail, re.DOTALL)
+        for hint in HINTS
+    }
 
 
 _QUOTED: Final = _after_hints(
@@ -97,7 +108,7 @@ def is_secret_name(name: bytes) -> bool:
     lowered = name.lower()
     return any(
         _begins_word(name, lowered, match.start())
-        for word in _NAMES
+        for word in _NAMES.values()
         for match in word.finditer(lowered)
     )
 
@@ -129,26 +140,30 @@ def _bits(value: bytes) -> float:
     return -sum(n / len(value) * math.log2(n / len(value)) for n in counts)
 
 
-def assigned(data: bytes) -> Iterator[tuple[int, bytes]]:
+def assigned(data: bytes, hints: Iterable[bytes] = HINTS) -> Iterator[tuple[int, bytes]]:
     """Quoted values of secret names: where each begins, and what it is.
 
     Those within a text as well that is a command line, a query or a list of settings.
+
+    Args:
+        data: where to look.
+        hints: those of :data:`HINTS` that are known to occur; others are not looked for.
     """
-    for match, value in _matches(data, _QUOTED):
+    for match, value in _matches(data, _QUOTED, hints):
         if is_secret_value(value, match[0]):
             yield match.start("value"), value
-    for match, value in _matches(data, _DELIMITED):
+    for match, value in _matches(data, _DELIMITED, hints):
         before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
         if _DELIMITER.search(before) and is_secret_value(value, match[0]):
             yield match.start("value"), value
 
 
-def assigned_bare(data: bytes) -> Iterator[tuple[int, bytes]]:
+def assigned_bare(data: bytes, hints: Iterable[bytes] = HINTS) -> Iterator[tuple[int, bytes]]:
     """The same for values without quotes, of names that begin a line or an entry, and in tags."""
-    for match, value in _matches(data, _TAGGED):
+    for match, value in _matches(data, _TAGGED, hints):
         if is_secret_value(value, match[0]):
             yield match.start("value"), value
-    for match, value in _matches(data, _BARE):
+    for match, value in _matches(data, _BARE, hints):
         at = match.start()
         nearest = max(0, at - _LONGEST_LINE_START)
         start = max(nearest, data.rfind(b"\n", nearest, at) + 1)
@@ -156,11 +171,11 @@ def assigned_bare(data: bytes) -> Iterator[tuple[int, bytes]]:
             yield match.start("value"), value
 
 
-def assigned_in_pickle(data: bytes) -> Iterator[tuple[int, bytes]]:
+def assigned_in_pickle(data: bytes, hints: Iterable[bytes] = HINTS) -> Iterator[tuple[int, bytes]]:
     """The same for texts in a pickle: a name, perhaps remembered, and at once its value."""
-    for match, value in _matches(data, _PICKLED):
+    for match, value in _matches(data, _PICKLED, hints):
         yield from _pickled(data, match, value, match[0])
-    for get, word in _remembered(data).items():
+    for get, word in _remembered(data, hints).items():
         for match in re.finditer(re.escape(get) + _VALUE, data, re.DOTALL):
             yield from _pickled(data, match, match["value"], word)
 
@@ -175,10 +190,10 @@ def _pickled(
         yield match.start("value"), value[:size]
 
 
-def _remembered(data: bytes) -> dict[bytes, bytes]:
+def _remembered(data: bytes, hints: Iterable[bytes]) -> dict[bytes, bytes]:
     """The names that a pickle remembers: how it comes back to each, and what it says."""
     found: dict[bytes, bytes] = {}
-    for match, _ in _matches(data, _REMEMBERED, "byte"):
+    for match, _ in _matches(data, _REMEMBERED, hints, "byte"):
         is_short = match["byte"] is not None
         start, end = match.span("byte" if is_short else "word")
         if len(found) < _MOST_REMEMBERED:
@@ -187,12 +202,12 @@ def _remembered(data: bytes) -> dict[bytes, bytes]:
 
 
 def _matches(
-    data: bytes, words: tuple[re.Pattern[bytes], ...], group: str = "value"
+    data: bytes, words: _Patterns, hints: Iterable[bytes], group: str = "value"
 ) -> Iterator[tuple[re.Match[bytes], bytes]]:
     """What stands behind words that make a name a secret's, and its value as it is written."""
     lowered = data.lower()
-    for word in words:
-        for match in word.finditer(lowered):
+    for hint in hints:
+        for match in words[hint].finditer(lowered):
             if _begins_word(data, lowered, match.start()):
                 start, end = match.span(group)
                 yield match, data[start:end]

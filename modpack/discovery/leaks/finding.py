@@ -5,14 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from modpack.discovery.leaks.assignments import assigned, assigned_bare, assigned_in_pickle
+from modpack.discovery.leaks.assignments import (
+    HINTS,
+    assigned,
+    assigned_bare,
+    assigned_in_pickle,
+)
 from modpack.discovery.leaks.pickled import pickled_texts
 from modpack.discovery.leaks.shapes import SHAPES
+from modpack.discovery.leaks.words import Words
 
 __all__ = ["ALLOWED_HERE", "Secret", "TextKind", "find_secrets"]
 
@@ -31,6 +37,7 @@ _PRINTABLE: Final = bytes(
 _TEXT_BYTES: Final = bytes(code for code in range(256) if _PRINTABLE[code])
 _KEY_BEGIN: Final = b"-----BEGIN "
 _ANCHORS: Final = (_KEY_BEGIN, *(anchor for shape in SHAPES for anchor in shape.anchors))
+_WORDS: Final = Words(_ANCHORS, HINTS)
 _KEY_HEAD: Final = re.compile(rb"-----BEGIN (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_END: Final = b"-----"
 _LONGEST_KEY: Final = 16 << 10
@@ -139,27 +146,32 @@ def _in_piece(
     for value, origin in known.items():
         for at in _places(piece, value):
             yield at, origin, value
-    for start, text in _pickled(piece) if kind is TextKind.PICKLE else _texts(piece):
-        for at, what, value in _in_text(text):
+    words = _WORDS.among(piece)  # most pieces have few of them, and much is not looked for then
+    for start, text in _pickled(piece, words) if kind is TextKind.PICKLE else _texts(piece):
+        for at, what, value in _in_text(text, words):
             yield start + at, what, value
-    if kind is TextKind.PUBLISHED:
+    hints = tuple(hint for hint in HINTS if hint in words)
+    if kind is TextKind.PUBLISHED or not hints:
         return
-    named = assigned_in_pickle(piece) if kind is TextKind.PICKLE else assigned(piece)
+    named = assigned_in_pickle(piece, hints) if kind is TextKind.PICKLE else assigned(piece, hints)
     for at, value in named:
         yield at, "a secret by its name", value
     if kind is TextKind.PICKLE:  # functions travel by their source
-        for at, value in assigned(piece):
+        for at, value in assigned(piece, hints):
             yield at, "a secret by its name", value
     if kind is TextKind.DATA:
-        for at, value in assigned_bare(piece):
+        for at, value in assigned_bare(piece, hints):
             yield at, "a secret by its name", value
 
 
-def _pickled(piece: bytes) -> Iterator[tuple[int, bytes]]:
+def _pickled(piece: bytes, words: Collection[bytes]) -> Iterator[tuple[int, bytes]]:
     """The texts of a piece of a pickle that need a look; arrays in it hold none."""
+    anchors = [anchor for anchor in _ANCHORS if anchor in words]
+    if not anchors:
+        return
     is_mostly_numbers = 2 * len(piece.translate(None, _TEXT_BYTES)) > len(piece)
     for start, part in _texts(piece) if is_mostly_numbers else [(0, piece)]:
-        for at, text in pickled_texts(part, _ANCHORS):
+        for at, text in pickled_texts(part, anchors):
             yield start + at, text
 
 
@@ -178,11 +190,12 @@ def _texts(piece: bytes) -> Iterator[tuple[int, bytes]]:
         at = marks.find(run, end)
 
 
-def _in_text(text: bytes) -> Iterator[tuple[int, str, bytes]]:
-    yield from _private_keys(text)
+def _in_text(text: bytes, words: Collection[bytes]) -> Iterator[tuple[int, str, bytes]]:
+    if _KEY_BEGIN in words:
+        yield from _private_keys(text)
     for shape in SHAPES:
         for anchor in shape.anchors:
-            for at in _places(text, anchor):
+            for at in _places(text, anchor) if anchor in words else ():
                 match = shape.pattern.match(text, max(0, at - shape.reach))
                 if match is not None and shape.admits(match[1]):
                     yield match.start(1), shape.name, match[1]

@@ -220,6 +220,12 @@ _ROWS = (
         "Save them as resources, or make sure that they are not needed.",
     ),
     FindingCode(
+        "storage-mostly-unused",
+        _WARNING,
+        "Saved tensors use a small part of a large storage, which is stored in full.",
+        "Save copies of them (.clone()), unless they shall share the rest with others.",
+    ),
+    FindingCode(
         "source-unreadable",
         _WARNING,
         "The source of a packaged module is no Python that this interpreter can read: what it "

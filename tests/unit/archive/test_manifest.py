@@ -130,6 +130,47 @@ def test_a_manifest_that_is_no_json_is_an_archive_error(content):
         read_manifest(with_manifest(content))
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        '{"a":{"sha256":"%s","size":1},"a":{"sha256":"%s","size":1}}',
+        '{"a":{"sha256":"%s","sha256":"%s","size":1}}',
+        '{"a":{"more":{"x":1,"x":1},"sha256":"%s","size":1},"b":{"sha256":"%s","size":1}}',
+    ],
+)
+def test_a_manifest_that_says_something_twice_is_an_archive_error(records):
+    content = canonical_json(a_manifest()).replace(b"{}", records.encode() % (b"0" * 64, b"1" * 64))
+    with pytest.raises(ArchiveError, match="a key is there twice"):
+        read_manifest(with_manifest(content))
+
+
+def test_a_manifest_may_say_more_than_is_known():
+    more = {"size": 1, "sha256": "0" * 64, "more": {"size": "a:b"}}
+    document = a_manifest(records={"a": more}, notes=[{"size": 1}])
+    manifest = read_manifest(with_manifest(canonical_json(document)))
+    assert manifest.records == {"a": RecordDigest(1, "0" * 64)}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"size": True}, "no size for 'r7'"),
+        ({"size": -1}, "no size for 'r7'"),
+        ({"size": 1.0}, "no size for 'r7'"),
+        ({"size": None}, "no size for 'r7'"),
+        ({"sha256": "A" * 64}, "no sha256 for 'r7'"),
+        ({"sha256": "0" * 63}, "no sha256 for 'r7'"),
+        ({"sha256": "0" * 64 + "\n"}, "no sha256 for 'r7'"),
+        ({"sha256": ["0" * 64]}, "no sha256 for 'r7'"),
+    ],
+)
+def test_the_one_wrong_entry_among_many_is_named(wrong, reason):
+    records = {f"r{n}": {"size": n, "sha256": f"{n:064x}"} for n in range(20)}
+    records["r7"] |= wrong
+    with pytest.raises(ArchiveError, match=reason):
+        read_manifest(with_manifest(canonical_json(a_manifest(records=records))))
+
+
 def test_a_manifest_that_has_not_its_digest_is_an_archive_error():
     with pytest.raises(ArchiveError, match="does not have the digest"):
         read_manifest(with_manifest(canonical_json(a_manifest()), digest=b"0" * 64))

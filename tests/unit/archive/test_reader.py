@@ -42,6 +42,10 @@ def archive(request, path, tmp_path):
         yield opened
 
 
+def test_all_sizes_at_once_are_those_of_each_record(archive):
+    assert list(archive.sizes().items()) == [(n, archive.size(n)) for n in archive.names()]
+
+
 def test_every_form_of_a_package_has_the_same_contents(archive):
     own = {".data/version", ".data/modpack/manifest.json", ".data/modpack/manifest.sha256"}
     assert set(archive.names()) == RECORDS.keys() | own

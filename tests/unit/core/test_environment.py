@@ -75,6 +75,16 @@ def test_distributions_that_share_a_first_component_are_told_apart():
     }
 
 
+def test_what_only_begins_like_a_module_does_not_lie_below_it():
+    names = ("cloud-x", "cloud0", "cloud_a.b", "clouds", "cloud.z.a")
+    of = {name: RecordedDistribution(name, "1") for name in names}
+    made = RecordedEnvironment(providers={name: name for name in reversed(names)}, distributions=of)
+    assert made.provider_of("cloud") == of["cloud.z.a"]
+    assert made.provider_of("cloud.z") == of["cloud.z.a"]
+    assert [made.provider_of(name) for name in ("clou", "cloud.y", "cloud.zz", "zzz")] == [None] * 4
+    assert RecordedEnvironment().provider_of("cloud") is None
+
+
 def test_a_requirement_leaves_a_local_builds_label_out():
     assert RecordedDistribution("torch", "2.13.0+cpu").requirement == "torch==2.13.0"
 

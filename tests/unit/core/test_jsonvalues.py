@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from modpack.core import jsonvalues
 from modpack.core.jsonvalues import parse_json
 
 
@@ -40,8 +41,49 @@ def test_what_would_take_too_much_memory_is_not_made(item):
         parse_json(content, 200_000)
 
 
-def test_pairs_are_counted_where_somebody_looks_at_them():
+def test_keys_cost_more_where_none_may_stand_twice():
     content = json.dumps({str(n): n for n in range(1000)}).encode()
     assert len(parse_json(content, 110_000)) == 1000
     with pytest.raises(ValueError, match="are allowed"):
-        parse_json(content, 110_000, dict)
+        parse_json(content, 110_000, unique_keys=True)
+
+
+TWICE = [
+    '{"a":1,"a":1}',
+    '{"a":{"b":1,"c":2,"b":3}}',
+    '[[{"a":[{"b":1,"b":1}]}]]',
+    '{"a":{},"b":{},"a":{}}',
+    '{"a:b":":","c":{"d":1,"d":2}}',
+    r'{"a":1,"\u0061":2}',
+]
+
+
+@pytest.mark.parametrize("content", TWICE)
+def test_a_key_that_stands_twice_is_refused_if_that_is_asked_for(content):
+    assert parse_json(content.encode(), 10_000)
+    with pytest.raises(ValueError, match="a key is there twice"):
+        parse_json(content.encode(), 10_000, unique_keys=True)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        [],
+        1,
+        {"a": {"a": {"a": 1}}, "b": [{"a": 1}, {"a": 2}, []]},
+        {"a:b": ":::", "c": [":", {"d": "e:f"}]},
+        [[[{"a": None}]], {"a": False}],
+    ],
+)
+def test_the_same_key_in_several_objects_is_no_key_twice(document):
+    assert parse_json(json.dumps(document).encode(), 10_000, unique_keys=True) == document
+
+
+def test_no_object_is_looked_at_where_counting_tells(monkeypatch):
+    def refuse(pairs):
+        raise AssertionError(pairs)
+
+    monkeypatch.setattr(jsonvalues, "_refuse_duplicates", refuse)
+    document = {"records": {str(n): {"size": n, "more": [{"x": n}]} for n in range(100)}}
+    assert parse_json(json.dumps(document).encode(), 1_000_000, unique_keys=True) == document

@@ -1,13 +1,18 @@
 """Scans are remembered by content, and nothing that happens to the memory changes an answer."""
 
+import contextlib
+import random
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from modpack.discovery import scancache
-from modpack.discovery.scancache import ScanCache, remembering_scan
+from modpack.discovery.ahead import remembering_scan
+from modpack.discovery.scancache import ScanCache, scans_of_user
 from modpack.discovery.source import scan_source
 
 SOURCES = [
@@ -139,4 +144,79 @@ def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError("no home")
 
     monkeypatch.setattr(scancache, "cache_folder", homeless)
-    assert remembering_scan() is scancache.scan_source
+    assert scans_of_user() is None
+    assert remembering_scan() == (scan_source, None)
+
+
+SECRET = b"password = 'Tr0ub4dor&3'\n"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_clean_source_is_known_to_be_clean(source: bytes, tmp_path: Path) -> None:
+    assert not scan_source(source, "pkg.mod", False).is_clean  # nobody has looked
+    for _ in range(2):
+        assert ScanCache(tmp_path / "scans").scan(source, "pkg.mod", False).is_clean
+
+
+def test_a_source_with_a_secret_is_never_called_clean(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert not ScanCache(tmp_path / "scans").scan(SECRET, "pkg.mod", False).is_clean
+    assert all(b"Tr0ub4dor" not in entry.read_bytes() for entry in entries(tmp_path))
+
+
+def test_whatever_else_an_entry_says_is_not_clean(tmp_path: Path) -> None:
+    folder = tmp_path / "scans"
+    ScanCache(folder).scan(b"import os", "pkg", True)
+    (entry,) = entries(folder)
+    body = entry.read_bytes()[16:]
+    assert body.endswith(b",true]")
+    for other in (b"1", b'"true"', b"null", b"[true]"):
+        changed = body.removesuffix(b"true]") + other + b"]"
+        entry.write_bytes(scancache._checksum(changed) + changed)
+        assert not ScanCache(folder).scan(b"import os", "pkg", True).is_clean
+
+
+def test_what_is_prepared_need_not_be_scanned(tmp_path: Path, scans: list[str]) -> None:
+    ScanCache(tmp_path / "scans").prepare(b"import os", "pkg", True)
+    cache = ScanCache(tmp_path / "scans")
+    cache.prepare(b"import os", "pkg", True)
+    assert cache.scan(b"import os", "pkg", True) == scan_source(b"import os", "pkg", True)
+    assert scans == ["pkg"] and cache.misses == 0
+
+
+READING = """
+import sys
+from pathlib import Path
+from modpack.discovery.scancache import ScanCache
+from modpack.discovery.source import scan_source
+cache = ScanCache(Path(folder))
+for number in range(400):
+    source = b"import os\\nimport m%d\\nx = '%s'" % (number % 40, b"y" * 1000)
+    assert cache.scan(source, "pkg.mod", False) == scan_source(source, "pkg.mod", False)
+"""
+
+
+def test_processes_that_read_write_and_damage_at_a_time_agree(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", f"folder = {str(tmp_path)!r}\n{READING}"]
+    readers = [subprocess.Popen(command) for _ in range(3)]
+    spoiler = random.Random(1)
+    while any(reader.poll() is None for reader in readers):
+        for entry in entries(tmp_path):
+            with contextlib.suppress(FileNotFoundError):
+                content = entry.read_bytes()
+                damages = (b"", content[: len(content) // 2], content[::-1], bytes(len(content)))
+                entry.write_bytes(spoiler.choice(damages))
+    assert [reader.wait() for reader in readers] == [0, 0, 0]
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_process_that_is_killed_leaves_nothing_that_misleads(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", f"folder = {str(tmp_path)!r}\n{READING}"]
+    for _ in range(3):
+        started = len(entries(tmp_path))
+        writer = subprocess.Popen(command)
+        while writer.poll() is None and len(entries(tmp_path)) <= started:
+            pass
+        writer.kill()
+        writer.wait()
+    subprocess.run(command, check=True)

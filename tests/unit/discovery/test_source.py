@@ -398,12 +398,52 @@ def test_the_strongest_block_around_an_import_wins() -> None:
         ("class C(importlib.import_module('a.b').Base): pass", "a.b"),
         ("with importlib.import_module('a.b').lock: pass", "a.b"),
         ("f = lambda: importlib.import_module('a.b')", "a.b"),
+        ("def f():\n x = 1\n return g(\n  importlib.\\\n  import_module(\n  'a.b'))", "a.b"),
+        ("def f(): return im('a.b')\nfrom importlib import import_module as im", "a.b"),
+        ("def f():\n im = __import__\n def g():\n  return [im('a.b') for _ in x]", "a.b"),
+        ("def f(): return g('a.b')\nim = __import__\ng = im", "a.b"),
+        ("if (im := __import__):\n pass\ndef f():\n class C:\n  x = im('a.b')", "a.b"),
     ],
 )
 def test_a_dynamic_import_of_a_constant_is_read(source: str, module: str) -> None:
     result = scan(source)
     assert [i.module for i in result.imports if i.kind is DYNAMIC] == [module]
     assert result.unreadable == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ">>> import a",
+        "    >>> from a import b",
+        ">>> __all__ = ['a']",
+        ">>> importlib.import_module('a')",
+        "import a",
+    ],
+)
+def test_what_a_docstring_shows_is_not_done(line: str) -> None:
+    source = f'def f():\n    """Shows.\n\n    {line}\n    """\nclass C:\n    """\n{line}\n    """\n'
+    assert scan(source) == ModuleScan(bound=frozenset({"f", "C"}))
+
+
+@pytest.mark.parametrize(
+    "end", ['"""; import a', '"""\n    import a', '""" ; x = lambda: __import__("a")']
+)
+def test_an_import_behind_an_example_is_found(end: str) -> None:
+    source = f'def f():\n    """Shows.\n\n    >>> f(){end}\n'
+    assert [found.module for found in scan(source).imports] == ["a"]
+
+
+def test_what_is_found_in_a_function_does_not_depend_on_what_else_the_source_does() -> None:
+    function = """
+        def f():
+            new = sys.version_info >= (3, 12)
+            if new:
+                import a
+    """
+    alone = {i.module: i.kind for i in scan(function).imports}
+    beside = {i.module: i.kind for i in scan(function + "\n        __import__('b')").imports}
+    assert alone["a"] is beside["a"]
 
 
 def test_a_relative_dynamic_import_in_a_package_starts_at_the_package() -> None:
@@ -702,8 +742,8 @@ DEEP = {
 
 @pytest.mark.parametrize("shape", DEEP)
 def test_nesting_that_python_parses_is_scanned(shape: str) -> None:
-    # The dynamic import and the walrus make the scan look into every expression.
-    source = f"import first\n{DEEP[shape]}\n__import__('last')\n(w := 1)\n"
+    # The dynamic import by another name makes the scan look into every expression.
+    source = f"import first\n{DEEP[shape]}\n__import__('last')\n(w := 1)\nload = __import__\n"
     result = on_an_empty_stack(lambda: scan_source(source, "pkg.mod", False))
     assert result.failure is None
     assert result.imports[0].module == "first"

@@ -137,6 +137,50 @@ def test_long_chains_of_branches_are_walked():
     assert all(level == 2 for level, _ in imports_of(compiled(source)))
 
 
+ODDLY_WRITTEN = {
+    "over two lines": "def f():\n    import \\\n        mine\n",
+    "over two lines, after from": "def f():\n    from mine \\\n        import a\n",
+    "over two lines, the name alone": "def f():\n    from \\\n      mine import a\n",
+    "at the margin, in a function": "def f(): \\\nimport mine\n",
+    "over two lines, with a carriage return": "def f():\r\n    import \\\r\n  mine\r\n",
+    "lines that end in a carriage return": "import json\rdef f():\r    import mine\r",
+    "blanks around dots": "def f():\n    import mine . a\n",
+    "blanks around dots, after from": "def f():\n    from mine . a import b\n",
+    "no blank before the bracket": "def f():\n    from mine import(a)\n",
+    "tabs": "def f():\n\tfrom\tmine\timport\ta\n",
+    "a form feed": "def f():\n\f    import mine\n",
+    "after another": "def f():\n    import json as j, mine as m\n",
+    "after a string": "def f(): 'import json'; import mine\n",
+    "with a comment": "def f():\n    import mine  # import json\n",
+    "at the end": "def f():\n    import mine",
+    "a name of other letters": "def f():\n    import größe\n",
+    "after an example": 'def f():\n    """\n    >>> import json\n    """\n    import mine\n',
+    "no package of anybody": "def f():\n    import mine\n",
+}
+
+
+@pytest.mark.parametrize("source", ODDLY_WRITTEN.values(), ids=ODDLY_WRITTEN)
+def test_however_an_import_is_written_it_is_found(source):
+    code = compile_module(source.encode(), "x.py", "space.mine", lambda name: name != "json")
+    assert any(level for level, _ in imports_of(code))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import mine\n",
+        "from mine import a\nfrom mine.b import (\n    c,\n    d,\n)\n",
+        "def f():\n    import json, os.path as p\n    from os import path\n",
+        "def f():\n    from . import a\n    from .mine import b\n",
+        'def f():\n    """What this may import the caller knows.\n\n    >>> import mine\n    """\n',
+        "def f(importer):\n    importer.import_module('mine')\n",
+    ],
+)
+def test_most_sources_are_compiled_without_a_tree(source, monkeypatch):
+    monkeypatch.setattr("ast.parse", None)
+    compile_module(source.encode(), "x.py", "space.mine", lambda name: name.startswith("mine"))
+
+
 def test_what_is_no_python_is_a_syntax_error():
     with pytest.raises(SyntaxError):
         compiled("def f(:\n    import mine")

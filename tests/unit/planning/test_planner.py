@@ -61,6 +61,9 @@ class Owners:
             return Owner.STDLIB
         return Owner.INSTALLED if location and module.startswith("inst") else Owner.LOCAL
 
+    def distribution_of(self, module: str, location: Location | None) -> object | None:
+        return None
+
     def requires(self, module: str, location: Location, other: Location) -> bool:
         return False
 

@@ -1,4 +1,5 @@
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -81,6 +82,28 @@ def test_styles_of_column_cell_and_span_are_put_together():
         "\x1b[1;31mred\x1b[0m",
         "\x1b[1mone \x1b[0m\x1b[1;32mtwo\x1b[0m",
     ]
+
+
+@pytest.mark.parametrize("width", [8, 14, 40])
+def test_lines_are_the_same_with_colours_and_without(width: int):
+    made = indented(
+        filled(
+            ("module", "12", Text.assemble("needed by one ", ("and two", "red"))),
+            ("", "", ""),
+            ("模块", "", "x"),
+            ("m", Text("1", "green"), ""),
+        ),
+        1,
+    )
+    coloured = printed(made, width, colours=True)
+    assert [re.sub("\x1b[^m]*m", "", line).rstrip() for line in coloured] == printed(made, width)
+
+
+def test_what_a_console_records_keeps_its_styles():
+    made = filled(("a", "1", "dimmed"))
+    console = Console(file=io.StringIO(), width=40, record=True, color_system=None)
+    console.print(made)
+    assert "<span" in console.export_html()
 
 
 def test_a_row_of_the_wrong_length_is_refused():

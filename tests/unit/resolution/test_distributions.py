@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,13 @@ import pytest
 
 from modpack.core.actions import Owner
 from modpack.core.location import CodeKind, Location
-from modpack.resolution.distributions import DistributionIndex, is_stdlib, normalised
+from modpack.resolution.distributions import (
+    Distribution,
+    DistributionIndex,
+    is_stdlib,
+    normalised,
+)
+from modpack.resolution.installation import Installation
 
 Install = Callable[..., Path]
 
@@ -153,3 +160,55 @@ def test_a_local_file_that_shadows_a_standard_library_module_is_the_users(clean_
         """,
         folder=str(tmp_path),
     )
+
+
+def test_what_is_known_of_a_distribution_is_kept_as_long_as_it_does_not_change(
+    site, install, monkeypatch
+):
+    info = install("fakedist", "1.5", ("fakepkg/__init__.py",), requires="Requires-Dist: other\n")
+    read: list[str] = []
+    original = Installation.text
+
+    def counting(self: Installation, name: str) -> str:
+        read.append(name)
+        return original(self, name)
+
+    monkeypatch.setattr(Installation, "text", counting)
+    where = at(site / "fakepkg/__init__.py")
+
+    def asked() -> Distribution | None:
+        return DistributionIndex([str(site)]).distribution_of("fakepkg", where)
+
+    first = asked()
+    assert first is not None and first.requires == {"other"}
+    assert read
+    read.clear()
+    assert asked() == first
+    assert read == []
+    (info / "METADATA").write_text("Name: fakedist\nVersion: 1.5.1\n")
+    changed = asked()
+    assert changed is not None and (changed.version, changed.requires) == ("1.5.1", frozenset())
+
+
+def test_files_that_are_installed_later_are_known(site, install):
+    info = install("fakedist", "1.5", ("fakepkg/__init__.py",))
+    later = at(site / "fakepkg/deep/part.py")
+    assert DistributionIndex([str(site)]).distribution_of("fakepkg.deep.part", later) is None
+    with (info / "RECORD").open("a") as record:
+        record.write("fakepkg/deep/part.py,sha256=x,1\n")
+    assert DistributionIndex([str(site)]).distribution_of("fakepkg.deep.part", later) is not None
+
+
+def test_becoming_editable_is_noticed(site, install, tmp_path):
+    info = install("fakedist", "1.5", ())
+    assert not DistributionIndex([str(site)]).named("fakedist").editable
+    direct = {"url": (tmp_path / "src").as_uri(), "dir_info": {"editable": True}}
+    (info / "direct_url.json").write_text(json.dumps(direct))
+    assert DistributionIndex([str(site)]).named("fakedist").editable
+
+
+def test_a_distribution_that_is_gone_is_not_remembered(site, install):
+    info = install("fakedist", "1.5", ())
+    assert DistributionIndex([str(site)]).named("fakedist") is not None
+    shutil.rmtree(info)
+    assert DistributionIndex([str(site)]).named("fakedist") is None

@@ -1,0 +1,72 @@
+"""Records: many at once, since packages have many."""
+
+import io
+
+import pytest
+
+from modpack.archive import layout
+from modpack.archive.manifest import RecordDigest, encode_manifest, read_manifest
+from modpack.archive.reader import open_archive
+from modpack.archive.recordnames import find_collision, find_unsafe
+from modpack.archive.writer import ArchiveWriter
+
+COUNT = 1000
+
+
+@pytest.fixture(scope="module")
+def archive(package):
+    with open_archive(package) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def names():
+    return [f".data/{number}.storage" for number in range(COUNT)]
+
+
+def test_opening(benchmark, package):
+    """The central directory is parsed and checked."""
+    benchmark(lambda: open_archive(package).close())
+
+
+def test_opening_and_reading_the_manifest(benchmark, package):
+    def read():
+        with open_archive(package) as opened:
+            return read_manifest(opened)
+
+    assert len(benchmark(read).records) > COUNT
+
+
+def test_local_headers_of_storages(benchmark, archive):
+    storages = [name for name in archive.names() if name.endswith(".storage")]
+    ranges = benchmark(lambda: [archive.data_range(name) for name in storages])
+    assert len(ranges) == COUNT
+
+
+def test_reading_small_records(benchmark, archive):
+    storages = [name for name in archive.names() if name.endswith(".storage")]
+    assert len(benchmark(lambda: [archive.read(name) for name in storages])) == COUNT
+
+
+@pytest.mark.parametrize("size", [64, 50_000])
+def test_writing_storages(benchmark, names, size):
+    """Headers, checksums, the manifest and the directory: into memory, lest a disk be timed."""
+    content = memoryview(bytes(size))
+
+    def write():
+        with ArchiveWriter(io.BytesIO()) as writer:
+            writer.write(layout.VERSIONS[0], b"6")
+            for name in names:
+                writer.write_storage(name, content)
+            return writer.commit()
+
+    assert benchmark(write)
+
+
+def test_names_are_checked(benchmark, names):
+    assert benchmark(lambda: find_unsafe(names) or find_collision(names)) is None
+
+
+def test_encoding_the_manifest(benchmark, names):
+    records = dict.fromkeys(names, RecordDigest(64, "0" * 64))
+    assert benchmark(encode_manifest, records)

@@ -1,0 +1,60 @@
+"""Sources and rules: one module, and the decisions about many."""
+
+import ast
+
+from modpack import PackageExporter, PackageImporter
+from modpack.core.actions import Action, Owner
+from modpack.core.globs import GlobGroup
+from modpack.core.rules import Rule, deciding_rule
+from modpack.discovery.leaks.finding import TextKind, find_secrets
+from modpack.discovery.scancache import ScanCache
+from modpack.discovery.source import scan_source
+
+MODULES = [f"lib{number % 10}.part{number}.core" for number in range(1000)]
+
+
+def test_parsing_alone(benchmark, source):
+    """What no scan of a syntax tree can do without."""
+    benchmark(ast.parse, source)
+
+
+def test_scanning_a_source(benchmark, source):
+    assert benchmark(scan_source, source, "pkg.core", is_package=False).imports
+
+
+def test_scanning_a_source_again(benchmark, source, tmp_path):
+    cache = ScanCache(tmp_path / "scans")
+    cache.scan(source, "pkg.core", False)
+    assert benchmark(cache.scan, source, "pkg.core", False).imports
+
+
+def test_looking_for_secrets(benchmark, source):
+    assert benchmark(find_secrets, source, TextKind.SOURCE) == ()
+
+
+def test_importing_from_a_package(benchmark, source, tmp_path):
+    """What is unpacked and compiled already: from the second time on."""
+    names = [f"unpacked{number}" for number in range(20)]
+    with PackageExporter(tmp_path / "code.modpack") as exporter:
+        for name in names:
+            exporter.save_source_string(name, source.decode().replace("from . import other", ""))
+
+    def import_all():
+        importer = PackageImporter(tmp_path / "code.modpack")
+        return [importer.import_module(name) for name in names]
+
+    assert len(benchmark(import_all)) == len(names)
+
+
+def test_matching_modules(benchmark):
+    group = GlobGroup(["lib1.**", "lib2.*.core", "**.part7.**"], exclude="lib1.part1.**")
+    assert any(benchmark(lambda: [group.matches(module) for module in MODULES]))
+
+
+def test_deciding_modules(benchmark):
+    rules = [Rule(Action.EXTERN, GlobGroup(f"other{number}.**")) for number in range(20)]
+    rules.append(Rule(Action.INTERN, GlobGroup("lib*.**")))
+    decided = benchmark(
+        lambda: [deciding_rule(rules, module, Owner.INSTALLED) for module in MODULES]
+    )
+    assert all(decided)

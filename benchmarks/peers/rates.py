@@ -1,0 +1,92 @@
+"""What the machine does with a GiB, whoever asks it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from clocks import clock, read_through
+
+__all__ = ["RATES", "rate"]
+
+_GIB = 1 << 30
+_TRIED = _GIB // 2
+_CORES = os.cpu_count() or 1
+
+
+def rate(of: str) -> dict[str, float]:
+    """Do one thing with half a GiB; tell what a whole one would take."""
+    data, file, work = memoryview(bytearray(b"\1") * _TRIED), Path(f"rate-{os.getpid()}"), RATES[of]
+    if work in (_sum_mapped, _sum_read):
+        import torch  # noqa: F401 - its import is no part of the sum
+
+        _write(data, file)
+        read_through(file)
+    os.sync()
+    with clock() as seconds:
+        work(data, file)
+    file.unlink(missing_ok=True)
+    return {"for 1 GiB": seconds() * _GIB / _TRIED}
+
+
+def _hash(data: memoryview, file: Path) -> None:
+    hashlib.sha256(data).digest()
+
+
+def _hash_on_all_cores(data: memoryview, file: Path) -> None:
+    step = _TRIED // _CORES
+    parts = [data[start : start + step] for start in range(0, _TRIED, step)]
+    with ThreadPoolExecutor(_CORES) as pool:
+        list(pool.map(lambda part: hashlib.sha256(part).digest(), parts))
+
+
+def _checksum(data: memoryview, file: Path) -> None:
+    zlib.crc32(data)
+
+
+def _copy(data: memoryview, file: Path) -> None:
+    bytes(data)
+
+
+def _write(data: memoryview, file: Path) -> None:
+    with file.open("wb", buffering=0) as opened:
+        while data:
+            data = data[opened.write(data) :]
+
+
+def _write_synced(data: memoryview, file: Path) -> None:
+    _write(data, file)
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+def _sum_mapped(data: memoryview, file: Path) -> None:
+    import torch
+
+    torch.from_file(str(file), shared=False, size=_TRIED // 4).sum()
+
+
+def _sum_read(data: memoryview, file: Path) -> None:
+    import torch
+
+    content = bytearray(_TRIED)
+    with file.open("rb", buffering=0) as opened:
+        opened.readinto(content)
+    torch.frombuffer(content, dtype=torch.float32).sum()
+
+
+RATES: dict[str, Callable[[memoryview, Path], None]] = {
+    "sha256, one core": _hash,
+    "sha256, all cores": _hash_on_all_cores,
+    "crc32, one core": _checksum,
+    "a copy into new memory": _copy,
+    "writing a new file": _write,
+    "writing a new file, until the disk has it": _write_synced,
+    "the sum of a mapped file": _sum_mapped,
+    "the sum of a file that is read into memory": _sum_read,
+}
+"""By what is done."""

@@ -1,0 +1,49 @@
+"""What runs in a process that scans sources for another one: see :mod:`modpack.discovery.ahead`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from modpack.discovery.scancache import ScanCache
+
+__all__ = ["main", "scan_all"]
+
+
+def main() -> None:
+    """Do what the command line and the standard input say, as long as it is wanted."""
+    folder, asked_by = Path(sys.argv[2]), int(sys.argv[3])
+    told_to_end: list[int] = []
+    for each in (signal.SIGTERM, signal.SIGINT):  # neither ends it in the middle of an entry
+        signal.signal(each, lambda number, _: told_to_end.append(number))
+
+    def is_wanted() -> bool:
+        # Windows starts the Python of a virtual environment from yet another process.
+        is_alone = sys.platform != "win32" and os.getppid() != asked_by
+        return not told_to_end and not is_alone
+
+    scan_all(folder, sys.stdin.buffer, is_wanted)
+
+
+def scan_all(folder: Path, lines: Iterable[bytes], is_wanted: Callable[[], bool]) -> None:
+    """Scan sources into a cache.
+
+    Args:
+        folder: the cache's folder.
+        lines: one JSON list for each source: its file, the module's path, whether it is a package.
+        is_wanted: asked before each of them.
+    """
+    cache = ScanCache(folder)
+    for line in lines:
+        if not is_wanted():
+            return
+        file, module, is_package = json.loads(line)
+        try:
+            source = Path(file).read_bytes()
+        except OSError:  # whoever wants it will say so
+            continue
+        cache.prepare(source, module, is_package)

@@ -1,0 +1,169 @@
+"""Compiled code of a package's modules, kept beside its tree from one process to the next.
+
+Python keeps a file for each module. Here, what one import has compiled goes into one file, for it
+takes longer to make two thousand files than to write all that is in them. What is taken from there
+needs no look at the source, whose tree was compared when the package was opened.
+
+Code is kept only if its source was what the package has. Each piece has a digest, so that one that
+was cut off or changed is compiled again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import logging
+import marshal
+import mmap
+import os
+import secrets
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import CodeType
+
+from modpack.core.cachefolder import make_private
+from modpack.hermetic.treerecord import CODE, FILES, read_record
+
+__all__ = ["CodeStore", "code_store"]
+
+_log = logging.getLogger(__name__)
+_FORM = 1
+"""Counts up whenever files of this kind, or the code in them, are made in another way."""
+_SUFFIX = ".code"
+_HEADER = struct.Struct("<Q32s")
+"""Size and sha256 of the list of what is in a file. The list follows, then the pieces of code."""
+
+_Key = tuple[str, str]
+"""A module's path, and its record: a package may change where its modules are looked for."""
+
+
+def code_store(tree: Path, digest: str, kind: str) -> CodeStore | None:
+    """Where the code of a package's modules is kept; None if it is not.
+
+    Args:
+        tree: the folder with its files.
+        digest: the package's digest.
+        kind: the kind of namespace that the code is compiled for.
+    """
+    is_of_this_process = (tree.parent.name, tree.name) != (digest, FILES)
+    if is_of_this_process or sys.implementation.cache_tag is None:
+        return None
+    return CodeStore(tree, digest, kind)
+
+
+class CodeStore:
+    """The code of one tree, for one Python and one kind of namespace.
+
+    Args:
+        tree: the folder with the package's files.
+        digest: the package's digest.
+        kind: the kind of namespace that the code is compiled for.
+    """
+
+    def __init__(self, tree: Path, digest: str, kind: str) -> None:
+        python = f"{sys.implementation.cache_tag}-{importlib.util.MAGIC_NUMBER.hex()}"
+        variant = f"{python}-{kind}{_FORM}-{sys.flags.optimize}"
+        self._tree = tree
+        self._folder = tree.parent / CODE / variant
+        self._owner = f"{digest} {variant} {tree}"  # code knows the path of its source
+        self._kept: Mapping[_Key, tuple[memoryview, bytes]] | None = None
+        self._new: dict[_Key, bytes] = {}
+        self._sources: Mapping[str, tuple[int, str]] | None = None
+
+    def get(self, module: str, file: str) -> CodeType | None:
+        """The code of a module; None if it is not kept.
+
+        Args:
+            module: its path.
+            file: its source.
+        """
+        if self._kept is None:
+            self._kept = dict(self._pieces())
+        found = self._kept.get((module, self._record(file)))
+        if found is None or _sha256(found[0]) != found[1]:
+            return None
+        return _code(found[0])
+
+    def put(self, module: str, file: str, source: bytes, code: CodeType) -> None:
+        """Keep code, from the next :meth:`write` on; unless it is not of the package's source.
+
+        Args:
+            module: the module's path.
+            file: its source.
+            source: what was compiled.
+            code: what has become of it.
+        """
+        if self._sources is None:
+            known = read_record(self._tree.parent)
+            self._sources = known.files if known is not None else {}
+        record = self._record(file)
+        if self._sources.get(record) == (len(source), hashlib.sha256(source).hexdigest()):
+            with contextlib.suppress(ValueError):  # nested too deeply
+                self._new[module, record] = marshal.dumps(code)
+
+    def write(self) -> None:
+        """Write what is new, if the cache can be written to."""
+        if self._new:
+            new, self._new = self._new, {}
+            try:
+                self._write(new)
+            except OSError as failure:
+                _log.debug("compiled code is not kept in %s: %s", self._folder, failure)
+
+    def _record(self, file: str) -> str:
+        return file[len(str(self._tree)) + 1 :].replace(os.sep, "/")
+
+    def _pieces(self) -> Iterator[tuple[_Key, tuple[memoryview, bytes]]]:
+        """All pieces, and the digests that they should have."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._folder):  # noqa: PTH208 - a folder may have many
+                if name.endswith(_SUFFIX):
+                    yield from _read(f"{self._folder}{os.sep}{name}", self._owner)
+
+    def _write(self, new: Mapping[_Key, bytes]) -> None:
+        make_private(self._folder)
+        # Of processes that have imported the same, each writes the same file.
+        name = hashlib.blake2b(repr(sorted(new)).encode(), digest_size=16).hexdigest()
+        making = self._folder / f"{secrets.token_hex(8)}.tmp"
+        try:
+            making.write_bytes(_written(new, self._owner))
+            making.replace(self._folder / f"{name}{_SUFFIX}")
+        finally:
+            making.unlink(missing_ok=True)
+
+
+def _written(pieces: Mapping[_Key, bytes], owner: str) -> bytes:
+    listed = [(key, len(piece), _sha256(piece)) for key, piece in pieces.items()]
+    contents = marshal.dumps((owner, listed))
+    header = _HEADER.pack(len(contents), _sha256(contents))
+    return b"".join([header, contents, *pieces.values()])
+
+
+def _read(file: str, owner: str) -> Iterator[tuple[_Key, tuple[memoryview, bytes]]]:
+    """The pieces in a file; none if it is damaged, or of another tree."""
+    try:
+        with open(file, "rb") as opened:  # noqa: PTH123 - a folder may have many
+            content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+        size, digest = _HEADER.unpack_from(content)
+        position = _HEADER.size + size
+        contents = content[_HEADER.size : position]
+        its_owner, listed = marshal.loads(contents) if _sha256(contents) == digest else ("", ())
+    except (OSError, ValueError, struct.error) as failure:  # gone, or empty
+        _log.debug("%s holds no code: %s", file, failure)
+        return
+    if its_owner == owner:
+        for key, length, its_digest in listed:
+            yield key, (content[position : position + length], its_digest)
+            position += length
+
+
+def _code(piece: memoryview) -> CodeType | None:
+    found = marshal.loads(piece)
+    return found if isinstance(found, CodeType) else None
+
+
+def _sha256(content: bytes | memoryview) -> bytes:
+    return hashlib.sha256(content).digest()

@@ -1,0 +1,208 @@
+"""One installed distribution: what it is, and which files it claims."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from modpack.core.names import root_of
+from modpack.resolution.contents import DistributionContents, read_contents
+from modpack.resolution.metadata import headers, required_names
+
+if TYPE_CHECKING:
+    import importlib_metadata
+
+__all__ = ["Distribution", "Installation", "in_site_packages"]
+
+_COMPILED = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
+"""A file of machine code, as a line of a RECORD starts with it."""
+_OUTERMOST = re.compile(r"\n([^/,\n]+)")
+_LISTED = re.compile(r"\n([^,\n]*),")
+_TELLING = ("METADATA", "PKG-INFO", "RECORD", "direct_url.json")
+"""The files of metadata that are read; others come and go with their folder."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """An installed distribution.
+
+    Attributes:
+        name: its name as it is installed under.
+        version: its version.
+        editable: whether it is an editable install: its code is the user's own folder.
+        requires: the normalised names of the distributions that it requires.
+    """
+
+    name: str
+    version: str
+    editable: bool = False
+    requires: frozenset[str] = frozenset()
+
+    @property
+    def pin(self) -> str:
+        """What to give to pip: ``numpy==2.1.0``."""
+        return f"{self.name}=={self.version}"
+
+
+class Installation:
+    """One installed distribution, its metadata read piece by piece as it is needed."""
+
+    def __init__(self, found: importlib_metadata.Distribution) -> None:
+        self.found = found
+
+    @classmethod
+    def of(cls, found: importlib_metadata.Distribution) -> Installation:
+        """The installation, with what is known of it from another time, if it has not changed."""
+        place = str(getattr(found, "_path", ""))
+        status = tuple(map(_status, (place, *(f"{place}/{name}" for name in _TELLING))))
+        known = _known.get(place)
+        if known is None or known[0] != status or None in status[:1]:
+            known = _known[place] = status, cls(found)
+        return known[1]
+
+    def lists(self, module: str, file: str, is_folder: bool = False) -> bool:
+        """Whether the distribution claims a file, or something in a folder."""
+        if self.source_folder is not None:
+            path = Path(file)
+            return path.is_relative_to(self.source_folder) and not in_site_packages(path)
+        if not file.startswith(self._home):
+            return False
+        if not self._roots:  # installed by a tool that keeps no record: all it has is a list
+            return root_of(module) in self.top_level
+        listed = file[len(self._home) :].replace(os.sep, "/")
+        return listed in (self._folders if is_folder else self._listed)
+
+    def may_have(self, folder: str) -> bool:
+        """Whether the distribution can claim files in a folder."""
+        if self.source_folder is not None:
+            return True
+        home = self._home
+        if not folder.startswith(home):
+            return f"{folder}{os.sep}" == home
+        if not self._roots:
+            return True
+        inside = folder[len(home) :].replace(os.sep, "/")
+        # Nearly all distributions fail here, by the outermost folder.
+        return inside.partition("/")[0] in self._roots and inside in self._folders
+
+    @property
+    def has_compiled_code(self) -> bool:
+        """Whether it lists a file of machine code."""
+        if self._roots:
+            return self._lists_compiled_code
+        return any(
+            _COMPILED.search(f"{file},") is not None
+            for root in self.top_level
+            for file in (self.folder / root).rglob("*")
+        )
+
+    @cached_property
+    def _lists_compiled_code(self) -> bool:
+        return _COMPILED.search(self._record()) is not None
+
+    @cached_property
+    def described(self) -> Distribution | None:
+        """What its metadata says; None if that cannot be read, as after a broken install."""
+        said = headers(self.text("METADATA") or self.text("PKG-INFO") or self.text(""))
+        name, version = said.get("name", [""])[0], said.get("version", [""])[0]
+        if not name or not version:
+            return None
+        lines = said.get("requires-dist") or self._requires_of_eggs()
+        return Distribution(name, version, self.source_folder is not None, required_names(lines))
+
+    def _requires_of_eggs(self) -> Sequence[str]:
+        """What old tools wrote into a file of its own."""
+        return (self.found.requires or ()) if self.text("requires.txt") else ()
+
+    @cached_property
+    def contents(self) -> DistributionContents:
+        """Its files and its metadata."""
+        return read_contents(self.found)
+
+    @cached_property
+    def folder(self) -> Path:
+        """What its record is relative to."""
+        return Path(str(self.found.locate_file(""))).absolute()
+
+    @cached_property
+    def _home(self) -> str:
+        """The folder as paths of files in it begin: asked of each folder of the plan."""
+        return f"{self.folder}{os.sep}"
+
+    @cached_property
+    def _roots(self) -> frozenset[str]:
+        """The outermost folders, and files, that it lists; nothing if it has no record."""
+        return frozenset(_OUTERMOST.findall(self._record()))
+
+    @cached_property
+    def _listed(self) -> frozenset[str]:
+        """Its files; a set, because each module of a distribution is looked up."""
+        return frozenset(_LISTED.findall(self._record()))
+
+    @cached_property
+    def _folders(self) -> frozenset[str]:
+        """The folders that these are in, at any depth."""
+        folders: set[str] = set()
+        for folder in {name.rpartition("/")[0] for name in self._listed}:
+            while folder and folder not in folders:
+                folders.add(folder)
+                folder = folder.rpartition("/")[0]
+        return frozenset(folders)
+
+    def _record(self) -> str:
+        """Its RECORD (PEP 376), each line behind a line feed; empty if it has none.
+
+        It is not kept: those of large distributions have megabytes.
+        """
+        listed = self.text("RECORD")
+        return "\n" + listed if listed else ""
+
+    @cached_property
+    def top_level(self) -> frozenset[str]:
+        """The modules that an old tool says it has installed."""
+        return frozenset(self.text("top_level.txt").split())
+
+    @cached_property
+    def source_folder(self) -> Path | None:
+        """The folder of an editable install (PEP 610); None for all others."""
+        from urllib.request import url2pathname  # it brings networking along, which is not cheap
+
+        try:
+            direct_url = json.loads(self.text("direct_url.json") or "{}")
+            if not direct_url.get("dir_info", {}).get("editable", False):
+                return None
+            return Path(url2pathname(urlsplit(direct_url["url"]).path))
+        except (ValueError, KeyError, AttributeError):  # not as PEP 610 has it
+            return None
+
+    def text(self, name: str) -> str:
+        """The text of a file of its metadata; empty if it cannot be read."""
+        try:
+            return self.found.read_text(name) or ""
+        except (OSError, ValueError):
+            return ""
+
+
+def _status(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file or a folder does; None if it is not there."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - asked of everything that is installed
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def in_site_packages(file: Path) -> bool:
+    """Whether a file is where tools install."""
+    return any(part in ("site-packages", "dist-packages") for part in file.parts)
+
+
+_known: dict[str, tuple[object, Installation]] = {}
+"""What this process has seen, by the folder of metadata, and how that looked then."""

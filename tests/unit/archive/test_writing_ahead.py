@@ -1,0 +1,157 @@
+"""Checksums, deflating and syncing happen beside the writing: the result does not tell."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import zipfile
+
+import pytest
+
+from modpack.archive import body, digests, preparing, syncing
+from modpack.archive.comparing import verify_records
+from modpack.archive.manifest import read_manifest
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import TargetError
+
+SIZES = [0, 1, 70_000, 3 << 20, 5, 1 << 20, (1 << 20) - 1, 64, 9 << 20, 300]
+
+
+def content(number: int) -> bytearray:
+    return bytearray(number.to_bytes(1, "little") * SIZES[number])
+
+
+def write_all(target, after_each=lambda data: None):
+    """Write small and large records by turns; some are deflated."""
+    with ArchiveWriter(target, root="m") as writer:
+        writer.write(".data/version", b"6\n")
+        for number in range(len(SIZES)):
+            data = content(number)
+            writer.write_storage(f".data/{number}.storage", memoryview(data))
+            writer.write(f"pkg/{number}.py", bytes(data[:99_999]), compress=True)
+            after_each(data)
+        assert writer.digest_of(".data/3.storage") == hashlib.sha256(content(3)).hexdigest()
+        writer.commit()
+
+
+def check(target):
+    with zipfile.ZipFile(target) as archive:
+        assert archive.testzip() is None
+        names = archive.namelist()
+    with open_archive(target) as archive:
+        verify_records(archive, read_manifest(archive), archive.names())
+        for number in range(len(SIZES)):
+            assert archive.read(f".data/{number}.storage") == content(number)
+    assert [name for name in names if "storage" in name or ".py" in name] == [
+        f"m/{name}" for n in range(len(SIZES)) for name in (f".data/{n}.storage", f"pkg/{n}.py")
+    ]
+
+
+@pytest.fixture(params=["read back", "from memory", "unreadable", "at once"])
+def way(request, monkeypatch):
+    """The ways in which checksums of records come about."""
+    if request.param == "from memory":
+        monkeypatch.setattr(body, "_HUGE", 1 << 20)
+    elif request.param == "unreadable":
+        monkeypatch.delattr(os, "preadv")
+    elif request.param == "at once":
+        monkeypatch.setattr(preparing, "_MOST_WAITING", 0)
+    return request.param
+
+
+def test_all_records_are_there_in_order_with_their_digests(tmp_path, way):
+    write_all(tmp_path / "m.pt")
+    check(tmp_path / "m.pt")
+
+
+def test_a_buffer_gets_the_very_bytes_of_a_file(tmp_path, way):
+    buffer = io.BytesIO()
+    write_all(buffer)
+    write_all(tmp_path / "m.pt")
+    assert buffer.getvalue() == (tmp_path / "m.pt").read_bytes()
+
+
+def test_memory_may_change_as_soon_as_it_is_written(tmp_path, way):
+    def change(data):
+        data[:] = bytes(len(data))
+
+    write_all(tmp_path / "m.pt", change)
+    check(tmp_path / "m.pt")
+
+
+def test_what_is_rolled_back_while_its_checksums_are_pending_is_forgotten(tmp_path, way):
+    plain = tmp_path / "plain.pt"
+    with ArchiveWriter(plain, root="m") as writer:
+        writer.write_storage(".data/0.storage", memoryview(content(3)))
+        writer.write("b.txt", b"two")
+        writer.commit()
+    with ArchiveWriter(tmp_path / "m.pt", root="m") as writer:
+        writer.write_storage(".data/0.storage", memoryview(content(3)))
+        before = writer.checkpoint()
+        for number in range(len(SIZES)):
+            writer.write_storage(f".data/9{number}.storage", memoryview(content(number)))
+        writer.rollback(before)
+        writer.write("b.txt", b"two")
+        writer.commit()
+    assert (tmp_path / "m.pt").read_bytes() == plain.read_bytes()
+
+
+def test_a_small_package_starts_no_threads(tmp_path, monkeypatch):
+    def no_threads(*args, **kwargs):
+        raise AssertionError("a thread was started")
+
+    for module in (digests, syncing):
+        monkeypatch.setattr(module, "ThreadPoolExecutor", no_threads)
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
+        for number in range(20):
+            writer.write(f"{number}.py", b"x = 1\n" * 999, compress=True)
+        writer.commit()
+
+
+def test_not_more_than_some_megabytes_wait(tmp_path):
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
+        for number in range(60):
+            writer.write_storage(f".data/{number}.storage", memoryview(bytes(999_999)))
+        (temporary,) = tmp_path.iterdir()
+        assert temporary.stat().st_size > 30 << 20
+
+
+def test_a_large_file_is_brought_to_the_disk_while_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(syncing, "_EACH", 2 << 20)
+    synced = []
+    fdatasync = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(fd), fdatasync(fd)))
+    write_all(tmp_path / "m.pt")
+    check(tmp_path / "m.pt")
+    assert synced
+
+
+def test_a_disk_that_fails_meanwhile_leaves_the_target_as_it_was(tmp_path, monkeypatch):
+    def fail(descriptor):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(syncing, "_EACH", 2 << 20)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    target = tmp_path / "m.pt"
+    target.write_bytes(b"old")
+    with pytest.raises(TargetError, match="Input/output error"):
+        write_all(target)
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_that_somebody_cuts_meanwhile_is_never_published(tmp_path, monkeypatch):
+    target = tmp_path / "m.pt"
+    digest = digests._digest_of_written
+
+    def cut_first(place):
+        os.truncate(next(each for each in tmp_path.iterdir() if each != target), 0)
+        return digest(place)
+
+    monkeypatch.setattr(digests, "_digest_of_written", cut_first)
+    target.write_bytes(b"old")
+    with pytest.raises(TargetError, match="not there any more"):
+        write_all(target)
+    assert target.read_bytes() == b"old"

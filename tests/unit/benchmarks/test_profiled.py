@@ -1,0 +1,79 @@
+"""Shares of a profile by rooms of the house, and the page that they go to. Nothing is timed."""
+
+import cProfile
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PEERS = ROOT / "benchmarks" / "peers"
+
+
+@pytest.fixture
+def stats():
+    """What pstats would hold: a room that calls a C function, and the standard library."""
+    scan = (str(ROOT / "modpack" / "discovery" / "source.py"), 3, "scan")
+    parse = (str(Path(importlib.import_module("ast").__file__)), 7, "parse")
+    built_in = ("~", 0, "<built-in method builtins.compile>")
+    return {
+        scan: (1, 1, 1.0, 10.0, {}),
+        parse: (1, 1, 2.0, 8.0, {scan: (1, 1, 2.0, 8.0)}),
+        built_in: (4, 4, 7.0, 7.0, {parse: (3, 3, 6.0, 6.0), scan: (1, 1, 1.0, 1.0)}),
+    }
+
+
+def test_functions_in_c_belong_to_who_calls_them(tool, stats):
+    library, room = tool("shares").shares_of(stats)
+    assert (library.place, library.share, library.in_c) == ("standard library: ast", 0.8, 0.6)
+    assert (room.place, room.share, room.in_c) == ("`modpack/discovery`", 0.2, 0.1)
+
+
+def test_what_most_of_it_went_to_is_named(tool, stats):
+    library, room = tool("shares").shares_of(stats)
+    assert library.most == ("compile", "ast.parse")
+    assert set(room.most) == {"compile", "source.scan"}
+
+
+def test_what_is_below_a_hundredth_is_no_line(tool):
+    shares = tool("shares")
+    table = shares.table([shares.Share("a", 0.99, 0.5, ("f",)), shares.Share("b", 0.009, 0, ())])
+    assert table.splitlines()[2:] == ["| a | 99% | 50% | `f` |"]
+
+
+def test_only_what_is_clocked_is_profiled(tool, monkeypatch):
+    clocks = tool("clocks")
+    profile = cProfile.Profile()
+    monkeypatch.setattr(clocks, "_profile", profile)
+    with clocks.clock(warming_up=True):
+        sorted([1])
+    with clocks.clock() as seconds:
+        len([2])
+    profile.create_stats()
+    names = {name for _, _, name in profile.stats}
+    assert any("len" in name for name in names)
+    assert not any("sorted" in name for name in names)
+    assert seconds() > 0
+
+
+def test_tables_are_put_between_the_marks(tool):
+    profiled = tool("profiled")
+    page = f"before\n\n{profiled.BEGIN}\n\nold\n\n{profiled.END}\n\nafter\n"
+    once = profiled.replaced(page, ["### new\n"])
+    assert once.startswith(f"before\n\n{profiled.BEGIN}\n\nMade with Python")
+    assert once.endswith(f"### new\n\n{profiled.END}\n\nafter\n")
+    assert "old" not in once
+    assert profiled.replaced(once, ["### new\n"]) == once
+
+
+def test_a_page_without_marks_is_left_alone(tool):
+    with pytest.raises(SystemExit, match="marks"):
+        tool("profiled").replaced("a page", [])
+
+
+def test_what_modpack_does_in_a_row_is_profiled_and_nothing_else(tool):
+    profiled = tool("profiled")
+    ours = {row.name: profiled._ours(row) for row in tool("rows").rows()}
+    assert ours["load-one"] == ["modpack"]
+    assert ours["walk-sympy"] == ["modpack", "modpack, warm scan cache"]
+    assert ours["start"] == ours["machine"] == []

@@ -1,0 +1,116 @@
+"""The pause of the search for cyclic garbage."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+
+import pytest
+
+from modpack.core.garbage import collection_allowed, collection_paused
+
+
+@pytest.fixture(autouse=True)
+def enabled():
+    gc.enable()
+    yield
+    gc.enable()
+
+
+def in_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_pauses_lie_within_each_other():
+    with collection_paused():
+        with collection_paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_a_pause_ends_with_an_error():
+    with pytest.raises(ValueError, match="inside"), collection_paused():
+        raise ValueError("inside")
+    assert gc.isenabled()
+
+
+def test_what_was_disabled_before_stays_disabled():
+    gc.disable()
+    with collection_paused():
+        pass
+    assert not gc.isenabled()
+
+
+def test_the_pause_of_one_thread_outlasts_that_of_another():
+    began, may_end = threading.Event(), threading.Event()
+
+    def work():
+        with collection_paused():
+            began.set()
+            may_end.wait(60)
+
+    with collection_paused():
+        thread = in_thread(work)
+        assert began.wait(60)
+    assert not gc.isenabled()
+    may_end.set()
+    thread.join()
+    assert gc.isenabled()
+
+
+def test_code_that_is_allowed_to_be_searched_decides_itself():
+    with collection_paused():
+        with collection_paused(), collection_allowed():
+            assert gc.isenabled()
+        assert not gc.isenabled()
+        with collection_allowed():
+            gc.disable()
+    assert not gc.isenabled()
+
+
+def test_allowing_without_a_pause_changes_nothing():
+    with collection_allowed():
+        assert gc.isenabled()
+    assert gc.isenabled()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_is_not_paused_by_threads_that_it_does_not_have():
+    began, may_end = threading.Event(), threading.Event()
+
+    def work():
+        with collection_paused():
+            began.set()
+            may_end.wait(60)
+
+    thread = in_thread(work)
+    assert began.wait(60)
+    child = os.fork()
+    if not child:
+        os._exit(0 if gc.isenabled() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    may_end.set()
+    thread.join()
+
+
+def test_the_end_of_a_pause_starts_no_search_of_old_objects():
+    searched = []
+
+    def note(phase, info):
+        if phase == "start":
+            searched.append(info["generation"])
+
+    gc.collect()  # so that nothing is due
+    gc.callbacks.append(note)
+    try:
+        with collection_paused():
+            many = [[number] for number in range(20_000)]
+        few = [[number] for number in range(10)]
+    finally:
+        gc.callbacks.remove(note)
+    assert searched == [0]
+    assert len(many) + len(few) == 20_010

@@ -1,0 +1,129 @@
+"""Plain data is pickled without being asked about, and all else as if that had never been tried."""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict, defaultdict, deque
+from typing import Any
+
+import pytest
+
+from modpack.errors import PicklingError
+from modpack.pickling import pickler as picklers
+from modpack.pickling.saving import Pickled, pickle_object
+from tests.unit.pickling.test_saving import Notes
+
+
+class Entry:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+
+class Counting:
+    """Counts how often it is asked for its state."""
+
+    asked = 0
+
+    def __getstate__(self) -> dict[str, int]:
+        Counting.asked += 1
+        return {"asked": Counting.asked}
+
+
+class Words(list):  # type: ignore[type-arg]
+    pass
+
+
+def save(obj: object, protocol: int = 3) -> Pickled:
+    return pickle_object(obj, context=Notes(), resource="m/o.pkl", protocol=protocol)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The types of all objects that were asked for a persistent id."""
+    kinds: list[type] = []
+    own = picklers.Pickler._persistent_ids
+
+    def persistent_ids(self: Any) -> Any:
+        asks = own(self)
+
+        def noting(obj: Any) -> Any:
+            kinds.append(type(obj))
+            return asks(obj)
+
+        return noting
+
+    monkeypatch.setattr(picklers.Pickler, "_persistent_ids", persistent_ids)
+    return kinds
+
+
+def slotted() -> Slotted:
+    obj = Slotted()
+    obj.x = (1, 2)
+    return obj
+
+
+PLAIN = {
+    "values": {"a": [1, 2.5, "text", None, True, b"x", (1, (2,)), 10**30]},
+    "objects": [Entry(1), Entry(2), slotted(), Entry],
+    "containers": [OrderedDict(a=1), deque([1, 2], 3), defaultdict(list, b=[1])],
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_plain_data_is_pickled_as_pickle_does_it_and_nothing_is_asked(asked, name, protocol):
+    obj = PLAIN[name]
+    if protocol == 2 and name == "values":
+        obj = {"a": [1, "text"]}  # bytes are calls of a function there
+    assert save(obj, protocol).data == pickle.dumps(obj, protocol, fix_imports=False)
+    assert asked == []
+
+
+def test_what_plain_data_names_is_listed():
+    named = [reference.name for reference in save([Entry(1), deque([Words()])]).references]
+    assert named == ["Entry", "deque", "Words"]
+
+
+def test_sets_are_still_in_order(asked):
+    forth, back = ["delta", "alpha", "omega"], ["omega", "alpha", "delta"]
+    for protocol in (2, 3, 4, 5):
+        one, other = ({"x": [set(names), 1]} for names in (forth, back))
+        assert save(one, protocol).data == save(other, protocol).data
+    assert set in asked
+
+
+def test_the_state_of_an_object_is_asked_for_once(asked):
+    Counting.asked = 0
+    save([Entry(1), Counting(), Entry(2)])
+    assert Counting.asked == 1
+    assert Counting in asked
+
+
+def test_references_are_in_order_where_something_is_not_plain():
+    named = [reference.name for reference in save([Entry(1), Words(), Counting()]).references]
+    assert named == ["Entry", "Words", "Counting"]
+
+
+def test_what_cannot_be_saved_is_told_as_ever():
+    with pytest.raises(PicklingError, match=r"at obj\[1\]\.number"):
+        save([Entry(1), Entry(each for each in ()), Entry(3)])  # type: ignore[arg-type]
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(PicklingError, match="nests too deeply"):
+        save(nested)
+
+
+def test_an_ordered_dict_beside_something_else_is_pickled_as_pickle_does_it():
+    with_attributes: Any = OrderedDict(b=1)
+    with_attributes.note = "kept"
+    obj = [OrderedDict(), OrderedDict(z=1, a=[2]), with_attributes]
+    mixed = save([*obj, {1, 2}]).data
+    plain = save(obj).data
+    assert pickle.loads(plain)[2].note == "kept"
+    assert mixed.startswith(plain[: -len(b"e.")])

@@ -1,0 +1,43 @@
+"""What the reduction of a tensor tells of its storage."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from modpack.core.storageuse import LARGE, StorageView
+from modpack.pickling.storageviews import view_of_large
+
+MANY = LARGE // 4
+
+
+def view(tensor):
+    found = view_of_large(tensor.__reduce_ex__(2))
+    assert found is None or found[0].data_ptr() == tensor.untyped_storage().data_ptr()
+    return found and found[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16, torch.uint32, torch.complex64])
+def test_it_tells_which_elements_are_the_tensors(dtype):
+    rows = torch.zeros(MANY // 10, 40, dtype=dtype)[3:5, ::2]
+    assert view(rows) == StorageView(120, (2, 20), (40, 2), rows.element_size())
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize_per_tensor:UserWarning")
+def test_quantized_tensors_and_subclasses_are_seen():
+    whole = torch.zeros(4 * MANY)
+    quantized = torch.quantize_per_tensor(whole, 1.0, 0, torch.quint8)
+    assert view(quantized[7:9]) == StorageView(7, (2,), (1,), 1)
+    of_a_class = whole[7:9].as_subclass(type("Own", (torch.Tensor,), {}))
+    assert view(of_a_class) == StorageView(7, (2,), (1,), 4)
+
+
+def test_it_tells_nothing_of_small_storages_and_of_what_has_none():
+    assert view(torch.zeros(MANY)) is not None
+    assert view(torch.zeros(MANY - 1)) is None
+    for tensor in (
+        torch.nn.Parameter(torch.zeros(MANY)),
+        torch.zeros(MANY, device="meta"),
+        torch.sparse_coo_tensor([[0]], [1.0], (MANY,)),
+    ):
+        assert view_of_large(tensor.__reduce_ex__(2)) is None

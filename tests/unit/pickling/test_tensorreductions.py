@@ -1,0 +1,116 @@
+"""Reductions of tensors: torch's own, but for what those would leave behind."""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from modpack.pickling.tensorreductions import reduce_tensor
+
+
+class Weight(nn.Parameter):
+    pass
+
+
+class Exact(nn.Parameter):
+    def __reduce_ex__(self, protocol):
+        return Exact, (self.data, False)
+
+
+class Reduced(nn.Parameter):
+    def __reduce__(self):
+        return Reduced, (self.data, False)
+
+
+class Tagged(torch.Tensor):
+    pass
+
+
+def made(reduced):
+    function, arguments, *state = reduced
+    tensor = function(*arguments)
+    if state:
+        tensor.__setstate__(*state)
+    return tensor
+
+
+def noted(tensor):
+    tensor.note = "kept"
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(2),
+        torch.ones(2, requires_grad=True),
+        nn.Parameter(torch.ones(2)),
+        noted(nn.Parameter(torch.ones(2), requires_grad=False)),
+        noted(torch.ones(2)),
+        torch.ones(2).as_subclass(Tagged),
+        torch.eye(2).to_sparse(),
+        nn.Buffer(torch.ones(2)),
+    ],
+)
+def test_where_nothing_is_lost_it_is_the_one_of_torch(tensor):
+    ours, theirs = reduce_tensor(tensor, 4), tensor.__reduce_ex__(4)
+    assert ours[0] is theirs[0]
+    assert repr(ours) == repr(theirs)
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_a_parameter_of_a_class_is_made_without_calling_the_class(requires_grad):
+    weight = noted(Weight(torch.arange(2.0), requires_grad))
+    loaded = made(reduce_tensor(weight, 4))
+    assert type(loaded) is Weight and loaded.requires_grad is requires_grad and loaded.is_leaf
+    assert loaded.note == "kept" and torch.equal(loaded, weight) and not loaded._is_view()
+    assert loaded.data_ptr() == weight.data_ptr()
+
+
+def test_its_hooks_are_not_in_it():
+    weight = Weight(torch.arange(2.0))
+    weight.register_hook(lambda grad: grad)
+    assert made(reduce_tensor(weight, 4))._backward_hooks is None
+
+
+@pytest.mark.parametrize("kind", [Exact, Reduced])
+def test_a_class_with_a_reduction_of_its_own_is_reduced_by_that(kind):
+    function, arguments = reduce_tensor(kind(torch.ones(2)), 4)
+    assert function is kind and len(arguments) == 2
+
+
+def test_what_is_registered_for_a_class_comes_first(monkeypatch):
+    from tests.unit.pickling.test_saving import Notes, pickle_object
+
+    monkeypatch.setitem(copyreg.dispatch_table, Weight, lambda weight: (str, ("registered",)))
+    saved = pickle_object(Weight(torch.ones(2)), context=Notes(), resource="w.pkl", protocol=4)
+    assert pickle.loads(saved.data) == "registered"
+
+
+@pytest.mark.parametrize("kind", [nn.UninitializedParameter, nn.UninitializedBuffer])
+def test_what_is_lazy_keeps_what_it_will_become(kind):
+    lazy = noted(kind(dtype=torch.float64, device="meta"))
+    loaded = made(reduce_tensor(lazy, 4))
+    assert type(loaded) is kind and loaded.note == "kept"
+    loaded.materialize((2, 3))
+    assert (loaded.dtype, loaded.device.type) == (torch.float64, "meta")
+    assert loaded.requires_grad is (kind is nn.UninitializedParameter)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.eye(2).to_sparse(),
+        torch.eye(2).to_sparse_csr(),
+        noted(torch.eye(2).to_sparse()),
+        torch.nested.nested_tensor([torch.arange(2.0)]),
+    ],
+)
+def test_what_is_made_of_others_still_needs_gradients_and_is_a_leaf(tensor):
+    loaded = made(reduce_tensor(tensor.requires_grad_(), 4))
+    assert loaded.requires_grad and loaded.is_leaf and type(loaded) is torch.Tensor
+    assert vars(loaded) == vars(tensor)
