@@ -122,8 +122,9 @@ class Body:
         self.settle()
         for name in list(self._laid)[to.records :]:
             del self._laid[name]
+        if self._position > to.position:
+            self._sink.truncate(to.position)
         self._position, self._inflated = to.position, to.inflated
-        self._sink.truncate(to.position)
 
     def end(self) -> None:
         """Writes the zip's directory."""

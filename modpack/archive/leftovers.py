@@ -12,6 +12,7 @@ from typing import Final
 __all__ = ["remove_leftovers", "temporary_name"]
 
 _SUFFIX: Final = ".modpack-tmp"
+_WHOSE: Final = re.compile(r"(\d+)-([0-9a-f]{8})-[0-9a-f]+")
 _LONGEST_STEM: Final = 40
 """Characters of the target's name that are kept: the result must fit into 255 bytes."""
 
@@ -29,14 +30,13 @@ def remove_leftovers(folder: str, name: str) -> None:
     """
     if os.name != "posix":
         return  # elsewhere there is no harmless way to ask whether a process lives
-    pattern = re.compile(
-        rf"{re.escape(_prefix(name))}(\d+)-{_place()}-[0-9a-f]+{re.escape(_SUFFIX)}"
-    )
+    prefix = _prefix(name)
     with contextlib.suppress(OSError):  # tidying up is a courtesy, never a reason to fail
         for candidate in os.listdir(folder):
-            match = pattern.fullmatch(candidate)
-            if match and _has_ended(int(match[1])):
-                os.unlink(os.path.join(folder, candidate))
+            if candidate.startswith(prefix) and candidate.endswith(_SUFFIX):
+                match = _WHOSE.fullmatch(candidate[len(prefix) : -len(_SUFFIX)])
+                if match and match[2] == _place() and _has_ended(int(match[1])):
+                    os.unlink(os.path.join(folder, candidate))
 
 
 def _prefix(name: str) -> str:

@@ -19,7 +19,6 @@ the same digest have the same contents, whatever their files are called.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
@@ -27,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeGuard, cast
 
+from modpack._version import __version__
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.limits import DEFAULT_LIMITS
@@ -111,7 +111,7 @@ def encode_manifest(records: Mapping[str, RecordDigest]) -> bytes:
     return canonical_json(
         {
             "format": layout.FORMAT_VERSION,
-            "writer": f"modpack {_own_version()}",
+            "writer": f"modpack {__version__}",
             "digest": "sha256",
             "records": listed,
         }
@@ -231,13 +231,3 @@ def _are_sizes(values: list[object]) -> TypeGuard[list[int]]:
 def _are_digests(values: list[object]) -> TypeGuard[list[str]]:
     of_texts = set(map(type, values)) <= {str}
     return of_texts and all(map(_SHA256.fullmatch, cast(list[str], values)))
-
-
-@functools.cache
-def _own_version() -> str:
-    import importlib.metadata  # not cheap, and readers do without
-
-    try:
-        return importlib.metadata.version("modpack")
-    except importlib.metadata.PackageNotFoundError:  # used from a source tree
-        return "unknown"

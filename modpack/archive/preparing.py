@@ -6,6 +6,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from modpack.archive.digests import BACKGROUND_FROM, Digest, Threads, digest_of
@@ -17,6 +18,9 @@ _MOST_WAITING: Final = 8 << 20
 """Bytes that wait before the writer does."""
 _DEFLATE_LEVEL: Final = 6
 _RAW_DEFLATE: Final = -15
+_MOST_REMEMBERED: Final = 32 << 10
+"""Bytes of a record up to which it is remembered what it is deflated."""
+_REMEMBERED: Final = 128
 
 
 class Record(NamedTuple):
@@ -102,10 +106,21 @@ class Preparing:
 
 
 def _prepared(records: Sequence[Record]) -> list[Prepared]:
-    return [
-        Prepared(each, digest_of(each.content), _deflated(each.content) if each.compress else None)
-        for each in records
-    ]
+    return [Prepared(each, *_worked_out(each.content, each.compress)) for each in records]
+
+
+def _worked_out(content: bytes, compress: bool) -> tuple[Digest, bytes | None]:
+    is_usual = compress and len(content) <= _MOST_REMEMBERED
+    return (_remembered if is_usual else _computed)(content, compress)
+
+
+def _computed(content: bytes, compress: bool) -> tuple[Digest, bytes | None]:
+    return digest_of(content), _deflated(content) if compress else None
+
+
+_remembered = lru_cache(maxsize=_REMEMBERED)(_computed)
+"""Sources and metadata are the same in one package after the other: deflating those was a tenth of
+the time of saving a small model again."""
 
 
 def _deflated(content: bytes) -> bytes | None:

@@ -8,7 +8,6 @@ import hashlib
 import io
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from modpack.archive import layout
 from modpack.archive.recordnames import NameRegistry, why_unsafe
@@ -77,7 +76,8 @@ def write_files(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:
 
 def _read(file: PlannedFile) -> bytes:
     try:
-        return Path(file.source).read_bytes()
+        with open(file.source, "rb") as opened:  # noqa: PTH123 - there may be many
+            return opened.read()
     except OSError as failure:
         raise ModpackError(f"{file.source} was to go along, but {failure.strerror}") from failure
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import os
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from modpack.core.allowances import Allowance
 from modpack.core.plan import FileKind, PackagingErrorReason, Plan, PlannedFile, Problem
@@ -159,10 +160,11 @@ class LeakGuard:
 
     def _in_file(self, file: PlannedFile, known: Mapping[bytes, str]) -> tuple[Secret, ...]:
         try:
-            status = Path(file.source).stat()
+            status = os.stat(file.source)  # noqa: PTH116 - of all metadata, in each export
             key = (file.source, status.st_size, status.st_mtime_ns, len(known))
             if key not in self._seen:
-                data = Path(file.source).read_bytes()
+                with open(file.source, "rb") as opened:  # noqa: PTH123
+                    data = opened.read()
                 is_metadata = file.kind is FileKind.METADATA
                 kind = TextKind.PUBLISHED if is_metadata else TextKind.DATA
                 found = (*_by_name(file.record, data), *_secrets_in(data, kind, known))
@@ -207,7 +209,8 @@ def _secrets_in(data: bytes, kind: TextKind, known: Mapping[bytes, str]) -> tupl
 def _nearby_folders() -> set[Path]:
     """The current folder, the script's, those that code is imported from, and around them."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    starts = {Path.cwd(), *(Path(each).absolute() for each in sys.path if Path(each).is_dir())}
+    there = filter(os.path.isdir, (each or os.curdir for each in sys.path))
+    starts = {Path.cwd(), *(Path(each).absolute() for each in there)}
     if isinstance(script, str):
         starts.add(Path(script).absolute().parent)
     own = (each for each in starts if not _is_installed(each))
@@ -218,12 +221,15 @@ def _is_installed(folder: Path) -> bool:
     """Whether a folder of the import path holds installed code, or Python's own."""
     own_files = ("os.py", "_struct.py", "lib-dynload")
     names = {"site-packages", "dist-packages", "lib-dynload"}
-    return folder.name in names or any((folder / each).exists() for each in own_files)
+    return folder.name in names or any(
+        os.path.exists(f"{folder}/{each}")  # noqa: PTH110 - asked of the whole import path
+        for each in own_files
+    )
 
 
 def _by_name(record: str, data: bytes) -> Iterator[Secret]:
     """A ``.env`` file, whatever its values look like."""
-    if is_env_file(PurePosixPath(record).name) and any(values_in(data)):
+    if is_env_file(record.rpartition("/")[2]) and any(values_in(data)):
         whole = find_secrets(data, TextKind.DATA, {data: "a .env file"})
         yield from whole[:1]
 

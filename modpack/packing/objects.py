@@ -101,14 +101,12 @@ class ObjectSaver:
             follow: whether to follow what the definitions of scripts import.
         """
         from modpack.packing.hooked import HookSaver
-        from modpack.packing.storagenotes import StorageNotes
         from modpack.pickling.saving import pickle_object
         from modpack.pickling.storages import StorageSaver
 
         name = "obj" if hooks is None else "model"
-        if self._storages is None or self._storage_notes is None:
+        if self._storages is None:
             self._storages = StorageSaver(self._writer)
-            self._storage_notes = StorageNotes(self._storages)
         self._storages.next_object()
         self._scripts.refresh()
         hooked = HookSaver(self, obj, hooks)
@@ -125,11 +123,19 @@ class ObjectSaver:
         self.hook_statuses.extend(hooked.write(self._writer, record, pickled.appended))
         if not is_internal(record):
             self.tensors[record] = self._named_tensors(hooked)
-        roots = {"example" if is_internal(record) else name: obj, **hooked.extras}
-        self._storage_notes.look_at(record, hooked.observer.reductions, roots)
+        if self._storages.large:
+            roots = {"example" if is_internal(record) else name: obj, **hooked.extras}
+            self._notes_of(self._storages).look_at(record, hooked.observer.reductions, roots)
         self._scripts.provide(follow)
         node = f"<{record}>"
         return [*_named(node, pickled.references), *_imported(node, pickled.loose_sources)]
+
+    def _notes_of(self, storages: StorageSaver) -> StorageNotes:
+        from modpack.packing.storagenotes import StorageNotes
+
+        if self._storage_notes is None:
+            self._storage_notes = StorageNotes(storages)
+        return self._storage_notes
 
     def _named_tensors(self, hooked: HookSaver) -> tuple[TensorFacts, ...]:
         """The tensors of the object that was saved last."""

@@ -7,10 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import importlib_metadata
+from modpack.resolution.importpath import Metadata
 
 __all__ = ["DistributionContents", "metadata_folder", "read_contents"]
 
@@ -38,7 +36,7 @@ class DistributionContents:
     metadata: Mapping[str, Path] = field(default_factory=dict)
 
 
-def read_contents(found: importlib_metadata.Distribution) -> DistributionContents:
+def read_contents(found: Metadata) -> DistributionContents:
     """List the files of an installed distribution.
 
     Args:

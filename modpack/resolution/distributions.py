@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from modpack.core.location import Location
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.names import root_of
 from modpack.resolution.contents import DistributionContents
+from modpack.resolution.importpath import Found, ImportPath
 from modpack.resolution.installation import Distribution, Installation, in_site_packages
 
 __all__ = ["RUNTIME_ROOTS", "Distribution", "DistributionIndex", "is_stdlib", "normalised"]
@@ -40,10 +41,16 @@ def _is_elsewhere(root: str) -> bool:
     else:
         spec = getattr(loaded, "__spec__", None)
     origin = getattr(spec, "origin", None)
-    if not isinstance(origin, str) or not Path(origin).is_file():
+    if not isinstance(origin, str) or not os.path.isfile(origin):  # noqa: PTH113
         return False  # built in, frozen, zipped, or not there at all
+    return not _is_in_standard_library(origin)
+
+
+@lru_cache(maxsize=1024)
+def _is_in_standard_library(file: str) -> bool:
+    """Whether a file lies where Python's own are; every export asks of the same ones."""
     home = Path(os.__file__).parent
-    return not Path(origin).is_relative_to(home) or in_site_packages(Path(origin))
+    return Path(file).is_relative_to(home) and not in_site_packages(Path(file))
 
 
 class DistributionIndex:
@@ -92,42 +99,45 @@ class DistributionIndex:
 
     def is_compiled(self, distribution: Distribution) -> bool:
         """Whether a distribution has installed compiled code."""
-        entry = self._entry_of(distribution)
+        entry = self.installation_of(distribution)
         return entry is not None and entry.has_compiled_code
 
     def contents_of(self, distribution: Distribution) -> DistributionContents | None:
         """The files of an installed distribution; None if it is not installed (any more)."""
-        entry = self._entry_of(distribution)
+        entry = self.installation_of(distribution)
         return entry.contents if entry is not None else None
 
     def text_of(self, distribution: Distribution, name: str) -> str:
         """The text of a file of a distribution's metadata; empty if it has none of that name."""
-        entry = self._entry_of(distribution)
+        entry = self.installation_of(distribution)
         return entry.text(name) if entry is not None else ""
 
-    def _entry_of(self, distribution: Distribution) -> Installation | None:
+    def installation_of(self, distribution: Distribution) -> Installation | None:
         """Where a distribution is installed; the first place, if there are several."""
         first = self._entry_named(normalised(distribution.name))
         if first is not None and first.described == distribution:
             return first
-        mine = (entry for entry in self._installed if entry.described == distribution)
+        mine = (entry for entry in map(self._met, self._found) if entry.described == distribution)
         return next(mine, None)
 
     def _entry_named(self, name: str) -> Installation | None:
         """The first distribution of a name: found by its folder's, not by reading all metadata."""
         if name not in self._named:
-            described = (entry for entry in self._discover(name) if entry.described is not None)
-            self._named[name] = next(described, None)
+            entries = map(self._met, self._import_path.named(name))
+            self._named[name] = next((e for e in entries if e.described is not None), None)
         return self._named[name]
 
-    def _discover(self, name: str | None = None) -> Iterator[Installation]:
-        import importlib_metadata
+    @cached_property
+    def _import_path(self) -> ImportPath:
+        return ImportPath(self._path)
 
-        where = {} if self._path is None else {"path": list(self._path)}
-        named = {} if name is None else {"name": name}
-        finder = importlib_metadata.DistributionFinder
-        context = finder.Context(**where, **named)  # type: ignore[no-untyped-call]
-        return map(Installation.of, importlib_metadata.Distribution.discover(context=context))
+    def _met(self, found: Found) -> Installation:
+        """An installation; whether what is known of it still holds is asked once."""
+        if not found.place:  # it is not in files
+            return Installation.of(found)
+        if found.place not in self._met_before:
+            self._met_before[found.place] = Installation.of(found)
+        return self._met_before[found.place]
 
     def required_closure(self, distribution: Distribution) -> frozenset[str]:
         """The normalised names of all that a distribution requires, directly or not."""
@@ -163,8 +173,12 @@ class DistributionIndex:
         return {}
 
     @cached_property
-    def _installed(self) -> tuple[Installation, ...]:
-        return tuple(self._discover())
+    def _found(self) -> tuple[Found, ...]:
+        return tuple(self._import_path.all())
+
+    @cached_property
+    def _met_before(self) -> dict[str, Installation]:
+        return {}
 
     @cached_property
     def _candidates(self) -> dict[str, tuple[Installation, ...]]:
@@ -174,7 +188,8 @@ class DistributionIndex:
         """The distributions that may have installed a file: the same for all files beside it."""
         folder = os.path.dirname(file)  # noqa: PTH120 - asked for every module
         if folder not in self._candidates:
-            able = tuple(entry for entry in self._installed if entry.may_have(folder))
+            near = (f for f in self._found if not Installation.is_out_of_question(f, folder))
+            able = tuple(entry for entry in map(self._met, near) if entry.may_have(folder))
             self._candidates[folder] = able
         return self._candidates[folder]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import os
 import pkgutil
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -121,7 +122,8 @@ class HostEnvironment:
             return CodeKind.EXTENSION
         if origin.endswith(tuple(importlib.machinery.BYTECODE_SUFFIXES)):
             return CodeKind.BYTECODE
-        if origin.endswith(tuple(importlib.machinery.SOURCE_SUFFIXES)) and Path(origin).is_file():
+        is_source = origin.endswith(tuple(importlib.machinery.SOURCE_SUFFIXES))
+        if is_source and os.path.isfile(origin):  # noqa: PTH113 - asked of every module
             return CodeKind.SOURCE
         if spec.submodule_search_locations is not None and not spec.has_location:
             return CodeKind.NAMESPACE

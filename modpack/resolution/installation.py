@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from modpack.core.names import root_of
 from modpack.resolution.contents import DistributionContents, read_contents
+from modpack.resolution.importpath import Found, Metadata
 from modpack.resolution.metadata import headers, required_names
-
-if TYPE_CHECKING:
-    import importlib_metadata
+from modpack.resolution.statuses import Status, is_settled, status_of
 
 __all__ = ["Distribution", "Installation", "in_site_packages"]
 
@@ -25,7 +23,8 @@ _COMPILED = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
 """A file of machine code, as a line of a RECORD starts with it."""
 _OUTERMOST = re.compile(r"\n([^/,\n]+)")
 _LISTED = re.compile(r"\n([^,\n]*),")
-_TELLING = ("METADATA", "PKG-INFO", "RECORD", "direct_url.json")
+_ORIGIN = "direct_url.json"
+_TELLING = ("METADATA", "PKG-INFO", "RECORD", _ORIGIN)
 """The files of metadata that are read; others come and go with their folder."""
 
 
@@ -54,18 +53,30 @@ class Distribution:
 class Installation:
     """One installed distribution, its metadata read piece by piece as it is needed."""
 
-    def __init__(self, found: importlib_metadata.Distribution) -> None:
-        self.found = found
+    def __init__(self, metadata: Metadata, may_be_editable: bool = True) -> None:
+        self.metadata = metadata
+        self._may_be_editable = may_be_editable
 
     @classmethod
-    def of(cls, found: importlib_metadata.Distribution) -> Installation:
+    def of(cls, found: Found) -> Installation:
         """The installation, with what is known of it from another time, if it has not changed."""
-        place = str(getattr(found, "_path", ""))
-        status = tuple(map(_status, (place, *(f"{place}/{name}" for name in _TELLING))))
-        known = _known.get(place)
-        if known is None or known[0] != status or None in status[:1]:
-            known = _known[place] = status, cls(found)
+        known = _known.get(found.place)
+        if known is None or not known[0].is_current():
+            looks = _Looks(found.place)
+            known = _known[found.place] = looks, cls(found.metadata, looks.may_have_origin)
         return known[1]
+
+    @classmethod
+    def is_out_of_question(cls, found: Found, folder: str) -> bool:
+        """Whether it cannot claim files in a folder, as far as one can tell at a glance.
+
+        Most distributions have nothing to do with most folders. Of those it need not be asked
+        whether their lists of files have changed.
+        """
+        known = _known.get(found.place)
+        if known is None or not known[0].is_where_it_was():
+            return False
+        return known[1].source_folder is None and not known[1].is_around(folder)
 
     def lists(self, module: str, file: str, is_folder: bool = False) -> bool:
         """Whether the distribution claims a file, or something in a folder."""
@@ -83,14 +94,17 @@ class Installation:
         """Whether the distribution can claim files in a folder."""
         if self.source_folder is not None:
             return True
-        home = self._home
-        if not folder.startswith(home):
-            return f"{folder}{os.sep}" == home
-        if not self._roots:
+        if not self.is_around(folder):
+            return False
+        inside = folder[len(self._home) :].replace(os.sep, "/")
+        if not inside or not self._roots:
             return True
-        inside = folder[len(home) :].replace(os.sep, "/")
         # Nearly all distributions fail here, by the outermost folder.
         return inside.partition("/")[0] in self._roots and inside in self._folders
+
+    def is_around(self, folder: str) -> bool:
+        """Whether a folder is the one that the distribution is installed in, or lies in it."""
+        return f"{folder}{os.sep}".startswith(self._home)
 
     @property
     def has_compiled_code(self) -> bool:
@@ -119,17 +133,17 @@ class Installation:
 
     def _requires_of_eggs(self) -> Sequence[str]:
         """What old tools wrote into a file of its own."""
-        return (self.found.requires or ()) if self.text("requires.txt") else ()
+        return (self.metadata.requires or ()) if self.text("requires.txt") else ()
 
     @cached_property
     def contents(self) -> DistributionContents:
         """Its files and its metadata."""
-        return read_contents(self.found)
+        return read_contents(self.metadata)
 
     @cached_property
     def folder(self) -> Path:
         """What its record is relative to."""
-        return Path(str(self.found.locate_file(""))).absolute()
+        return Path(str(self.metadata.locate_file(""))).absolute()
 
     @cached_property
     def _home(self) -> str:
@@ -172,10 +186,12 @@ class Installation:
     @cached_property
     def source_folder(self) -> Path | None:
         """The folder of an editable install (PEP 610); None for all others."""
+        if not self._may_be_editable:  # nearly all: reading what is not there takes its time
+            return None
         from urllib.request import url2pathname  # it brings networking along, which is not cheap
 
         try:
-            direct_url = json.loads(self.text("direct_url.json") or "{}")
+            direct_url = json.loads(self.text(_ORIGIN) or "{}")
             if not direct_url.get("dir_info", {}).get("editable", False):
                 return None
             return Path(url2pathname(urlsplit(direct_url["url"]).path))
@@ -185,18 +201,41 @@ class Installation:
     def text(self, name: str) -> str:
         """The text of a file of its metadata; empty if it cannot be read."""
         try:
-            return self.found.read_text(name) or ""
+            return self.metadata.read_text(name) or ""
         except (OSError, ValueError):
             return ""
 
 
-def _status(path: str) -> tuple[int, int, int] | None:
-    """What changes when a file or a folder does; None if it is not there."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 - asked of everything that is installed
-    except (OSError, ValueError):
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+class _Looks:
+    """How the metadata of a distribution looked when it was met.
+
+    Args:
+        place: its folder.
+    """
+
+    def __init__(self, place: str) -> None:
+        folder = status_of(place)
+        files = {name: status_of(name) for name in (f"{place}/{each}" for each in _TELLING)}
+        # What is missing cannot come without a trace in a folder that has not changed of late.
+        telling = {f: s for f, s in files.items() if s is not None or not is_settled(folder)}
+        self._statuses = {place: folder, **telling}
+        self._origin = {
+            f: s for f, s in self._statuses.items() if f in (place, f"{place}/{_ORIGIN}")
+        }
+        self._is_there = folder is not None
+        self.may_have_origin = folder is None or files[f"{place}/{_ORIGIN}"] is not None
+
+    def is_current(self) -> bool:
+        """Whether it looks the same now."""
+        return self._is_there and _are_current(self._statuses)
+
+    def is_where_it_was(self) -> bool:
+        """Whether at least its folder looks the same, and what it says of where its code is."""
+        return self._is_there and _are_current(self._origin)
+
+
+def _are_current(statuses: Mapping[str, Status | None]) -> bool:
+    return all(status_of(file) == status for file, status in statuses.items())
 
 
 def in_site_packages(file: Path) -> bool:
@@ -204,5 +243,5 @@ def in_site_packages(file: Path) -> bool:
     return any(part in ("site-packages", "dist-packages") for part in file.parts)
 
 
-_known: dict[str, tuple[object, Installation]] = {}
+_known: dict[str, tuple[_Looks, Installation]] = {}
 """What this process has seen, by the folder of metadata, and how that looked then."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from urllib.parse import urlsplit, urlunsplit
 
 from modpack.core.environment import RecordedDistribution
 from modpack.core.licences import licence_of
 from modpack.resolution.distributions import Distribution, DistributionIndex, normalised
+from modpack.resolution.installation import Installation
 
 __all__ = ["recorded_closure"]
 
@@ -34,12 +36,16 @@ def recorded_closure(
             required = index.named(name)
             if required is not None:
                 found.setdefault(name, required)
-    return {name: _recorded(index, found[name]) for name in sorted(found)}
+    entries = {name: index.installation_of(found[name]) for name in sorted(found)}
+    return {name: _recorded(entry, found[name]) for name, entry in entries.items()}
 
 
-def _recorded(index: DistributionIndex, found: Distribution) -> RecordedDistribution:
-    metadata = index.text_of(found, "METADATA") or index.text_of(found, "PKG-INFO")
-    origin = _origin(index.text_of(found, "direct_url.json"))
+@lru_cache(maxsize=2048)
+def _recorded(entry: Installation | None, found: Distribution) -> RecordedDistribution:
+    """Kept for the next export: an installation that changes is another object."""
+    text = entry.text if entry is not None else lambda name: ""
+    metadata = text("METADATA") or text("PKG-INFO")
+    origin = _origin(text("direct_url.json"))
     return RecordedDistribution(
         found.name,
         found.version,

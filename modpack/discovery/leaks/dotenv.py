@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,8 +63,11 @@ def known_values(folder: Path) -> dict[bytes, str]:
     """The secret values of the ``.env`` files in a folder, and which variable each is of."""
     found: dict[bytes, str] = {}
     with contextlib.suppress(OSError):  # what cannot be read cannot have got into the code
-        for file in sorted(folder.glob("*.env*")):
-            if is_env_file(file.name) and file.is_file() and file.stat().st_size <= _MOST_BYTES:
+        # pathlib's glob takes ten times as long, and each export looks into some ten folders.
+        names = os.listdir(folder)  # noqa: PTH208
+        likely = sorted(n for n in names if ".env" in os.path.normcase(n))
+        for file in (folder / name for name in likely if is_env_file(name)):
+            if file.is_file() and file.stat().st_size <= _MOST_BYTES:
                 for name, value in values_in(file.read_bytes()):
                     found.setdefault(value, f"the value of {name} in {file}")
     return found
@@ -73,7 +77,7 @@ def folders_around(folder: Path) -> Iterator[Path]:
     """A folder, and those around it up to the project's; only itself if it is in no project."""
     around = [folder, *folder.parents][:_MOST_PARENTS]
     for depth, each in enumerate(around):
-        if any((each / mark).exists() for mark in _PROJECT_MARKS):
+        if any(os.path.exists(f"{each}/{mark}") for mark in _PROJECT_MARKS):  # noqa: PTH110
             yield from around[: depth + 1]
             return
     yield folder

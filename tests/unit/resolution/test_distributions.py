@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from modpack.core.actions import Owner
+from modpack.core.environment import RecordedDistribution
 from modpack.core.location import CodeKind, Location
+from modpack.resolution import installation
 from modpack.resolution.distributions import (
     Distribution,
     DistributionIndex,
@@ -17,6 +21,7 @@ from modpack.resolution.distributions import (
     normalised,
 )
 from modpack.resolution.installation import Installation
+from modpack.resolution.recording import recorded_closure
 
 Install = Callable[..., Path]
 
@@ -212,3 +217,45 @@ def test_a_distribution_that_is_gone_is_not_remembered(site, install):
     assert DistributionIndex([str(site)]).named("fakedist") is not None
     shutil.rmtree(info)
     assert DistributionIndex([str(site)]).named("fakedist") is None
+
+
+def test_distributions_that_are_far_from_a_file_are_not_looked_at_again(
+    site, install, tmp_path, monkeypatch
+):
+    info = install("fakedist", "1.5", ("fakepkg/__init__.py",))
+    mine = at(tmp_path / "project/mine.py", "mine")
+    assert DistributionIndex([str(site)]).distribution_of("mine", mine) is None
+    past = time.time() - 3600
+    os.utime(info, (past, past))
+    DistributionIndex([str(site)]).distribution_of("mine", mine)
+    looked_at: list[str] = []
+    original = installation.status_of
+    monkeypatch.setattr(
+        installation, "status_of", lambda file: looked_at.append(file) or original(file)
+    )
+    assert DistributionIndex([str(site)]).distribution_of("mine", mine) is None
+    assert looked_at == [str(info)]
+
+
+def test_becoming_editable_is_noticed_by_the_code_that_it_is_installed_from(
+    site, install, tmp_path
+):
+    info = install("fakedist", "1.5", ("fakepkg/__init__.py",))
+    mine = at(tmp_path / "project/mine.py", "mine")
+    assert DistributionIndex([str(site)]).distribution_of("mine", mine) is None
+    direct = {"url": (tmp_path / "project").as_uri(), "dir_info": {"editable": True}}
+    (info / "direct_url.json").write_text(json.dumps(direct))
+    assert DistributionIndex([str(site)]).distribution_of("mine", mine).editable
+
+
+def test_what_a_package_records_of_a_distribution_follows_its_metadata(site, install):
+    info = install("fakedist", "1.5", (), requires="License: MIT\n")
+
+    def recorded() -> RecordedDistribution:
+        index = DistributionIndex([str(site)])
+        return recorded_closure(index, [index.named("fakedist")])["fakedist"]
+
+    assert recorded().licence == "MIT"
+    assert recorded() is recorded()
+    (info / "METADATA").write_text("Name: fakedist\nVersion: 1.5\nLicense: Apache-2.0\n")
+    assert recorded().licence == "Apache-2.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import sys
 from importlib.metadata import distributions
 
 import pytest
@@ -82,6 +83,34 @@ def by_packaging(lines: list[str]) -> frozenset[str]:
         "num py",
         "numpy[all]; sys_platform == 'linux' or sys_platform != 'linux'",
         "tool-or-other; extra == 'x'",
+        "A.b_C (>=1.0,<2)",
+        "numpy >= 1 , != 1.5.0; python_version<'3.99'",
+        "numpy ~= 1.4 ;python_version >= '3.99'",
+        "numpy ~= 1",
+        "numpy (>=1",
+        "numpy >=1)",
+        "numpy >=1,",
+        "numpy ==1.*; python_version != '3.8'",
+        "numpy >=1.*",
+        "numpy 1.0",
+        "numpy; python_version == '3'",
+        "numpy; python_version > '3.2.1'",
+        "numpy; python_version ~= '3.1'",
+        "numpy; python_version < \"3.99'",
+        "numpy; python_version == '3.011'",
+        f"numpy; python_version == '{sys.version_info[0]}.{sys.version_info[1]}'",
+        f"numpy; python_version <= '{sys.version_info[0]}.{sys.version_info[1]}'",
+        f"numpy; python_version > '{sys.version_info[0]}.{sys.version_info[1]}'",
+        f"numpy; sys_platform == '{sys.platform}'",
+        f"numpy; sys_platform != '{sys.platform}'",
+        "numpy; sys_platform > 'a'",
+        "numpy; os_name == 'posix'",
+        "numpy; os_name == 'nt' and python_version < '4'",
+        "numpy; implementation_name != 'cpython'",
+        "numpy; implementation_name == 'cpython' ; x",
+        "-numpy",
+        "numpy-",
+        "numpy\n",
     ],
 )
 def test_a_requirement_counts_if_it_does_without_extras(line: str) -> None:
