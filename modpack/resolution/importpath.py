@@ -47,6 +47,11 @@ class Found(NamedTuple):
     place: str
     metadata: Metadata
 
+    @property
+    def is_in_folder(self) -> bool:
+        """Whether the metadata are files in a folder, which nobody but the system reads."""
+        return type(self.metadata) is _InFolder
+
 
 class _InFolder:
     """Reads metadata in a folder, as importlib_metadata does, which takes 4 ms to import."""

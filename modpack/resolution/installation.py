@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from modpack.core.names import root_of
 from modpack.resolution.contents import DistributionContents, read_contents
 from modpack.resolution.importpath import Found, Metadata
 from modpack.resolution.metadata import headers, required_names
-from modpack.resolution.statuses import Status, is_settled, status_of
+from modpack.resolution.statuses import is_settled, status_of
 
 __all__ = ["Distribution", "Installation", "in_site_packages"]
 
@@ -66,17 +66,16 @@ class Installation:
             known = _known[found.place] = looks, cls(found.metadata, looks.may_have_origin)
         return known[1]
 
-    @classmethod
-    def is_out_of_question(cls, found: Found, folder: str) -> bool:
-        """Whether it cannot claim files in a folder, as far as one can tell at a glance.
+    @staticmethod
+    def is_out_of_question(found: Found, folder: str) -> bool:
+        """Whether it certainly cannot claim files in a folder.
 
-        Most distributions have nothing to do with most folders. Of those it need not be asked
-        whether their lists of files have changed.
+        Most distributions have nothing to do with most folders: they are installed elsewhere, and
+        are not editable. Of those nothing else is looked at.
         """
-        known = _known.get(found.place)
-        if known is None or not known[0].is_where_it_was():
+        if not found.is_in_folder or _lies_in(folder, f"{os.path.dirname(found.place)}{os.sep}"):  # noqa: PTH120
             return False
-        return known[1].source_folder is None and not known[1].is_around(folder)
+        return not os.access(f"{found.place}/{_ORIGIN}", os.F_OK)
 
     def lists(self, module: str, file: str, is_folder: bool = False) -> bool:
         """Whether the distribution claims a file, or something in a folder."""
@@ -94,17 +93,13 @@ class Installation:
         """Whether the distribution can claim files in a folder."""
         if self.source_folder is not None:
             return True
-        if not self.is_around(folder):
+        if not _lies_in(folder, self._home):
             return False
         inside = folder[len(self._home) :].replace(os.sep, "/")
         if not inside or not self._roots:
             return True
         # Nearly all distributions fail here, by the outermost folder.
         return inside.partition("/")[0] in self._roots and inside in self._folders
-
-    def is_around(self, folder: str) -> bool:
-        """Whether a folder is the one that the distribution is installed in, or lies in it."""
-        return f"{folder}{os.sep}".startswith(self._home)
 
     @property
     def has_compiled_code(self) -> bool:
@@ -219,23 +214,17 @@ class _Looks:
         # What is missing cannot come without a trace in a folder that has not changed of late.
         telling = {f: s for f, s in files.items() if s is not None or not is_settled(folder)}
         self._statuses = {place: folder, **telling}
-        self._origin = {
-            f: s for f, s in self._statuses.items() if f in (place, f"{place}/{_ORIGIN}")
-        }
         self._is_there = folder is not None
         self.may_have_origin = folder is None or files[f"{place}/{_ORIGIN}"] is not None
 
     def is_current(self) -> bool:
         """Whether it looks the same now."""
-        return self._is_there and _are_current(self._statuses)
-
-    def is_where_it_was(self) -> bool:
-        """Whether at least its folder looks the same, and what it says of where its code is."""
-        return self._is_there and _are_current(self._origin)
+        return self._is_there and all(status_of(f) == s for f, s in self._statuses.items())
 
 
-def _are_current(statuses: Mapping[str, Status | None]) -> bool:
-    return all(status_of(file) == status for file, status in statuses.items())
+def _lies_in(folder: str, home: str) -> bool:
+    """Whether a folder is another one, which is written with a separator, or lies in it."""
+    return f"{folder}{os.sep}".startswith(home)
 
 
 def in_site_packages(file: Path) -> bool:

@@ -155,3 +155,34 @@ def test_a_file_that_somebody_cuts_meanwhile_is_never_published(tmp_path, monkey
     with pytest.raises(TargetError, match="not there any more"):
         write_all(target)
     assert target.read_bytes() == b"old"
+
+
+def test_the_same_source_is_deflated_once_for_many_archives(monkeypatch):
+    source = b"def greet():\n    return 'hello'\n" * 40
+    deflated: list[bytes] = []
+    original = preparing._deflated
+    monkeypatch.setattr(
+        preparing, "_deflated", lambda content: deflated.append(content) or original(content)
+    )
+    preparing._remembered.cache_clear()
+    written = []
+    for _ in range(3):
+        buffer = io.BytesIO()
+        with ArchiveWriter(buffer) as writer:
+            writer.write("pkg/greeting.py", source, compress=True)
+            writer.write("pkg/greeting.txt", source)
+            writer.commit()
+        written.append(buffer.getvalue())
+    assert deflated.count(source) == 1
+    assert written[0] == written[1] == written[2]
+    with zipfile.ZipFile(io.BytesIO(written[0])) as archive:
+        methods = [each.compress_type for each in archive.infolist()[:2]]
+        assert methods == [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED]
+
+
+def test_large_sources_are_not_remembered():
+    preparing._remembered.cache_clear()
+    with ArchiveWriter(io.BytesIO()) as writer:
+        writer.write("pkg/large.py", b"x = 1\n" * 10_000, compress=True)
+        writer.checkpoint()
+    assert preparing._remembered.cache_info().currsize == 0
