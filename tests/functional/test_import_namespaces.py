@@ -6,6 +6,7 @@ import gc
 import importlib
 import pickle
 import sys
+import weakref
 import threading
 
 import pytest
@@ -194,15 +195,13 @@ def test_an_importer_is_a_context_manager(packaged):
 
 def test_closed_packages_leave_no_modules_alive(packaged):
     path = packaged(library("one")).filename
-    gc.collect()
-    before = sum(type(each) is modpack.PackageImporter for each in gc.get_objects())
+    left = []
     for _ in range(3):
         with modpack.PackageImporter(path) as importer:
-            importer.import_module("twin")
+            left += [weakref.ref(importer), weakref.ref(importer.import_module("twin"))]
     del importer
     gc.collect()
-    after = sum(type(each) is modpack.PackageImporter for each in gc.get_objects())
-    assert after == before
+    assert [reference() for reference in left] == [None] * 6
 
 
 def test_a_failed_load_leaves_nothing_behind(packaged):
