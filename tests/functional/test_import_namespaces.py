@@ -6,8 +6,8 @@ import gc
 import importlib
 import pickle
 import sys
-import weakref
 import threading
+import weakref
 
 import pytest
 import torch
