@@ -11,7 +11,7 @@ from modpack.archive import zipformat
 from modpack.archive.digests import Digest, Threads
 from modpack.archive.limits import DEFAULT_LIMITS
 from modpack.archive.manifest import RecordDigest
-from modpack.archive.preparing import Prepared, Preparing, Record
+from modpack.archive.preparing import Prepared, Preparing
 from modpack.archive.sinks import CHUNK_BYTES, Sink
 from modpack.archive.zipformat import NewEntry
 
@@ -82,7 +82,7 @@ class Body:
         """Adds a record; bytes in a view may change as soon as the call returns."""
         self._sink.begin()
         if compress or len(content) < _LARGE:
-            self._preparing.add(Record(name, bytes(content), compress, align))
+            self._preparing.add(name, content, compress, align)
             while self._preparing.is_full:
                 self._lay_all(self._preparing.first())
         else:
@@ -158,12 +158,12 @@ class Body:
             self._lay_all(prepared)
 
     def _lay_all(self, records: Sequence[Prepared]) -> None:
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         for prepared in records:
             pieces += self._pieces(prepared)
         self._sink.write_all(pieces)
 
-    def _pieces(self, prepared: Prepared) -> tuple[bytes, bytes]:
+    def _pieces(self, prepared: Prepared) -> tuple[bytes, bytes | memoryview]:
         """A record's header and what follows it."""
         (name, content, _, align), digest, deflated = prepared
         payload, method, size = content, zipformat.STORED, len(content)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from modpack.archive.digests import BACKGROUND_FROM, Digest, Threads, digest_of
+from modpack.archive.hashing import HashHelper, SharedBatch, start_helper
 from modpack.archive.limits import DEFAULT_LIMITS
 
 __all__ = ["Prepared", "Preparing", "Record"]
 
 _MOST_WAITING: Final = 8 << 20
 """Bytes that wait before the writer does."""
+_WORTH_A_HELPER: Final = 16 << 20
+"""Bytes of records for a process that helps, before one is started: it takes 15 ms to start, and
+10 ms for so many."""
+_WORTH_HELPING: Final = 4 << 10
+"""Bytes of a record from which on telling a process of it costs less than its checksums."""
 _DEFLATE_LEVEL: Final = 6
 _RAW_DEFLATE: Final = -15
 _MOST_REMEMBERED: Final = 32 << 10
@@ -34,7 +39,7 @@ class Record(NamedTuple):
     """
 
     name: str
-    content: bytes
+    content: bytes | memoryview
     compress: bool
     align: bool
 
@@ -53,11 +58,26 @@ class Prepared(NamedTuple):
     deflated: bytes | None
 
 
+class _Started(NamedTuple):
+    """Records that are being prepared.
+
+    Attributes:
+        size: their bytes.
+        result: waits for them.
+        batch: where they are, if it is the memory shared with a helper.
+    """
+
+    size: int
+    result: Callable[[], list[Prepared]]
+    batch: SharedBatch | None = None
+
+
 class Preparing:
-    """Prepares records on other threads, many at once, and gives them back in their order.
+    """Prepares records elsewhere, many at once, and gives them back in their order.
 
     Only so many wait as fill some megabytes. A few small ones are prepared here: for those, threads
-    are not worth being started.
+    are not worth being started. Others are prepared by threads; where many are to be stored as they
+    are, by a process.
 
     Args:
         threads: where to prepare them.
@@ -65,20 +85,25 @@ class Preparing:
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
-        self._started: deque[tuple[int, Future[list[Prepared]]]] = deque()
+        self._helper: HashHelper | None = None
+        self._started: deque[_Started] = deque()
         self._gathered: list[Record] = []
         self._gathered_bytes = 0
         self._waiting_bytes = 0
+        self._for_helper = 0
+        self._batch: SharedBatch | None = None
+        self._given: SharedBatch | None = None
 
-    def add(self, record: Record) -> None:
-        """Takes a record in."""
-        self._gathered.append(record)
-        self._gathered_bytes += len(record.content)
-        if self._gathered_bytes >= BACKGROUND_FROM:
-            future = self._threads.run(_prepared, self._gathered)
-            self._started.append((self._gathered_bytes, future))
-            self._waiting_bytes += self._gathered_bytes
-            self._gathered, self._gathered_bytes = [], 0
+    def add(self, name: str, content: bytes | memoryview, compress: bool, align: bool) -> None:
+        """Takes a record in; the bytes of its content may change as soon as the call returns."""
+        size = len(content)
+        self._take_back_given()
+        self._make_room(size, is_for_helper=size >= _WORTH_HELPING and not compress)
+        kept = bytes(content) if self._batch is None else self._batch.add(content)
+        self._gathered.append(Record(name, kept, compress, align))
+        self._gathered_bytes += size
+        if self._batch is None and self._gathered_bytes >= BACKGROUND_FROM:
+            self._begin()
 
     @property
     def is_full(self) -> bool:
@@ -86,13 +111,19 @@ class Preparing:
         return self._waiting_bytes > _MOST_WAITING
 
     def first(self) -> list[Prepared]:
-        """The first of those that wait; waits until they are prepared."""
-        size, future = self._started.popleft()
+        """The first of those that wait; waits until they are prepared.
+
+        Their content may be overwritten as soon as another one is asked for, or taken in.
+        """
+        self._take_back_given()
+        size, result, self._given = self._started.popleft()
         self._waiting_bytes -= size
-        return future.result()
+        return result()
 
     def rest(self) -> Iterator[Sequence[Prepared]]:
         """All records that wait."""
+        if self._batch is not None:
+            self._begin()
         while self._started:
             yield self.first()
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
@@ -100,21 +131,67 @@ class Preparing:
             yield _prepared(gathered)
 
     def forget(self) -> None:
-        """Forgets the records that wait."""
+        """Forgets the records that wait, and ends the process."""
         self._started.clear()
         self._gathered, self._gathered_bytes, self._waiting_bytes = [], 0, 0
+        self._batch = self._given = None
+        if self._helper is not None:
+            self._helper.close()
+            self._helper = None
+
+    def _make_room(self, size: int, *, is_for_helper: bool) -> None:
+        """Begins another batch, if a record belongs into another one than those before."""
+        if is_for_helper:
+            self._for_helper += size
+            if self._helper is None and self._for_helper >= _WORTH_A_HELPER:
+                self._helper, self._for_helper = start_helper(), 0
+        if self._batch is not None:
+            if is_for_helper and self._batch.has_room(size):
+                return
+            self._begin()
+        if is_for_helper and self._helper is not None and self._helper.can_take_more:
+            if self._gathered:
+                self._begin()
+            self._batch = self._helper.batch()
+
+    def _begin(self) -> None:
+        """Has what is gathered prepared."""
+        records, batch = self._gathered, self._batch
+        if self._helper is None or batch is None:
+            started = _Started(self._gathered_bytes, self._threads.run(_prepared, records).result)
+        else:
+            started = _by_helper(self._helper, batch, records, self._gathered_bytes)
+        self._started.append(started)
+        self._waiting_bytes += self._gathered_bytes
+        self._gathered, self._gathered_bytes, self._batch = [], 0, None
+
+    def _take_back_given(self) -> None:
+        if self._given is not None and self._helper is not None:
+            self._helper.take_back(self._given)
+        self._given = None
+
+
+def _by_helper(
+    helper: HashHelper, batch: SharedBatch, records: list[Record], size: int
+) -> _Started:
+    def result() -> list[Prepared]:
+        digests = helper.digests(batch)
+        return [Prepared(*each, None) for each in zip(records, digests, strict=True)]
+
+    helper.begin(batch)
+    return _Started(size, result, batch)
 
 
 def _prepared(records: Sequence[Record]) -> list[Prepared]:
     return [Prepared(each, *_worked_out(each.content, each.compress)) for each in records]
 
 
-def _worked_out(content: bytes, compress: bool) -> tuple[Digest, bytes | None]:
+def _worked_out(content: bytes | memoryview, compress: bool) -> tuple[Digest, bytes | None]:
     is_usual = compress and len(content) <= _MOST_REMEMBERED
     return (_remembered if is_usual else _computed)(content, compress)
 
 
-def _computed(content: bytes, compress: bool) -> tuple[Digest, bytes | None]:
+def _computed(content: bytes | memoryview, compress: bool) -> tuple[Digest, bytes | None]:
     return digest_of(content), _deflated(content) if compress else None
 
 
@@ -123,7 +200,7 @@ _remembered = lru_cache(maxsize=_REMEMBERED)(_computed)
 the time of saving a small model again."""
 
 
-def _deflated(content: bytes) -> bytes | None:
+def _deflated(content: bytes | memoryview) -> bytes | None:
     """The deflated content, or None if it had better be stored."""
     if len(content) > DEFAULT_LIMITS.max_code_record_bytes:
         return None

@@ -27,6 +27,8 @@ _SUSPICIOUS: Final = ("//", "./", " /", "\\", ":")
 """What names have, each between two slashes, if one has an empty component, a dot or two for one, a
 component that ends with a dot or a blank, a backslash, or a drive."""
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
+_STORAGE: Final = re.compile(r"\.data/[0-9]{1,50}\.storage")
+"""Most names of large packages."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _DEVICES: Final = r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\u00b9\u00b2\u00b3])"
 """What Windows takes for devices, in whatever folder and with whatever suffix."""
@@ -44,7 +46,7 @@ def why_unsafe(name: str) -> str | None:
     >>> why_unsafe("../data.txt")
     "the name has a '..' component"
     """
-    if _look_safe(f"/{name}/") and not _is_long(name):
+    if _STORAGE.fullmatch(name) or (_look_safe(f"/{name}/") and not _is_long(name)):
         return None
     if "\\" in name:
         return "the name has a backslash; components are separated by '/'"

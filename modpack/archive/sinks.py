@@ -9,10 +9,11 @@ import shutil
 import stat
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, BinaryIO, Final
 
 from modpack.archive.bytesources import FileBytes
+from modpack.archive.gathered import WORTH_GATHERING, write_gathered
 from modpack.archive.leftovers import remove_leftovers, temporary_name
 from modpack.archive.syncing import SyncingAhead, sync_folder
 from modpack.archive.targets import is_text, mode_of_target, require_writable
@@ -62,7 +63,7 @@ class Sink(ABC):
         """Appends ``data``, in chunks, so that an interrupt need not wait for gigabytes."""
         self.write_all([data])
 
-    def write_all(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+    def write_all(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
         """Appends several pieces; see :meth:`write`."""
         with self.reporting():
             file = self._opened()
@@ -189,9 +190,13 @@ class PathSink(Sink):
     def is_readable(self) -> bool:
         return hasattr(os, "preadv")  # Windows does not have it
 
-    def write_all(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
-        super().write_all(pieces)
+    def write_all(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+        size = sum(map(len, pieces))
         with self.reporting():
+            if WORTH_GATHERING <= size <= CHUNK_BYTES:
+                write_gathered(self._opened(), pieces)
+            else:
+                super().write_all(pieces)
             self._syncing.wrote_up_to(self._opened().tell())
 
     def publish(self) -> None:

@@ -271,7 +271,8 @@ class ArchiveWriter:
             raise ArchiveError(self.source, reason, name)
 
     def _why_too_long(self, name: str) -> str | None:
-        if len(f"{self.root}/{name}".encode()) > DEFAULT_LIMITS.max_name_bytes:
+        characters, most = len(self.root) + 1 + len(name), DEFAULT_LIMITS.max_name_bytes
+        if characters * 4 > most < len(f"{self.root}/{name}".encode()):
             return f"the name is longer than {DEFAULT_LIMITS.max_name_bytes} bytes"
         return None
 

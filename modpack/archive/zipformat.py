@@ -137,23 +137,20 @@ class NewEntry(NamedTuple):
     @property
     def has_large_size(self) -> bool:
         """Whether its sizes need zip64."""
-        return max(self.size, self.compressed) >= ZIP64_FROM
+        return self.size >= ZIP64_FROM or self.compressed >= ZIP64_FROM
 
 
 def local_header(entry: NewEntry, *, align: bool) -> bytes:
     """The header before a record's data; with ``align``, padded so that the data is aligned."""
-    extra, sizes = b"", (entry.compressed, entry.size)
+    name, offset, size, compressed, crc, _ = entry
+    extra, needed = b"", NEEDED
     if entry.has_large_size:
-        extra, sizes = _zip64(entry.size, entry.compressed), (MAX32, MAX32)
+        extra, needed = _zip64(size, compressed), NEEDED_ZIP64
+        size = compressed = MAX32
     if align:
-        extra += padding(entry.offset + LOCAL.size + len(entry.name) + len(extra))
-    needed = NEEDED_ZIP64 if entry.has_large_size else NEEDED
-    lengths = (len(entry.name), len(extra))
-    return (
-        LOCAL.pack(LOCAL_SIGNATURE, needed, entry.kind, 0, FIRST_DATE, entry.crc, *sizes, *lengths)
-        + entry.name
-        + extra
-    )
+        extra += padding(offset + LOCAL.size + len(name) + len(extra))
+    what = (LOCAL_SIGNATURE, needed, entry.kind, 0, FIRST_DATE, crc, compressed, size)
+    return LOCAL.pack(*what, len(name), len(extra)) + name + extra
 
 
 def central_header(entry: NewEntry) -> bytes:

@@ -50,7 +50,7 @@ class TensorKind(str, Enum):
     """A tensor in a container or an attribute."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a large model has many of them
 class TensorFacts:
     """One tensor of a saved object, under one of its names.
 

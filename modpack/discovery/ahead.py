@@ -5,35 +5,30 @@ helper answers nothing. It fills the scan cache, in which the walk looks for eve
 the digest of what it has read itself. So nothing is trusted that was not trusted before, and
 whatever becomes of a helper costs time only: what it did not do, the walk does.
 
-Helpers run this Python, isolated, with nothing but the scanner: they import neither torch nor the
-user's main module, and can be started from anywhere.
+Helpers have nothing but the scanner: see :mod:`modpack.core.helpers`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from modpack.core.helpers import FIND_MODPACK, helpers_wanted, start_helper, usable_cores
 from modpack.discovery.modules import Scan
 from modpack.discovery.scancache import ScanCache, scans_of_user
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Coming
 
-__all__ = ["ScanAhead", "remembering_scan", "usable_cores"]
+__all__ = ["ScanAhead", "remembering_scan"]
 
 _log = logging.getLogger(__name__)
-_START: Final = (
-    "import sys; sys.path.append(sys.argv[1]); "
-    "from modpack.discovery.scanhelper import main; main()"
-)
+_START: Final = f"{FIND_MODPACK}; from modpack.discovery.scanhelper import main; main()"
 _MISSES: Final = 8
 """Sources that had to be scanned here, before others are taken to be unknown as well."""
 _WORTH_A_START: Final = 48
@@ -61,7 +56,7 @@ class ScanAhead:
 
     def __init__(self, cache: ScanCache, most_helpers: int | None = None) -> None:
         self._cache = cache
-        spare = min(usable_cores() - 1, _MOST_HELPERS)
+        spare = min(usable_cores() - 1, _MOST_HELPERS) if helpers_wanted() else 0
         self._most = spare if most_helpers is None else most_helpers
         self._helpers: list[subprocess.Popen[bytes]] = []
 
@@ -100,29 +95,11 @@ class ScanAhead:
         self._helpers.clear()
 
 
-def usable_cores() -> int:
-    """How many processes of this user's can run at a time, as far as that is known."""
-    with contextlib.suppress(AttributeError, OSError):  # not every system tells
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _helper(folder: Path, work: Iterable[Coming]) -> subprocess.Popen[bytes]:
-    """Start a helper. Its work is a file: a pipe would have to be fed."""
-    python = sys.executable or ""
-    if not Path(python).name.lower().startswith(("python", "pypy")):
-        raise OSError(f"sys.executable is {python!r}, which may not be Python")
-    home = Path(__file__).parents[2]
+    """Start a helper."""
     with tempfile.TemporaryFile() as file:
         for each in work:
             line = json.dumps((each.file, each.module, each.is_package))
             file.write(line.encode("ascii") + b"\n")
         file.seek(0)
-        # -S: what is installed is no concern of a scanner's, and looking at it takes its time.
-        return subprocess.Popen(
-            [python, "-I", "-S", "-c", _START, str(home), str(folder), str(os.getpid())],
-            stdin=file,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
+        return start_helper(_START, [str(folder), str(os.getpid())], file)

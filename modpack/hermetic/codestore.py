@@ -25,6 +25,9 @@ from pathlib import Path
 from types import CodeType
 
 from modpack.core.cachefolder import make_private
+from modpack.hermetic.compileahead import CompileAhead
+from modpack.hermetic.compilehelper import Task
+from modpack.hermetic.index import EntryKind, ModuleIndex
 from modpack.hermetic.treerecord import CODE, FILES, read_record
 
 __all__ = ["CodeStore", "code_store"]
@@ -72,9 +75,21 @@ class CodeStore:
         self._kept: Mapping[_Key, tuple[memoryview, bytes]] | None = None
         self._new: dict[_Key, bytes] = {}
         self._sources: Mapping[str, tuple[int, str]] | None = None
+        self._ahead: CompileAhead | None = None
+        self._index = ModuleIndex({})
+
+    def compile_ahead(self, prefix: str, index: ModuleIndex) -> None:
+        """From now on, let a helper compile modules that are not kept, where that is faster.
+
+        Args:
+            prefix: what goes before the package's module paths, or ``""`` for real names.
+            index: the package's modules.
+        """
+        self._index = index
+        self._ahead = CompileAhead(self._tree, prefix, index)
 
     def get(self, module: str, file: str) -> CodeType | None:
-        """The code of a module; None if it is not kept.
+        """The code of a module; None if it is not kept, and was not compiled ahead either.
 
         Args:
             module: its path.
@@ -82,10 +97,15 @@ class CodeStore:
         """
         if self._kept is None:
             self._kept = dict(self._pieces())
-        found = self._kept.get((module, self._record(file)))
-        if found is None or _sha256(found[0]) != found[1]:
+        key = module, self._record(file)
+        found = self._kept.get(key)
+        if found is not None and _sha256(found[0]) == found[1]:
+            return _code(found[0])
+        piece = self._ahead.take(key, self._waiting) if self._ahead is not None else None
+        if piece is None:
             return None
-        return _code(found[0])
+        self._new[key] = piece
+        return _code(piece)
 
     def put(self, module: str, file: str, source: bytes, code: CodeType) -> None:
         """Keep code, from the next :meth:`write` on; unless it is not of the package's source.
@@ -96,22 +116,37 @@ class CodeStore:
             source: what was compiled.
             code: what has become of it.
         """
-        if self._sources is None:
-            known = read_record(self._tree.parent)
-            self._sources = known.files if known is not None else {}
         record = self._record(file)
-        if self._sources.get(record) == (len(source), hashlib.sha256(source).hexdigest()):
+        if self._known_sources().get(record) == (len(source), hashlib.sha256(source).hexdigest()):
             with contextlib.suppress(ValueError):  # nested too deeply
                 self._new[module, record] = marshal.dumps(code)
 
     def write(self) -> None:
-        """Write what is new, if the cache can be written to."""
+        """An import has ended: write what is new, if the cache can be written to."""
+        if self._ahead is not None:
+            self._ahead.end()
         if self._new:
             new, self._new = self._new, {}
             try:
                 self._write(new)
             except OSError as failure:
                 _log.debug("compiled code is not kept in %s: %s", self._folder, failure)
+
+    def _known_sources(self) -> Mapping[str, tuple[int, str]]:
+        if self._sources is None:
+            known = read_record(self._tree.parent)
+            self._sources = known.files if known is not None else {}
+        return self._sources
+
+    def _waiting(self) -> list[Task]:
+        """The modules whose code is not kept."""
+        sources, kept, waiting = self._known_sources(), self._kept or {}, list[Task]()
+        for module, entry in self._index.entries.items():
+            key = module, entry.record
+            is_kept = key in kept or key in self._new
+            if entry.kind is EntryKind.SOURCE and not is_kept and entry.record in sources:
+                waiting.append((*key, entry.is_package, *sources[entry.record]))
+        return waiting
 
     def _record(self, file: str) -> str:
         return file[len(str(self._tree)) + 1 :].replace(os.sep, "/")
@@ -160,7 +195,7 @@ def _read(file: str, owner: str) -> Iterator[tuple[_Key, tuple[memoryview, bytes
             position += length
 
 
-def _code(piece: memoryview) -> CodeType | None:
+def _code(piece: bytes | memoryview) -> CodeType | None:
     found = marshal.loads(piece)
     return found if isinstance(found, CodeType) else None
 

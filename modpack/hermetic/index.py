@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,17 +14,14 @@ from modpack.core.names import is_within, normalised_distribution, parents, root
 from modpack.core.trust import TrustPolicy
 from modpack.core.trusting import import_violation
 from modpack.errors import ExternNotFoundError, UntrustedImportError
+from modpack.hermetic.reach import keeps, reaches_host
 
-__all__ = ["ANCESTOR_NAME", "Entry", "EntryKind", "ModuleIndex"]
+__all__ = ["Entry", "EntryKind", "ModuleIndex"]
 
 _log = logging.getLogger("modpack")
 
-ANCESTOR_NAME = "torch_package_importer"
-"""What code written for torch.package imports to reach its importer."""
-
 _METADATA = re.compile(r"(([^/]+?)-[^/-]+\.dist-info)/METADATA")
 _NONE: Mapping[str, str | None] = MappingProxyType({})
-_ALWAYS_EXTERN = frozenset({"torch", "torchgen", "functorch", "modpack"})
 
 
 class EntryKind(Enum):
@@ -122,7 +118,7 @@ class ModuleIndex:
         code = [module for module, e in entries.items() if e.is_code]
         with_code = {root_of(module) for module in code}
         # A folder that holds nothing but resources must not hide a module of its name.
-        folders = {root_of(m) for m in entries if not _reaches_host(root_of(m), extern_roots)}
+        folders = {root_of(m) for m in entries if not reaches_host(root_of(m), extern_roots)}
         roots = frozenset(with_code | folders)
         for module in externs:
             if root_of(module) in roots:
@@ -178,13 +174,11 @@ class ModuleIndex:
 
     def keeps(self, module: str) -> bool:
         """Whether an absolute import by packaged code must not reach the host."""
-        if module == ANCESTOR_NAME:
-            return False
-        return root_of(module) in self.roots or not self.allows_host(module)
+        return keeps(module, self.roots, self.extern_roots)
 
     def allows_host(self, module: str) -> bool:
         """Whether packaged code may import a module from where it is loaded."""
-        return _reaches_host(root_of(module), self.extern_roots)
+        return reaches_host(root_of(module), self.extern_roots)
 
     def is_untrusted(self, module: str) -> bool:
         """Whether a module would come from outside, and the loader's policy does not allow that."""
@@ -211,10 +205,6 @@ class ModuleIndex:
         problem = str(import_violation(self.policy, module))
         _log.warning("%s: the policy does not allow it: %s", source, problem)
         raise UntrustedImportError(source, module, problem)
-
-
-def _reaches_host(root: str, extern_roots: frozenset[str]) -> bool:
-    return root in extern_roots or root in _ALWAYS_EXTERN or root in sys.stdlib_module_names
 
 
 def _distributions(records: Collection[str]) -> dict[str, str]:

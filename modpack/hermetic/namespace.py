@@ -134,6 +134,8 @@ def open_namespace(
         if not prefix:
             _refuse_conflicts(source, index)
         code = code_store(tree, digest, kind)
+        if code is not None:
+            code.compile_ahead(prefix, index)
         namespace = Namespace(name, prefix, source, index, tree, importer, code)
         sys.modules[name] = _parent_package(name, tree, importer)
         sys.meta_path.insert(0, namespace.finder)

@@ -22,10 +22,11 @@ from typing import Any
 from modpack.core.names import is_within, root_of
 from modpack.core.rarecollection import begin_collecting_rarely, end_collecting_rarely
 from modpack.errors import ExternNotFoundError
-from modpack.hermetic.index import ANCESTOR_NAME, EntryKind, ModuleIndex
+from modpack.hermetic.index import EntryKind, ModuleIndex
 from modpack.hermetic.loadedmodules import LoadedModules
 from modpack.hermetic.localimports import MODULES_NAME
 from modpack.hermetic.metadata import VisibleDistributions
+from modpack.hermetic.reach import ANCESTOR_NAME
 from modpack.hermetic.views import View, replaced_names
 
 __all__ = ["Redirect"]

@@ -36,6 +36,8 @@ from modpack.hooks.resetting import NOTHING, Emptied
 from modpack.hooks.scripted import ScriptedTensors
 from modpack.hooks.state import describe_hook
 from modpack.hooks.whereabouts import place_in_hooks
+from modpack.pickling.ordinarytensors import ORDINARY
+from modpack.pickling.storageviews import is_small
 from modpack.pickling.tensormarks import without_marks
 
 __all__ = ["HookObserver"]
@@ -102,6 +104,8 @@ class HookObserver:
             return self._wrapper
         if issubclass(kind, torch.nn.Module):
             return self._module
+        if kind in ORDINARY:
+            return self._plain_tensor
         if issubclass(kind, torch.Tensor):
             return self._tensor
         if issubclass(kind, torch.optim.Optimizer):
@@ -195,6 +199,16 @@ class HookObserver:
                         "on the wrapper's .module, or leave it out with the hooks argument"
                     )
                 self._collector.left_out.append(spec)
+
+    def _plain_tensor(self, tensor: torch.Tensor, own: _Own) -> Any:
+        """The same for tensors of torch's own types, most of which have no hooks."""
+        hooks: Any = tensor._backward_hooks or tensor._post_accumulate_grad_hooks
+        if hooks or self._scripted.reduced(tensor) is not None:
+            return self._tensor(tensor, own)
+        reduced = without_marks(own())
+        if not is_small(reduced):
+            self.reductions.append(reduced)
+        return reduced
 
     def _tensor(self, tensor: torch.Tensor, own: _Own) -> Any:
         scripted = self._scripted.reduced(tensor)

@@ -14,6 +14,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from modpack.core.tensors import TensorFacts, TensorKind
+from modpack.pickling.ordinarytensors import ORDINARY, is_ordinary
 
 __all__ = ["named_tensors"]
 
@@ -194,7 +195,6 @@ def _name_of_device(device: torch.device) -> str:
 
 _WITHOUT_SHAPE: Final = frozenset({"lazy", "nested"})
 _WITHOUT_STORAGE: Final = _WITHOUT_SHAPE | {"wrapper", "sparse", "meta"}
-_ORDINARY: Final = (torch.Tensor, torch.nn.Parameter)
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...] | None:
@@ -206,6 +206,8 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 def _form(tensor: torch.Tensor) -> str:
     """How the elements are to be understood, where the storage alone does not say it."""
+    if type(tensor) in ORDINARY and is_ordinary(tensor):
+        return ""
     if torch.nn.parameter.is_lazy(tensor):
         return "lazy"
     if tensor.is_nested:
@@ -222,7 +224,7 @@ def _form(tensor: torch.Tensor) -> str:
         return "conjugated"
     if tensor.is_neg():
         return "negated"
-    return "" if type(tensor) in _ORDINARY else "subclass"
+    return "" if type(tensor) in ORDINARY else "subclass"
 
 
 def _below(path: str, name: str) -> str:

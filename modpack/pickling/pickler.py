@@ -17,6 +17,7 @@ from modpack.pickling.bound import BOUND, reduce_bound
 from modpack.pickling.context import Observer, PickleContext
 from modpack.pickling.madepaths import without_folders
 from modpack.pickling.naming import Naming
+from modpack.pickling.ordinarytensors import Reduced, ordinary_reduction
 from modpack.pickling.plain import CONTAINERS_AND_VALUES, PROTOCOLS, plain_pickle
 from modpack.pickling.problems import Problem
 from modpack.pickling.reductions import (
@@ -30,6 +31,7 @@ from modpack.pickling.remade import set_state
 from modpack.pickling.rows import Packaged, Refusal
 from modpack.pickling.scriptnames import ModuleNamed
 from modpack.pickling.sets import SetWriting
+from modpack.pickling.storageids import StorageIds
 from modpack.pickling.surroundings import Graph
 from modpack.pickling.tables import (
     ROWS,
@@ -73,6 +75,7 @@ class Pickler(pickle.Pickler):
         self._packaged: dict[int, tuple[object, object]] = {}
         self._graph = Graph(self._attach, self._own_reduce)
         self._sets = SetWriting(self._graph.ordered)
+        self._storage_ids = StorageIds(self._add_storage)
         self.current: object = None
         self.problems: list[Problem] = []
         self.persistent_id = self._persistent_ids()  # type: ignore[method-assign]
@@ -185,10 +188,8 @@ class Pickler(pickle.Pickler):
     def _own_persistent_handler(self, kind: type) -> _Handler | None:
         if kind is set or kind is frozenset:
             return self._sets.persistent_id
-        if issubclass(kind, torch.storage.TypedStorage):
-            return self._typed_storage
-        if issubclass(kind, torch.UntypedStorage):
-            return self._untyped_storage
+        if (of_storages := self._storage_ids.handler(kind)) is not None:
+            return of_storages
         if issubclass(kind, torch.jit.ScriptModule):
             return self._script_module
         if callable(getattr(kind, "__reduce_package__", None)) and not issubclass(kind, type):
@@ -204,6 +205,8 @@ class Pickler(pickle.Pickler):
         return None
 
     def _reducing_handler(self, kind: type, first: Any) -> _Handler | None:
+        if kind is Reduced:
+            return lambda made: made.reduction
         if issubclass(kind, FunctionType):
             return self.naming.of_function
         if issubclass(kind, MethodType):
@@ -261,11 +264,12 @@ class Pickler(pickle.Pickler):
         return reduce_constant(obj, obj.__reduce_ex__(self._protocol), self._graph)
 
     def _plain_reduction(self, obj: Any) -> Any:
-        registered = copyreg.dispatch_table.get(type(obj))
+        kind = type(obj)
+        registered = copyreg.dispatch_table.get(kind)
         if registered is not None:
             return registered(obj)
-        if issubclass(type(obj), torch.Tensor):
-            return reduce_tensor(obj, self._protocol)
+        if issubclass(kind, torch.Tensor):
+            return ordinary_reduction(obj) or reduce_tensor(obj, self._protocol)
         return obj.__reduce_ex__(self._protocol)
 
     def _registered_reduce(self, obj: Any) -> Any:
@@ -274,18 +278,8 @@ class Pickler(pickle.Pickler):
     def _own_reduce(self, obj: Any) -> Any:
         return self.naming.reduced(obj, obj.__reduce_ex__(self._protocol))
 
-    def _typed_storage(self, obj: Any) -> tuple[object, ...]:
-        storage_type = getattr(torch, obj._pickle_storage_type())
-        return self._storage(obj._untyped_storage, storage_type, obj._size())
-
-    def _untyped_storage(self, obj: torch.UntypedStorage) -> tuple[object, ...]:
-        return self._storage(obj, torch.UntypedStorage, obj.nbytes())
-
-    def _storage(
-        self, storage: torch.UntypedStorage, storage_type: object, size: int
-    ) -> tuple[object, ...]:
-        key = "0" if self.problems else self._context.add_storage(storage)
-        return ("storage", storage_type, key, torch.serialization.location_tag(storage), size)
+    def _add_storage(self, storage: torch.UntypedStorage) -> str:
+        return "0" if self.problems else self._context.add_storage(storage)
 
     def _attach(self, data: bytes) -> str:
         return "" if self.problems else self._context.add_attachment(data)

@@ -32,7 +32,10 @@ def reduce_ordered(obj: OrderedDict[Any, Any]) -> Any:
     """
     if vars(obj):
         return NotImplemented
-    return OrderedDict, (), None, None, iter(obj.items())
+    return (OrderedDict, (), None, None, iter(obj.items())) if obj else _EMPTY
+
+
+_EMPTY = (OrderedDict, ())
 
 
 def forwards_attributes(kind: type) -> bool:

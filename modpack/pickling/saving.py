@@ -65,6 +65,9 @@ def pickle_object(
         raise
     except Exception as failure:  # an object's own methods may raise anything
         pickler.note_problem(pickler.current, failure)
+    finally:
+        # What it has met is held in a circle, which would have to be searched for.
+        pickler.clear_memo()
     naming = pickler.naming
     if pickler.problems:
         along = naming.globals_along

@@ -7,32 +7,51 @@ from typing import Any
 import torch
 
 from modpack.core.storageuse import LARGE, StorageView
+from modpack.pickling.ordinarytensors import Reduced, StoragePlace
 
-__all__ = ["view_of_large"]
+__all__ = ["is_small", "view_of_large"]
+
+
+def is_small(reduction: Any) -> bool:
+    """Whether a tensor's reduction was made here, and its storage is not large."""
+    parameter = reduction[1][0]
+    first = parameter.reduction[1][0] if type(parameter) is Reduced else parameter
+    return type(first) is StoragePlace and first.storage.nbytes() < LARGE
 
 
 def view_of_large(reduction: Any) -> tuple[torch.UntypedStorage, StorageView] | None:
     """The large storage that a tensor lies in, and which part of it the tensor is.
 
     Args:
-        reduction: what ``Tensor.__reduce_ex__`` gave.
+        reduction: what ``Tensor.__reduce_ex__`` gave, or what stands for it.
 
     Returns:
-        None for a tensor of a small storage, and for what has none itself: a parameter, which
-        holds another tensor, or what is sparse or nested, and is made of others.
+        None for a tensor of a small storage, and for what has none itself: a parameter that holds
+        another tensor, which has been reduced as well, or what is made of others.
     """
+    function, arguments = _of_tensor(reduction)
+    if function not in _MADE_OF_A_STORAGE:
+        return None
+    place, offset, shape, stride = arguments[:4]
+    if isinstance(place, StoragePlace):
+        storage, dtype = place.storage, place.dtype
+    elif isinstance(place, torch.UntypedStorage):
+        storage, dtype = place, arguments[_DTYPE_OF_UNTYPED]
+    else:
+        storage, dtype = place._untyped_storage, place.dtype
+    if storage.nbytes() < LARGE:
+        return None
+    return storage, StorageView(offset, tuple(shape), tuple(stride), dtype.itemsize)
+
+
+def _of_tensor(reduction: Any) -> tuple[Any, Any]:
+    """Function and arguments that make the tensor of what has been reduced."""
     function, arguments = reduction[:2]
     if function is torch._tensor._rebuild_from_type_v2:
         function, _, arguments, _ = arguments
-    if function not in _MADE_OF_A_STORAGE:
-        return None
-    typed, offset, shape, stride = arguments[:4]
-    is_untyped = isinstance(typed, torch.UntypedStorage)
-    storage = typed if is_untyped else typed._untyped_storage
-    if storage.nbytes() < LARGE:
-        return None
-    dtype = arguments[_DTYPE_OF_UNTYPED] if is_untyped else typed.dtype
-    return storage, StorageView(offset, tuple(shape), tuple(stride), dtype.itemsize)
+    elif isinstance(arguments[0], Reduced):  # a parameter, with its tensor inside
+        function, arguments = arguments[0].reduction
+    return function, arguments
 
 
 _DTYPE_OF_UNTYPED = 6

@@ -49,7 +49,7 @@ def check(target):
     ]
 
 
-@pytest.fixture(params=["read back", "from memory", "unreadable", "at once"])
+@pytest.fixture(params=["read back", "from memory", "unreadable", "at once", "by a process"])
 def way(request, monkeypatch):
     """The ways in which checksums of records come about."""
     if request.param == "from memory":
@@ -58,6 +58,8 @@ def way(request, monkeypatch):
         monkeypatch.delattr(os, "preadv")
     elif request.param == "at once":
         monkeypatch.setattr(preparing, "_MOST_WAITING", 0)
+    elif request.param == "by a process":
+        monkeypatch.setattr(preparing, "_WORTH_A_HELPER", 1)
     return request.param
 
 

@@ -1,0 +1,76 @@
+"""Processes that do in advance what this one will need."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from modpack.core import helpers
+from modpack.core.helpers import FIND_MODPACK, helpers_wanted, start_helper, usable_cores
+
+
+def said_by(code: str, *arguments: str, work: bytes = b"") -> bytes:
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+        given.write(work)
+        given.seek(0)
+        with start_helper(code, arguments, given, said) as helper:
+            assert helper.wait() == 0
+        said.seek(0)
+        return said.read()
+
+
+def test_a_helper_has_its_arguments_and_its_work():
+    code = "import sys; print(*sys.argv[2:], sys.stdin.read())"
+    assert said_by(code, "one", "two", work=b"three").split() == [b"one", b"two", b"three"]
+
+
+def test_a_helper_has_this_modpack_and_nothing_that_is_installed():
+    code = f"{FIND_MODPACK}; import modpack; print(modpack.__file__, 'site' in sys.modules)"
+    file, has_site = said_by(code).decode().split()
+    assert Path(file).samefile(sys.modules["modpack"].__file__ or "")
+    assert has_site == "False"
+
+
+def test_a_helper_minds_no_variable_of_this_process(monkeypatch, tmp_path):
+    (tmp_path / "re.py").write_text("print('run')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert said_by("import re") == b""
+
+
+@pytest.mark.parametrize("executable", ["", None, "/usr/sbin/another-server", "/"])
+def test_what_may_not_be_python_is_not_started(executable, monkeypatch):
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(OSError, match=r"sys\.executable"):
+        said_by("")
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(None, True), ("", True), ("1", True), ("0", False)])
+def test_a_variable_forbids_helpers(value, wanted, monkeypatch):
+    monkeypatch.delenv("MODPACK_HELPERS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("MODPACK_HELPERS", value)
+    assert helpers_wanted() is wanted
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [("max 100000", 8), ("100000 100000", 1), ("50000 100000", 1), ("350000 100000", 3), ("", 8)],
+)
+def test_a_container_may_use_fewer_cores(limit, cores, monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(helpers, "_QUOTA", tmp_path / "cpu.max")
+    assert usable_cores() == 8
+    (tmp_path / "cpu.max").write_text(limit + "\n")
+    assert usable_cores() == cores
+
+
+def test_a_system_that_does_not_tell_counts_all_cores(monkeypatch, tmp_path):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(helpers, "_QUOTA", tmp_path / "none")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cores() == 1

@@ -1,0 +1,180 @@
+"""Ordinary tensors: what is written of them is what torch writes; all others are left to torch."""
+
+from __future__ import annotations
+
+import gc
+import io
+import pickle
+import weakref
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from modpack.hooks.collect import HookCollector
+from modpack.hooks.observer import HookObserver
+from modpack.pickling import pickler as pickler_module
+from modpack.pickling.ordinarytensors import ordinary_reduction
+from modpack.pickling.saving import pickle_object
+from tests.tensor_kinds import KINDS, DispatchingMode, ForwardingMode
+from tests.unit.pickling.test_saving import Notes
+
+ORDINARY = [
+    "needs grad",
+    "computed",
+    "parameter",
+    "frozen parameter",
+    "parameter of integers",
+    "parameter with a gradient",
+    "transposed",
+    "expanded",
+    "overlapping",
+    "scalar",
+    "zero size",
+    "every third",
+    "channels last",
+    "in shared memory",
+    "of a larger type",
+    "torch.float32",
+    "torch.bfloat16",
+    "torch.bool",
+    "torch.complex64",
+]
+
+
+def saved(obj, protocol=4):
+    observer = HookObserver(obj, {}, HookCollector(lambda function: True))
+    context = Notes()
+    return pickle_object(
+        obj, context=context, resource="x.pkl", protocol=protocol, observer=observer
+    ).data
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("name", KINDS)
+def test_the_pickle_is_the_one_of_the_reduction_that_torch_makes(name, protocol, monkeypatch):
+    tensor = KINDS[name]()
+    obj = [tensor, tensor, {"again": tensor}]
+    try:
+        ours = saved(obj, protocol)
+    except Exception as failure:
+        monkeypatch.setattr(pickler_module, "ordinary_reduction", lambda tensor: None)
+        with pytest.raises(type(failure)):
+            saved(obj, protocol)
+        return
+    monkeypatch.setattr(pickler_module, "ordinary_reduction", lambda tensor: None)
+    assert ours == saved(obj, protocol)
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_torch_is_not_asked_for_ordinary_ones(name, monkeypatch):
+    tensor = KINDS[name]()
+
+    def asked(*args):
+        raise AssertionError("torch was asked")
+
+    monkeypatch.setattr(torch.Tensor, "_reduce_ex_internal", asked)
+    assert saved(tensor)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "meta",
+        "sparse, empty",
+        "nested, strided",
+        "nested, jagged",
+        "quantized by channel",
+        "torch.complex64 conjugated",
+        "negated, without a base",
+        "wrapper",
+        "subclass",
+        "parameter of a kind",
+        "parameter of a subclass",
+        "sparse parameter",
+        "lazy parameter",
+        "attributes",
+        "masked",
+        "torch.uint16",
+    ],
+)
+def test_what_is_special_is_left_to_torch(name):
+    assert ordinary_reduction(KINDS[name]()) is None
+
+
+def test_what_is_transformed_is_left_to_torch():
+    found = []
+    torch.vmap(lambda each: found.append(ordinary_reduction(each)) or each)(torch.ones(2))
+    assert found == [None]
+
+
+@pytest.mark.parametrize("mode", [ForwardingMode, DispatchingMode])
+def test_modes_see_what_is_asked(mode):
+    tensor = torch.ones(2)
+    with mode():
+        assert ordinary_reduction(tensor) is None
+    assert ordinary_reduction(tensor) is not None
+
+
+def test_a_tensor_with_hooks_is_left_to_torch_which_warns():
+    tensor = torch.ones(2, requires_grad=True)
+    handle = tensor.register_hook(lambda grad: grad)
+    assert ordinary_reduction(tensor) is None
+    handle.remove()
+    assert ordinary_reduction(tensor) is not None
+
+
+def test_tensors_of_a_storage_name_the_same_one():
+    base = torch.arange(10.0)
+    views = [base[:5], nn.Parameter(base[5:]), base.untyped_storage(), base._typed_storage()]
+    keys = []
+
+    class Sharing(Notes):
+        def add_storage(self, storage):
+            keys.append(storage._cdata)
+            return "0"
+
+    pickle_object(views, context=Sharing(), resource="x.pkl", protocol=4)
+    assert keys == [base.untyped_storage()._cdata] * 4
+
+
+class Part:
+    pass
+
+
+class Whole:
+    parts: ClassVar[list[weakref.ref[Part]]] = []
+
+    def __reduce__(self):
+        part = Part()
+        Whole.parts.append(weakref.ref(part))
+        return list, ([part],)
+
+
+def test_what_was_made_for_the_pickle_does_not_wait_for_the_garbage_collector():
+    gc.disable()
+    try:
+        saved([Whole(), torch.ones(2)])
+    finally:
+        gc.enable()
+    assert Whole.parts and not any(part() for part in Whole.parts)
+
+
+def test_what_torch_loads_is_the_tensor():
+    tensor = nn.Parameter(torch.arange(6.0).reshape(2, 3).t())
+
+    class Reading(pickle.Unpickler):
+        def persistent_load(self, saved_id):
+            kind, storage_type, _, location, count = saved_id
+            assert (kind, storage_type, location, count) == (
+                "storage",
+                torch.FloatStorage,
+                "cpu",
+                6,
+            )
+            return tensor.data._typed_storage()
+
+    loaded = Reading(io.BytesIO(saved(tensor))).load()
+    assert type(loaded) is nn.Parameter and torch.equal(loaded, tensor)
+    assert loaded.stride() == tensor.stride()
