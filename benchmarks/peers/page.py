@@ -181,8 +181,8 @@ runs, and a goal is met if every run keeps it. "single rounds" gives the smalles
 ratio that one round alone would have given. A verdict is *noisy* where these are farther from what
 was measured than that is from the goal.
 
-What is loaded is in the page cache. `torch.save` and the others leave what they write in the page
-cache; a save of modpack ends when the disk has it, and includes a sha256 and a crc32 of everything.
+What is loaded is in the page cache, where reading it anew has put it. `torch.save` and the others
+leave what they write in the page cache; a save of modpack ends when the disk has it, and includes a sha256 and a crc32 of everything.
 "with a pass" is loading followed by the sum of every tensor. safetensors holds tensors only: there,
 the model is made on the meta device and takes them over. cloudpickle names the model's class
 instead of taking it along. torch.package gets a higher recursion limit than usual, without which
