@@ -182,14 +182,13 @@ ratio that one round alone would have given. A verdict is *noisy* where these ar
 was measured than that is from the goal.
 
 What is loaded is in the page cache, where reading it anew has put it. `torch.save` and the others
-leave what they write in the page cache; a save of modpack ends when the disk has it, and includes a
-sha256 and a crc32 of everything. "with a pass" is loading followed by the sum of every tensor. safetensors holds
-tensors only: there,
-the model is made on the meta device and takes them over. cloudpickle names the model's class
-instead of taking it along. torch.package gets a higher recursion limit than usual, without which
-it cannot take sympy along. Private memory is that of the whole process: the sum of `Private_Dirty`
-and `Private_Clean` in `/proc/self/smaps`, without what is clean of libraries, which is shared as
-soon as another process runs them."""
+leave what they write in the page cache; a save of modpack ends when the disk has it, and includes
+a sha256 and a crc32 of everything. "with a pass" is loading followed by the sum of every tensor.
+safetensors holds tensors only: there, the model is made on the meta device and takes them over.
+cloudpickle names the model's class instead of taking it along. torch.package gets a higher
+recursion limit than usual, without which it cannot take sympy along. Private memory is that of the
+whole process: the sum of `Private_Dirty` and `Private_Clean` in `/proc/self/smaps`, without what
+is clean of libraries, which is shared as soon as another process runs them."""
 
 _LIMITS = """\
 ## Limits
