@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.manifest import OUTSIDE, Manifest, RecordDigest, mismatch
+from modpack.core.helpers import usable_cores
 from modpack.core.progress import Phase, Unit, phase
 from modpack.errors import ArchiveError
 
@@ -22,9 +22,7 @@ _BYTES_PER_RECORD: Final = 16 << 10
 
 def default_workers() -> int:
     """How many threads read unless somebody says: one for each core that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return usable_cores()
 
 
 def verify_records(

@@ -15,6 +15,7 @@ import torch.package
 
 import modpack
 from modpack.hermetic import compileahead
+from tests.compile_helpers import awaited_helpers
 
 COUNT = 400
 MODULE = """
@@ -82,18 +83,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def started(monkeypatch):
-    """The helpers that were started; each has done all that it will do."""
-    processes = []
-    start = compileahead._started
-
-    def wait(*arguments):
-        process, notes = start(*arguments)
-        processes.append(process)
-        process.wait(60)
-        return process, notes
-
-    monkeypatch.setattr(compileahead, "_started", wait)
-    return processes
+    return awaited_helpers(monkeypatch)
 
 
 @pytest.fixture
@@ -248,6 +238,7 @@ def test_nothing_stays_when_the_importing_process_ends(end, tmp_path, cache):
 import json, sys
 import modpack
 from modpack.hermetic import compileahead
+from tests.compile_helpers import awaited_helpers
 compileahead.usable_cores = lambda: 2
 start = compileahead._started
 def noting(*arguments):
@@ -274,6 +265,7 @@ for each in (0, 1, 2):
 import json, sys
 import modpack
 from modpack.hermetic import compileahead
+from tests.compile_helpers import awaited_helpers
 compileahead.usable_cores = lambda: 2
 start, started = compileahead._started, []
 def waiting(*arguments):

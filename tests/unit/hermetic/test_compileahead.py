@@ -15,6 +15,7 @@ from modpack.hermetic import compileahead, compilehelper, tree
 from modpack.hermetic.codestore import code_store
 from modpack.hermetic.finder import PackageFinder
 from modpack.hermetic.index import ModuleIndex
+from tests.compile_helpers import awaited_helpers
 
 DIGEST = "ab12"
 COUNT = 300
@@ -45,18 +46,7 @@ def two_cores(monkeypatch):
 
 @pytest.fixture
 def started(monkeypatch):
-    """The helpers that were started; each has done all that it will do."""
-    processes = []
-    start = compileahead._started
-
-    def wait(*arguments):
-        process, notes = start(*arguments)
-        processes.append(process)
-        process.wait(60)
-        return process, notes
-
-    monkeypatch.setattr(compileahead, "_started", wait)
-    return processes
+    return awaited_helpers(monkeypatch)
 
 
 class Package:
