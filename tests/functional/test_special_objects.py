@@ -88,7 +88,7 @@ class Net(nn.Module):
         self.weak_values = weakref.WeakValueDictionary(a=node)
         self.weak_keys = weakref.WeakKeyDictionary({node: 1})
         self.weak_set, self.by_id = weakref.WeakSet([node]), WeakIdKeyDictionary({node: 2})
-        self.finalizer = weakref.finalize(node, print, "must not be seen")
+        self.finalizer = weakref.finalize(node, str.upper, "silent")
         self.generator = torch.Generator().manual_seed(3)
         self.numbers = random.Random(5)
         self.memory_format, self.info = torch.channels_last, torch.finfo(torch.float16)
