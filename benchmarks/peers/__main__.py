@@ -2,10 +2,10 @@
 
 ``python benchmarks/peers`` measures everything, prints the page, and says on the standard error
 what it is doing. ``--runs`` does that several times. ``--write`` writes the page and its plot to
-the docs; ``--only`` measures some of the work; ``--fast`` measures a twentieth of it, to see that
-the benchmark itself works, and writes nothing. ``--keep`` leaves the measurements in a file,
-complete after each run, and ``--made-of`` makes the page of such files, without measuring anything.
-The exit status is 1 if a goal is not met.
+the docs, and a few of the figures to the README; ``--only`` measures some of the work; ``--fast``
+measures a twentieth of it, to see that the benchmark itself works, and writes nothing. ``--keep``
+leaves the measurements in a file, complete after each run, and ``--made-of`` makes the page of such
+files, without measuring anything. The exit status is 1 if a goal is not met.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from figures import Goal, Measured, Side, joined
+from highlights import highlights_table
+from marks import replaced
 from measuring import Row, measured
 from page import goals_table, rendered, shown_ratio
 from plot import Bar, drawn
 from rows import rows
 from samples import kept, read_back
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+README, DOCS = ROOT / "README.md", ROOT / "docs"
 PAGE = DOCS / "reference" / "performance.md"
 PLOT = DOCS / "images" / "performance.svg"
 FAST_SHARE = 20
@@ -50,6 +53,8 @@ def main() -> int:
         PLOT.write_text(drawn(_bars(results), "How modpack compares"), encoding="utf-8")
         page = rendered(results, rounds, plot=f"../images/{PLOT.name}")
         PAGE.write_text(page, encoding="utf-8")
+        table = highlights_table(results, rounds)
+        README.write_text(replaced(README, "make bench", table), encoding="utf-8")
     return int(not all(outcome.is_met for row in results for outcome in row.outcomes))
 
 

@@ -49,6 +49,7 @@ class Row:
         prepare: what happens before, once.
         subjects: what is measured, by name.
         goals: what is wanted.
+        rounds: at least so many, where the disk decides: it is fast one minute and slow the next.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Row:
     prepare: tuple[Job, ...]
     subjects: Mapping[str, Job]
     goals: tuple[Goal, ...]
+    rounds: int = 0
 
 
 class Failed(Exception):
@@ -67,7 +69,7 @@ def measured(row: Row, rounds: int, folder: Path, tell: Callable[[str], None]) -
 
     Args:
         row: the row.
-        rounds: how often each subject has its turn.
+        rounds: how often each subject has its turn, unless the row wants more.
         folder: an empty folder to work in.
         tell: is told what happens.
     """
@@ -77,7 +79,7 @@ def measured(row: Row, rounds: int, folder: Path, tell: Callable[[str], None]) -
         prepare(row, folder)
     except Failed as failure:  # the other rows are worth having all the same
         missing = dict.fromkeys(row.subjects, str(failure))
-    for number in range(rounds):
+    for number in range(max(rounds, row.rounds)):
         for subject in _turned(list(row.subjects), number):
             if subject in missing:
                 continue

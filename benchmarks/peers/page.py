@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from figures import Absolute, Goal, Measured, Outcome, all_rounds, spread_of
 
-__all__ = ["goals_table", "rendered", "shown_quantity", "shown_ratio"]
+__all__ = ["goals_table", "made", "rendered", "shown_quantity", "shown_ratio"]
 
 
 def rendered(rows: Sequence[Measured], rounds: int, share: int = 1, plot: str = "") -> str:
@@ -21,27 +21,28 @@ def rendered(rows: Sequence[Measured], rounds: int, share: int = 1, plot: str = 
         share: the sizes are those of the goals divided by this.
         plot: the plot's path, from the page.
     """
-    parts = [_HEAD, _made(rows, rounds, share)]
+    parts = [_HEAD, made(rows, rounds, share)]
     if plot:
         parts.append(f"![Ratios, and the goals for them]({plot})")
     parts += [goals_table(rows), _LIMITS, _limits_table(rows), _FIGURES, *map(_figures, rows)]
     return "\n\n".join(parts) + "\n"
 
 
-def _made(rows: Sequence[Measured], rounds: int, share: int) -> str:
+def made(rows: Sequence[Measured], rounds: int, share: int = 1) -> str:
+    """Where and how it was measured, and how many goals are met."""
     outcomes = [outcome for row in rows for outcome in row.outcomes]
     noisy = sum(outcome.is_noisy for outcome in outcomes)
     met = sum(outcome.is_met for outcome in outcomes)
     runs = max((len(row.runs) for row in rows), default=1)
     often = f"{rounds} rounds" if runs == 1 else f"{runs} runs of {rounds} rounds"
-    made = (
+    text = (
         f"Made with Python {platform.python_version()} on {platform.system()}, {os.cpu_count()} "
         f"cores, in {often}. {met} of {len(outcomes)} goals are met. {noisy or 'None'} of the "
-        f"verdicts below {'is' if noisy == 1 else 'are'} noisy."
+        f"verdicts {'is' if noisy == 1 else 'are'} noisy."
     )
     if share != 1:
-        made += f"\n\n**Not the real sizes: all are divided by {share}. This is a smoke test.**"
-    return made
+        text += f"\n\n**Not the real sizes: all are divided by {share}. This is a smoke test.**"
+    return text
 
 
 def goals_table(rows: Sequence[Measured]) -> str:
@@ -176,10 +177,11 @@ modpack beside torch.package, `torch.save`, safetensors and cloudpickle. Each ca
 its own. Before the clock starts, it has imported its tool; where objects are saved or loaded, or
 packages opened, it has done so with something tiny, for what is imported only then, and the figures
 tell how long that took. In every round each subject has its turn, and each round begins with
-another one. A ratio is that of the medians of a run's rounds; "measured" is the middle one of the
-runs, and a goal is met if every run keeps it. "single rounds" gives the smallest and the largest
-ratio that one round alone would have given. A verdict is *noisy* where these are farther from what
-was measured than that is from the goal.
+another one; where tensors are saved, there are five, for the disk is fast one minute and slow the
+next. A ratio is that of the medians of a run's rounds; "measured" is the middle one of the runs,
+and a goal is met if every run keeps it. "single rounds" gives the smallest and the largest ratio
+that one round alone would have given. A verdict is *noisy* where these are farther from what was
+measured than that is from the goal.
 
 What is loaded is in the page cache, where reading it anew has put it. `torch.save` and the others
 leave what they write in the page cache; a save of modpack ends when the disk has it, and includes

@@ -17,13 +17,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from marks import replaced
 from measuring import Failed, Row, figures_of, prepare
 from rows import rows
 from shares import read, shares_of, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "where-the-time-goes.md"
-BEGIN = "<!-- Made by `make bench-profile`, down to the next mark. Do not edit. -->"
-END = "<!-- Until here. -->"
+COMMAND = "make bench-profile"
 FAST_SHARE = 20
 
 
@@ -39,18 +39,13 @@ def main() -> None:
                 parts.append(part)
                 print(part, flush=True)
     if options.write:
-        PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), parts), encoding="utf-8")
+        PAGE.write_text(replaced(PAGE, COMMAND, inside(parts)), encoding="utf-8")
 
 
-def replaced(page: str, parts: list[str]) -> str:
-    """A page with other tables between its marks."""
-    before, mark, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (mark and end):
-        raise SystemExit(f"{PAGE.name} lacks its marks: {BEGIN} and {END}")
+def inside(parts: list[str]) -> str:
+    """What stands between the marks of the page."""
     made = f"Made with Python {platform.python_version()} on {platform.system()}."
-    inside = (part.strip() for part in [made, *parts])
-    return "\n\n".join([f"{before}{mark}", *inside, f"{end}{after}"])
+    return "\n\n".join(part.strip() for part in [made, *parts])
 
 
 def _ours(row: Row) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from figures import Goal
 from goals import at_limit, faster, no_more, under
@@ -95,7 +96,8 @@ def saving(share: int) -> Iterator[Row]:
     }
     for name, (what, count, size) in sizes.items():
         made = ["tensors", count, size]
-        yield _save(f"save-{name}", f"save, {what}", made, _SAVED_TENSORS, *goals)
+        row = _save(f"save-{name}", f"save, {what}", made, _SAVED_TENSORS, *goals)
+        yield row if share > 1 else replace(row, rounds=5)
     for name, what in {"plain": "small containers", "objects": "small objects"}.items():
         goal = faster("saving", "torch.package", 10)
         title = f"save, 200,000 {what}"

@@ -210,7 +210,7 @@ def test_noisy_verdicts_are_marked_and_counted(tool):
     row = figures.Measured("load", "load it", goals, (samples,))
     text = page.rendered([row], rounds=3)
     assert "yes, noisy" in text
-    assert "1 of the verdicts below is noisy" in text
+    assert "1 of the verdicts is noisy" in text
 
 
 @pytest.mark.parametrize(

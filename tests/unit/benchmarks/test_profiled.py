@@ -56,19 +56,10 @@ def test_only_what_is_clocked_is_profiled(tool, monkeypatch):
     assert seconds() > 0
 
 
-def test_tables_are_put_between_the_marks(tool):
-    profiled = tool("profiled")
-    page = f"before\n\n{profiled.BEGIN}\n\nold\n\n{profiled.END}\n\nafter\n"
-    once = profiled.replaced(page, ["### new\n"])
-    assert once.startswith(f"before\n\n{profiled.BEGIN}\n\nMade with Python")
-    assert once.endswith(f"### new\n\n{profiled.END}\n\nafter\n")
-    assert "old" not in once
-    assert profiled.replaced(once, ["### new\n"]) == once
-
-
-def test_a_page_without_marks_is_left_alone(tool):
-    with pytest.raises(SystemExit, match="marks"):
-        tool("profiled").replaced("a page", [])
+def test_the_tables_tell_with_what_they_were_made(tool):
+    inside = tool("profiled").inside(["### new\n", "### another"])
+    assert inside.startswith("Made with Python")
+    assert inside.endswith("\n\n### new\n\n### another")
 
 
 def test_what_modpack_does_in_a_row_is_profiled_and_nothing_else(tool):
