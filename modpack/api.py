@@ -8,17 +8,19 @@ from collections.abc import Iterable, Sequence
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from modpack.core.garbage import collection_paused
 from modpack.core.names import root_of
-from modpack.core.plan import Plan
 from modpack.errors import ModpackError
-from modpack.importer import PackageImporter
 from modpack.packing.arguments import DEFAULT_PROTOCOL, require_target
 from modpack.resolution.importers import Importer, sys_importer
 from modpack.resolution.importers import importer_of as module_importer
 
 if TYPE_CHECKING:
+    from modpack.core.plan import Plan
     from modpack.core.trust import TrustPolicy
+    from modpack.exporter import PackageExporter
     from modpack.hooks.selection import HookChoice
+    from modpack.importer import PackageImporter
 
 __all__ = ["current_importer", "importer_of", "is_from_package", "load", "save"]
 
@@ -90,14 +92,11 @@ def save(
         ExampleError: the live object does not run on the example inputs.
         TrialError: the package was tried and failed; what was there before is still there.
     """
-    from modpack.exporter import PackageExporter  # 0.1 s that a process which loads need not pay
-
     _require_target(obj, path)
+    exporter_of = _exporter_class()
     given = {"deny": deny, "mock": mock, "extern": extern, "intern": intern}
     rules = {action: _patterns(patterns, action) for action, patterns in given.items()}
-    with PackageExporter(
-        path, importer, debug, trial=trial, allow_secrets=allow_secrets
-    ) as exporter:
+    with exporter_of(path, importer, debug, trial=trial, allow_secrets=allow_secrets) as exporter:
         for action, patterns in rules.items():
             if patterns:
                 getattr(exporter, action)(patterns)
@@ -133,7 +132,9 @@ def load(
 ) -> Any:
     """Load the object that a package is about, with its hooks registered again.
 
-    Loading a package runs the code in it: load only what you trust.
+    Loading a package runs the code in it: load only what you trust. The package stays open for
+    what its code may import later; to let go of it, use :class:`PackageImporter` and close that.
+    Tensors are mapped from its file: replace that by renaming another, never write into it.
 
     Args:
         path: a package file, a binary file object, or the folder of an unzipped package.
@@ -165,7 +166,7 @@ def load(
     """
     if (package is None) != (resource is None):
         raise TypeError("give both package and resource, or neither")
-    importer = PackageImporter(
+    importer = _importer_class()(
         path, namespace=namespace, strict=strict, policy=policy, verify=verify
     )
     try:
@@ -203,8 +204,9 @@ def importer_of(obj: object) -> PackageImporter | None:
         name = str(getattr(named, "__module__", ""))
         # A module may have put something else into its place; its namespace is still there.
         places = [sys.modules[n] for n in (name, root_of(name)) if n in sys.modules]
+    wanted = _importer_class()
     owners = (module_importer(place) for place in places)
-    return next((owner for owner in owners if isinstance(owner, PackageImporter)), None)
+    return next((owner for owner in owners if isinstance(owner, wanted)), None)
 
 
 def is_from_package(obj: object) -> bool:
@@ -221,13 +223,29 @@ def current_importer() -> PackageImporter:
     Raises:
         ModpackError: nothing in the chain of calls of this thread is packaged code.
     """
+    wanted = _importer_class()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         importer = frame.f_globals.get("__modpack__")
-        if isinstance(importer, PackageImporter):
+        if isinstance(importer, wanted):
             return importer
         frame = frame.f_back
     raise ModpackError("current_importer() was called by code that no package holds")
+
+
+# A process that only loads need not import what saves, nor the other way round.
+
+
+def _exporter_class() -> type[PackageExporter]:
+    with collection_paused():
+        from modpack.exporter import PackageExporter
+    return PackageExporter
+
+
+def _importer_class() -> type[PackageImporter]:
+    with collection_paused():
+        from modpack.importer import PackageImporter
+    return PackageImporter
 
 
 def _require_target(obj: object, path: object) -> None:

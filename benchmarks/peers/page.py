@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from figures import Absolute, Goal, Measured, Outcome, all_rounds, spread_of
 
@@ -47,39 +47,35 @@ def made(rows: Sequence[Measured], rounds: int, share: int = 1) -> str:
 
 def goals_table(rows: Sequence[Measured]) -> str:
     """What is wanted, and what came of it."""
-    lines = [
+    head = (
         "| work | quantity | goal | measured | each run | single rounds | met |",
         "|---|---|---|---:|---:|---:|---|",
-    ]
-    for row in rows:
-        title = row.title
-        for outcome in row.outcomes:
-            cells = [title, outcome.goal.what, _wanted(outcome.goal), *_outcome(outcome)]
-            lines.append(f"| {' | '.join(cells)} |")
-            title = ""
-    return "\n".join(lines)
+    )
+    return "\n".join([*head, *_lines(rows, _outcome)])
 
 
 def _limits_table(rows: Sequence[Measured]) -> str:
-    lines = [
+    head = (
         "| work | quantity | goal | measured | met | at the limit | limit |",
         "|---|---|---|---:|---|---:|---|",
-    ]
+    )
+    return "\n".join([*head, *_lines(rows, _limit)])
+
+
+def _lines(rows: Sequence[Measured], told: Callable[[Outcome], Sequence[str]]) -> Iterator[str]:
+    """One line for each outcome that there is something to tell of; a title stands only once."""
     for row in rows:
         title = row.title
         for outcome in row.outcomes:
-            goal = outcome.goal
-            if goal.limit is None or outcome.ratio is None or outcome.at_limit is None:
-                continue
-            cells = [title, goal.what, _wanted(goal), _as_wanted(goal, outcome.ratio)]
-            at_limit, limit = _as_wanted(goal, outcome.at_limit), goal.limit.subject
-            told = limit.removeprefix("limit: ")
-            lines.append(f"| {' | '.join([*cells, _verdict(outcome), at_limit, told])} |")
-            title = ""
-    return "\n".join(lines)
+            cells = told(outcome)
+            if cells:
+                named = (title, outcome.goal.what, _wanted(outcome.goal))
+                yield f"| {' | '.join([*named, *cells])} |"
+                title = ""
 
 
-def _outcome(outcome: Outcome) -> list[str]:
+def _outcome(outcome: Outcome) -> Sequence[str]:
+    """What came of a goal."""
     if outcome.ratio is None:
         return ["", "", "", outcome.missing]
     goal = outcome.goal
@@ -89,6 +85,16 @@ def _outcome(outcome: Outcome) -> list[str]:
     in_runs = ", ".join(_as_wanted(goal, ratio) for ratio in outcome.in_runs)
     verdict = _verdict(outcome) + (", noisy" if outcome.is_noisy else "")
     return [_as_wanted(goal, outcome.ratio), in_runs, f"{lowest} to {highest}", verdict]
+
+
+def _limit(outcome: Outcome) -> Sequence[str]:
+    """What would come of a goal at its limit; nothing if it has none, or was not measured."""
+    goal = outcome.goal
+    if goal.limit is None or outcome.ratio is None or outcome.at_limit is None:
+        return ()
+    at_limit = _as_wanted(goal, outcome.at_limit)
+    told = goal.limit.subject.removeprefix("limit: ")
+    return [_as_wanted(goal, outcome.ratio), _verdict(outcome), at_limit, told]
 
 
 def _verdict(outcome: Outcome) -> str:

@@ -15,7 +15,8 @@ from modpack.archive.directory import Directory, parse_directory
 from modpack.archive.endrecord import End, find_directory
 from modpack.archive.limits import DEFAULT_LIMITS
 from modpack.archive.reader import open_archive
-from modpack.archive.sinks import Sink, open_sink
+from modpack.archive.sink import Sink
+from modpack.archive.sinks import open_sink
 from modpack.archive.zipformat import NewEntry
 from modpack.core.progress import Unit, phase
 from modpack.errors import ArchiveError

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar, cast
 from modpack.archive.keptrecords import KeptRecords
 from modpack.errors import ArchiveError, RecordNotFoundError
 
-__all__ = ["CHUNK_BYTES", "Archive", "DataRange", "RecordVerifier", "similar_names"]
+__all__ = ["CHUNK_BYTES", "Archive", "DataRange", "RecordVerifier", "Whole", "similar_names"]
 
 T = TypeVar("T")
 
@@ -32,6 +32,18 @@ class DataRange(NamedTuple):
     path: str
     offset: int
     length: int
+
+
+class Whole(NamedTuple):
+    """All of a record.
+
+    Attributes:
+        content: its bytes.
+        sha256: of them, in hex.
+    """
+
+    content: bytes
+    sha256: str
 
 
 class RecordVerifier(Protocol):
@@ -152,6 +164,19 @@ class Archive(ABC):
     def verify_with(self, verifier: RecordVerifier | None) -> None:
         """Check whatever is read from now on: the file may be written to while it is open."""
         self._verifier = verifier
+
+    def whole(self, name: str, *, with_crc: bool = True) -> Whole | None:
+        """A small record's content with its sha256; None for those that are read in pieces.
+
+        Args:
+            name: the record.
+            with_crc: whether to check the zip's crc32.
+
+        Raises:
+            RecordNotFoundError: there is no such record.
+            ArchiveError: the record is damaged.
+        """
+        return None
 
     @contextmanager
     def keeping(self) -> Iterator[None]:

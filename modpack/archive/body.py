@@ -9,10 +9,11 @@ from typing import Final, NamedTuple
 
 from modpack.archive import zipformat
 from modpack.archive.digests import Digest, Threads
+from modpack.archive.following import PIECE_BYTES, FollowingDigest
 from modpack.archive.limits import DEFAULT_LIMITS
 from modpack.archive.manifest import RecordDigest
 from modpack.archive.preparing import Prepared, Preparing
-from modpack.archive.sinks import CHUNK_BYTES, Sink
+from modpack.archive.sink import CHUNK_BYTES, Sink
 from modpack.archive.zipformat import NewEntry
 
 __all__ = ["Body", "Extent"]
@@ -21,7 +22,7 @@ _LARGE: Final = 1 << 20
 """Bytes from which a record is written from where it is. Its checksums are computed of what was
 written, while others are written: they agree with the file, whatever becomes of the memory."""
 _HUGE: Final = 64 << 20
-"""Bytes from which a record is too much to be read again: it is written and read at once."""
+"""Bytes from which a record is too much to be read again: it is hashed while it is written."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Body:
             self._lay_large(name, memoryview(content), align)
 
     def settle(self) -> None:
-        """Lays what still waits, and waits for all checksums."""
+        """Lays what still waits, and waits for all checksums; the disk need not wait any longer."""
         self._lay_waiting()
         pending, self._pending = self._pending, []
         for name in pending:
@@ -99,6 +100,7 @@ class Body:
                 with self._sink.reporting():
                     digest = laid.pending.result()
                 self._complete(laid, digest)
+        self._sink.rest()
 
     def digest(self, name: str) -> RecordDigest:
         """Size and checksum of a record."""
@@ -193,12 +195,11 @@ class Body:
         self._pending.append(name)
 
     def _write_while_digesting(self, header: bytes, content: memoryview) -> Digest:
-        pending = self._threads.digest(content)
-        try:
-            self._sink.write_all([header, content])
-        finally:
-            digest = pending.result()  # the caller's buffer is in use until then
-        return digest
+        self._sink.write(header)
+        following = FollowingDigest(self._threads)
+        for start in range(0, len(content), PIECE_BYTES):
+            self._sink.write(following.take(content[start : start + PIECE_BYTES]))
+        return following.result()
 
     def _complete(self, laid: _Laid, digest: Digest) -> None:
         """Fills in the checksums of a record."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 from modpack.errors import ArchiveError, NotAPackageError, PackageNotFoundError
 
@@ -30,6 +31,11 @@ class ByteSource(ABC):
         Raises:
             ArchiveError: they are not there, or the source was closed.
         """
+
+    @contextlib.contextmanager
+    def reading_end(self, length: int) -> Iterator[None]:
+        """While much of what lies at the end is read: so many bytes may be read at once."""
+        yield
 
     @abstractmethod
     def close(self) -> None:
@@ -57,11 +63,28 @@ class FileBytes(ByteSource):
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise NotAPackageError(label, f"it cannot be opened: {_why(error)}") from error
         self._seeking = threading.Lock()
-        self._identity = _identity(os.fstat(self._descriptor))
-        self.size = os.fstat(self._descriptor).st_size
+        status = os.fstat(self._descriptor)
+        self._identity = _identity(status)
+        self.size = status.st_size
         self._closed = False
+        self._end = (self.size, b"")
+
+    @contextlib.contextmanager
+    def reading_end(self, length: int) -> Iterator[None]:
+        before, start = self._end, max(0, self.size - length)
+        self._end = (start, self._read(start, self.size - start))
+        try:
+            yield
+        finally:
+            self._end = before
 
     def read_at(self, offset: int, length: int) -> bytes:
+        start, end = self._end
+        if start <= offset and offset + length <= start + len(end) and not self._closed:
+            return end[offset - start : offset - start + length]
+        return self._read(offset, length)
+
+    def _read(self, offset: int, length: int) -> bytes:
         if self._closed:
             raise ArchiveError(self.label, "it was closed")
         try:

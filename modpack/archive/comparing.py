@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -18,6 +19,9 @@ __all__ = ["default_workers", "find_damage", "find_unreadable", "verify_records"
 _BATCH_BYTES: Final = 16 << 20
 _BYTES_PER_RECORD: Final = 16 << 10
 """What opening a record costs, in bytes that are read meanwhile."""
+
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
 
 
 def default_workers() -> int:
@@ -118,20 +122,29 @@ def _problems(
     problem_of: Callable[[str], str | None],
 ) -> dict[str, str]:
     """What is wrong with records, by record, looked for on several threads, the largest first."""
+    if workers == 1:
+        return {name: reason for name in names if (reason := problem_of(name)) is not None}
     batches = _batched(sizes, names)
 
     def of_batch(batch: Sequence[str]) -> dict[str, str]:
         return {name: reason for name in batch if (reason := problem_of(name)) is not None}
 
-    if workers == 1 or len(batches) <= 1:
-        found = list(map(of_batch, batches))
-    else:
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(workers) as pool:
-            found = list(pool.map(of_batch, batches))
+    found = _on_threads(of_batch, batches, min(workers, len(batches)))
     reasons = {name: reason for each in found for name, reason in each.items()}
     return {name: reasons[name] for name in names if name in reasons}
+
+
+def _on_threads(
+    function: Callable[[_Argument], _Result], arguments: Sequence[_Argument], workers: int
+) -> list[_Result]:
+    if workers > 1:
+        # At the limit of a container, or while Python ends, none can be started.
+        with contextlib.suppress(RuntimeError):
+            from concurrent.futures import ThreadPoolExecutor
+
+            with ThreadPoolExecutor(workers) as pool:
+                return list(pool.map(function, arguments))
+    return list(map(function, arguments))
 
 
 def _batched(sizes: Mapping[str, int], names: Sequence[str]) -> list[list[str]]:
@@ -179,16 +192,25 @@ def _content_problem(
 ) -> str | None:
     if not archive.has(name):
         return "there is no such record"
-    size, sha256 = 0, hashlib.sha256()
-    chunk: bytes | memoryview = b""
     try:
-        for chunk in archive.chunks(name, with_crc=with_crc):
-            size += len(chunk)
-            checking.advance(len(chunk))
-            sha256.update(chunk)
+        whole = archive.whole(name, with_crc=with_crc)
+        if whole is None:
+            found = _digest_in_pieces(archive, name, with_crc, checking)
+        else:
+            found = RecordDigest(len(whole.content), whole.sha256)
+            checking.advance(found.size)
     except ArchiveError as error:
         return error.reason
-    reason = mismatch(manifest.records.get(name), RecordDigest(size, sha256.hexdigest()))
-    if reason is None and size == len(chunk):
-        archive.keep(name, chunk)
+    reason = mismatch(manifest.records.get(name), found)
+    if reason is None and whole is not None:
+        archive.keep(name, whole.content)
     return reason
+
+
+def _digest_in_pieces(archive: Archive, name: str, with_crc: bool, checking: Phase) -> RecordDigest:
+    size, sha256 = 0, hashlib.sha256()
+    for chunk in archive.chunks(name, with_crc=with_crc):
+        size += len(chunk)
+        checking.advance(len(chunk))
+        sha256.update(chunk)
+    return RecordDigest(size, sha256.hexdigest())

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-__all__ = ["BACKGROUND_FROM", "Digest", "PendingDigest", "Threads", "digest_of"]
+__all__ = ["BACKGROUND_FROM", "Digest", "Threads", "digest_of"]
 
 BACKGROUND_FROM: Final = 1 << 20
 """Bytes from which handing the data to other threads costs less than it saves."""
@@ -34,33 +34,32 @@ class Digest:
     sha256: str
 
 
-@dataclass(frozen=True)
-class PendingDigest:
-    """Checksums that are being computed; the data must stay as it is until :meth:`result`."""
-
-    _crc: Future[int]
-    _sha256: Future[str]
-
-    def result(self) -> Digest:
-        """Waits for the checksums."""
-        return Digest(self._crc.result(), self._sha256.result())
-
-
 class Threads:
-    """Two threads, made when there is work: zlib and hashlib release the GIL while they read."""
+    """Two threads, made when there is work: zlib and hashlib release the GIL while they read.
+
+    Where none can be started, as at the limit of a container or while Python ends, what they were
+    to do is done at once.
+    """
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
+        self._can_start = True
 
     def run(self, function: Callable[[_Argument], _Result], argument: _Argument) -> Future[_Result]:
-        """Calls a function on one of them."""
+        """Calls a function on one of them.
+
+        Args:
+            function: leaves nothing behind but its result: it may be called twice.
+            argument: what it is called with.
+        """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(2, thread_name_prefix="modpack-digest")
-        return self._pool.submit(function, argument)
-
-    def digest(self, data: memoryview) -> PendingDigest:
-        """Begins to compute the checksums of ``data`` (contiguous bytes), each on a thread."""
-        return PendingDigest(self.run(zlib.crc32, data), self.run(_sha256, data))
+        if self._can_start:
+            try:
+                return self._pool.submit(function, argument)
+            except RuntimeError:  # the other thread may do it none the less
+                self._can_start = False
+        return _done(function, argument)
 
     def digest_of_written(self, descriptor: int, offset: int, size: int) -> Future[Digest]:
         """Begins to compute the checksums of what is in a file; that must stay as it is."""
@@ -90,6 +89,15 @@ def _digest_of_written(place: tuple[int, int, int]) -> Digest:
         sha256.update(read)
         offset, remaining = offset + count, remaining - count
     return Digest(crc, sha256.hexdigest())
+
+
+def _done(function: Callable[[_Argument], _Result], argument: _Argument) -> Future[_Result]:
+    future: Future[_Result] = Future()
+    try:
+        future.set_result(function(argument))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 def _sha256(data: bytes | memoryview) -> str:

@@ -15,7 +15,7 @@ from modpack.archive.bytesources import ByteSource
 from modpack.archive.directoryheaders import Columns, check_columns, shown, split_headers
 from modpack.archive.endrecord import End, find_directory
 from modpack.archive.limits import Limits
-from modpack.archive.recordnames import count_folders, find_collision, find_unsafe
+from modpack.archive.recordnames import count_folders, find_problem, find_unsafe
 from modpack.archive.repacked import FOREIGN_EXTRAS, NO_TOP_FOLDER, are_of_files
 from modpack.archive.zipformat import MAX16, MAX32
 from modpack.core.garbage import collection_paused
@@ -214,7 +214,7 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
         names = [raw_name[len(root) :].decode() for raw_name in raw_names]
     except UnicodeDecodeError as error:
         raise ArchiveError(label, "a record's name is no UTF-8") from error
-    problem = find_unsafe([folder[:-1]]) or find_unsafe(names) or find_collision(names)
+    problem = find_unsafe([folder[:-1]]) or find_problem(names)
     if problem is not None:
         raise ArchiveError(label, problem[1], problem[0])
     return names

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from modpack.archive.base import Archive, RecordVerifier
 from modpack.archive.limits import DEFAULT_LIMITS
 from modpack.core.jsonvalues import parse_json
-from modpack.core.planjson import Json
+
+if TYPE_CHECKING:
+    from modpack.core.planjson import Json
 
 __all__ = ["read_json"]
 

@@ -14,8 +14,13 @@ import struct
 import sys
 import zlib
 
-__all__ = ["main"]
+__all__ = ["ANSWER", "QUESTION", "main"]
 
+QUESTION = struct.Struct("<II")
+"""Where records lie in the memory, and how many they are; the size of each follows."""
+ANSWER = struct.Struct("<II")
+"""Before checksums: where the records lie, and the crc32 of what follows. The standard output may
+have been written to by something else, such as a script around Python that greets."""
 _PATIENCE = 1.0
 """Seconds after which it looks whether the process that asks is still there."""
 
@@ -25,12 +30,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # that of a terminal is meant for who asks
     asked_by = int(sys.argv[2])
     with mmap.mmap(0, 0, prot=mmap.PROT_READ) as memory:
-        while (head := _read(8, asked_by)) is not None:
-            offset, count = struct.unpack("<II", head)
+        while (head := _read(QUESTION.size, asked_by)) is not None:
+            offset, count = QUESTION.unpack(head)
             sizes = _read(4 * count, asked_by)
             if sizes is None:
                 return
-            _write(_digests(memory, offset, struct.unpack(f"<{count}I", sizes)))
+            answer = _digests(memory, offset, struct.unpack(f"<{count}I", sizes))
+            _write(ANSWER.pack(offset, zlib.crc32(answer)) + answer)
 
 
 def _digests(memory: mmap.mmap, offset: int, sizes: tuple[int, ...]) -> bytes:

@@ -14,11 +14,13 @@ import mmap
 import os
 import socket
 import struct
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from modpack.archive.digests import Digest, digest_of
+from modpack.archive.hashhelper import ANSWER, QUESTION
 from modpack.core.helpers import FIND_MODPACK, helpers_wanted, kill_helper, usable_cores
 from modpack.core.helpers import start_helper as start_process
 
@@ -35,8 +37,7 @@ _BATCH_BYTES: Final = 2 << 20
 _BATCHES: Final = 6
 _PATIENCE: Final = 5.0
 """Seconds to wait for the checksums of a batch, which take a thousandth of one."""
-_HEAD: Final = struct.Struct("<II")
-_ANSWER: Final = struct.Struct("<I32s")
+_DIGEST: Final = struct.Struct("<I32s")
 
 
 class SharedBatch:
@@ -105,7 +106,7 @@ class HashHelper:
     def begin(self, batch: SharedBatch) -> None:
         """Has the checksums of a batch computed."""
         sizes = [len(content) for content in batch.contents]
-        message = _HEAD.pack(batch.offset, len(sizes)) + struct.pack(f"<{len(sizes)}I", *sizes)
+        message = QUESTION.pack(batch.offset, len(sizes)) + struct.pack(f"<{len(sizes)}I", *sizes)
         if self._is_lost:
             return
         with self._noticing_loss():
@@ -117,8 +118,8 @@ class HashHelper:
         """The checksums of the batch that was begun first of those that still have none."""
         if not self._is_lost:
             with self._noticing_loss():
-                answer = self._received(_ANSWER.size * len(batch.contents))
-                return [Digest(crc, sha256.hex()) for crc, sha256 in _ANSWER.iter_unpack(answer)]
+                answer = self._answer(batch)
+                return [Digest(crc, sha256.hex()) for crc, sha256 in _DIGEST.iter_unpack(answer)]
         return [digest_of(content) for content in batch.contents]
 
     def take_back(self, batch: SharedBatch) -> None:
@@ -131,6 +132,13 @@ class HashHelper:
         self._socket.close()
         if self._owner == os.getpid():
             kill_helper(self._process)
+
+    def _answer(self, batch: SharedBatch) -> bytes:
+        about, checksum = ANSWER.unpack(self._received(ANSWER.size))
+        answer = self._received(_DIGEST.size * len(batch.contents))
+        if (about, checksum) != (batch.offset, zlib.crc32(answer)):
+            raise OSError("what it says is no answer")
+        return answer
 
     def _received(self, size: int) -> bytes:
         data = bytearray(size)
@@ -158,7 +166,7 @@ def start_helper() -> HashHelper | None:
         return None
     try:
         return HashHelper()
-    except (OSError, RuntimeError, ValueError) as failure:
+    except Exception as failure:  # audit hooks may raise anything
         _log.info("no process can be started to help hashing (%s)", failure)
         return None
 

@@ -46,7 +46,8 @@ __all__ = [
 
 OUTSIDE: Final = frozenset((layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SIGNATURE))
 """Records that no manifest lists: it cannot hold its own digest, nor signatures of that."""
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_SHA256_LENGTH: Final = 64
+_HEX: Final = re.compile(r"[0-9a-f]*")
 
 
 class RecordDigest(NamedTuple):
@@ -229,5 +230,7 @@ def _are_sizes(values: list[object]) -> TypeGuard[list[int]]:
 
 
 def _are_digests(values: list[object]) -> TypeGuard[list[str]]:
-    of_texts = set(map(type, values)) <= {str}
-    return of_texts and all(map(_SHA256.fullmatch, cast(list[str], values)))
+    if not set(map(type, values)) <= {str}:
+        return False
+    texts = cast(list[str], values)
+    return set(map(len, texts)) <= {_SHA256_LENGTH} and bool(_HEX.fullmatch("".join(texts)))

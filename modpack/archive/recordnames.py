@@ -10,6 +10,7 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from modpack.archive.limits import DEFAULT_LIMITS
@@ -18,6 +19,7 @@ __all__ = [
     "NameRegistry",
     "count_folders",
     "find_collision",
+    "find_problem",
     "find_unsafe",
     "fold",
     "why_unsafe",
@@ -35,10 +37,13 @@ _DEVICES: Final = r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\u00b9\u0
 _DEVICE: Final = re.compile(_DEVICES + r"(?:\..*)?", re.IGNORECASE)
 _SOME_DEVICE: Final = re.compile(rf"/{_DEVICES}[./]", re.IGNORECASE)
 _FEW_FOLDERS: Final = 50_000
+_FEW_NAMES: Final = 128
+"""So many names are remembered: packages of one project often have the same."""
 _LONGEST_COMPONENT: Final = 255
 """Bytes of a file's name that every file system takes."""
 
 
+@lru_cache(maxsize=4096)  # the same sources and metadata go into one package after the other
 def why_unsafe(name: str) -> str | None:
     r"""What is wrong with a record's name, or None if nothing is.
 
@@ -74,6 +79,18 @@ def _why_unsafe_component(component: str) -> str | None:
     if len(component) * 4 > _LONGEST_COMPONENT < len(component.encode("utf-8")):
         return f"the name has a component of more than {_LONGEST_COMPONENT} bytes"
     return None
+
+
+def find_problem(names: Sequence[str]) -> tuple[str, str] | None:
+    """The first unsafe name, or else one that collides with another, and the reason; or None."""
+    return _remembered(tuple(names)) if len(names) <= _FEW_NAMES else _found(names)
+
+
+def _found(names: Sequence[str]) -> tuple[str, str] | None:
+    return find_unsafe(names) or find_collision(names)
+
+
+_remembered = lru_cache(maxsize=16)(_found)
 
 
 def find_unsafe(names: Sequence[str]) -> tuple[str, str] | None:

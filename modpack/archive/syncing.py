@@ -11,6 +11,8 @@ __all__ = ["SyncingAhead", "sync_folder"]
 
 _EACH: Final = 128 << 20
 """Bytes after which the disk has something to do."""
+_AT_REST: Final = 16 << 20
+"""The same where nothing more is written for a while."""
 
 
 class SyncingAhead:
@@ -30,13 +32,18 @@ class SyncingAhead:
         """Tells which file it is."""
         self._descriptor = descriptor
 
-    def wrote_up_to(self, position: int) -> None:
+    def wrote_up_to(self, position: int, *, rests: bool = False) -> None:
         """Tells how much was written; syncs it if that is worth it, and nothing is under way.
+
+        Args:
+            position: where the file ends.
+            rests: whether other work comes before more is written.
 
         Raises:
             OSError: something that was written before cannot be brought to the disk.
         """
-        if position - self._begun < _EACH or not hasattr(os, "fdatasync"):
+        worth = _AT_REST if rests else _EACH
+        if position - self._begun < worth or not hasattr(os, "fdatasync"):
             return
         if self._running is not None:
             if not self._running.done():
@@ -45,7 +52,10 @@ class SyncingAhead:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="modpack-sync")
         self._begun = position
-        self._running = self._thread.submit(os.fdatasync, self._descriptor)
+        with contextlib.suppress(
+            RuntimeError
+        ):  # no thread can be started: the end is synced anyway
+            self._running = self._thread.submit(os.fdatasync, self._descriptor)
 
     def end(self) -> None:
         """Waits for what is under way; the file can be closed then.

@@ -15,7 +15,8 @@ from modpack.archive.digests import digest_of
 from modpack.archive.limits import DEFAULT_LIMITS
 from modpack.archive.manifest import encode_manifest
 from modpack.archive.recordnames import NameRegistry, why_unsafe
-from modpack.archive.sinks import Sink, open_sink
+from modpack.archive.sink import Sink
+from modpack.archive.sinks import open_sink
 from modpack.core.garbage import collection_paused
 from modpack.errors import ArchiveError
 
@@ -285,10 +286,18 @@ class ArchiveWriter:
     def _require_open(self) -> None:
         if self._closed_because is not None:
             raise ArchiveError(self.source, f"nothing can be written: {self._closed_because}")
+        self._require_own()
+
+    def _require_own(self) -> None:
+        # They would share the position in the file, and the process that hashes.
+        if self._sink is not None and self._sink.is_inherited:
+            reason = "only the process that began to write it can go on, and no forked child"
+            raise ArchiveError(self.source, reason)
 
     @contextlib.contextmanager
     def _closing_on_failure(self) -> Iterator[None]:
         # A record that was written in part cannot be taken back.
+        self._require_own()
         try:
             yield
         except BaseException:

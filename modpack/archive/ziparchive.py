@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from modpack.archive import zipformat
-from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
+from modpack.archive.base import CHUNK_BYTES, Archive, DataRange, Whole
 from modpack.archive.bytesources import BufferBytes, ByteSource, FileBytes
 from modpack.archive.directory import Entry, parse_directory
+from modpack.archive.inflating import MOST_REMEMBERED, RAW_DEFLATE, REMEMBERED, inflated
 from modpack.archive.limits import DEFAULT_LIMITS, Limits
 from modpack.archive.localheader import usual_length, why_inconsistent
 from modpack.errors import ArchiveError
 
 __all__ = ["ZipArchive"]
 
-_RAW_DEFLATE: Final = -15
 _AT_ONCE_BYTES: Final = 1 << 20
 """Records up to here are read with their headers, in one go."""
+_USUAL_DIRECTORY: Final = 8 << 10
+_USUAL_RECORDS: Final = 64 << 10
+"""Bytes at the end of a small package that hold its directory, and all of it but tensors."""
 _USUAL_EXTRA_BYTES: Final = 128
 _LONGEST_DESCRIPTOR: Final = zipformat.DESCRIPTOR64.size
 
@@ -41,7 +46,9 @@ class ZipArchive(Archive):
     def __init__(self, content: ByteSource, limits: Limits = DEFAULT_LIMITS) -> None:
         super().__init__(content.label)
         self._content = content
-        self._directory = parse_directory(content, limits)
+        with content.reading_end(_USUAL_DIRECTORY):
+            self._directory = parse_directory(content, limits)
+        self._is_remembered = len(self._directory.sizes) <= REMEMBERED
 
     def names(self) -> tuple[str, ...]:
         return self._directory.names()
@@ -63,12 +70,30 @@ class ZipArchive(Archive):
 
     def chunks(self, name: str, *, with_crc: bool = True) -> Iterator[bytes | memoryview]:
         entry = self._entry(name)
-        if entry.end - entry.offset <= _AT_ONCE_BYTES and entry.size <= CHUNK_BYTES:
-            return iter((self._whole(name, entry, with_crc),))
+        if _is_small(entry):
+            payload = self._small_payload(name, entry)
+            return iter((self._small_content(name, entry, payload, with_crc),))
         pieces = self._payload(name, entry)
         if not entry.is_stored:
             pieces = self._inflated(name, entry, pieces)
         return self._with_crc_checked(name, entry, pieces) if with_crc else pieces
+
+    def whole(self, name: str, *, with_crc: bool = True) -> Whole | None:
+        entry = self._entry(name)
+        if not _is_small(entry):
+            return None
+        payload = self._small_payload(name, entry)
+        may_be_known = self._is_remembered and entry.size <= MOST_REMEMBERED and not entry.is_stored
+        known = inflated(payload, entry.size) if may_be_known else None
+        if known is not None and known.crc == entry.crc:
+            return Whole(known.content, known.sha256)
+        content = self._small_content(name, entry, payload, with_crc)
+        return Whole(content, hashlib.sha256(content).hexdigest())
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        with super().keeping(), self._content.reading_end(_USUAL_RECORDS):
+            yield
 
     def read_view(self, name: str) -> memoryview:
         entry = self._entry(name)
@@ -104,13 +129,16 @@ class ZipArchive(Archive):
         start = self._content.read_at(entry.offset, min(likely, entry.end - entry.offset))
         return entry.offset + self._data_start(name, entry, start)
 
-    def _whole(self, name: str, entry: Entry, with_crc: bool) -> bytes:
-        """A small record's content, read in one go."""
+    def _small_payload(self, name: str, entry: Entry) -> bytes:
+        """A small record's data as it lies in the archive, read in one go with its headers."""
         everything = self._content.read_at(entry.offset, entry.end - entry.offset)
         first = self._data_start(name, entry, everything)
-        content = everything[first : first + entry.compressed]
+        return everything[first : first + entry.compressed]
+
+    def _small_content(self, name: str, entry: Entry, payload: bytes, with_crc: bool) -> bytes:
+        content = payload
         if not entry.is_stored:
-            content = b"".join(self._inflated(name, entry, (content,)))
+            content = b"".join(self._inflated(name, entry, (payload,)))
         if with_crc and zlib.crc32(content) != entry.crc:
             raise self._damaged(name)
         return content
@@ -153,7 +181,7 @@ class ZipArchive(Archive):
     def _inflated(
         self, name: str, entry: Entry, pieces: Iterable[bytes | memoryview]
     ) -> Iterator[bytes | memoryview]:
-        inflater, left = zlib.decompressobj(_RAW_DEFLATE), entry.size
+        inflater, left = zlib.decompressobj(RAW_DEFLATE), entry.size
         try:
             for piece in pieces:
                 for chunk in _inflate(inflater, piece, left):
@@ -176,6 +204,10 @@ class ZipArchive(Archive):
 
     def _damaged(self, name: str) -> ArchiveError:
         return ArchiveError(self.source, "its content is damaged: the crc32 is wrong", name)
+
+
+def _is_small(entry: Entry) -> bool:
+    return entry.end - entry.offset <= _AT_ONCE_BYTES and entry.size <= CHUNK_BYTES
 
 
 def _inflate(

@@ -244,9 +244,15 @@ def _zip64(*numbers: int) -> bytes:
 
 def padding(data_offset: int) -> bytes:
     """The extra field that moves data from an offset to the next aligned one; none if it is."""
-    missing = -data_offset % ALIGNMENT
+    return _PADDINGS[-data_offset % ALIGNMENT]
+
+
+def _padding_of(missing: int) -> bytes:
     if not missing:
         return b""
     if missing < EXTRA.size:
         missing += ALIGNMENT
     return EXTRA.pack(PADDING_ID, missing - EXTRA.size) + bytes(missing - EXTRA.size)
+
+
+_PADDINGS: Final = [_padding_of(missing) for missing in range(ALIGNMENT)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import sys
@@ -16,15 +17,26 @@ def cache_folder() -> Path:
     Raises:
         RuntimeError: neither is known, because this user has no home folder.
     """
-    chosen = os.environ.get("MODPACK_CACHE")
+    chosen = _cache_folder(sys.platform, *map(os.environ.get, _TELLING))
+    return chosen.absolute() if os.environ.get("MODPACK_CACHE") else chosen
+
+
+_TELLING = ("MODPACK_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE")
+"""The variables that tell of the folder, and of a user's home."""
+
+
+@functools.lru_cache(maxsize=8)
+def _cache_folder(
+    platform: str, chosen: str | None, xdg: str | None, local: str | None, *home: str | None
+) -> Path:
     if chosen:
-        return Path(chosen).expanduser().absolute()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
+        return Path(chosen).expanduser()
+    if platform == "win32":
+        base = local or str(Path.home() / "AppData" / "Local")
+    elif platform == "darwin":
         base = str(Path.home() / "Library" / "Caches")
     else:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        base = xdg or str(Path.home() / ".cache")
     return Path(base) / "modpack"
 
 
@@ -34,7 +46,7 @@ def refuse_strangers(folder: Path) -> None:
     Raises:
         OSError: it is not safe to use, or is not there.
     """
-    status = folder.lstat()
+    status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode):
         raise OSError(f"{folder} is no folder")
     if hasattr(os, "getuid"):

@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from modpack.core.names import normalised_distribution
 from modpack.core.native import NativeTag
-from modpack.core.plan import Plan
+
+if TYPE_CHECKING:
+    from modpack.core.plan import Plan
 
 __all__ = [
     "EnvironmentComparison",
@@ -139,7 +142,7 @@ class RecordedEnvironment:
         """What is provided, sorted, so that what lies below a module follows it."""
         return sorted(self.providers)
 
-    @property
+    @cached_property
     def torchs_distribution(self) -> RecordedDistribution | None:
         """The distribution of the torch that was loaded; None if none was."""
         if self.torch is None:

@@ -6,12 +6,15 @@ The archive format page documents it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
 from modpack.core.jsonvalues import as_mapping, as_optional_text, as_text
 from modpack.core.names import normalised_distribution, root_of
 from modpack.core.native import NativeTag
-from modpack.core.planjson import Json
+
+if TYPE_CHECKING:
+    from modpack.core.planjson import Json
 
 __all__ = ["environment_from_json", "environment_to_json"]
 

@@ -24,6 +24,8 @@ _PATIENCE: Final = 5.0
 """Seconds that a killed helper has to end; its disk may not answer."""
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 """What a container may use, in microseconds out of so many."""
+_HOME: Final = str(Path(__file__).absolute().parents[2])
+"""Where modpack is, wherever the current folder will be when a helper is started."""
 FIND_MODPACK: Final = "import sys; sys.path.append(sys.argv[1])"
 """What a helper runs first, if it is to import modpack."""
 
@@ -63,10 +65,9 @@ def start_helper(
     python = sys.executable or ""
     if not Path(python).name.lower().startswith(("python", "pypy")):
         raise OSError(f"sys.executable is {python!r}, which may not be Python")
-    home = str(Path(__file__).parents[2])
     # -S: what is installed is no concern of a helper's, and looking at it takes its time.
     return subprocess.Popen(
-        [python, "-I", "-S", "-c", code, home, *arguments],
+        [python, "-I", "-S", "-c", code, _HOME, *arguments],
         stdin=stdin,
         stdout=subprocess.DEVNULL if stdout is None else stdout,
         stderr=subprocess.DEVNULL,

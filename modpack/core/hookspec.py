@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from modpack.core.planjson import Json
 from modpack.errors import ModpackError
+
+if TYPE_CHECKING:
+    from modpack.core.planjson import Json
 
 __all__ = [
     "HOOK_KINDS",

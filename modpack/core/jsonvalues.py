@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from itertools import chain
-from typing import Final, NoReturn, cast
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
-from modpack.core.planjson import Json
+if TYPE_CHECKING:
+    from modpack.core.planjson import Json
 
 __all__ = [
     "as_list",
@@ -51,7 +52,7 @@ def parse_json(content: bytes, most_bytes: int, *, unique_keys: bool = False) ->
     if needed > most_bytes:
         raise ValueError(f"it would take {needed} bytes of memory, and {most_bytes} are allowed")
     try:
-        parsed = cast(Json, json.loads(text, parse_constant=_refuse_constant))
+        parsed = cast("Json", _decode(text))
         if unique_keys and not _has_keys(parsed, colons):
             json.loads(text, object_pairs_hook=_refuse_duplicates)
     except RecursionError as failure:
@@ -83,6 +84,15 @@ def _refuse_duplicates(pairs: list[tuple[str, Json]]) -> None:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"it has {name}, which is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _decode(text: str) -> object:
+    if text.startswith("\ufeff"):
+        return json.loads(text)  # its error
+    return _DECODER.decode(text)  # json.loads would make a new decoder for each text
 
 
 def as_text(value: object, what: str) -> str:

@@ -128,7 +128,7 @@ def _fields(metadata: str) -> Iterator[tuple[str, str, bool]]:
     A text in a field goes on in lines that begin with blanks; the first empty line ends the fields.
     """
     field: tuple[str, str, bool] | None = None
-    for line in metadata.splitlines():
+    for line in metadata.partition("\n\n")[0].splitlines():
         if not line:
             break
         name, colon, value = line.partition(":")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 import sys
-import sysconfig
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
@@ -58,6 +57,8 @@ class NativeTag:
     @staticmethod
     def here() -> NativeTag:
         """The tag of this interpreter."""
+        import sysconfig
+
         abi = sysconfig.get_config_var("SOABI") or sysconfig.get_config_var("EXT_SUFFIX") or ""
         return NativeTag(sys.platform, platform.machine(), str(abi), platform.libc_ver()[0])
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from modpack.core.actions import Action
 from modpack.core.graph import DependencyGraph
 from modpack.core.location import Location
-from modpack.core.notebook import plan_html
 from modpack.core.rules import Rule
-from modpack.core.usage import NameUse
 from modpack.errors import ModpackError
+
+if TYPE_CHECKING:
+    from modpack.core.usage import NameUse
 
 __all__ = [
     "Decision",
@@ -258,6 +260,8 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """What notebooks show."""
+        from modpack.core.notebook import plan_html
+
         return plan_html(self)
 
     def __repr__(self) -> str:

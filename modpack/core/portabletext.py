@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
+
+from modpack.core.currentfolder import current_folder
 
 __all__ = ["folders_here", "portable_text"]
 
@@ -15,7 +16,8 @@ _ABSOLUTE: Final = re.compile(r"(?<![\w./:<])/(?:[^\s/:'\"(),]+/)+(?=[^\s/:'\"()
 
 def folders_here() -> list[str]:
     """The folders in which this process looks for modules and files."""
-    return [*sys.path, str(Path.cwd())]
+    here = current_folder()
+    return [*sys.path, *([str(here)] if here is not None else [])]
 
 
 def portable_text(text: str, folders: Iterable[str]) -> str:

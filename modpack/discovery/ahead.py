@@ -78,7 +78,7 @@ class ScanAhead:
         try:
             for number in range(count):
                 self._helpers.append(_helper(self._cache.folder, backwards[number::count]))
-        except (OSError, RuntimeError, ValueError) as failure:
+        except Exception as failure:  # audit hooks may raise anything
             self._most = 0
             _log.info("no process can be started to help scanning (%s)", failure)
 

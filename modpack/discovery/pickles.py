@@ -10,8 +10,8 @@ something that was not named.
 
 from __future__ import annotations
 
-from modpack.discovery._picklefound import Found, MalformedError, Memo
-from modpack.discovery._picklemachine import run
+from modpack.discovery._picklemachine.following import run
+from modpack.discovery._picklemachine.found import Found, MalformedError, Memo
 from modpack.discovery.pickledvalues import (
     FlawKind,
     NameUse,

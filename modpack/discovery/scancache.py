@@ -63,6 +63,7 @@ class ScanCache:
         try:
             make_private(folder)
             refuse_strangers(folder)
+            _scanner()  # it has no files where modpack is in a zip
         except OSError as failure:
             self._is_usable = self.is_writable = False
             _log.info("scans are not kept (%s): each export reads all sources anew", failure)

@@ -21,10 +21,11 @@ import secrets
 import struct
 import sys
 from collections.abc import Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 from types import CodeType
 
-from modpack.core.cachefolder import make_private
+from modpack.core.cachefolder import make_private, refuse_strangers
 from modpack.hermetic.compileahead import CompileAhead
 from modpack.hermetic.compilehelper import Task
 from modpack.hermetic.index import EntryKind, ModuleIndex
@@ -36,6 +37,8 @@ _log = logging.getLogger(__name__)
 _FORM = 1
 """Counts up whenever files of this kind, or the code in them, are made in another way."""
 _SUFFIX = ".code"
+_SMALL = 64 << 10
+"""Bytes of a file up to which reading it is faster than mapping it."""
 _HEADER = struct.Struct("<Q32s")
 """Size and sha256 of the list of what is in a file. The list follows, then the pieces of code."""
 
@@ -154,6 +157,8 @@ class CodeStore:
     def _pieces(self) -> Iterator[tuple[_Key, tuple[memoryview, bytes]]]:
         """All pieces, and the digests that they should have."""
         with contextlib.suppress(OSError):
+            for folder in (self._folder.parent, self._folder):
+                refuse_strangers(folder)
             for name in os.listdir(self._folder):  # noqa: PTH208 - a folder may have many
                 if name.endswith(_SUFFIX):
                     yield from _read(f"{self._folder}{os.sep}{name}", self._owner)
@@ -180,8 +185,8 @@ def _written(pieces: Mapping[_Key, bytes], owner: str) -> bytes:
 def _read(file: str, owner: str) -> Iterator[tuple[_Key, tuple[memoryview, bytes]]]:
     """The pieces in a file; none if it is damaged, or of another tree."""
     try:
-        with open(file, "rb") as opened:  # noqa: PTH123 - a folder may have many
-            content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+        with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 - a folder may have many
+            content = _content(opened)
         size, digest = _HEADER.unpack_from(content)
         position = _HEADER.size + size
         contents = content[_HEADER.size : position]
@@ -195,8 +200,18 @@ def _read(file: str, owner: str) -> Iterator[tuple[_Key, tuple[memoryview, bytes
             position += length
 
 
+def _content(opened: FileIO) -> memoryview:
+    """A file's content: mapped if it is large, since of many modules few may be wanted."""
+    if os.fstat(opened.fileno()).st_size <= _SMALL:
+        return memoryview(opened.read())
+    return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+
+
 def _code(piece: bytes | memoryview) -> CodeType | None:
-    found = marshal.loads(piece)
+    try:
+        found = marshal.loads(piece)
+    except (EOFError, TypeError, ValueError):  # whole, but of another make
+        return None
     return found if isinstance(found, CodeType) else None
 
 

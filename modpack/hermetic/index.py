@@ -7,8 +7,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import MappingProxyType
+from typing import NamedTuple
 
 from modpack.core.names import is_within, normalised_distribution, parents, root_of
 from modpack.core.trust import TrustPolicy
@@ -21,6 +23,7 @@ __all__ = ["Entry", "EntryKind", "ModuleIndex"]
 _log = logging.getLogger("modpack")
 
 _METADATA = re.compile(r"(([^/]+?)-[^/-]+\.dist-info)/METADATA")
+_FEW_RECORDS = 128
 _NONE: Mapping[str, str | None] = MappingProxyType({})
 
 
@@ -111,27 +114,15 @@ class ModuleIndex:
         >>> index.find("mylib.net").kind, index.find("numpy"), sorted(index.roots)
         (<EntryKind.SOURCE: 'source'>, None, ['data', 'mylib'])
         """
-        distributions = _distributions(records)
-        held = set(distributions.values())
-        entries = _entries(name for name in records if name.partition("/")[0] not in held)
-        extern_roots = frozenset(map(root_of, externs))
-        code = [module for module, e in entries.items() if e.is_code]
-        with_code = {root_of(module) for module in code}
-        # A folder that holds nothing but resources must not hide a module of its name.
-        folders = {root_of(m) for m in entries if not reaches_host(root_of(m), extern_roots)}
-        roots = frozenset(with_code | folders)
-        for module in externs:
-            if root_of(module) in roots:
-                entries[module] = Entry(module, EntryKind.EXTERN)
-        packages = {module.rpartition(".")[0] for module in code} - {""}
-        shared = frozenset(packages.union(*map(parents, packages)))
+        few = len(records) <= _FEW_RECORDS
+        known = (_remembered if few else _paths_of)(tuple(records), tuple(externs))
         return ModuleIndex(
-            entries,
+            known.entries,
             externs,
-            roots,
-            extern_roots,
-            shared,
-            distributions,
+            known.roots,
+            known.extern_roots,
+            known.shared,
+            known.distributions,
             hides_distributions,
             missing,
             policy,
@@ -172,6 +163,29 @@ class ModuleIndex:
         }
         return ExternNotFoundError(source, module, requirement, tuple(others.items()))
 
+    def absent(self, source: str, module: str) -> ModuleNotFoundError:
+        """The error for a module that packaged code may not have, or that the package lacks.
+
+        Args:
+            source: the package file.
+            module: the module that was imported.
+        """
+        entry = self.find(module)
+        if entry is not None and entry.kind is EntryKind.EXTERN:
+            return self.not_found(source, module)
+        if root_of(module) in self.roots:
+            return ModuleNotFoundError(
+                f"No module named {module!r} in {source}, although it holds other modules "
+                f"of {root_of(module)!r}. Remedy: intern or extern {module!r} when exporting",
+                name=module,
+            )
+        return ModuleNotFoundError(
+            f"No module named {module!r} for code of {source}: it was neither interned, "
+            "externed nor mocked when the package was made, so it is not taken from here "
+            f"either. Remedy: intern or extern {module!r} when exporting",
+            name=module,
+        )
+
     def keeps(self, module: str) -> bool:
         """Whether an absolute import by packaged code must not reach the host."""
         return keeps(module, self.roots, self.extern_roots)
@@ -205,6 +219,38 @@ class ModuleIndex:
         problem = str(import_violation(self.policy, module))
         _log.warning("%s: the policy does not allow it: %s", source, problem)
         raise UntrustedImportError(source, module, problem)
+
+
+class _Paths(NamedTuple):
+    """What the names of records and extern modules tell; see :class:`ModuleIndex`."""
+
+    entries: Mapping[str, Entry]
+    roots: frozenset[str]
+    extern_roots: frozenset[str]
+    shared: frozenset[str]
+    distributions: Mapping[str, str]
+
+
+def _paths_of(records: tuple[str, ...], externs: tuple[str, ...]) -> _Paths:
+    distributions = _distributions(records)
+    held = set(distributions.values())
+    entries = _entries(name for name in records if name.partition("/")[0] not in held)
+    extern_roots = frozenset(map(root_of, externs))
+    code = [module for module, e in entries.items() if e.is_code]
+    with_code = {root_of(module) for module in code}
+    # A folder that holds nothing but resources must not hide a module of its name.
+    folders = {root_of(m) for m in entries if not reaches_host(root_of(m), extern_roots)}
+    roots = frozenset(with_code | folders)
+    for module in externs:
+        if root_of(module) in roots:
+            entries[module] = Entry(module, EntryKind.EXTERN)
+    packages = {module.rpartition(".")[0] for module in code} - {""}
+    shared = frozenset(packages.union(*map(parents, packages)))
+    return _Paths(entries, roots, extern_roots, shared, distributions)
+
+
+_remembered = lru_cache(maxsize=16)(_paths_of)
+"""Packages of one project often have the same names, and nobody changes what is read off them."""
 
 
 def _distributions(records: Collection[str]) -> dict[str, str]:

@@ -156,9 +156,11 @@ def _new_lease(cache: Path) -> _Lease:
 def _locked(cache: Path, shared: bool) -> Iterator[None]:
     if fcntl is None:
         raise OSError("this platform has no flock")
-    make_private(cache / _FOLDER)
-    refuse_strangers(cache / _FOLDER)  # who could keep everybody waiting
-    descriptor = os.open(cache / _FOLDER / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    folder = cache / _FOLDER
+    if not folder.is_dir():
+        make_private(folder)
+    refuse_strangers(folder)  # who could keep everybody waiting
+    descriptor = os.open(f"{folder}{os.sep}{_LOCK}", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield

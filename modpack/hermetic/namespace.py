@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.machinery import FileFinder, ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from modpack.errors import NamespaceConflictError
@@ -23,6 +23,9 @@ NAMESPACES = ("private", "process")
 """The kinds of namespaces."""
 
 _lock = threading.Lock()
+_NOTHING: Mapping[str, object] = MappingProxyType({})
+_opened: set[str] = set()
+"""The trees that this process has opened."""
 
 
 class Namespace:
@@ -63,6 +66,11 @@ class Namespace:
         found: ModuleType = self._redirect.load(module if local is None else local)
         return found
 
+    def ready(self, module: str) -> ModuleType | None:
+        """What :meth:`import_module` gives if that is imported already; else None."""
+        local = self.local_name(module)
+        return self._redirect.ready(module if local is None else local)
+
     def local_name(self, module: str) -> str | None:
         """The path of a module of this package; None for the full name of any other."""
         if self.prefix and module.startswith(self.prefix):
@@ -88,17 +96,24 @@ class Namespace:
         with _lock:
             if self.finder in sys.meta_path:
                 sys.meta_path.remove(self.finder)
-            for name, module in list(sys.modules.items()):
-                if self._owns(name, module):
-                    del sys.modules[name]
+            for name in self._names():
+                sys.modules.pop(name, None)
 
-    def _owns(self, name: str, module: ModuleType | None) -> bool:
-        if name == self.name or (self.prefix and name.startswith(self.prefix)):
-            return True
-        entry = self.finder.index.entries.get(name)
-        if not self.prefix and entry is not None and entry.is_code:
-            return True  # whatever the module put into its own place
-        return getattr(module, "__dict__", {}).get("__modpack__") is self._importer
+    def _names(self) -> set[str]:
+        """The names in ``sys.modules`` that lead to the package's modules, or did."""
+        # No call for each of them: once torch is imported they are thousands.
+        loaded = list(sys.modules.items())
+        importer = self._importer
+        marked = {
+            name
+            for name, module in loaded
+            if getattr(module, "__dict__", _NOTHING).get("__modpack__") is importer
+        }
+        if self.prefix:
+            named = {name for name, _ in loaded if name.startswith(self.prefix)}
+        else:  # whatever a module put into its own place
+            named = sys.modules.keys() & _sources(self.finder.index)
+        return {self.name, *marked, *named}
 
     def _mark(self, module: ModuleType) -> None:
         self._redirect.note_new_module()
@@ -148,8 +163,12 @@ def _forget_listings(tree: Path) -> None:
 
     All others keep what they know; to make them all ask again costs more than to open a package.
     """
+    folder = str(tree)
+    if folder not in _opened:  # no finder knows it
+        _opened.add(folder)
+        return
     for place, finder in list(sys.path_importer_cache.items()):
-        if place.startswith(str(tree)) and isinstance(finder, FileFinder):
+        if place.startswith(folder) and isinstance(finder, FileFinder):
             finder.invalidate_caches()
 
 

@@ -21,8 +21,7 @@ from typing import Any
 
 from modpack.core.names import is_within, root_of
 from modpack.core.rarecollection import begin_collecting_rarely, end_collecting_rarely
-from modpack.errors import ExternNotFoundError
-from modpack.hermetic.index import EntryKind, ModuleIndex
+from modpack.hermetic.index import ModuleIndex
 from modpack.hermetic.loadedmodules import LoadedModules
 from modpack.hermetic.localimports import MODULES_NAME
 from modpack.hermetic.metadata import VisibleDistributions
@@ -177,6 +176,20 @@ class Redirect:
             if is_outermost:
                 self._end_of_import()
 
+    def ready(self, name: str) -> ModuleType | None:
+        """What :meth:`load` gives if that is imported already, without what an import needs.
+
+        Raises:
+            ModuleNotFoundError: packaged code may not have it.
+        """
+        found = sys.modules.get(self.translated(name))
+        is_being_made = getattr(getattr(found, "__spec__", None), "_initializing", False)
+        if found is None or is_being_made or name == ANCESTOR_NAME:
+            return None
+        if not self._is_packaged(name):
+            self._require_way_out(name)
+        return found
+
     def translated(self, name: str) -> str:
         """The name in ``sys.modules`` of a module path that packaged code writes."""
         return self._prefix + name if self._is_packaged(name) else name
@@ -196,7 +209,7 @@ class Redirect:
             ModuleNotFoundError: tells the remedy.
         """
         if not self._is_packaged(name) and not self._reaches_host(name):
-            raise self._absent(name)
+            raise self._index.absent(self._source, name)
         self._require_trust(name)
 
     def _require_trust(self, name: str) -> None:
@@ -257,7 +270,7 @@ class Redirect:
     def _require_way_out(self, name: str) -> None:
         """Refuse an import that may not go to the host."""
         if not self._reaches_host(name):
-            raise self._absent(name)
+            raise self._index.absent(self._source, name)
         self._require_trust(name)
 
     def _explain_absence_here(self, name: str, failure: ModuleNotFoundError) -> None:
@@ -269,7 +282,7 @@ class Redirect:
             explained = better
         is_extern = root_of(name) in self._index.extern_roots and not self._is_own(name)
         if is_extern and explained.name is not None and is_within(name, explained.name):
-            raise self._extern_absent(name) from explained
+            raise self._index.not_found(self._source, name) from explained
         if explained is not failure:
             raise explained
 
@@ -278,27 +291,7 @@ class Redirect:
         missing = failure.name or ""
         told = self._source in str(failure)
         if not told and self._is_own(missing) and missing != self._prefix[:-1]:
-            raise self._absent(self.untranslated(missing)) from failure
-
-    def _absent(self, name: str) -> ModuleNotFoundError:
-        entry = self._index.find(name)
-        if entry is not None and entry.kind is EntryKind.EXTERN:
-            return self._extern_absent(name)
-        if root_of(name) in self._index.roots:
-            return ModuleNotFoundError(
-                f"No module named {name!r} in {self._source}, although it holds other modules "
-                f"of {root_of(name)!r}. Remedy: intern or extern {name!r} when exporting",
-                name=name,
-            )
-        return ModuleNotFoundError(
-            f"No module named {name!r} for code of {self._source}: it was neither interned, "
-            "externed nor mocked when the package was made, so it is not taken from here "
-            f"either. Remedy: intern or extern {name!r} when exporting",
-            name=name,
-        )
-
-    def _extern_absent(self, name: str) -> ExternNotFoundError:
-        return self._index.not_found(self._source, name)
+            raise self._index.absent(self._source, self.untranslated(missing)) from failure
 
     def _view(self, module: Any) -> Any:
         """The view of a standard library module that takes module paths as strings."""

@@ -10,6 +10,7 @@ machine's power, is made again.
 from __future__ import annotations
 
 import atexit
+import functools
 import hashlib
 import logging
 import os
@@ -48,6 +49,7 @@ _temporary: dict[str, Path] = {}
 _Read = Callable[[str], bytes]
 
 
+@functools.lru_cache(maxsize=8)
 def trees_folder(cache: Path) -> Path:
     """Where trees are in a cache folder."""
     return cache / "trees" / _TREE_LAYOUT
@@ -79,7 +81,8 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
 
 
 def _is_bytecode(record: str) -> bool:
-    return _BYTECODE in record.casefold().split("/")
+    folded = record.casefold()
+    return _BYTECODE in folded and _BYTECODE in folded.split("/")
 
 
 def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read, name: str) -> Path:

@@ -82,7 +82,7 @@ def read_record(tree: Path) -> TreeRecord | None:
 def note_use(tree: Path) -> None:
     """Note that a tree is used now, if the cache can be written to."""
     with contextlib.suppress(OSError):
-        os.utime(tree / _USED)
+        os.utime(f"{tree}{os.sep}{_USED}")
 
 
 def last_use(tree: Path) -> float:
@@ -130,18 +130,20 @@ def has_stamp(tree: Path, digest: str, names: Iterable[str]) -> bool:
     """
     now = _stamp(tree, digest, names)
     try:
-        return (tree / _STAMPS / (boot() or "any")).read_text(encoding="ascii") == now
-    except (OSError, UnicodeDecodeError):
+        stamp = f"{tree}{os.sep}{_STAMPS}{os.sep}{boot() or 'any'}"
+        with open(stamp, "rb", buffering=0) as file:  # noqa: PTH123 - each load reads it
+            return file.read() == now.encode("ascii")
+    except OSError:
         return False
 
 
 def _stamp(tree: Path, digest: str, names: Iterable[str]) -> str:
-    folder = f"{tree / FILES}{os.sep}"
+    folder = f"{tree}{os.sep}{FILES}{os.sep}"
     lines = [f"{digest}\n"]
     for name in names:
-        status = os.lstat(folder + name)
-        facts = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns)
-        lines.append(f"{name}\0{facts}{status.st_ctime_ns}\n")
+        now = os.lstat(folder + name)
+        facts = f"({now.st_ino}, {now.st_mode}, {now.st_size}, {now.st_mtime_ns})"
+        lines.append(f"{name}\0{facts}{now.st_ctime_ns}\n")
     return hashlib.blake2b("".join(lines).encode(), digest_size=20).hexdigest()
 
 

@@ -16,7 +16,6 @@ from modpack.core.plan import (
     Problem,
 )
 from modpack.core.progress import phase
-from modpack.discovery.mockuse.finding import callable_from_outside, find_uses
 from modpack.packing.contents import write_contents
 from modpack.packing.files import with_room
 from modpack.packing.leakguard import LeakGuard
@@ -94,6 +93,8 @@ class Bench:
         mocked = plan.modules(Action.MOCK)
         if not mocked:
             return replace(plan, tells_uses=True)
+        from modpack.discovery.mockuse.finding import callable_from_outside, find_uses
+
         walker = self._planner.walker
         with phase("looking for uses of mocked modules"):
             sources = {

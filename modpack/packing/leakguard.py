@@ -15,11 +15,19 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 
 from modpack.core.allowances import Allowance
+from modpack.core.currentfolder import current_folder
 from modpack.core.plan import FileKind, PackagingErrorReason, Plan, PlannedFile, Problem
-from modpack.discovery.leaks.dotenv import folders_around, is_env_file, known_values, values_in
+from modpack.discovery.leaks.dotenv import (
+    folders_around,
+    is_env_file,
+    is_project,
+    known_values,
+    values_in,
+)
 from modpack.discovery.leaks.finding import Secret, TextKind, find_secrets
 from modpack.discovery.walk import Walker
 from modpack.packing.records import interned_records
@@ -72,6 +80,7 @@ class LeakGuard:
         self._seen: dict[tuple[object, ...], tuple[Secret, ...]] = {}
         self._values: dict[Path, dict[bytes, str]] = {}
         self._nearby: dict[bytes, str] | None = None
+        self._is_project = cache(is_project)
 
     # -- what is saved -------------------------------------------------------------------------
 
@@ -123,7 +132,7 @@ class LeakGuard:
             place: names a ``file:line`` as the user knows it.
         """
         known = dict(self._known())
-        for folder in {each for own in set(own_folders) for each in folders_around(own)}:
+        for folder in {each for own in set(own_folders) for each in self._around(own)}:
             known.update(self._values_in(folder))
         leaks = [leak for saved in self._saved.values() for leak in saved]
         leaks += self._in_sources(plan, walker, known, place)
@@ -161,7 +170,8 @@ class LeakGuard:
     def _in_file(self, file: PlannedFile, known: Mapping[bytes, str]) -> tuple[Secret, ...]:
         try:
             status = os.stat(file.source)  # noqa: PTH116 - of all metadata, in each export
-            key = (file.source, status.st_size, status.st_mtime_ns, len(known))
+            when = status.st_mtime_ns, status.st_ctime_ns
+            key = (file.source, status.st_size, when, len(known))
             if key not in self._seen:
                 with open(file.source, "rb") as opened:  # noqa: PTH123
                     data = opened.read()
@@ -182,9 +192,12 @@ class LeakGuard:
         """The secret values of the ``.env`` files around what is running."""
         if self._nearby is None:
             self._nearby = {}
-            for folder in _nearby_folders():
+            for folder in {each for own in _own_folders() for each in self._around(own)}:
                 self._nearby.update(self._values_in(folder))
         return self._nearby
+
+    def _around(self, folder: Path) -> Iterator[Path]:
+        return folders_around(folder, self._is_project)
 
     def _values_in(self, folder: Path) -> dict[bytes, str]:
         if folder not in self._values:
@@ -206,17 +219,19 @@ def _secrets_in(data: bytes, kind: TextKind, known: Mapping[bytes, str]) -> tupl
     return found
 
 
-def _nearby_folders() -> set[Path]:
-    """The current folder, the script's, those that code is imported from, and around them."""
+def _own_folders() -> set[Path]:
+    """The current folder, the script's, and those that code is imported from."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    there = filter(os.path.isdir, (each or os.curdir for each in sys.path))
-    starts = {Path.cwd(), *(Path(each).absolute() for each in there)}
+    starts = {Path(each) for each in sys.path if each and os.path.isdir(each)}  # noqa: PTH112
     if isinstance(script, str):
-        starts.add(Path(script).absolute().parent)
-    own = (each for each in starts if not _is_installed(each))
-    return {folder for each in own for folder in folders_around(each)}
+        starts.add(Path(script).parent)
+    here = current_folder()
+    if here is not None:
+        starts = {here, *(here / each for each in starts)}
+    return {each for each in starts if not _is_installed(each)}
 
 
+@lru_cache(maxsize=1024)
 def _is_installed(folder: Path) -> bool:
     """Whether a folder of the import path holds installed code, or Python's own."""
     own_files = ("os.py", "_struct.py", "lib-dynload")

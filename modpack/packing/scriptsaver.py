@@ -7,13 +7,14 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from modpack.core.plan import Problem
-from modpack.discovery.definitiontext import ModuleText
-from modpack.packing.scripts import ScriptDefinitions
-from modpack.packing.scriptsources import name_of
 from modpack.pickling.functions import SCRIPTS
+
+if TYPE_CHECKING:
+    from modpack.discovery.definitiontext import ModuleText
+    from modpack.packing.scripts import ScriptDefinitions
 
 __all__ = ["ModuleSink", "ScriptSaver", "stored_values"]
 
@@ -61,6 +62,9 @@ class ScriptSaver:
         live = sys.modules.get(module) if module in self._names else None
         if live is None or self._sink.is_spelled("__main__" if module in SCRIPTS else module):
             return None
+        from modpack.packing.scripts import ScriptDefinitions  # most packages need no script
+        from modpack.packing.scriptsources import name_of
+
         key = id(vars(live))
         if key not in self._scripts:
             name = name_of(vars(live))

@@ -129,14 +129,14 @@ class _Unpickler(pickle.Unpickler):
         self._storages = storages
         self._rebuilding = rebuilding(wants_fakes())
         self._package = package
+        self._global_names: type[GlobalNames] | None = None
         self._rebuilt: dict[object, object] = {}
-        self._global_names = _names_with(getattr(package, "code_builtins", None))
         start = stream.getvalue()[:2]
         self._old_names = start[:1] == pickle.PROTO and start[1:] < bytes([3])
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == _LOOSE_GLOBALS:
-            return self._global_names
+            return self._names()
         if self._old_names:
             module, name = _python3_name(module, name)
         if self._check is not None:
@@ -152,6 +152,11 @@ class _Unpickler(pickle.Unpickler):
         if self._check is not None:
             self._check.require_found(module, name, steps)
         return self._rebuilding(steps[-1])
+
+    def _names(self) -> type[GlobalNames]:
+        if self._global_names is None:
+            self._global_names = _names_with(getattr(self._package, "code_builtins", None))
+        return self._global_names
 
     def _imported(self, module: str, name: str) -> Any:
         try:

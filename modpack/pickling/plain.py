@@ -14,6 +14,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any, Final
 
+from modpack.pickling.attributes import MADE_BY, METHODS_OF_OBJECTS, is_made_of_attributes
+
 __all__ = ["CONTAINERS_AND_VALUES", "PROTOCOLS", "PlainPickler", "plain_pickle"]
 
 CONTAINERS_AND_VALUES: Final = (dict, list, tuple, str, bytes, int, float, bool, type(None))
@@ -46,22 +48,38 @@ class PlainPickler(pickle.Pickler):
         is_found: Callable[[type], bool],
     ) -> None:
         super().__init__(buffer, protocol, fix_imports=False)
+        self._protocol = protocol
         self._is_plain = is_plain
         self._is_found = is_found
-        self._known: set[type] = set()
+        self._arguments: dict[type, tuple[type] | None] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """Leave the object to pickle."""
+        """Leave the object to pickle, or do what pickle would do, where that is slow."""
         kind = type(obj)
-        if kind not in self._known:
-            if issubclass(kind, type):
-                if obj is set or obj is frozenset or not self._is_found(obj):
-                    raise _NotPlainError
-            elif self._is_plain(kind, obj):
-                self._known.add(kind)
-            else:
+        try:
+            arguments = self._arguments[kind]
+        except KeyError:
+            arguments = self._look_at(kind, obj)
+        if arguments is None:
+            return NotImplemented
+        attributes = obj.__dict__
+        return (MADE_BY, arguments, attributes) if attributes else NotImplemented
+
+    @property
+    def has_reduced(self) -> bool:
+        """Whether objects were reduced here."""
+        return any(self._arguments.values())
+
+    def _look_at(self, kind: type, obj: Any) -> tuple[type] | None:
+        """From what objects of a type are made that are nothing but their attributes."""
+        if issubclass(kind, type):
+            if obj is set or obj is frozenset or not self._is_found(obj):
                 raise _NotPlainError
-        return NotImplemented
+            return None
+        if not self._is_plain(kind, obj):
+            raise _NotPlainError
+        self._arguments[kind] = (kind,) if is_made_of_attributes(obj, self._protocol) else None
+        return self._arguments[kind]
 
 
 def plain_pickle(
@@ -75,8 +93,12 @@ def plain_pickle(
     See :class:`PlainPickler` for the arguments.
     """
     buffer = io.BytesIO()
+    pickler = PlainPickler(buffer, protocol, is_plain, is_found)
     try:
-        PlainPickler(buffer, protocol, is_plain, is_found).dump(obj)
+        pickler.dump(obj)
     except Exception:  # whatever it is, the other pickler meets it too, and tells of it
         return None
-    return buffer.getvalue()
+    data = buffer.getvalue()
+    if pickler.has_reduced and any(name in data for name in METHODS_OF_OBJECTS):
+        return None
+    return data

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
@@ -283,7 +283,7 @@ def _dtype_of(storage_type: Any) -> torch.dtype | None:
 
 
 def _map_file(path: str) -> torch.UntypedStorage:
-    size = Path(path).stat().st_size
+    size = os.stat(path).st_size
     file = torch.UntypedStorage.from_file(path, shared=False, nbytes=size)
     return cast(torch.UntypedStorage, file)
 

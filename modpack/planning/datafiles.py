@@ -36,10 +36,9 @@ _DATA = frozenset(
     | {".txt", ".vocab", ".xml", ".yaml", ".yml", ".zip"}
 )
 _KEYS = frozenset({".crt", ".der", ".jks", ".kdbx", ".key", ".keystore", ".p12", ".pem", ".pfx"})
-_SECRETS = re.compile(
+_SECRETS = (
     r"(.*\.env|id_(rsa|dsa|ecdsa|ed25519)|.*credentials?|.*secrets?|passwords?|.*api_?keys?)"
-    r"(\.[a-z0-9]+)?",
-    re.IGNORECASE,
+    r"(\.[a-z0-9]+)?"
 )
 _NOT_DATA = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 _TESTS = frozenset({"test", "tests"})
@@ -79,7 +78,8 @@ def is_private(path: str) -> bool:
     *folders, name = path.split("/")
     if any(part.startswith(".") and part != ".." for part in (*folders, name)):
         return True
-    return PurePosixPath(name.lower()).suffix in _KEYS or bool(_SECRETS.fullmatch(name))
+    is_key = PurePosixPath(name.lower()).suffix in _KEYS
+    return is_key or bool(re.fullmatch(_SECRETS, name, re.IGNORECASE))
 
 
 def is_tests(folders: str) -> bool:

@@ -8,10 +8,9 @@ from typing import Protocol
 
 from modpack.core.actions import Action, Owner
 from modpack.core.graph import Edge
-from modpack.core.imports import ImportKind
 from modpack.core.location import Environment, Location
 from modpack.core.plan import Decision, PackagingErrorReason, Plan, Problem
-from modpack.core.rules import RUNNING_SCRIPT, Origin, Rule, deciding_rule, inherited, saved
+from modpack.core.rules import Origin, Rule, inherited, saved
 from modpack.discovery.modules import Scan
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Ahead, Walker
@@ -21,11 +20,12 @@ from modpack.planning.homes import Installed, NothingInstalled
 from modpack.planning.hooks import Match, MatchHooks, Outcome
 from modpack.planning.live import dynamic_importers, live_edges
 from modpack.planning.notes import find_notes
+from modpack.planning.parents import is_made_up, leading_child
 from modpack.planning.problems import find_problems, why_not_interned
+from modpack.planning.rulebook import RuleBook, Staying
 
-__all__ = ["Ownership", "Planner", "Staying"]
+__all__ = ["Ownership", "Planner"]
 
-_STRENGTH = (Action.INTERN, Action.EXTERN, Action.MOCK)
 _PROVISIONAL = (Origin.IMPLICIT, Origin.PARENT, Origin.PRESET)
 """Rules that decide for want of a rule of the user's, and give way to one that comes later."""
 
@@ -41,19 +41,6 @@ class Ownership(Protocol):
 
     def requires(self, module: str, location: Location, other: Location) -> bool:
         """Whether a module's distribution requires the distribution of another."""
-
-
-class Staying(Protocol):
-    """Tells which installed distributions stay where they are (:class:`.Portability`)."""
-
-    def why_bound(self, module: str, location: Location | None) -> str | None:
-        """Why a module's distribution stays where it is; None if it can be taken along."""
-
-    def bind(self, externs: Iterable[Location]) -> bool:
-        """Learn which modules are extern; tells whether more distributions stay for that."""
-
-    def is_optional(self, module: Location, importer: Location) -> bool:
-        """Whether the distribution of an importer does not require that of a module."""
 
 
 class Planner:
@@ -80,9 +67,7 @@ class Planner:
         self.hooks = MatchHooks()
         self.walker = Walker(environments, self._decide, scan, ahead, self._foresees_interning)
         self.holdings = HoldingsPlanner(self.walker, installed or NothingInstalled())
-        self._rules: list[Rule] = []
-        self._presets: list[Rule] = []
-        self._staying: Staying | None = None
+        self._rulebook = RuleBook(self.walker, ownership)
         self._decisions: dict[str, Decision] = {}
         self._ownership = ownership
         self._exporter = exporter
@@ -105,7 +90,7 @@ class Planner:
 
     def add_rule(self, rule: Rule) -> None:
         """Add a rule behind the user's other rules."""
-        self._rules.append(rule)
+        self._rulebook.rules.append(rule)
         self._reconsider()
 
     def use_presets(self, presets: Sequence[Rule], staying: Staying | None = None) -> None:
@@ -115,8 +100,8 @@ class Planner:
             presets: the rules.
             staying: tells apart what :attr:`.Owner.BOUND` stands for, if rules ask for it.
         """
-        self._presets = list(presets)
-        self._staying = staying
+        self._rulebook.presets = tuple(presets)
+        self._rulebook.staying = staying
         self._reconsider()
 
     def add_source(
@@ -148,7 +133,7 @@ class Planner:
         return decision.action is Action.INTERN
 
     def _saved(self, module: str, why: str) -> Decision:
-        rule = self._rule_of(module)
+        rule = self._rulebook.rule_of(module)
         as_saved = Decision(module, Action.INTERN, saved(module, why))
         if rule is None or rule.action is not Action.INTERN:
             return as_saved
@@ -204,15 +189,14 @@ class Planner:
         """All decisions, and everything that is wrong or noteworthy by now."""
         decisions = self.decisions()
         problems = [*self._reported, *self._veto_problems(decisions)]
-        unused = self._unused()
+        unused = self._rulebook.unused(self._matched.values())
         required = [rule for rule in unused if not rule.allow_empty]
         problems += find_problems(self.walker, decisions, required, self._left_out, self.native)
         plan = Plan(decisions, tuple(problems), (), self.walker.graph)
-        interned = plan.modules(Action.INTERN) if self._presets else []
+        interned = plan.modules(Action.INTERN) if self._rulebook.presets else []
         libraries = dynamic_importers(self.walker, interned, self._ownership)
-        notes = find_notes(
-            plan, self.walker, self._rules, unused, self._ownership, self._left_out, libraries
-        )
+        rules, ownership = self._rulebook.rules, self._ownership
+        notes = find_notes(plan, self.walker, rules, unused, ownership, self._left_out, libraries)
         held = self.holdings.find(decisions)
         return replace(
             plan,
@@ -245,7 +229,7 @@ class Planner:
         """Let packages that no rule decides follow a child; tells whether any did."""
         progress = False
         for module in list(self.walker.undecided):
-            child = self._decided_child(module)
+            child = leading_child(self.walker, self._decisions, module)
             if child is not None:
                 action = self._decisions[child].action
                 rule = inherited(action, module, child)
@@ -256,32 +240,22 @@ class Planner:
 
     def _bind_externs(self) -> bool:
         """Let what extern distributions require stay with them; tells whether that is news."""
-        if self._staying is None:
+        staying = self._rulebook.staying
+        if staying is None:
             return False
         needed = self.walker.graph.reached(at_once=True)
         externs = [
             m for m, d in self._decisions.items() if d.action is Action.EXTERN and m in needed
         ]
-        if not self._staying.bind(filter(None, map(self.walker.locate, externs))):
+        if not staying.bind(filter(None, map(self.walker.locate, externs))):
             return False
         self._reconsider()
         self.walker.retry()
         return True
 
-    def _decided_child(self, parent: str) -> str | None:
-        """The child that a package without a rule follows, the strongest action first."""
-        edges = self.walker.graph.edges_to(parent)
-        children = [e.importer for e in edges if e.kind is ImportKind.PARENT]
-        for action in _STRENGTH:
-            for child in children:
-                decision = self._decisions.get(child)
-                if decision is not None and decision.action is action:
-                    return child
-        return None
-
     def _take_loaded(self) -> bool:
         """Follow what the live process knows, where a policy answers; tells whether it is news."""
-        if not self._presets:
+        if not self._rulebook.presets:
             return False
         reached = self.walker.graph.reached()
         decisions = {m: d for m, d in self._decisions.items() if m in reached}
@@ -292,7 +266,7 @@ class Planner:
         """Take back what was decided for want of a rule, where there is one by now."""
         for module, decision in list(self._decisions.items()):
             if decision.rule.origin in _PROVISIONAL:
-                rule = self._rule_of(module)
+                rule = self._rulebook.rule_of(module)
                 if rule is not None and rule != decision.rule:
                     self._forget(module)
 
@@ -301,11 +275,6 @@ class Planner:
         self._matched.pop(module, None)
         self._vetoes.pop(module, None)
         self.walker.reopen(module)
-
-    def _unused(self) -> list[Rule]:
-        """The user's rules that matched no module."""
-        matched = set(map(id, self._matched.values()))
-        return [rule for rule in self._rules if id(rule) not in matched]
 
     def _veto_problems(self, decisions: Mapping[str, Decision]) -> Iterator[Problem]:
         for module, reason in self._vetoes.items():
@@ -316,8 +285,8 @@ class Planner:
     # -- one module --------------------------------------------------------------------------
 
     def _decide(self, module: str) -> Action | None:
-        rule = self._rule_of(module)
-        if self._is_left_out(module, rule) or rule is None or self._is_made_up(module):
+        rule = self._rulebook.rule_of(module)
+        if self._is_left_out(module, rule) or rule is None or is_made_up(self.walker, module):
             return None
         outcome = self._ask_hooks(module, rule)
         if module in self._decisions:  # a hook saved it by name
@@ -329,7 +298,7 @@ class Planner:
 
     def _foresees_interning(self, module: str) -> bool:
         """Whether a module will be interned, as far as rules tell."""
-        rule = self._rule_of(module)
+        rule = self._rulebook.rule_of(module)
         return rule is not None and rule.action is Action.INTERN
 
     def _ask_hooks(self, module: str, rule: Rule) -> Outcome:
@@ -341,59 +310,17 @@ class Planner:
         return outcome
 
     def _is_left_out(self, module: str, rule: Rule | None) -> bool:
-        why = self._absence.why(module, rule, self._staying)
+        why = self._absence.why(module, rule, self._rulebook.staying)
         if why is None:
             self._left_out.pop(module, None)
         else:
             self._left_out[module] = why
         return why is not None
 
-    def _is_made_up(self, module: str) -> bool:
-        """Whether a package exists only as the folder of a module whose source was given."""
-        edges = self.walker.graph.edges_to(module)
-        is_folder = all(
-            edge.kind is ImportKind.PARENT
-            and self.walker.actions.get(edge.importer, Action.INTERN) is Action.INTERN
-            for edge in edges
-        )
-        return is_folder and bool(edges) and self.walker.locate(module) is None
-
-    def _rule_of(self, module: str) -> Rule | None:
-        rules = self._all_rules()
-        if module == "__main__":
-            return self._rule_of_main()
-        owner = self._ownership.owner(module, None)
-        if owner is Owner.LOCAL and any(rule.owner is not None for rule in rules):
-            owner = self._ownership.owner(module, self.walker.locate(module))
-        if owner is Owner.INSTALLED and self._staying is not None:
-            return self._rule_of_installed(module, self._staying)
-        return deciding_rule(rules, module, owner)
-
-    def _rule_of_installed(self, module: str, staying: Staying) -> Rule | None:
-        """The rule of an installed module, which says why if its distribution is bound."""
-        why = staying.why_bound(module, self.walker.locate(module))
-        owner = Owner.INSTALLED if why is None else Owner.BOUND
-        rule = deciding_rule(self._all_rules(), module, owner)
-        if why is None or rule is None or rule.owner is not Owner.BOUND:
-            return rule
-        return replace(rule, label=f"{rule}: {why}")
-
     def is_spelled(self, module: str) -> bool:
         """Whether a rule of the user's names a module literally."""
-        return any(rule.spells(module) for rule in self._rules)
+        return self._rulebook.is_spelled(module)
 
     def is_taken(self, module: str) -> bool:
         """Whether there is a module of that name, here or in the package."""
         return module in self.walker.actions or self.walker.locate(module) is not None
-
-    def _rule_of_main(self) -> Rule | None:
-        """The script that runs elsewhere is another one: only a rule that spells it decides."""
-        spelled = next((rule for rule in self._all_rules() if rule.spells("__main__")), None)
-        is_pickled = any(
-            edge.kind is ImportKind.PICKLE for edge in self.walker.graph.edges_to("__main__")
-        )
-        return spelled if spelled is not None or is_pickled else RUNNING_SCRIPT
-
-    def _all_rules(self) -> list[Rule]:
-        """The rules in the order in which they are asked: the user's, then presets'."""
-        return [*self._rules, *self._presets]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
@@ -17,12 +18,14 @@ from modpack.archive.documents import read_json
 from modpack.archive.limits import DEFAULT_LIMITS
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.environmentjson import environment_from_json
-from modpack.core.jsonvalues import as_list, as_mapping, as_optional_text, as_text
-from modpack.core.plan import Plan
-from modpack.core.planjson import GRAPH_VERSION, Json, plan_from_json
-from modpack.core.trialrecord import TRIAL_VERSION, TrialRecord, trial_from_json
-from modpack.core.usage import NameUse
+from modpack.core.jsonvalues import as_list, as_mapping, as_optional_text, as_text, parse_json
 from modpack.errors import ArchiveError, UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from modpack.core.plan import Plan
+    from modpack.core.planjson import Json
+    from modpack.core.trialrecord import TrialRecord
+    from modpack.core.usage import NameUse
 
 __all__ = [
     "Objects",
@@ -42,6 +45,8 @@ _ITEM_BYTES: Final = {
     **{"roots": 250, "distributions": 1000},
 }
 """One item of each list is allowed for so many bytes of the archive, or of a small one."""
+_MOST_REMEMBERED: Final = 64 << 10
+"""Bytes of a record up to which it is remembered: packages of one project often have the same."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,8 @@ def read_plan(archive: Archive, verify: RecordVerifier | None) -> Plan:
         UnsupportedVersionError: a newer modpack wrote it.
         ArchiveError: the record is missing or damaged.
     """
+    from modpack.core.planjson import GRAPH_VERSION, plan_from_json  # most loads need no plan
+
     with checking(archive, layout.GRAPH):
         document = read_document(archive, layout.GRAPH, verify)
         refuse_newer(archive, layout.GRAPH, document["version"], GRAPH_VERSION)
@@ -82,7 +89,17 @@ def read_environment(archive: Archive, verify: RecordVerifier | None) -> Recorde
         ArchiveError: the record is missing or damaged.
     """
     with checking(archive, layout.ENVIRONMENT):
+        content = archive.read(layout.ENVIRONMENT, verify=verify)
+        if len(content) <= _MOST_REMEMBERED:
+            return _environment(content)
         return environment_from_json(read_document(archive, layout.ENVIRONMENT, verify))
+
+
+@lru_cache(maxsize=8)
+def _environment(content: bytes) -> RecordedEnvironment:
+    """What a small record says, which takes less memory than any archive may."""
+    document = parse_json(content, DEFAULT_LIMITS.json_bytes(0))
+    return environment_from_json(as_mapping(document, "the record"))
 
 
 def environment_of(archive: Archive, verify: RecordVerifier | None) -> RecordedEnvironment:
@@ -123,6 +140,8 @@ def read_trial(archive: Archive, verify: RecordVerifier) -> TrialRecord | None:
     """
     if not archive.has(layout.TRIAL):
         return None
+    from modpack.core.trialrecord import TRIAL_VERSION, trial_from_json
+
     with checking(archive, layout.TRIAL):
         document = read_document(archive, layout.TRIAL, verify)
         refuse_newer(archive, layout.TRIAL, document["version"], TRIAL_VERSION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -61,9 +62,15 @@ def metadata_folder(name: str, version: str) -> str:
 
 def _travelling(folder: Path) -> Iterator[tuple[str, Path]]:
     """The metadata files that go along; an egg's have the names that a wheel's have."""
-    for file in sorted(folder.rglob("*")):
-        name = file.relative_to(folder).as_posix()
+    for name in sorted(_files_below(str(folder)), key=lambda name: name.split("/")):
         top = name.partition("/")[0]
         is_licence = top in _LICENCE_FOLDERS if "/" in name else bool(_LICENCE.match(name))
-        if (name in _METADATA or is_licence) and file.is_file():
-            yield ("METADATA" if name == "PKG-INFO" else name), file
+        if (name in _METADATA or is_licence) and (folder / name).is_file():
+            yield ("METADATA" if name == "PKG-INFO" else name), folder / name
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    """The paths of all files in a folder, from there, with ``/``."""
+    for place, _, files in os.walk(folder):
+        inside = place[len(folder) :].replace(os.sep, "/").lstrip("/")
+        yield from (f"{inside}/{file}" if inside else file for file in files)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Protocol, cast
 
+from modpack.core.currentfolder import current_folder
 from modpack.core.location import CodeKind, Location
 from modpack.resolution.live import contents_of, is_blocked
 
@@ -158,7 +159,8 @@ def _search_folders(module: str, folders: Sequence[object]) -> ModuleSpec | None
     for folder in folders:
         if not isinstance(folder, str):
             continue  # as the import system does
-        finder = pkgutil.get_importer(folder or str(Path.cwd()))
+        here = folder or current_folder()
+        finder = pkgutil.get_importer(str(here)) if here is not None else None
         spec = finder.find_spec(module) if finder is not None else None
         if spec is not None and spec.loader is not None:
             return spec

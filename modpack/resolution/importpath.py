@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+from modpack.core.currentfolder import current_folder
 from modpack.core.names import normalised_distribution as normalised
 from modpack.resolution.statuses import Status, is_settled, status_of
 
@@ -42,22 +43,24 @@ class Found(NamedTuple):
     Attributes:
         place: the folder of its metadata; empty if that is not known.
         metadata: reads it.
+        home: the folder that it is installed in, with a separator at its end, if the metadata are
+            files in there, which nobody but the system reads; else empty.
     """
 
     place: str
     metadata: Metadata
-
-    @property
-    def is_in_folder(self) -> bool:
-        """Whether the metadata are files in a folder, which nobody but the system reads."""
-        return type(self.metadata) is _InFolder
+    home: str = ""
 
 
 class _InFolder:
     """Reads metadata in a folder, as importlib_metadata does, which takes 4 ms to import."""
 
     def __init__(self, place: str) -> None:
-        self._path = Path(place)
+        self._place = place
+
+    @property
+    def _path(self) -> Path:
+        return Path(self._place)
 
     @property
     def requires(self) -> list[str] | None:
@@ -68,7 +71,7 @@ class _InFolder:
     def read_text(self, filename: str) -> str | None:
         expected = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
         with contextlib.suppress(*expected):
-            return self._path.joinpath(filename).read_text("utf-8")
+            return Path(self._place, filename).read_text("utf-8")
         return None
 
     def locate_file(self, path: str) -> Path:
@@ -113,7 +116,9 @@ class ImportPath:
         self._is_known = _only_folders_count(path)
         entries: Iterable[object] = sys.path if path is None else path
         folders = (entry for entry in entries if isinstance(entry, str) and self._is_known)
-        self._folders = [_looked_at(folder) for folder in folders]
+        here = current_folder()
+        there = (each for each in folders if here is not None or each.startswith(os.sep))
+        self._folders = [_looked_at(folder) for folder in there]
 
     def all(self) -> Iterable[Found]:
         """All of them, in the order of the path."""
@@ -165,8 +170,10 @@ def _listed(folder: str) -> Iterable[Found]:
         MetadataPathFinder.invalidate_caches()  # it goes by the time alone, and rounds it
         return _discovered([folder], None)
     is_egg = folder.lower().endswith(".egg")
-    places = (str(Path(folder, name)) for name in names if _is_metadata(name.lower(), is_egg))
-    return (Found(place, _InFolder(place)) for place in places)
+    here = str(Path(folder))  # making a path of each takes longer than listing them
+    likely = (name for name in names if _is_metadata(name.lower(), is_egg))
+    places = (os.path.join(here, name) for name in likely)  # noqa: PTH118
+    return (Found(place, _InFolder(place), f"{here}{os.sep}") for place in places)
 
 
 def _is_metadata(name: str, in_egg: bool) -> bool:

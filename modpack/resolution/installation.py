@@ -24,8 +24,10 @@ _COMPILED = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
 _OUTERMOST = re.compile(r"\n([^/,\n]+)")
 _LISTED = re.compile(r"\n([^,\n]*),")
 _ORIGIN = "direct_url.json"
-_TELLING = ("METADATA", "PKG-INFO", "RECORD", _ORIGIN)
-"""The files of metadata that are read; others come and go with their folder."""
+_OF_EGGS = ("requires.txt", "top_level.txt")
+_FOLDERS = ("licenses", "license_files")
+_TELLING = ("METADATA", "PKG-INFO", "RECORD", _ORIGIN, *_OF_EGGS, *_FOLDERS)
+"""The metadata that is read, files and folders; others come and go with the folder of all."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Installation:
         Most distributions have nothing to do with most folders: they are installed elsewhere, and
         are not editable. Of those nothing else is looked at.
         """
-        if not found.is_in_folder or _lies_in(folder, f"{os.path.dirname(found.place)}{os.sep}"):  # noqa: PTH120
+        if not found.home or _lies_in(folder, found.home):
             return False
         return not os.access(f"{found.place}/{_ORIGIN}", os.F_OK)
 

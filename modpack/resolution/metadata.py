@@ -58,7 +58,7 @@ def headers(text: str) -> Mapping[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     values: list[str] = []
-    for line in re.split(r"\r\n|\r|\n", text):
+    for line in re.split(r"\r\n|\r|\n", text.partition("\n\n")[0]):
         header = _HEADER.fullmatch(line)
         if header is not None:
             values = found.setdefault(header[1].lower(), [])

@@ -8,8 +8,9 @@ from typing import Final, TypeAlias
 
 __all__ = ["Status", "is_settled", "status_of"]
 
-Status: TypeAlias = tuple[int, int, int, int]
-"""Device, inode, nanoseconds of the last change, bytes."""
+Status: TypeAlias = tuple[int, int, int, int, int]
+"""Device, inode, bytes, nanoseconds of the last change; and of the last that anybody made to it or
+to what is said of it, which nobody can set back."""
 
 _COARSEST: Final = 2_000_000_000
 """Nanoseconds that clocks of file systems may take to go on (FAT's)."""
@@ -21,7 +22,8 @@ def status_of(path: str) -> Status | None:
         status = os.stat(path)  # noqa: PTH116 - asked of everything that is installed
     except (OSError, ValueError):
         return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, *times
 
 
 def is_settled(status: Status | None) -> bool:
@@ -29,4 +31,4 @@ def is_settled(status: Status | None) -> bool:
 
     Two changes shortly after each other may get the same time.
     """
-    return status is not None and time.time_ns() - status[2] > _COARSEST
+    return status is not None and time.time_ns() - status[3] > _COARSEST

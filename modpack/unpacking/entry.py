@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from modpack.archive.base import Archive
 from modpack.archive.documents import read_json
 from modpack.archive.layout import ENTRY as _ENTRY
 from modpack.core.jsonvalues import as_list, as_mapping, as_text
-from modpack.core.planjson import Json
 from modpack.errors import ArchiveError, ModpackError
 from modpack.hermetic.namespace import NAMESPACES
+
+if TYPE_CHECKING:
+    from modpack.core.planjson import Json
 
 __all__ = ["find_entry", "find_namespace"]
 

@@ -120,10 +120,11 @@ def load_object(
 
 
 def _imported(importer: Any, module: str) -> ModuleType:
-    if not importer.has_loaded(module):
-        with collection_allowed():  # what a module does when it is imported may take long
-            return importer.import_module(module)  # type: ignore[no-any-return]
-    return importer.import_module(module)  # type: ignore[no-any-return]
+    ready: ModuleType | None = importer.ready_module(module)
+    if ready is not None:
+        return ready
+    with collection_allowed():  # what a module does when it is imported may take long
+        return importer.import_module(module)  # type: ignore[no-any-return]
 
 
 def _refuse_disagreement(

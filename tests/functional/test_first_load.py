@@ -18,7 +18,8 @@ gc.collect()
 searched.clear()
 modpack.load({file!r})
 unneeded = {{"modpack.exporter", "modpack.archive.writer", "modpack.hooks.kinds",
-             "modpack.report.scanning", "modpack.planning"}}
+             "modpack.report.scanning", "modpack.planning", "modpack.core.plan",
+             "modpack.core.trialrecord"}}
 print(sorted(unneeded & set(sys.modules)), max(searched, default=0))
 """
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import modpack
-from modpack import importer
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
+from modpack.importer import opening
 
 ROOT = Path(__file__).parents[2]
 ANCESTOR = ROOT / "fixtures/archives/torch_package/torch-2.13-py3.11/tiny_model.pt"
@@ -184,13 +184,13 @@ def test_what_is_written_after_the_check_is_neither_loaded_nor_cached(
 ):
     folder = unzipped(package, tmp_path / "folder")
     monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "cache"))
-    asked = importer.environment_of
+    asked = opening.environment_of
 
     def overwriting(*arguments):
         overwritten(package, folder)
         return asked(*arguments)
 
-    monkeypatch.setattr(importer, "environment_of", overwriting)
+    monkeypatch.setattr(opening, "environment_of", overwriting)
     with pytest.raises(ArchiveError, match=r"verifiednet\.py.*not the declared|has \d+ bytes"):
         modpack.load(folder, package="model", resource="model.pkl")
     monkeypatch.undo()

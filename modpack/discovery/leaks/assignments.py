@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Final
 
 from modpack.discovery.leaks.shapes import is_placeholder
@@ -56,42 +57,37 @@ _REST: Final = {
 _NUMBERED: Final = rb"(?:[_-](?:value|prod|dev|live|\d{1,2}))?"
 
 
-_Patterns = Mapping[bytes, re.Pattern[bytes]]
+@cache
+def _after_hint(hint: bytes, tail: bytes) -> re.Pattern[bytes]:
+    """An expression for lower-cased bytes; it begins with plain letters, and a tail ends it.
+
+    Compiled when a hint is there: all of them take 6 ms, and most of what is saved has none.
+    """
+    return re.compile(hint + _REST.get(hint, b"") + _NUMBERED + tail, re.DOTALL)
 
 
-def _after_hints(tail: bytes) -> _Patterns:
-    """An expression for each hint, over lower-cased bytes: each begins with plain letters."""
-    return {
-        hint: re.compile(hint + _REST.get(hint, b"") + _NUMBERED + tail, re.DOTALL)
-        for hint in HINTS
-    }
-
-
-_QUOTED: Final = _after_hints(
+_QUOTED: Final = (
     rb"[\"'\])\\]{0,4}\s{0,4}(?::\s{0,4}[\w.\[\]|]{1,40}\s{0,4}(?:\|\s?none\s{0,4})?=|=>|:=|==?|[:,]|or\s)"
     rb"\s{0,4}(?:(?:[\w.]{0,24}(?:secret|str|bytes|quote|quote_plus))?\(\s{0,40})?"
     rb"[rbuf]{0,2}\\{0,3}([\"'])(?P<value>[!-~]{8,256}?)\\{0,3}\1(?!\s{0,4}[%.\[(])"
 )
 """A name and a text in quotes, in Python or JSON, or in a text that is in quotes itself."""
-_BARE: Final = _after_hints(
+_BARE: Final = (
     rb"[\"']?[ \t]{0,4}[=:][ \t]{0,4}(?P<value>[^\s\"'#,;{}\[\]()]{8,256})"
     rb"(?=[ \t]{0,4}(?:[,}\r\n]|\Z|[ \t][#;]))"
 )
-_TAGGED: Final = _after_hints(rb">(?P<value>[^\s<>\"']{8,256})</")
-_DELIMITED: Final = _after_hints(
-    rb"=(?P<value>[^\s\"'`;&<>{}()\[\]$%,\\]{8,256})(?=[\s\"'`;&\\]|\Z)"
-)
+_TAGGED: Final = rb">(?P<value>[^\s<>\"']{8,256})</"
+_DELIMITED: Final = rb"=(?P<value>[^\s\"'`;&<>{}()\[\]$%,\\]{8,256})(?=[\s\"'`;&\\]|\Z)"
 _VALUE: Final = rb"(?:[xXbB](?P<long>..\0\0)|[\x8ccC](?P<short>.))(?P<value>[!-~]{8,256})"
-_PICKLED: Final = _after_hints(rb"(?:q.|r.{4}|\x94)?" + _VALUE)
-_REMEMBERED: Final = _after_hints(rb"(?:q(?P<byte>.)|r(?P<word>.{4}))")
+_PICKLED: Final = rb"(?:q.|r.{4}|\x94)?" + _VALUE
+_REMEMBERED: Final = rb"(?:q(?P<byte>.)|r(?P<word>.{4}))"
 _MOST_REMEMBERED: Final = 64
-_LINE_START: Final = re.compile(
-    rb"(?:[ \t]*(?:-[ \t]+)?(?:export[ \t]+)?|.*[{,][ \t]*)[\"']?[A-Za-z0-9_.-]*"
-)
-_DELIMITER: Final = re.compile(rb"(?:[;&?]|--)[A-Za-z0-9_.-]{0,32}\Z")
-_NAMES: Final = _after_hints(rb"\Z")
-_LIKE_A_NAME: Final = re.compile(rb"(?:[A-Za-z]*[_./:+ -])*[A-Za-z]*\d{0,3}")
-_UUID: Final = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+# Kept as texts, too: re compiles them for the first match of an expression above.
+_LINE_START: Final = rb"(?:[ \t]*(?:-[ \t]+)?(?:export[ \t]+)?|.*[{,][ \t]*)[\"']?[A-Za-z0-9_.-]*"
+_DELIMITER: Final = rb"(?:[;&?]|--)[A-Za-z0-9_.-]{0,32}\Z"
+_NAME_END: Final = rb"\Z"
+_LIKE_A_NAME: Final = rb"(?:[A-Za-z]*[_./:+ -])*[A-Za-z]*\d{0,3}"
+_UUID: Final = rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _FEWEST_BITS: Final = 3.0
 """Shannon entropy per character that a drawn value has at least; 16 drawn hex digits have 3.3."""
 _NEAR: Final = 12
@@ -108,8 +104,8 @@ def is_secret_name(name: bytes) -> bool:
     lowered = name.lower()
     return any(
         _begins_word(name, lowered, match.start())
-        for word in _NAMES.values()
-        for match in word.finditer(lowered)
+        for hint in HINTS
+        for match in _after_hint(hint, _NAME_END).finditer(lowered)
     )
 
 
@@ -123,9 +119,9 @@ def is_secret_value(value: bytes, word: bytes) -> bool:
     >>> is_secret_value(b"Tr0ub4dor&3", b"password"), is_secret_value(b"layer_norm_2", b"token")
     (True, False)
     """
-    if is_placeholder(value) or _LIKE_A_NAME.fullmatch(value):
+    if is_placeholder(value) or re.fullmatch(_LIKE_A_NAME, value):
         return False
-    if _UUID.fullmatch(value):
+    if re.fullmatch(_UUID, value, re.IGNORECASE):
         return False
     if not re.search(rb"[0-9]", value) or not re.search(rb"[A-Za-z]", value):
         return False
@@ -154,7 +150,7 @@ def assigned(data: bytes, hints: Iterable[bytes] = HINTS) -> Iterator[tuple[int,
             yield match.start("value"), value
     for match, value in _matches(data, _DELIMITED, hints):
         before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
-        if _DELIMITER.search(before) and is_secret_value(value, match[0]):
+        if re.search(_DELIMITER, before) and is_secret_value(value, match[0]):
             yield match.start("value"), value
 
 
@@ -167,7 +163,7 @@ def assigned_bare(data: bytes, hints: Iterable[bytes] = HINTS) -> Iterator[tuple
         at = match.start()
         nearest = max(0, at - _LONGEST_LINE_START)
         start = max(nearest, data.rfind(b"\n", nearest, at) + 1)
-        if _LINE_START.fullmatch(data, start, at) and is_secret_value(value, match[0]):
+        if re.compile(_LINE_START).fullmatch(data, start, at) and is_secret_value(value, match[0]):
             yield match.start("value"), value
 
 
@@ -202,12 +198,12 @@ def _remembered(data: bytes, hints: Iterable[bytes]) -> dict[bytes, bytes]:
 
 
 def _matches(
-    data: bytes, words: _Patterns, hints: Iterable[bytes], group: str = "value"
+    data: bytes, tail: bytes, hints: Iterable[bytes], group: str = "value"
 ) -> Iterator[tuple[re.Match[bytes], bytes]]:
     """What stands behind words that make a name a secret's, and its value as it is written."""
     lowered = data.lower()
     for hint in hints:
-        for match in words[hint].finditer(lowered):
+        for match in _after_hint(hint, tail).finditer(lowered):
             if _begins_word(data, lowered, match.start()):
                 start, end = match.span(group)
                 yield match, data[start:end]

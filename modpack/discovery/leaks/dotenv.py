@@ -5,25 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from modpack.discovery.leaks.assignments import is_secret_name, is_secret_value
 
-__all__ = ["folders_around", "is_env_file", "known_values", "values_in"]
+__all__ = ["folders_around", "is_env_file", "is_project", "known_values", "values_in"]
 
-_LINE: Final = re.compile(
+# Kept as texts, and compiled by re where there is a file to read: few folders have one.
+_LINE: Final = (
     rb"^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.]*)[ \t]*=[ \t]*"
-    rb"(?:'([^'\n]*)'|\"([^\"\n]*)\"|([^\s#'\"][^\n#]*))",
-    re.MULTILINE,
+    rb"(?:'([^'\n]*)'|\"([^\"\n]*)\"|([^\s#'\"][^\n#]*))"
 )
 _NO_SECRETS: Final = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
 _NAME: Final = re.compile(r"(?:.*\.)?env(?:\.[\w.-]+)?", re.IGNORECASE)
 _LABEL_PART: Final = rb"(?:[A-Za-z]+\d{0,4}|\d{1,4}[A-Za-z]{0,2})"
-_LIKE_A_LABEL: Final = re.compile(rb"(?:%b[_./:+-])*%b" % (_LABEL_PART, _LABEL_PART))
+_LIKE_A_LABEL: Final = rb"(?:%b[_./:+-])*%b" % (_LABEL_PART, _LABEL_PART)
 """What a variable that is not called a secret often holds: ``shop-models-2024``."""
-_IN_URL: Final = re.compile(rb"[a-z][a-z0-9+.-]*://[^\s:/@]*:([^\s/@]{6,})@")
+_IN_URL: Final = rb"[a-z][a-z0-9+.-]*://[^\s:/@]*:([^\s/@]{6,})@"
 _MOST_BYTES: Final = 1 << 20
 _SHORTEST: Final = 8
 _PROJECT_MARKS: Final = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
@@ -46,14 +46,14 @@ def values_in(data: bytes) -> Iterator[tuple[str, bytes]]:
     >>> list(values_in(b"DEBUG=1\nDB_PASSWORD='Tr0ub4dor&3'"))
     [('DB_PASSWORD', b'Tr0ub4dor&3')]
     """
-    for match in _LINE.finditer(data):
+    for match in re.finditer(_LINE, data, re.MULTILINE):
         name, value = match[1], (match[2] or match[3] or match[4] or b"").strip()
-        in_url = _IN_URL.match(value)
+        in_url = re.match(_IN_URL, value)
         if in_url is not None:
             value = in_url[1]
         elif not is_secret_value(value, b"password" if is_secret_name(name) else b"value"):
             continue
-        elif not is_secret_name(name) and (b"/" in value or _LIKE_A_LABEL.fullmatch(value)):
+        elif not is_secret_name(name) and (b"/" in value or re.fullmatch(_LIKE_A_LABEL, value)):
             continue  # a path, or a name
         if len(value) >= _SHORTEST:
             yield name.decode("ascii"), value
@@ -73,11 +73,21 @@ def known_values(folder: Path) -> dict[bytes, str]:
     return found
 
 
-def folders_around(folder: Path) -> Iterator[Path]:
-    """A folder, and those around it up to the project's; only itself if it is in no project."""
+def is_project(folder: Path) -> bool:
+    """Whether a folder is the outermost one of a project."""
+    return any(os.path.exists(f"{folder}/{mark}") for mark in _PROJECT_MARKS)  # noqa: PTH110
+
+
+def folders_around(folder: Path, is_project: Callable[[Path], bool] = is_project) -> Iterator[Path]:
+    """A folder, and those around it up to the project's; only itself if it is in no project.
+
+    Args:
+        folder: the folder.
+        is_project: tells the project's; who asks for many folders may remember the answers.
+    """
     around = [folder, *folder.parents][:_MOST_PARENTS]
     for depth, each in enumerate(around):
-        if any(os.path.exists(f"{each}/{mark}") for mark in _PROJECT_MARKS):  # noqa: PTH110
+        if is_project(each):
             yield from around[: depth + 1]
             return
     yield folder

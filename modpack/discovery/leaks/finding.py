@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -18,7 +18,7 @@ from modpack.discovery.leaks.assignments import (
 )
 from modpack.discovery.leaks.pickled import pickled_texts
 from modpack.discovery.leaks.shapes import SHAPES
-from modpack.discovery.leaks.words import Words
+from modpack.discovery.leaks.words import Places, Words, places_in
 
 __all__ = ["ALLOWED_HERE", "Secret", "TextKind", "find_secrets"]
 
@@ -144,9 +144,9 @@ def _in_piece(
     piece: bytes, kind: TextKind, known: Mapping[bytes, str]
 ) -> Iterator[tuple[int, str, bytes]]:
     for value, origin in known.items():
-        for at in _places(piece, value):
+        for at in places_in(piece, value):
             yield at, origin, value
-    words = _WORDS.among(piece)  # most pieces have few of them, and much is not looked for then
+    words = _WORDS.places(piece)  # most pieces have few of them, and much is not looked for then
     for start, text in _pickled(piece, words) if kind is TextKind.PICKLE else _texts(piece):
         for at, what, value in _in_text(text, words):
             yield start + at, what, value
@@ -164,14 +164,17 @@ def _in_piece(
             yield at, "a secret by its name", value
 
 
-def _pickled(piece: bytes, words: Collection[bytes]) -> Iterator[tuple[int, bytes]]:
+def _pickled(piece: bytes, words: Places) -> Iterator[tuple[int, bytes]]:
     """The texts of a piece of a pickle that need a look; arrays in it hold none."""
-    anchors = [anchor for anchor in _ANCHORS if anchor in words]
+    anchors = {anchor: words[anchor] for anchor in _ANCHORS if anchor in words}
     if not anchors:
         return
     is_mostly_numbers = 2 * len(piece.translate(None, _TEXT_BYTES)) > len(piece)
-    for start, part in _texts(piece) if is_mostly_numbers else [(0, piece)]:
-        for at, text in pickled_texts(part, anchors):
+    if not is_mostly_numbers:
+        yield from pickled_texts(piece, anchors)
+        return
+    for start, part in _texts(piece):
+        for at, text in pickled_texts(part, dict.fromkeys(anchors)):
             yield start + at, text
 
 
@@ -190,19 +193,19 @@ def _texts(piece: bytes) -> Iterator[tuple[int, bytes]]:
         at = marks.find(run, end)
 
 
-def _in_text(text: bytes, words: Collection[bytes]) -> Iterator[tuple[int, str, bytes]]:
+def _in_text(text: bytes, words: Container[bytes]) -> Iterator[tuple[int, str, bytes]]:
     if _KEY_BEGIN in words:
         yield from _private_keys(text)
     for shape in SHAPES:
         for anchor in shape.anchors:
-            for at in _places(text, anchor) if anchor in words else ():
-                match = shape.pattern.match(text, max(0, at - shape.reach))
+            for at in places_in(text, anchor) if anchor in words else ():
+                match = shape.compiled.match(text, max(0, at - shape.reach))
                 if match is not None and shape.admits(match[1]):
                     yield match.start(1), shape.name, match[1]
 
 
 def _private_keys(text: bytes) -> Iterator[tuple[int, str, bytes]]:
-    for at in _places(text, _KEY_BEGIN):
+    for at in places_in(text, _KEY_BEGIN):
         head = _KEY_HEAD.match(text, at)
         if head is None:
             continue
@@ -211,10 +214,3 @@ def _private_keys(text: bytes) -> Iterator[tuple[int, str, bytes]]:
         key = _NOT_BASE64.sub(b"", body)
         if len(key) >= _SHORTEST_KEY and len(set(key)) >= _FEWEST_IN_KEY:
             yield at, "a private key", key
-
-
-def _places(data: bytes, wanted: bytes) -> Iterator[int]:
-    at = data.find(wanted)
-    while at >= 0:
-        yield at
-        at = data.find(wanted, at + len(wanted))

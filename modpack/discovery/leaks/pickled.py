@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
+
+from modpack.discovery.leaks.words import Places, places_in
 
 __all__ = ["pickled_texts"]
 
@@ -14,23 +16,24 @@ _AROUND: Final = 8 << 10
 _MOST_TRIES: Final = 64
 
 
-def pickled_texts(data: bytes, anchors: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+def pickled_texts(data: bytes, anchors: Places) -> Iterator[tuple[int, bytes]]:
     """The texts that have one of the anchors in them, each with its position.
 
     A text that cannot be told from its surroundings is given with these.
 
-    >>> list(pickled_texts(b"X" + bytes([5, 0, 0, 0]) + b"hf_01" + b"q.", [b"hf_"]))
+    >>> list(pickled_texts(b"X" + bytes([5, 0, 0, 0]) + b"hf_01" + b"q.", {b"hf_": [5]}))
     [(5, b'hf_01')]
     """
     given: set[tuple[int, int]] = set()
-    for anchor in anchors:
-        at = data.find(anchor)
-        while at >= 0:
+    for anchor, places in anchors.items():
+        start, end = 0, 0
+        for at in places_in(data, anchor, overlapping=True) if places is None else places:
+            if at < end:
+                continue
             start, end = _text_at(data, at)
             if (start, end) not in given:
                 given.add((start, end))
                 yield start, data[start:end]
-            at = data.find(anchor, max(end, at + 1))
 
 
 def _text_at(data: bytes, at: int) -> tuple[int, int]:

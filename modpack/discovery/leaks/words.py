@@ -1,14 +1,18 @@
-"""Which of many words occur in bytes, without a search for each of them."""
+"""Which of many words occur in bytes, and where, without a search for each of them."""
 
 from __future__ import annotations
 
 import functools
 import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
-__all__ = ["Words"]
+__all__ = ["Places", "Words", "places_in"]
+
+Places = Mapping[bytes, Sequence[int] | None]
+"""Where words begin; None for a word that occurs often, or in any case: then that is not told."""
 
 _GROUPS: Final = 8
 """As many as a byte has bits."""
@@ -16,52 +20,71 @@ _COMPARED: Final = 4
 """Bytes at the beginning of each word that are compared at once."""
 _BLOCK: Final = 64 << 10
 """Bytes that are looked through at once: what is made of them fits into a processor's cache."""
+_FEW: Final = 32
+"""Places of a word that are told."""
 _PADDING: Final = bytes(_COMPARED)
 _MARKED: Final = re.compile(rb"[^\0]")
-_NO_MARKS: Final = bytes(4096)
+_NO_MARKS: Final = bytes(512)
 
 
 class Words:
     """Some words, to be looked for all at once.
 
-    The words are put into eight groups, each with a bit of its own. For each place in a word there
-    is a table: translated by it, every byte of the data tells which groups have a word with that
-    byte there. Read as large numbers, shifted by their places, these are combined by ``&``: what
-    is left marks where words may begin. That takes a fifth of the time of fifty searches.
+    In data that are no text, the bytes are left out first that are in the beginning of no word:
+    two thirds of a pickle. The words are put into eight groups, each with a bit of its own. For
+    each place in a word there is a table: translated by it, every byte that is left tells which
+    groups have a word with that byte there. Read as large numbers, shifted by their places, these
+    are combined by ``&``: what remains marks where words may begin. Those that may are looked for
+    one by one. All this takes a tenth of the time of fifty searches.
 
     Args:
         exact: words that are spelled like that.
         any_case: words in small letters, however they are spelled.
 
-    >>> sorted(Words([b"ghp_", b"://"], [b"token"]).among(b"https://example.org/MyToken"))
-    [b'://', b'token']
+    >>> Words([b"ghp_", b"://"], [b"token"]).places(b"https://example.org/MyToken")
+    {b'://': [5], b'token': None}
     """
 
     def __init__(self, exact: Iterable[bytes], any_case: Iterable[bytes] = ()) -> None:
         self._exact = frozenset(exact)
-        words = self._exact.union(any_case)
+        words = sorted(self._exact.union(any_case))
         self._longest = max(map(len, words))
-        self._groups = list(_grouped(sorted(words)))
+        self._beginnings = {word: word[:_COMPARED].lower() for word in words}
+        self._groups = list(_grouped(words))
+        self._of_groups: dict[int, frozenset[bytes]] = {}
         self._tables = [self._table(place) for place in range(_COMPARED)]
+        spellings = (spelled for word in words for spelled in self._spellings(word))
+        used = {byte for spelled in spellings for byte in spelled[:_COMPARED]}
+        self._unused = bytes(byte for byte in range(256) if byte not in used)
 
-    def among(self, data: bytes) -> frozenset[bytes]:
-        """Those of the words that occur."""
-        found = set[bytes]()
+    def places(self, data: bytes) -> Places:
+        """Where those of the words begin that occur."""
+        found: dict[bytes, list[int] | None] = {}
         for start in range(0, len(data), _BLOCK):
-            self._add(found, data[start : start + _BLOCK + self._longest])
-        return frozenset(found)
+            block = data[start : start + _BLOCK + self._longest]
+            candidates = self._candidates(block)
+            lowered = b"" if self._exact.issuperset(candidates) else block.lower()
+            for word in candidates:
+                if word in self._exact:
+                    _add_places(found, word, block, start)
+                elif word in lowered:
+                    found[word] = None
+        return found
 
-    def _add(self, found: set[bytes], data: bytes) -> None:
-        """Add those that occur and were not found before."""
+    def _candidates(self, block: bytes) -> list[bytes]:
+        """Words that begin in what is left of a block; some of them not in the block itself."""
+        left = block.translate(None, self._unused) if b"\0" in block else block
         lowered = b""
+        found = set[bytes]()
         missing: dict[int, tuple[bytes, ...]] = {}
-        for at, groups in _places_of(self._marked(data)):
-            lowered = lowered or data.lower()
+        for at, groups in _places_of(self._marked(left)):
             if groups not in missing:
-                missing[groups] = tuple(w.lower() for w in self._words_of(groups) if w not in found)
+                lowered = lowered or left.lower()
+                missing[groups] = tuple(self._beginnings_of(groups) - found)
             if lowered.startswith(missing[groups], at):
-                found.update(w for w in self._words_of(groups) if self._is_at(w, data, lowered, at))
+                found.update(each for each in missing[groups] if lowered.startswith(each, at))
                 missing.clear()
+        return [word for word, beginning in self._beginnings.items() if beginning in found]
 
     def _marked(self, data: bytes) -> bytes:
         """For each byte the groups that may have a word there; nothing if there is no such byte."""
@@ -84,16 +107,41 @@ class Words:
     def _bytes_at(self, word: bytes, place: int) -> Iterable[int]:
         if place >= len(word):
             return range(256)
-        spelled = [word] if word in self._exact else [word, word.upper()]
-        return [each[place] for each in spelled]
+        return {spelled[place] for spelled in self._spellings(word)}
 
-    def _words_of(self, groups: int) -> Iterator[bytes]:
-        for number, group in enumerate(self._groups):
-            if groups >> number & 1:
-                yield from group
+    def _beginnings_of(self, groups: int) -> frozenset[bytes]:
+        """How the words of some groups begin; made for those that are met, which are few."""
+        if groups not in self._of_groups:
+            met = (group for number, group in enumerate(self._groups) if groups >> number & 1)
+            self._of_groups[groups] = frozenset(
+                self._beginnings[word] for group in met for word in group
+            )
+        return self._of_groups[groups]
 
-    def _is_at(self, word: bytes, data: bytes, lowered: bytes, at: int) -> bool:
-        return (data if word in self._exact else lowered).startswith(word, at)
+    def _spellings(self, word: bytes) -> tuple[bytes, ...]:
+        return (word,) if word in self._exact else (word, word.upper())
+
+
+def _add_places(
+    found: dict[bytes, list[int] | None], word: bytes, block: bytes, start: int
+) -> None:
+    """Add where a word begins in a block, without those places that the next block has as well."""
+    before = found.get(word, ())
+    if before is None:
+        return
+    here = islice(places_in(block, word, overlapping=True), _FEW + 1)
+    places = [*before, *(start + at for at in here if at < _BLOCK)]
+    if places:
+        found[word] = places if len(places) <= _FEW else None
+
+
+def places_in(data: bytes, word: bytes, overlapping: bool = False) -> Iterator[int]:
+    """Where a word begins; those places that are in the one before it only if they are wanted."""
+    step = 1 if overlapping else len(word)
+    at = data.find(word)
+    while at >= 0:
+        yield at
+        at = data.find(word, at + step)
 
 
 def _places_of(marks: bytes) -> Iterator[tuple[int, int]]:

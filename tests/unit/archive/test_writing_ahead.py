@@ -130,6 +130,19 @@ def test_a_large_file_is_brought_to_the_disk_while_it_is_written(tmp_path, monke
     assert synced
 
 
+def test_what_is_written_goes_to_the_disk_while_other_work_is_done(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
+        for number in range(24):
+            writer.write_storage(f".data/{number}.storage", memoryview(bytes(1 << 20)))
+        assert synced == []
+        for _ in range(2):
+            writer.checkpoint()
+        writer.commit()
+    assert len(synced) == 1
+
+
 def test_a_disk_that_fails_meanwhile_leaves_the_target_as_it_was(tmp_path, monkeypatch):
     def fail(descriptor):
         raise OSError(5, "Input/output error")

@@ -71,6 +71,17 @@ def test_tokens_in_pickles_are_known_whatever_opcodes_are_around(what, protocol)
     assert data[first.position :].startswith(value.encode())
 
 
+@pytest.mark.parametrize("decoys", [0, 31, 32, 33, 500])
+def test_tokens_in_pickles_are_known_however_often_they_seem_to_begin(decoys):
+    value = TOKENS["a GitHub token"]
+    seeming = [f"{value[:4]}{number}" for number in range(decoys)]
+    numbers = [number / 7 for number in range(30_000)]
+    for state in ([value, seeming, numbers], [seeming, numbers, value], [numbers, seeming, value]):
+        data = pickle.dumps(state, 3)
+        [secret] = find_secrets(data, TextKind.PICKLE)
+        assert data[secret.position :].startswith(value.encode())
+
+
 @pytest.mark.parametrize(
     "label", ["RSA PRIVATE", "PRIVATE", "EC PRIVATE", "OPENSSH PRIVATE", "ENCRYPTED PRIVATE"]
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from modpack.discovery._picklestackvalues import Named
+from modpack.discovery._picklemachine.values import Named
 from modpack.discovery.pickledvalues import (
     FlawKind,
     NameUse,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from modpack.discovery._picklefound import MalformedError
-from modpack.discovery._picklestackvalues import OPAQUE
+from modpack.discovery._picklemachine.found import MalformedError
+from modpack.discovery._picklemachine.values import OPAQUE
 
 __all__ = ["Stack"]
 

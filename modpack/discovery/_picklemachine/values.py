@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from modpack.core.compileoptions import COMPILE_OPTIONS
 from modpack.discovery.pickledvalues import FlawKind, NameUse
 
-__all__ = ["OPAQUE", "Made", "Named", "Recorder", "Table", "Value"]
+__all__ = ["OPAQUE", "Arguments", "Made", "Named", "Recorder", "Table", "Value", "shown"]
 
 
 class _Opaque:
@@ -28,6 +28,9 @@ _MOST_GIVEN: Final = 16
 
 Value = object
 """A str, an int, a tuple of values, Named, Made, or OPAQUE."""
+
+Arguments = tuple[Value, ...] | None
+"""Of a call; None if they are not known."""
 
 
 class Named:
@@ -56,6 +59,11 @@ class Made:
 
     def __repr__(self) -> str:
         return f"{self.by}(...)"
+
+
+def shown(value: Value) -> str:
+    """A value, for people."""
+    return repr(value)[:100] if isinstance(value, (Named, Made)) else "a value"
 
 
 class Table:

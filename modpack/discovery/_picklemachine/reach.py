@@ -17,12 +17,12 @@ from modpack.core.knownnames import (
     is_standard,
     special_attribute,
 )
-from modpack.discovery._picklestackvalues import Made, Named, Recorder, Value
+from modpack.discovery._picklemachine.makers import REMADE
+from modpack.discovery._picklemachine.values import Made, Named, Recorder, Value
 from modpack.discovery.pickledvalues import FlawKind, NameUse
 
 __all__ = ["give", "give_method", "is_attribute_harmless", "put", "require_callable"]
 
-_REMADE: Final = "modpack.pickling.remade"
 _ONLY_CALLED: Final = frozenset(
     {("builtins", "getattr"), ("modpack.hooks.parametrized", "fill_parametrized")}
     | {(module, name) for module in ("operator", "_operator") for name in ("attrgetter",)}
@@ -30,12 +30,12 @@ _ONLY_CALLED: Final = frozenset(
     | {("modpack.pickling.definitions", name) for name in ("defined", "set_in_script")}
     | {("modpack.pickling.functions", name) for name in ("make_function", "fill_function")}
     | {("modpack.pickling.classes", name) for name in ("make_class", "fill_class")}
-    | {(_REMADE, name) for name in ("operator_of", "set_state", "fill_cell", "registered_handler")}
+    | {(REMADE, name) for name in ("operator_of", "set_state", "fill_cell", "registered_handler")}
     | {("torch.fx.graph_module", "reduce_graph_module")}
     | {("torch", "_TorchCompileInductorWrapper"), ("torch._dynamo.eval_frame", "OptimizedModule")}
 )
 _FOR_PACKAGES: Final = frozenset(
-    {(_REMADE, "exported_program"), ("modpack.pickling.torchscript", "load_script_module")}
+    {(REMADE, "exported_program"), ("modpack.pickling.torchscript", "load_script_module")}
     | {("torch.fx.graph_module", "reduce_package_graph_module")}
     | {("torch.jit._script", "unpackage_script_module")}
 )
@@ -55,12 +55,12 @@ _TEXTS: Final = frozenset({("builtins", "str"), ("torch.torch_version", "TorchVe
 _WRAPPERS: Final = frozenset(
     {("builtins", name) for name in ("property", "staticmethod", "classmethod")}
     | {(module, name) for module in ("functools", "_functools") for name in ("partial",)}
-    | {("functools", "partialmethod"), ("types", "MethodType"), (_REMADE, "property_of")}
-    | {(_REMADE, "lru_cached"), ("modpack.pickling.functions", "make_method")}
+    | {("functools", "partialmethod"), ("types", "MethodType"), (REMADE, "property_of")}
+    | {(REMADE, "lru_cached"), ("modpack.pickling.functions", "make_method")}
 )
 """What they make calls what they are given."""
 _HARMLESS: Final = frozenset(
-    {("modpack.pickling.functions", "make_function"), (_REMADE, "fresh_rlock")}
+    {("modpack.pickling.functions", "make_function"), (REMADE, "fresh_rlock")}
     | {("modpack.pickling.classes", "make_class"), ("modpack.pickling.generated", "make_enum")}
     | {("modpack.pickling.generated", "make_named_tuple")}
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from modpack.discovery._picklestackvalues import Made, Named, Recorder, Table, Value
+from modpack.discovery._picklemachine.values import Arguments, Made, Named, Recorder, Table, Value
 from modpack.discovery.pickledvalues import FlawKind
 
 __all__ = ["check_options", "compiled_module", "has_options", "is_compiled_module"]
@@ -17,7 +17,7 @@ _CONTEXTS: Final = frozenset(
 )
 
 
-def compiled_module(to: Recorder, called: Named, arguments: tuple[Value, ...] | None) -> Value:
+def compiled_module(to: Recorder, called: Named, arguments: Arguments) -> Value:
     """``OptimizedModule(module, context)`` calls the context."""
     context = arguments[1] if arguments and len(arguments) == 2 else None
     if not isinstance(context, Made) or (context.by.module, context.by.name) not in _CONTEXTS:

@@ -1,0 +1,119 @@
+"""Forked children inherit a writer, and nothing that becomes of them changes what it writes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from modpack.archive import layout, sinks
+from modpack.archive.comparing import verify_records
+from modpack.archive.manifest import read_manifest
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import ArchiveError
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
+COUNT = 40
+
+
+def child_ends_by_itself(writer):
+    raise SystemExit(0)
+
+
+def child_lets_go(writer):
+    del writer
+
+
+def child_goes_on(writer):
+    with pytest.raises(ArchiveError, match="no forked child"):
+        writer.write("pkg/child.txt", b"child")
+    with pytest.raises(ArchiveError, match="no forked child"):
+        writer.digest_of("pkg/0.txt")
+    with pytest.raises(ArchiveError, match="no forked child"):
+        writer.commit()
+
+
+def fork(act, writer):
+    """What a child does, and how it ended: like any Python, it writes what is in its buffers."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 1
+    try:
+        act(writer)
+        code = 0
+    except SystemExit:
+        code = 0
+    finally:
+        writer.discard()
+        inherited = writer._sink._file
+        if inherited is not None:
+            inherited.close()
+        os._exit(code)
+
+
+@pytest.fixture(params=["file", "spooled in memory", "spooled on disk", "named"])
+def target(request, tmp_path, monkeypatch):
+    """Where an archive goes, and its file."""
+    file = tmp_path / "m.pt"
+    if request.param == "file":
+        yield file, request.param
+        return
+    if request.param == "spooled on disk":
+        monkeypatch.setattr(sinks, "_SPOOL_IN_MEMORY_BYTES", 100)
+    with file.open("wb") as opened:
+        yield opened, request.param
+
+
+@pytest.mark.parametrize("act", [child_ends_by_itself, child_lets_go, child_goes_on])
+def test_what_waits_in_the_buffer_is_written_once(tmp_path, target, act):
+    where, way = target
+    with ArchiveWriter(where, root="m") as writer:
+        writer.write(layout.VERSION, layout.VERSION_CONTENT)
+        for number in range(COUNT):
+            writer.write(f"pkg/{number}.txt", f"{number}\n".encode() * 300)
+            if number == COUNT // 2:
+                if way == "named":
+                    list(writer.stored_chunks("pkg/0.txt"))
+                writer.digest_of("pkg/0.txt")  # all that waits is in the buffer
+                assert fork(act, writer) == 0
+        writer.commit()
+    if way != "file":
+        where.flush()
+    with open_archive(tmp_path / "m.pt") as archive:
+        verify_records(archive, read_manifest(archive), archive.names())
+        assert f"pkg/{COUNT - 1}.txt" in archive.names()
+        assert "pkg/child.txt" not in archive.names()
+
+
+def test_a_writer_that_has_not_begun_may_begin_in_a_child(tmp_path):
+    writer = ArchiveWriter(tmp_path / "m.pt", root="m")
+
+    def write(writer):
+        writer.write(layout.VERSION, layout.VERSION_CONTENT)
+        writer.commit()
+
+    child = os.fork()
+    if not child:
+        try:
+            write(writer)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    with open_archive(tmp_path / "m.pt") as archive:
+        assert layout.VERSION in archive.names()
+
+
+def test_a_child_that_only_plans_goes_on():
+    writer = ArchiveWriter(None)
+    writer.write("a.txt", b"1")
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            writer.write("b.txt", b"2")
+            code = len(writer.names()) - 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
