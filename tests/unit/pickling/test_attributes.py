@@ -150,7 +150,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "arguments": Arguing,
     "exception": lambda: ValueError("x"),
 }
-ONLY_ATTRIBUTES = {"attributes", "derived", "frozen"}
+ONLY_ATTRIBUTES = ("attributes", "derived", "frozen")
 
 
 @pytest.mark.parametrize("name", MADE)
