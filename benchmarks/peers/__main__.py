@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from figures import Goal, Measured, Side, joined
+from figures import Goal, Measured, Outcome, Side, joined
 from highlights import highlights_table
 from marks import replaced
 from measuring import Row, measured
@@ -55,7 +55,18 @@ def main() -> int:
         PAGE.write_text(page, encoding="utf-8")
         table = highlights_table(results, rounds)
         README.write_text(replaced(README, "make bench", table), encoding="utf-8")
-    return int(not all(outcome.is_met for row in results for outcome in row.outcomes))
+    missed = [_told(row, outcome.goal) for row, outcome in _outcomes(results) if not outcome.is_met]
+    if missed:
+        _tell("\n".join(["goals that are not met:", *missed]))
+    return int(bool(missed))
+
+
+def _told(row: Measured, goal: Goal) -> str:
+    return f"  {row.title}: {_label(row, goal).partition(': ')[2]}"
+
+
+def _outcomes(results: Sequence[Measured]) -> list[tuple[Measured, Outcome]]:
+    return [(row, outcome) for row in results for outcome in row.outcomes]
 
 
 def _read(files: Sequence[Path], wanted: Sequence[Row]) -> tuple[list[Measured], int]:
@@ -115,8 +126,7 @@ def _bars(results: Sequence[Measured]) -> list[Bar]:
             shown_ratio(outcome.ratio),
             outcome.is_met,
         )
-        for row in results
-        for outcome in row.outcomes
+        for row, outcome in _outcomes(results)
         if outcome.ratio is not None
     ]
 
