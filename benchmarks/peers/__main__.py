@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _told(row: Measured, goal: Goal) -> str:
-    return f"  {row.title}: {_label(row, goal).partition(': ')[2]}"
+    return f"  {row.title}: {_quantity(row, goal)}"
 
 
 def _outcomes(results: Sequence[Measured]) -> list[tuple[Measured, Outcome]]:
@@ -132,10 +132,14 @@ def _bars(results: Sequence[Measured]) -> list[Bar]:
 
 
 def _label(row: Measured, goal: Goal) -> str:
+    return f"{row.name}: {_quantity(row, goal)}"
+
+
+def _quantity(row: Measured, goal: Goal) -> str:
     """The quantity, and the peer if there are several."""
     alike = [other for other in row.goals if other.what == goal.what]
     peer = f"; {goal.theirs.subject}" if isinstance(goal.theirs, Side) and alike[1:] else ""
-    return f"{row.name}: {goal.what}{peer}"
+    return f"{goal.what}{peer}"
 
 
 def _require_peers() -> None:

@@ -21,7 +21,13 @@ from typing import IO, TYPE_CHECKING, Final, cast
 
 from modpack.archive.digests import Digest, digest_of
 from modpack.archive.hashhelper import ANSWER, QUESTION
-from modpack.core.helpers import FIND_MODPACK, helpers_wanted, kill_helper, usable_cores
+from modpack.core.helpers import (
+    FIND_MODPACK,
+    helpers_wanted,
+    if_possible,
+    kill_helper,
+    usable_cores,
+)
 from modpack.core.helpers import start_helper as start_process
 
 if TYPE_CHECKING:
@@ -164,11 +170,7 @@ def start_helper() -> HashHelper | None:
     """A helper, where one can be started and has a core to run on."""
     if not (_CAN_SHARE and helpers_wanted() and usable_cores() > 1):
         return None
-    try:
-        return HashHelper()
-    except Exception as failure:  # audit hooks may raise anything
-        _log.info("no process can be started to help hashing (%s)", failure)
-        return None
+    return if_possible(HashHelper, "hashing")
 
 
 _CAN_SHARE: Final = hasattr(os, "memfd_create") and hasattr(socket, "MSG_NOSIGNAL")

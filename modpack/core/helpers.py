@@ -8,16 +8,28 @@ module, and can be started from anywhere.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["FIND_MODPACK", "helpers_wanted", "kill_helper", "start_helper", "usable_cores"]
+__all__ = [
+    "FIND_MODPACK",
+    "helpers_wanted",
+    "if_possible",
+    "kill_helper",
+    "start_helper",
+    "usable_cores",
+]
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _SWITCH: Final = "MODPACK_HELPERS"
 _PATIENCE: Final = 5.0
@@ -73,6 +85,20 @@ def start_helper(
         stderr=subprocess.DEVNULL,
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
     )
+
+
+def if_possible(start: Callable[[], T], work: str) -> T | None:
+    """What starts a helper, or None where that is not possible; the log tells why.
+
+    Args:
+        start: starts it, and makes the files that it needs.
+        work: what it would help with (``"scanning"``).
+    """
+    try:
+        return start()
+    except Exception as failure:  # audit hooks may raise anything
+        _log.info("no process can be started to help %s (%s)", work, failure)
+        return None
 
 
 def kill_helper(helper: subprocess.Popen[bytes]) -> None:

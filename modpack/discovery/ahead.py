@@ -11,15 +11,21 @@ Helpers have nothing but the scanner: see :mod:`modpack.core.helpers`.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from modpack.core.helpers import FIND_MODPACK, helpers_wanted, start_helper, usable_cores
+from modpack.core.helpers import (
+    FIND_MODPACK,
+    helpers_wanted,
+    if_possible,
+    start_helper,
+    usable_cores,
+)
 from modpack.discovery.modules import Scan
 from modpack.discovery.scancache import ScanCache, scans_of_user
 from modpack.discovery.source import scan_source
@@ -27,7 +33,6 @@ from modpack.discovery.walk import Coming
 
 __all__ = ["ScanAhead", "remembering_scan"]
 
-_log = logging.getLogger(__name__)
 _START: Final = f"{FIND_MODPACK}; from modpack.discovery.scanhelper import main; main()"
 _MISSES: Final = 8
 """Sources that had to be scanned here, before others are taken to be unknown as well."""
@@ -75,12 +80,13 @@ class ScanAhead:
         self.end()
         count = min(self._most, len(coming) // _WORTH_A_START)
         backwards = coming[::-1]
-        try:
-            for number in range(count):
-                self._helpers.append(_helper(self._cache.folder, backwards[number::count]))
-        except Exception as failure:  # audit hooks may raise anything
-            self._most = 0
-            _log.info("no process can be started to help scanning (%s)", failure)
+        for number in range(count):
+            work = backwards[number::count]
+            helper = if_possible(partial(_helper, self._cache.folder, work), "scanning")
+            if helper is None:
+                self._most = 0
+                return
+            self._helpers.append(helper)
 
     def end(self) -> None:
         """End all helpers, wherever they are."""

@@ -20,12 +20,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from modpack.core.helpers import (
     FIND_MODPACK,
     helpers_wanted,
+    if_possible,
     kill_helper,
     start_helper,
     usable_cores,
@@ -98,12 +100,10 @@ class CompileAhead:
         roots, externs = tuple(self._index.roots), tuple(self._index.extern_roots)
         optimize = sys.flags.optimize
         job = (PYTHON, str(self._tree), self._prefix, optimize, roots, externs, tasks)
-        try:
-            return _Helper(job)
-        except Exception as failure:  # audit hooks may raise anything
+        helper = if_possible(partial(_Helper, job), "compiling")
+        if helper is None:
             self._is_off = True
-            _log.info("no process can be started to help compiling (%s)", failure)
-            return None
+        return helper
 
 
 class _Helper:

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from modpack.core import helpers
-from modpack.core.helpers import FIND_MODPACK, helpers_wanted, start_helper, usable_cores
+from modpack.core.helpers import (
+    FIND_MODPACK,
+    helpers_wanted,
+    if_possible,
+    start_helper,
+    usable_cores,
+)
 
 
 def said_by(code: str, *arguments: str, work: bytes = b"") -> bytes:
@@ -47,6 +53,16 @@ def test_what_may_not_be_python_is_not_started(executable, monkeypatch):
     monkeypatch.setattr(sys, "executable", executable)
     with pytest.raises(OSError, match=r"sys\.executable"):
         said_by("")
+
+
+def test_whatever_forbids_a_helper_is_logged_and_no_failure(caplog):
+    def refuse() -> None:
+        raise LookupError("no processes here")
+
+    with caplog.at_level("INFO", "modpack.core.helpers"):
+        assert if_possible(refuse, "scanning") is None
+    assert "help scanning (no processes here)" in caplog.text
+    assert if_possible(lambda: 3, "scanning") == 3
 
 
 @pytest.mark.parametrize(("value", "wanted"), [(None, True), ("", True), ("1", True), ("0", False)])
