@@ -51,11 +51,12 @@ torture: $(READY) ## interrupt exports, mutate packages, try hostile ones; some 
 torture-fast: $(READY) ## a tenth of that, as in CI
 	@$(BIN)/python tools/torture --fast
 
-# A quarter of an hour a run, 20 GB of disk; nothing else should run meanwhile.
+# A third of an hour a run, 20 GB of disk, below build since /tmp is memory on some machines and full
+# of traces of deleted files on others; nothing else should run meanwhile.
 # make bench ONLY="load-one save-400" measures some, FAST=1 a twentieth; both leave the page alone.
 bench: $(VENV)/bench.stamp ## measure modpack beside its peers; RUNS=3 does it three times; writes docs/reference/performance.md
 	@mkdir -p build
-	@$(BIN)/python benchmarks/peers --runs $(RUNS) $(if $(FAST),--fast) $(if $(ONLY),--only $(ONLY)) $(if $(FAST)$(ONLY),,--write --keep build/bench.json)
+	@$(BIN)/python benchmarks/peers --folder build --runs $(RUNS) $(if $(FAST),--fast) $(if $(ONLY),--only $(ONLY)) $(if $(FAST)$(ONLY),,--write --keep build/bench.json)
 
 bench-micro: $(READY) ## time single parts, beside the last time that they were; leaves that in build/micro
 	@mkdir -p build/micro
@@ -64,7 +65,8 @@ bench-micro: $(READY) ## time single parts, beside the last time that they were;
 		--benchmark-columns=min,median,iqr,rounds --benchmark-sort=fullname
 
 bench-profile: $(VENV)/bench.stamp ## profile what bench measures; writes the tables of docs/explanation/where-the-time-goes.md
-	@$(BIN)/python benchmarks/peers/profiled.py --write
+	@mkdir -p build
+	@$(BIN)/python benchmarks/peers/profiled.py --folder build --write
 
 bench-commands: $(READY) ## time the commands that look at packages; writes docs/reference/command-speed.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py

@@ -7,6 +7,7 @@ anything else that is slow.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from modpack._version import __version__
@@ -121,6 +122,23 @@ _HOMES = {
     "modpack.resolution.importers": ("Importer", "OrderedImporter", "sys_importer"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_SAVING = (
+    "modpack.exporter",
+    "modpack.packing.hooked",
+    "modpack.packing.tensors",
+    "modpack.pickling.saving",
+    "modpack.pickling.storages",
+    "modpack.pickling.textplaces",
+)
+_LOADING = ("modpack.importer", "modpack.unpacking.objects")
+_FOR_OBJECTS = {
+    "PackageExporter": _SAVING,
+    "PackageImporter": _LOADING,
+    "save": _SAVING,
+    "load": _LOADING,
+}
+"""What is imported with a name where torch is there: what every object needs, so that not the first
+save or load of a process waits for it. Where it is not there, nobody has an object yet."""
 
 
 def __getattr__(name: str) -> object:
@@ -132,6 +150,8 @@ def __getattr__(name: str) -> object:
 
     with collection_paused():  # what an import makes stays, and one search for garbage takes 70 ms
         value = getattr(importlib.import_module(_HOME_OF[name]), name)
+        for module in _FOR_OBJECTS.get(name, ()) if "torch" in sys.modules else ():
+            importlib.import_module(module)
     globals()[name] = value
     return value
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from figures import Goal, Measured, Outcome, Side, joined
 from highlights import highlights_table
 from marks import replaced
-from measuring import Row, measured
+from measuring import Row, measured, remove_large
 from page import goals_table, rendered, shown_ratio
 from plot import Bar, drawn
 from rows import rows
@@ -33,8 +33,6 @@ README, DOCS = ROOT / "README.md", ROOT / "docs"
 PAGE = DOCS / "reference" / "performance.md"
 PLOT = DOCS / "images" / "performance.svg"
 FAST_SHARE = 20
-LARGE = 1 << 20
-"""Bytes."""
 NEEDED = ("safetensors", "cloudpickle", "sympy")
 
 
@@ -90,18 +88,13 @@ def _measured(wanted: Sequence[Row], options: argparse.Namespace) -> list[Measur
 
 
 def _row(row: Row, rounds: int, folder: Path) -> Measured:
-    """Measure a row in a folder of its own, of which large files are removed.
-
-    The thousands of small ones go at the end: making files is slow for a while afterwards.
-    """
+    """Measure a row in a folder of its own."""
     own, started = folder / row.name, time.monotonic()
     own.mkdir()
     try:
         result = measured(row, rounds, own, _tell)
     finally:
-        for file in own.rglob("*"):
-            if file.is_file() and file.stat().st_size > LARGE:
-                file.unlink()
+        remove_large(own)
     _tell(goals_table([result]))  # who interrupts the rest has this one
     _tell(f"{row.name} took {time.monotonic() - started:.0f} s")
     return result

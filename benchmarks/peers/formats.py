@@ -34,9 +34,9 @@ def _exported(exporter_of: Any, obj: object, file: str) -> None:
 
 
 def _modpack_save() -> Save:
-    import modpack
+    from modpack import save
 
-    return lambda obj, file: modpack.save(obj, file, intern=["benched"])
+    return lambda obj, file: save(obj, file, intern=["benched"])
 
 
 def _torch_saver() -> Save:
@@ -79,9 +79,9 @@ def _modpack_loader() -> Load:
 
 
 def _modpack_load() -> Load:
-    import modpack
+    from modpack import load
 
-    return modpack.load
+    return load
 
 
 def _torch_package_loader() -> Load:

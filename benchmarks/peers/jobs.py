@@ -22,7 +22,7 @@ from clocks import (
     run_python,
 )
 from formats import EXPORTERS, FILES, LOADERS, SAVERS
-from rates import rate
+from rates import make_files, rate
 
 __all__ = ["JOBS", "Missing"]
 
@@ -43,22 +43,23 @@ def write_files(made: list[Any], savers: dict[str, str]) -> Figures:
         save_to = SAVERS[saver]()
         save_to(obj, FILES[loader])
         save_to(tiny, f"tiny-{FILES[loader]}")
-    for loader in savers.values():
-        _cache_afresh(FILES[loader])
+    _cache_afresh([FILES[loader] for loader in savers.values()])
     return {}
 
 
-def _cache_afresh(file: str) -> None:
-    """Bring a file into the page cache by reading it.
+def _cache_afresh(files: list[str]) -> None:
+    """Bring files into the page cache by reading them, once all of them have left it.
 
     What was written lies there in pieces as large as memory had when it was written, and going
     through a mapped file takes up to twice as long where they are small: that would measure who was
-    the first to write.
+    the first to write. Memory is whole again when all have left.
     """
-    with Path(file).open("rb") as opened:
-        os.fsync(opened.fileno())
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    read_through(file)
+    for file in files:
+        with Path(file).open("rb") as opened:
+            os.fsync(opened.fileno())
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    for file in files:
+        read_through(file)
 
 
 def load(how: str) -> Figures:
@@ -105,8 +106,9 @@ def round_trip(saver: str, loader: str, times: int) -> Figures:
     """Save a small model and load it, over and over, with other weights each time."""
     import torch
 
-    model, save_to, load_from = _made(["small"]), SAVERS[saver](), LOADERS[loader]()
-    taken = []
+    model, taken = _made(["small"]), []
+    with clock(warming_up=True) as importing:
+        save_to, load_from = SAVERS[saver](), LOADERS[loader]()
     for number in range(times):
         torch.nn.init.constant_(model.layers[0].bias, number)
         file = f"trip-{os.getpid()}-{number}.pt"
@@ -116,7 +118,8 @@ def round_trip(saver: str, loader: str, times: int) -> Figures:
             load_from(file)
         taken.append(seconds())
         Path(file).unlink()
-    return {"first": taken[0], "later": statistics.median(taken[1:])}
+    first, later = taken[0], statistics.median(taken[1:])
+    return {"first": first, "later": later, "importing the tool, before": importing()}
 
 
 def write_projects(counts: dict[str, int]) -> Figures:
@@ -231,6 +234,7 @@ JOBS: dict[str, Callable[..., Figures]] = {
         limits.write_code,
         limits.import_code,
         rate,
+        make_files,
     )
 }
 

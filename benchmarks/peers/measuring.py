@@ -15,11 +15,13 @@ from typing import Any
 
 from figures import Goal, Measured, Side
 
-__all__ = ["Failed", "Job", "Row", "figures_of", "measured", "prepare"]
+__all__ = ["Failed", "Job", "Row", "figures_of", "measured", "prepare", "remove_large"]
 
 _WORKER = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("worker.py"))]
 _TAKEN_ALONG = Path(__file__).with_name("taken_along")
 """Modules of models. They are copied: here they would belong to modpack's own distribution."""
+_LARGE = 1 << 20
+"""Bytes."""
 _UNUSUAL = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONPROFILEIMPORTTIME")
 """What would change the time that imports take."""
 
@@ -109,6 +111,17 @@ def prepare(row: Row, folder: Path) -> None:
             figures_of(job, folder)
         except Failed as failure:
             raise Failed(f"cannot prepare {job.name}: {failure}") from failure
+
+
+def remove_large(folder: Path) -> None:
+    """Remove large files, before there are too many of them.
+
+    The thousands of small ones go at the end of everything: making files is slow for minutes after
+    many were deleted, and that would be measured.
+    """
+    for file in folder.rglob("*"):
+        if file.is_file() and file.stat().st_size > _LARGE:
+            file.unlink()
 
 
 def _turned(names: list[str], number: int) -> list[str]:

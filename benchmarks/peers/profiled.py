@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from marks import replaced
-from measuring import Failed, Row, figures_of, prepare
+from measuring import Failed, Row, figures_of, prepare, remove_large
 from rows import rows
 from shares import read, shares_of, table
 
@@ -33,11 +33,14 @@ def main() -> None:
     wanted = [row for row in rows(FAST_SHARE if options.fast else 1) if _ours(row)]
     wanted = [row for row in wanted if not options.row or row.name in options.row]
     parts = []
-    for row in wanted:
-        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            for part in _tables(row, Path(folder), options.keep):
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for row in wanted:
+            own = Path(folder, row.name)
+            own.mkdir()
+            for part in _tables(row, own, options.keep):
                 parts.append(part)
                 print(part, flush=True)
+            remove_large(own)
     if options.write:
         PAGE.write_text(replaced(PAGE, COMMAND, inside(parts)), encoding="utf-8")
 

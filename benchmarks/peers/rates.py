@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clocks import clock, read_through
 
-__all__ = ["RATES", "rate"]
+__all__ = ["RATES", "make_files", "rate"]
 
 _GIB = 1 << 30
 _TRIED = _GIB // 2
@@ -31,6 +31,19 @@ def rate(of: str) -> dict[str, float]:
         work(data, file)
     file.unlink(missing_ok=True)
     return {"for 1 GiB": seconds() * _GIB / _TRIED}
+
+
+def make_files(count: int) -> dict[str, float]:
+    """Make small files in a new folder; tell what a thousand of them take.
+
+    They stay: an ext4 from which many files were deleted in the last minutes makes new ones slowly.
+    """
+    folder = Path(f"files-{os.getpid()}")
+    folder.mkdir()
+    with clock() as seconds:
+        for number in range(count):
+            (folder / str(number)).write_bytes(bytes(1000))
+    return {"for 1,000": seconds() * 1000 / count}
 
 
 def _hash(data: memoryview, file: Path) -> None:

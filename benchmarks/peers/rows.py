@@ -31,4 +31,5 @@ def rows(share: int = 1) -> list[Row]:
 
 def _machine() -> Row:
     subjects = {what: Job("rate", {"of": what}) for what in RATES}
+    subjects["making files of 1 KB"] = Job("make_files", {"count": 3000})
     return Row("machine", "limits of this machine", (), subjects, ())

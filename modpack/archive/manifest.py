@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeGuard, cast
 
@@ -38,6 +38,7 @@ __all__ = [
     "Manifest",
     "RecordDigest",
     "canonical_json",
+    "contents_digest",
     "encode_manifest",
     "mismatch",
     "package_digest",
@@ -163,6 +164,26 @@ def package_digest(archive: Archive) -> str:
         [name, archive.size(name), _content_key(archive, name)] for name in sorted(archive.names())
     ]
     return hashlib.sha256(canonical_json(lines)).hexdigest()
+
+
+def contents_digest(archive: Archive, names: Iterable[str]) -> str:
+    """A hex digest that names the contents of some records, with their names.
+
+    For modpack's packages it is made of what the manifest says. For others it is the package's.
+
+    Args:
+        archive: a package whose contents were checked.
+        names: the records.
+
+    Raises:
+        ArchiveError: the archive is damaged.
+    """
+    manifest = read_manifest(archive)
+    if manifest is None:
+        return package_digest(archive)
+    records = manifest.records
+    lines = [f"{records[name].sha256}{len(name)}:{name}" for name in sorted(names)]
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def mismatch(declared: RecordDigest | None, found: RecordDigest) -> str | None:

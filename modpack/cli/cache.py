@@ -113,7 +113,7 @@ def _prune(
 ) -> None:
     """Remove unpacked packages that no living process uses.
 
-    DIGEST is how a package's digest begins, as modpack cache list shows it. Without DIGEST and
+    DIGEST is how a tree's digest begins, as modpack cache list shows it. Without DIGEST and
     options, only what killed processes left half made goes.
     """
     with failing_clearly(as_json):

@@ -28,11 +28,12 @@ _SCAN = re.compile(r"[0-9a-f]+|tmp\w*\.tmp")
 
 @dataclass(frozen=True)
 class CachedTree:
-    """The unpacked files of one package.
+    """Unpacked files, of one package or of several that have the same.
 
     Attributes:
-        digest: the package's digest.
-        name: the package file's name when it was unpacked; None if that is not known any more.
+        digest: names what is in it.
+        name: the name of the package file that it was unpacked from; None if that is not known any
+            more.
         files: how many files it has, compiled code included.
         size_bytes: what they take.
         used: when it was used last, in seconds since 1970.

@@ -46,18 +46,17 @@ _Key = tuple[str, str]
 """A module's path, and its record: a package may change where its modules are looked for."""
 
 
-def code_store(tree: Path, digest: str, kind: str) -> CodeStore | None:
+def code_store(tree: Path, kind: str) -> CodeStore | None:
     """Where the code of a package's modules is kept; None if it is not.
 
     Args:
         tree: the folder with its files.
-        digest: the package's digest.
         kind: the kind of namespace that the code is compiled for.
     """
-    is_of_this_process = (tree.parent.name, tree.name) != (digest, FILES)
+    is_of_this_process = tree.name != FILES
     if is_of_this_process or sys.implementation.cache_tag is None:
         return None
-    return CodeStore(tree, digest, kind)
+    return CodeStore(tree, kind)
 
 
 class CodeStore:
@@ -65,16 +64,15 @@ class CodeStore:
 
     Args:
         tree: the folder with the package's files.
-        digest: the package's digest.
         kind: the kind of namespace that the code is compiled for.
     """
 
-    def __init__(self, tree: Path, digest: str, kind: str) -> None:
+    def __init__(self, tree: Path, kind: str) -> None:
         python = f"{sys.implementation.cache_tag}-{importlib.util.MAGIC_NUMBER.hex()}"
         variant = f"{python}-{kind}{_FORM}-{sys.flags.optimize}"
         self._tree = tree
         self._folder = tree.parent / CODE / variant
-        self._owner = f"{digest} {variant} {tree}"  # code knows the path of its source
+        self._owner = f"{variant} {tree}"  # code knows the path of its source
         self._kept: Mapping[_Key, tuple[memoryview, bytes]] | None = None
         self._new: dict[_Key, bytes] = {}
         self._sources: Mapping[str, tuple[int, str]] | None = None

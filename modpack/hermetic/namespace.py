@@ -148,7 +148,7 @@ def open_namespace(
         prefix = f"{name}." if kind == "private" else ""
         if not prefix:
             _refuse_conflicts(source, index)
-        code = code_store(tree, digest, kind)
+        code = code_store(tree, kind)
         if code is not None:
             code.compile_ahead(prefix, index)
         namespace = Namespace(name, prefix, source, index, tree, importer, code)

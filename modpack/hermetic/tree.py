@@ -1,10 +1,10 @@
 """The cache: a package's code and resources as real files, written once.
 
-A tree is named by its package's digest, so it never changes once it is there. It is made
-beside its final place and renamed into it; of two processes that make the same one, one
-wins and the other uses the winner's. A tree that belongs to another user, or that others may
-write to, is not used: its code would run here. One whose files were changed, or were lost with the
-machine's power, is made again.
+A tree is named by a digest of what is in it, so it never changes once it is there, and packages
+that differ in nothing but tensors have one in common. It is made beside its final place and renamed
+into it; of two processes that make the same one, one wins and the other uses the winner's. A tree
+that belongs to another user, or that others may write to, is not used: its code would run here. One
+whose files were changed, or were lost with the machine's power, is made again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
     """Make sure that a package's tree exists, and return the folder with its files.
 
     Args:
-        digest: the package's digest: names the tree.
+        digest: of the records: names the tree.
         records: the package's records, with their sizes in bytes; names are relative and checked.
             Bytecode stays out: Python would run it in place of the source that everybody reads.
         read: returns a record's verified contents.

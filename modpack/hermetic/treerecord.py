@@ -108,7 +108,7 @@ def put_stamp(tree: Path, digest: str, names: Iterable[str]) -> None:
 
     Args:
         tree: the tree.
-        digest: the digest of the package that it is of, whatever it is called now.
+        digest: of what it was made of, whatever it is called now.
         names: its files.
     """
     with contextlib.suppress(OSError):

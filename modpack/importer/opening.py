@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from modpack.archive.externs import read_externs
 from modpack.archive.layout import is_internal
-from modpack.archive.manifest import package_digest
+from modpack.archive.manifest import contents_digest, package_digest
 from modpack.archive.reader import open_archive, refuse_state_files
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.garbage import collection_paused
@@ -92,7 +92,7 @@ class OpenPackage(Importer):
             missing,
             self._policy,
         )
-        self._tree = self._unpacked(digest, sizes)
+        self._tree = self._unpacked(sizes)
         self._namespace = open_namespace(
             find_namespace(self._archive) if namespace is None else namespace,
             digest,
@@ -105,8 +105,9 @@ class OpenPackage(Importer):
         self.hook_handles: dict[str, Any] = {}
         self.hooks: dict[str, Any] = {}
 
-    def _unpacked(self, digest: str, sizes: dict[str, int]) -> Path:
+    def _unpacked(self, sizes: dict[str, int]) -> Path:
         """The folder with the package's files."""
+        digest = contents_digest(self._archive, sizes)
         return unpack(digest, sizes, self._archive.read, Path(self.filename).name)
 
     def _check_environment(

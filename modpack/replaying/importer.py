@@ -42,7 +42,7 @@ class GrowingImporter(PackageImporter):
         """Whoever started this interpreter has compared it: this one has the same."""
         return {}
 
-    def _unpacked(self, digest: str, sizes: dict[str, int]) -> Path:
+    def _unpacked(self, sizes: dict[str, int]) -> Path:
         known = {self._folder / record: record for record in sizes}
         self._folder.mkdir(parents=True, exist_ok=True)
         for file in [each for each in self._folder.rglob("*") if each.is_file()]:

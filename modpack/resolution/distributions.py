@@ -87,7 +87,7 @@ class DistributionIndex:
         """The distribution that provides a module; None for loose code."""
         if location is None:
             return None
-        key = location.file or "\0".join(location.search)
+        key = module, location.file or "\0".join(location.search)
         if key not in self._owners:
             self._owners[key] = self._search(module, location)
         return self._owners[key]
@@ -157,7 +157,7 @@ class DistributionIndex:
         return frozenset(reached)
 
     @cached_property
-    def _owners(self) -> dict[str, Distribution | None]:
+    def _owners(self) -> dict[tuple[str, str], Distribution | None]:
         return {}
 
     @cached_property

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from modpack.core.names import root_of
 from modpack.resolution.contents import DistributionContents, read_contents
+from modpack.resolution.editable import folders_on_path, found_through
 from modpack.resolution.importpath import Found, Metadata
 from modpack.resolution.metadata import headers, required_names
 from modpack.resolution.statuses import is_settled, status_of
@@ -82,14 +83,22 @@ class Installation:
     def lists(self, module: str, file: str, is_folder: bool = False) -> bool:
         """Whether the distribution claims a file, or something in a folder."""
         if self.source_folder is not None:
-            path = Path(file)
-            return path.is_relative_to(self.source_folder) and not in_site_packages(path)
+            return self._has_source(module, Path(file), is_folder, self.source_folder)
         if not file.startswith(self._home):
             return False
         if not self._roots:  # installed by a tool that keeps no record: all it has is a list
             return root_of(module) in self.top_level
         listed = file[len(self._home) :].replace(os.sep, "/")
         return listed in (self._folders if is_folder else self._listed)
+
+    def _has_source(self, module: str, place: Path, is_folder: bool, folder: Path) -> bool:
+        """Whether something in the folder of an editable install is importable through it."""
+        if not place.is_relative_to(folder) or in_site_packages(place):
+            return False
+        if self.top_level:
+            return root_of(module) in self.top_level
+        known = self._on_path
+        return known is None or found_through(module, place, is_folder) in known
 
     def may_have(self, folder: str) -> bool:
         """Whether the distribution can claim files in a folder."""
@@ -151,6 +160,11 @@ class Installation:
     def _roots(self) -> frozenset[str]:
         """The outermost folders, and files, that it lists; nothing if it has no record."""
         return frozenset(_OUTERMOST.findall(self._record()))
+
+    @cached_property
+    def _on_path(self) -> frozenset[str] | None:
+        """The folders that an editable install puts on the import path, if it says so."""
+        return folders_on_path(self.folder, self._roots)
 
     @cached_property
     def _listed(self) -> frozenset[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import torch
 
 import modpack
 
@@ -47,6 +48,35 @@ def run(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "modpack", "cache", *arguments], capture_output=True, text=True
     )
+
+
+SHARING = """
+import sys, torch, modpack
+first, second = map(modpack.load, files)
+assert type(first) is not type(second)
+assert sys.modules[type(first).__module__].__file__ == sys.modules[type(second).__module__].__file__
+print(first(torch.ones(1)).item(), second(torch.ones(1)).item())
+"""
+
+
+def test_packages_that_differ_in_tensors_alone_share_the_tree_and_what_was_compiled(
+    cache, tmp_path, monkeypatch, clean_python
+):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sharednet.py").write_text(
+        "import torch\nclass Net(torch.nn.Linear):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    import sharednet  # type: ignore[import-not-found]
+
+    files = [str(tmp_path / name) for name in ("first.modpack", "second.modpack")]
+    for weight, file in enumerate(files):
+        net = sharednet.Net(1, 1, bias=False)
+        torch.nn.init.constant_(net.weight, weight)
+        modpack.save(net, file)
+    assert clean_python(SHARING, files=files).stdout == "0.0 1.0\n"
+    [tree] = (cache / "trees" / "v2").iterdir()
+    assert len(list((tree / "code").rglob("*.code"))) == 1
 
 
 @pytest.mark.parametrize("command", [["list"], ["prune"], ["verify"]])

@@ -11,6 +11,7 @@ from modpack.archive.manifest import (
     Manifest,
     RecordDigest,
     canonical_json,
+    contents_digest,
     package_digest,
     read_manifest,
 )
@@ -94,6 +95,25 @@ def test_a_package_without_manifest_has_the_same_digest_unzipped(tmp_path):
     assert package_digest(open_archive(tmp_path / "m.pt")) == package_digest(
         open_archive(tmp_path / "out")
     )
+
+
+def test_some_records_are_named_by_their_names_and_contents_whatever_else_there_is(write_package):
+    some = ["pkg/a.py", "pkg/é.txt"]
+
+    def digest(**changed):
+        return contents_digest(open_archive(write_package({**RECORDS, **changed}, "m.pt")), some)
+
+    first = digest()
+    assert first == digest(**{".data/0.storage": bytes(3)}) == digest(more=b"")
+    assert first != digest(**{"pkg/a.py": b"x = 2\n"})
+    archive = open_archive(write_package({**RECORDS, "pkg/b.py": b""}, "m.pt"))
+    assert first == contents_digest(archive, reversed(some)) != contents_digest(archive, some[:1])
+    assert contents_digest(archive, ["pkg/b.py"]) != contents_digest(archive, ["pkg/é.txt"])
+
+
+def test_all_of_a_package_without_manifest_names_any_part_of_it():
+    archive = zip_with(RECORDS)
+    assert contents_digest(archive, ["pkg/a.py"]) == package_digest(archive)
 
 
 def test_a_newer_format_is_refused_and_says_so():

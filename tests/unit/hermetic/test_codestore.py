@@ -23,8 +23,8 @@ def place(tmp_path, monkeypatch):
     return tree.unpack(DIGEST, sizes, RECORDS.__getitem__)
 
 
-def opened(place, digest=DIGEST, kind="private"):
-    store = code_store(place, digest, kind)
+def opened(place, kind="private"):
+    store = code_store(place, kind)
     assert store is not None
     return store
 
@@ -107,7 +107,7 @@ def test_code_that_was_moved_with_its_tree_is_not_believed(place):
     keep(place)
     other = place.parents[1] / "cd34"
     place.parent.rename(other)
-    assert kept(other / "files", digest="cd34") == {}
+    assert kept(other / "files") == {}
     assert list_trees(place.parents[3]) != ()
     cache = place.parents[3]
     cache.rename(cache.with_name("elsewhere"))
@@ -164,8 +164,7 @@ def test_a_tree_that_is_not_known_any_more_gets_no_code(place):
 
 
 def test_a_tree_of_this_process_alone_keeps_none(tmp_path):
-    assert code_store(tmp_path, DIGEST, "private") is None
-    assert code_store(tmp_path / "cd34" / "files", DIGEST, "private") is None
+    assert code_store(tmp_path, "private") is None
 
 
 def test_folders_of_code_are_for_this_user_alone(place):

@@ -63,7 +63,7 @@ class Package:
 
     def opened(self):
         kind = "private" if self.prefix else "process"
-        store = code_store(self.tree, DIGEST, kind)
+        store = code_store(self.tree, kind)
         store.compile_ahead(self.prefix, self.index)
         self.stores.append(store)
         return store

@@ -109,6 +109,38 @@ def test_an_editable_install_is_ones_own_code(site, install, tmp_path):
     assert index.distribution_of("x", at(inside)) is None
 
 
+@pytest.mark.parametrize("by", ["path file", "names"])
+def test_an_editable_install_claims_what_it_makes_importable(site, install, tmp_path, by):
+    source = tmp_path / "checkout"
+    info = {"url": source.as_uri(), "dir_info": {"editable": True}}
+    says = {"top_level__txt": "fakepkg\n"} if by == "names" else {}
+    install("fakedist", "1.5", ("fakedist.pth",), direct_url__json=json.dumps(info), **says)
+    (site / "fakedist.pth").write_text(f"{source}/src\n")
+    index = DistributionIndex()
+
+    def owner(module: str, file: str) -> Distribution | None:
+        return index.distribution_of(module, at(source / file, module))
+
+    for module, file in {
+        "fakepkg": "src/fakepkg/__init__.py",
+        "fakepkg.part": "src/fakepkg/part.py",
+    }.items():
+        found = owner(module, file)
+        assert found is not None and found.pin == "fakedist==1.5"
+    for module, file in {"train": "examples/train.py", "other.part": "other/part.py"}.items():
+        assert owner(module, file) is None
+        assert index.owner(module, at(source / file, module)) is Owner.LOCAL
+
+
+def test_a_file_that_is_found_under_two_names_is_asked_of_under_each(site, install, tmp_path):
+    info = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
+    install("fakedist", "1.5", ("fakedist.pth",), direct_url__json=json.dumps(info))
+    (site / "fakedist.pth").write_text(f"{tmp_path}\n")
+    index, file = DistributionIndex(), tmp_path / "tools" / "fakepkg.py"
+    assert index.distribution_of("fakepkg", at(file, "fakepkg")) is None
+    assert index.distribution_of("tools.fakepkg", at(file, "tools.fakepkg")) is not None
+
+
 def test_without_a_record_the_list_of_top_level_names_counts(site):
     info = site / "oldstyle-2.0.egg-info"
     info.mkdir()
