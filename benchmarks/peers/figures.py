@@ -66,7 +66,7 @@ class Goal:
         theirs: what it is compared with.
         at_least: theirs must be so many times ours.
         at_most: ours must be no more than so many times theirs.
-        limit: what would be measured of something that does only what cannot be avoided.
+        limits: what would be measured of something that does only what cannot be avoided.
     """
 
     what: str
@@ -74,7 +74,7 @@ class Goal:
     theirs: Side | Absolute
     at_least: float | None = None
     at_most: float | None = None
-    limit: Side | None = None
+    limits: tuple[Side, ...] = ()
 
     @property
     def bound(self) -> float:
@@ -96,7 +96,7 @@ class Outcome:
         lowest: the smallest ratio in one round.
         highest: the largest.
         in_runs: the ratio of the medians of each run.
-        at_limit: the same of theirs over the limit; None if there is none, or it was not measured.
+        at_limits: the same of theirs over each limit that was measured.
         missing: why it could not be measured.
     """
 
@@ -105,7 +105,7 @@ class Outcome:
     lowest: float = math.nan
     highest: float = math.nan
     in_runs: tuple[float, ...] = ()
-    at_limit: float | None = None
+    at_limits: tuple[tuple[Side, float], ...] = ()
     missing: str = ""
 
     @property
@@ -195,14 +195,14 @@ def judged(goal: Goal, runs: Sequence[Samples], missing: Mapping[str, str]) -> O
     pairs = zip(_theirs(goal, samples), samples[goal.ours], strict=False)
     in_rounds = [_ratio(theirs, ours) for theirs, ours in pairs]
     in_runs = _ratios_of_medians(goal, goal.ours, runs)
-    at_limit = _ratios_of_medians(goal, goal.limit, runs) if goal.limit else ()
+    at_limits = {limit: _ratios_of_medians(goal, limit, runs) for limit in goal.limits}
     return Outcome(
         goal,
         statistics.median(in_runs),
         min(in_rounds),
         max(in_rounds),
         in_runs,
-        statistics.median(at_limit) if at_limit else None,
+        tuple((limit, statistics.median(ratios)) for limit, ratios in at_limits.items() if ratios),
     )
 
 

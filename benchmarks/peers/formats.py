@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import limits
+import handloaded
+import tensorlimits
 
 __all__ = ["EXPORTERS", "FILES", "LOADERS", "SAVERS"]
 
@@ -125,6 +126,12 @@ def _cloudpickle_loader() -> Load:
     return load
 
 
+def _saver_by_hand() -> Save:
+    from handsaved import save_by_hand
+
+    return save_by_hand
+
+
 def _modpack_exporter() -> Any:
     from modpack import PackageExporter
 
@@ -153,11 +160,12 @@ SAVERS: dict[str, Callable[[], Save]] = {
     "torch.save and fsync": _synced_torch_saver,
     "safetensors": _safetensors_saver,
     "cloudpickle": _cloudpickle_saver,
-    "limit: mapped, made by hand": lambda: limits.save_bare,
-    "limit: hashed and written": lambda: limits.save_hashed,
-    "limit: hashed, written and synced": lambda: limits.save_synced,
-    "limit: the C pickler": lambda: limits.save_pickled,
-    "limit: 1 MB written, synced, mapped": lambda: limits.replace_synced,
+    "limit: mapped, made by hand": lambda: tensorlimits.save_bare,
+    "limit: hashed and written": lambda: tensorlimits.save_hashed,
+    "limit: hashed, written and synced": lambda: tensorlimits.save_synced,
+    "limit: the C pickler": lambda: tensorlimits.save_pickled,
+    "limit: 1 MB written, synced, mapped": lambda: tensorlimits.replace_synced,
+    "limit: the same promises, by hand": _saver_by_hand,
 }
 
 LOADERS: dict[str, Callable[[], Load]] = {
@@ -168,8 +176,10 @@ LOADERS: dict[str, Callable[[], Load]] = {
     "torch.load(mmap=True)": lambda: _torch_loader(mmap=True),
     "safetensors": _safetensors_loader,
     "cloudpickle": _cloudpickle_loader,
-    "limit: mapped, made by hand": lambda: limits.map_bare,
-    "limit: 1 MB written, synced, mapped": lambda: limits.map_bytes,
+    "limit: mapped, made by hand": lambda: tensorlimits.map_bare,
+    "limit: 1 MB written, synced, mapped": lambda: tensorlimits.map_bytes,
+    "limit: the same promises, by hand": lambda: handloaded.load_by_hand,
+    "limit: by hand, the file's end known": lambda: handloaded.load_known,
 }
 
 FILES = {
@@ -180,5 +190,7 @@ FILES = {
     "safetensors": "model.safetensors",
     "cloudpickle": "model.pickle",
     "limit: mapped, made by hand": "model.bare",
+    "limit: the same promises, by hand": "model.modpack",
+    "limit: by hand, the file's end known": "model.modpack",
 }
 """Where the file is that a loader loads."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from figures import Absolute, Goal, Side
 
-__all__ = ["at_limit", "faster", "no_more", "under"]
+__all__ = ["at_limit", "at_limits", "faster", "no_more", "under"]
 
 
 def faster(metric: str, peer: str, times: float, ours: str = "modpack") -> Goal:
@@ -26,7 +27,16 @@ def under(metric: str, limit: float, unit: str, ours: str = "modpack", what: str
 
 def at_limit(limit: str, *goals: Goal) -> tuple[Goal, ...]:
     """The same goals, with a subject that does only what cannot be avoided."""
-    return tuple(replace(goal, limit=Side(limit, goal.ours.metric)) for goal in goals)
+    return at_limits([limit], *goals)
+
+
+def at_limits(limits: Sequence[str], *goals: Goal) -> tuple[Goal, ...]:
+    """The same goals, with several such subjects."""
+
+    def sides(goal: Goal) -> tuple[Side, ...]:
+        return tuple(Side(limit, goal.ours.metric) for limit in limits)
+
+    return tuple(replace(goal, limits=sides(goal)) for goal in goals)
 
 
 def _what(metric: str, ours: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import limits
+import codelimits
 import project
 from clocks import (
     clock,
@@ -229,10 +229,10 @@ JOBS: dict[str, Callable[..., Figures]] = {
         cpu_of_import,
         process,
         build_large,
-        limits.read_library,
-        limits.compile_library,
-        limits.write_code,
-        limits.import_code,
+        codelimits.read_library,
+        codelimits.compile_library,
+        codelimits.write_code,
+        codelimits.import_code,
         rate,
         make_files,
     )
@@ -290,7 +290,7 @@ def _require_cache(is_needed: bool) -> None:
 
 def _modules_below(library: str) -> list[str]:
     """The modules of an installed library; none is imported."""
-    site, files = limits.files_below(library)
+    site, files = codelimits.files_below(library)
     modules = (file.relative_to(site).with_suffix("").parts for file in files)
     named = (".".join(parts) for parts in modules if all(map(_is_name, parts)))
     return [module.removesuffix(".__init__") for module in named]

@@ -59,7 +59,7 @@ def _limits_table(rows: Sequence[Measured]) -> str:
         "| work | quantity | goal | measured | met | at the limit | limit |",
         "|---|---|---|---:|---|---:|---|",
     )
-    return "\n".join([*head, *_lines(rows, _limit)])
+    return "\n".join([*head, *_lines(rows, _limits)])
 
 
 def _lines(rows: Sequence[Measured], told: Callable[[Outcome], Sequence[str]]) -> Iterator[str]:
@@ -87,14 +87,15 @@ def _outcome(outcome: Outcome) -> Sequence[str]:
     return [_as_wanted(goal, outcome.ratio), in_runs, f"{lowest} to {highest}", verdict]
 
 
-def _limit(outcome: Outcome) -> Sequence[str]:
-    """What would come of a goal at its limit; nothing if it has none, or was not measured."""
+def _limits(outcome: Outcome) -> Sequence[str]:
+    """What would come of a goal at its limits; nothing if it has none, or was not measured."""
     goal = outcome.goal
-    if goal.limit is None or outcome.ratio is None or outcome.at_limit is None:
+    if outcome.ratio is None or not outcome.at_limits:
         return ()
-    at_limit = _as_wanted(goal, outcome.at_limit)
-    told = goal.limit.subject.removeprefix("limit: ")
-    return [_as_wanted(goal, outcome.ratio), _verdict(outcome), at_limit, told]
+    at_limits = (_as_wanted(goal, ratio) for _, ratio in outcome.at_limits)
+    told = (limit.subject.removeprefix("limit: ") for limit, _ in outcome.at_limits)
+    each = (_as_wanted(goal, outcome.ratio), _verdict(outcome))
+    return [*each, "<br>".join(at_limits), "<br>".join(told)]
 
 
 def _verdict(outcome: Outcome) -> str:
@@ -201,20 +202,29 @@ is clean of libraries, which is shared as soon as another process runs them."""
 _LIMITS = """\
 ## Limits
 
-What the goals would come out as for something that does only what cannot be avoided: that has no
-archive, checks nothing, finds no dependencies, and that nobody could use. It is measured in the
-same rounds, and is in `benchmarks/peers/limits.py`. A goal that is missed at the limit cannot be
-met here.
+What the goals would come out as for something that does only what cannot be avoided. It is measured
+in the same rounds, and is in `benchmarks/peers`. Those *by hand* keep the promises of a package,
+but know no models other than those measured here: between them and modpack lies what it takes to
+save and load any other. The rest have no archive, check nothing, find no dependencies, and nobody
+could use them. A goal that is missed at a limit cannot be met by whoever does as much.
 
+- *the same promises, by hand*: to load is to compare each record but the tensors with its sha256
+  and crc32, the zip's headers with each other, and the environment with the recorded one; the code
+  is the package's, compiled before, in modules of its own. To save is to find that code and its
+  imports, to write all records that modpack writes, with their digests, beside the target, to sync
+  that and to rename it. What these models do not have is not looked for: hooks, secrets, folders of
+  code, metadata of distributions (`handloaded.py`, `handsaved.py`).
+- *by hand, the file's end known*: the same, but records that were compared before are not compared
+  again: the cache has what they hold, by a sha256 of the end of the file, where all of them are.
 - *mapped, made by hand*: a storage for each tensor over one mapped file, and Parameters in a model
   whose class is imported already; nothing is unpickled.
 - *hashed, written and synced*: the tensors' bytes go to a new file, while all cores compute a
-  sha256 and a crc32 of each; it ends when the disk has them.
+  sha256 and a crc32 of each, and the disk takes what was written; it ends when the disk has all.
 - *the C pickler*: `pickle.dump`, which asks nobody about the objects that it meets.
 - *read and parsed, on one core*: `ast.parse` of each source. Several cores can do better.
 - *read and hashed*: each source, and nothing else.
-- *one file of sources*, *one file of code*: imported from memory by a finder of ten lines. Sources
-  are compiled, as torch.package does; code is marshalled, as in a `.pyc`.
+- *one file of sources*, *one file of code*: imported from memory by a finder of ten lines, while
+  Python does not search for garbage. All cores compile sources; code is marshalled, as in a `.pyc`.
 - *1 MB written, synced, mapped*: a file beside the target, which takes its place when the disk has
   it, as a save that leaves a whole file behind at each moment must.
 - *Python, click and rich*: an interpreter that imports what the command line is made of."""

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
+from modpack.archive.inflating import Whole
 from modpack.archive.keptrecords import KeptRecords
 from modpack.errors import ArchiveError, RecordNotFoundError
 
-__all__ = ["CHUNK_BYTES", "Archive", "DataRange", "RecordVerifier", "Whole", "similar_names"]
+__all__ = ["CHUNK_BYTES", "Archive", "DataRange", "RecordVerifier", "similar_names"]
 
 T = TypeVar("T")
 
@@ -32,18 +33,6 @@ class DataRange(NamedTuple):
     path: str
     offset: int
     length: int
-
-
-class Whole(NamedTuple):
-    """All of a record.
-
-    Attributes:
-        content: its bytes.
-        sha256: of them, in hex.
-    """
-
-    content: bytes
-    sha256: str
 
 
 class RecordVerifier(Protocol):
@@ -187,9 +176,15 @@ class Archive(ABC):
         with self._kept.collecting():
             yield
 
-    def keep(self, name: str, content: bytes | memoryview) -> None:
-        """Tell of a record's content, the whole of it, that it is as the manifest says."""
-        self._kept.add(name, content)
+    def keep(self, name: str, content: bytes | memoryview, deflated: bytes | None = None) -> None:
+        """Tell of a record's content, the whole of it, that it is as the manifest says.
+
+        Args:
+            name: the record.
+            content: its bytes.
+            deflated: what they were inflated from, if they were.
+        """
+        self._kept.add(name, content, deflated)
 
     def remembered(self, make: Callable[[Archive], T]) -> T:
         """What a function made of this archive when it was first asked to.

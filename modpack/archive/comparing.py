@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from modpack.archive import layout
@@ -83,11 +84,7 @@ def find_damage(
     if todo:
         amount = sum(present.get(name, 0) for name in dict.fromkeys(todo))
         with phase("checking digests", Unit.BYTES, amount) as checking:
-
-            def problem(name: str) -> str | None:
-                has_crc = with_crc or not layout.is_storage(name)
-                return _content_problem(archive, manifest, name, has_crc, checking)
-
+            problem = partial(_content_problem, archive, manifest, with_crc, checking)
             problems.update(_problems(present, todo, workers, problem))
     return problems
 
@@ -188,23 +185,26 @@ def _structural_problem(size: int | None, declared: RecordDigest | None) -> str 
 
 
 def _content_problem(
-    archive: Archive, manifest: Manifest, name: str, with_crc: bool, checking: Phase
+    archive: Archive, manifest: Manifest, with_crc: bool, checking: Phase, name: str
 ) -> str | None:
     if not archive.has(name):
         return "there is no such record"
+    has_crc = with_crc or not layout.is_storage(name)
     try:
-        whole = archive.whole(name, with_crc=with_crc)
+        whole = archive.whole(name, with_crc=has_crc)
         if whole is None:
-            found = _digest_in_pieces(archive, name, with_crc, checking)
-        else:
-            found = RecordDigest(len(whole.content), whole.sha256)
-            checking.advance(found.size)
+            found = _digest_in_pieces(archive, name, has_crc, checking)
+            return mismatch(manifest.records.get(name), found)
     except ArchiveError as error:
         return error.reason
-    reason = mismatch(manifest.records.get(name), found)
-    if reason is None and whole is not None:
-        archive.keep(name, whole.content)
-    return reason
+    content, _, sha256, deflated = whole
+    size = len(content)
+    checking.done += size
+    declared = manifest.records.get(name)
+    if declared != (size, sha256):
+        return mismatch(declared, RecordDigest(size, sha256))
+    archive.keep(name, content, deflated)
+    return None
 
 
 def _digest_in_pieces(archive: Archive, name: str, with_crc: bool, checking: Phase) -> RecordDigest:

@@ -102,6 +102,15 @@ class Directory:
         place = (self.offsets[i], self.ends[i])
         return Entry(self.raw_names[i], self.kinds[i], self.crcs[i], *sizes, *place)
 
+    def start_of_last(self, most: int) -> int:
+        """Where the records begin that follow the last storage, so many bytes of them at most."""
+        start = end = self.ends[-1]
+        for name, offset in zip(reversed(self._indices), reversed(self.offsets), strict=True):
+            if layout.is_storage(name) or end - offset > most:
+                break
+            start = offset
+        return start
+
     def check(self, limits: Limits, archive_bytes: int) -> None:
         """Checks places, sizes and names.
 

@@ -73,7 +73,7 @@ class FolderArchive(Archive):
     def data_range(self, name: str) -> DataRange | None:
         return DataRange(self._path(name), 0, self.size(name))
 
-    def keep(self, name: str, content: bytes | memoryview) -> None:
+    def keep(self, name: str, content: bytes | memoryview, deflated: bytes | None = None) -> None:
         """Keeps nothing: files lie open to changes, of which whoever reads one hears."""
 
     def close(self) -> None:

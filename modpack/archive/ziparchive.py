@@ -9,10 +9,17 @@ from contextlib import contextmanager
 from typing import Final
 
 from modpack.archive import zipformat
-from modpack.archive.base import CHUNK_BYTES, Archive, DataRange, Whole
+from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
 from modpack.archive.bytesources import BufferBytes, ByteSource, FileBytes
 from modpack.archive.directory import Entry, parse_directory
-from modpack.archive.inflating import MOST_REMEMBERED, RAW_DEFLATE, REMEMBERED, inflated
+from modpack.archive.inflating import (
+    MOST_REMEMBERED,
+    RAW_DEFLATE,
+    REMEMBERED,
+    Whole,
+    inflate,
+    inflated,
+)
 from modpack.archive.limits import DEFAULT_LIMITS, Limits
 from modpack.archive.localheader import usual_length, why_inconsistent
 from modpack.errors import ArchiveError
@@ -24,6 +31,8 @@ _AT_ONCE_BYTES: Final = 1 << 20
 _USUAL_DIRECTORY: Final = 8 << 10
 _USUAL_RECORDS: Final = 64 << 10
 """Bytes at the end of a small package that hold its directory, and all of it but tensors."""
+_MOST_RECORDS: Final = 8 << 20
+"""Bytes of the records behind a package's last tensor that are read in one go."""
 _USUAL_EXTRA_BYTES: Final = 128
 _LONGEST_DESCRIPTOR: Final = zipformat.DESCRIPTOR64.size
 
@@ -83,16 +92,20 @@ class ZipArchive(Archive):
         if not _is_small(entry):
             return None
         payload = self._small_payload(name, entry)
-        may_be_known = self._is_remembered and entry.size <= MOST_REMEMBERED and not entry.is_stored
-        known = inflated(payload, entry.size) if may_be_known else None
-        if known is not None and known.crc == entry.crc:
-            return Whole(known.content, known.sha256)
+        if not entry.is_stored:
+            may_be_known = self._is_remembered and entry.size <= MOST_REMEMBERED
+            found = (inflated if may_be_known else inflate)(payload, entry.size)
+            if found is not None and found.crc == entry.crc:
+                return found
         content = self._small_content(name, entry, payload, with_crc)
-        return Whole(content, hashlib.sha256(content).hexdigest())
+        return Whole(content, entry.crc, hashlib.sha256(content).hexdigest())
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        with super().keeping(), self._content.reading_end(_USUAL_RECORDS):
+        # A read for each of thousands of sources would take a tenth of the time of checking them.
+        behind_tensors = self._content.size - self._directory.start_of_last(_MOST_RECORDS)
+        length = max(_USUAL_RECORDS, behind_tensors)
+        with super().keeping(), self._content.reading_end(length):
             yield
 
     def read_view(self, name: str) -> memoryview:

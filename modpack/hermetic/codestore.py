@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import itertools
 import logging
 import marshal
 import mmap
@@ -20,7 +21,7 @@ import os
 import secrets
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from types import CodeType
@@ -44,6 +45,8 @@ _HEADER = struct.Struct("<Q32s")
 
 _Key = tuple[str, str]
 """A module's path, and its record: a package may change where its modules are looked for."""
+_Place = tuple[memoryview, int, int, bytes]
+"""Where a piece is: the content of a file, the first byte and how many; and its sha256."""
 
 
 def code_store(tree: Path, kind: str) -> CodeStore | None:
@@ -73,7 +76,7 @@ class CodeStore:
         self._tree = tree
         self._folder = tree.parent / CODE / variant
         self._owner = f"{variant} {tree}"  # code knows the path of its source
-        self._kept: Mapping[_Key, tuple[memoryview, bytes]] | None = None
+        self._kept: Mapping[_Key, _Place] | None = None
         self._new: dict[_Key, bytes] = {}
         self._sources: Mapping[str, tuple[int, str]] | None = None
         self._ahead: CompileAhead | None = None
@@ -97,11 +100,14 @@ class CodeStore:
             file: its source.
         """
         if self._kept is None:
-            self._kept = dict(self._pieces())
+            self._kept = self._places()
         key = module, self._record(file)
-        found = self._kept.get(key)
-        if found is not None and _sha256(found[0]) == found[1]:
-            return _code(found[0])
+        place = self._kept.get(key)
+        if place is not None:
+            content, start, length, digest = place
+            kept = content[start : start + length]
+            if _sha256(kept) == digest:
+                return _code(kept)
         piece = self._ahead.take(key, self._waiting) if self._ahead is not None else None
         if piece is None:
             return None
@@ -152,14 +158,16 @@ class CodeStore:
     def _record(self, file: str) -> str:
         return file[len(str(self._tree)) + 1 :].replace(os.sep, "/")
 
-    def _pieces(self) -> Iterator[tuple[_Key, tuple[memoryview, bytes]]]:
-        """All pieces, and the digests that they should have."""
+    def _places(self) -> dict[_Key, _Place]:
+        """Where all pieces are."""
+        places = dict[_Key, _Place]()
         with contextlib.suppress(OSError):
             for folder in (self._folder.parent, self._folder):
                 refuse_strangers(folder)
             for name in os.listdir(self._folder):  # noqa: PTH208 - a folder may have many
                 if name.endswith(_SUFFIX):
-                    yield from _read(f"{self._folder}{os.sep}{name}", self._owner)
+                    places.update(_read(f"{self._folder}{os.sep}{name}", self._owner))
+        return places
 
     def _write(self, new: Mapping[_Key, bytes]) -> None:
         make_private(self._folder)
@@ -180,7 +188,7 @@ def _written(pieces: Mapping[_Key, bytes], owner: str) -> bytes:
     return b"".join([header, contents, *pieces.values()])
 
 
-def _read(file: str, owner: str) -> Iterator[tuple[_Key, tuple[memoryview, bytes]]]:
+def _read(file: str, owner: str) -> Mapping[_Key, _Place]:
     """The pieces in a file; none if it is damaged, or of another tree."""
     try:
         with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 - a folder may have many
@@ -191,11 +199,13 @@ def _read(file: str, owner: str) -> Iterator[tuple[_Key, tuple[memoryview, bytes
         its_owner, listed = marshal.loads(contents) if _sha256(contents) == digest else ("", ())
     except (OSError, ValueError, struct.error) as failure:  # gone, or empty
         _log.debug("%s holds no code: %s", file, failure)
-        return
-    if its_owner == owner:
-        for key, length, its_digest in listed:
-            yield key, (content[position : position + length], its_digest)
-            position += length
+        return {}
+    if its_owner != owner or not listed:
+        return {}
+    keys, lengths, digests = zip(*listed, strict=True)  # in columns: there may be thousands
+    starts = itertools.accumulate(lengths, initial=position)
+    places = zip(itertools.repeat(content), starts, lengths, digests, strict=False)
+    return dict(zip(keys, places, strict=True))
 
 
 def _content(opened: FileIO) -> memoryview:

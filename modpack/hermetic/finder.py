@@ -63,7 +63,8 @@ class PackageFinder(MetaPathFinder):
         self.code = code
         self._source = source
         self._tree = tree
-        self._mark = mark
+        self._below = f"{tree}{os.sep}"
+        self.mark = mark
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -80,18 +81,22 @@ class PackageFinder(MetaPathFinder):
         return None
 
     def _spec(self, fullname: str, entry: Entry) -> ModuleSpec | None:
+        if entry.kind is EntryKind.SOURCE:
+            return self._file_spec(fullname, self._file(entry), entry.is_package)
         if entry.kind is EntryKind.EXTERN:
             return self._extern_spec(fullname, entry.module)
         if entry.kind is EntryKind.FOLDER:
             folder = self._tree / entry.record
-            spec = ModuleSpec(fullname, FolderLoader(folder, self._mark), is_package=True)
+            spec = ModuleSpec(fullname, FolderLoader(folder, self.mark), is_package=True)
             spec.submodule_search_locations = [str(folder)]
             return spec
-        file = f"{self._tree}{os.sep}{entry.record.replace('/', os.sep)}"
-        if entry.kind is EntryKind.COMPILED:
-            loader = CompiledLoader(fullname, file, self._source, self._mark)
-            return spec_from_file_location(fullname, file, loader=loader)
-        return self._file_spec(fullname, file, entry.is_package)
+        file = self._file(entry)
+        loader = CompiledLoader(fullname, file, self._source, self.mark)
+        return spec_from_file_location(fullname, file, loader=loader)
+
+    def _file(self, entry: Entry) -> str:
+        record = entry.record if os.sep == "/" else entry.record.replace("/", os.sep)
+        return self._below + record
 
     def _file_spec(self, fullname: str, file: str, is_package: bool) -> ModuleSpec:
         # What spec_from_file_location makes, without its questions: a fifth of an import's time.
@@ -154,10 +159,6 @@ class PackageFinder(MetaPathFinder):
         if file.is_relative_to(self._tree):
             spec.loader = _MarkingLoader(spec.name, spec.loader.path, self)
         return spec
-
-    def mark(self, module: ModuleType) -> None:
-        """Put the namespace's globals into a module before its code runs."""
-        self._mark(module)
 
 
 def _host_spec(module: str) -> ModuleSpec | None:

@@ -36,8 +36,7 @@ class EntryKind(Enum):
     EXTERN = "extern"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One module path of a package.
 
     Attributes:
@@ -236,10 +235,10 @@ def _paths_of(records: tuple[str, ...], externs: tuple[str, ...]) -> _Paths:
     held = set(distributions.values())
     entries = _entries(name for name in records if name.partition("/")[0] not in held)
     extern_roots = frozenset(map(root_of, externs))
-    code = [module for module, e in entries.items() if e.is_code]
-    with_code = {root_of(module) for module in code}
+    code = [module for module, entry in entries.items() if entry.is_code]
+    with_code = set(map(root_of, code))
     # A folder that holds nothing but resources must not hide a module of its name.
-    folders = {root_of(m) for m in entries if not reaches_host(root_of(m), extern_roots)}
+    folders = {each for each in set(map(root_of, entries)) if not reaches_host(each, extern_roots)}
     roots = frozenset(with_code | folders)
     for module in externs:
         if root_of(module) in roots:

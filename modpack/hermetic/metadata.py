@@ -18,8 +18,10 @@ from typing import Any
 from modpack.core.names import normalised_distribution as normalised
 from modpack.hermetic.index import ModuleIndex
 
-__all__ = ["VisibleDistributions", "is_metadata_module", "metadata_functions"]
+__all__ = ["METADATA_NAME", "VisibleDistributions", "is_metadata_module", "metadata_functions"]
 
+METADATA_NAME = "packages_distributions"
+"""What is in :mod:`importlib.metadata`, in its copies, and hardly anywhere else."""
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _PROVIDED = ("torch", "modpack")
 """Whatever loads a package has them, and what they require."""
@@ -28,7 +30,7 @@ _PROVIDED = ("torch", "modpack")
 def is_metadata_module(module: ModuleType) -> bool:
     """Whether a module is :mod:`importlib.metadata`, or a copy of it for older Pythons."""
     contents = vars(module)
-    return "packages_distributions" in contents and "MetadataPathFinder" in contents
+    return METADATA_NAME in contents and "MetadataPathFinder" in contents
 
 
 class VisibleDistributions:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
+from typing import NamedTuple
 
 from modpack.core.names import root_of
 
-__all__ = ["ANCESTOR_NAME", "keeps", "reaches_host"]
+__all__ = ["ANCESTOR_NAME", "Way", "keeps", "reaches_host"]
 
 ANCESTOR_NAME = "torch_package_importer"
 """What code written for torch.package imports to reach its importer."""
 
 _ALWAYS_EXTERN = frozenset({"torch", "torchgen", "functorch", "modpack"})
+
+
+class Way(NamedTuple):
+    """Where an absolute import by packaged code leads.
+
+    Attributes:
+        full: the name in ``sys.modules`` of what is imported.
+        top: that of its outermost package, if it is one of the package's own modules; else None.
+    """
+
+    full: str
+    top: str | None
 
 
 def reaches_host(root: str, extern_roots: Collection[str]) -> bool:

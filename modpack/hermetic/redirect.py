@@ -25,8 +25,8 @@ from modpack.hermetic.index import ModuleIndex
 from modpack.hermetic.loadedmodules import LoadedModules
 from modpack.hermetic.localimports import MODULES_NAME
 from modpack.hermetic.metadata import VisibleDistributions
-from modpack.hermetic.reach import ANCESTOR_NAME
-from modpack.hermetic.views import View, replaced_names
+from modpack.hermetic.reach import ANCESTOR_NAME, Way
+from modpack.hermetic.views import Views
 
 __all__ = ["Redirect"]
 
@@ -64,9 +64,10 @@ class Redirect:
         self._prefix = prefix
         self._index = index
         self._importer = importer
-        self._views: dict[str | None, View] = {}
+        self._view = Views(self).of
         self._modules = LoadedModules(self.translated)
         self._is_importing = self._is_large = False
+        self._ways: dict[str, Way] = {}
         self.on_miss: Callable[[str], None] | None = None
         self.on_imported: Callable[[], None] | None = None
         self.builtins: dict[str, Any] = {}
@@ -75,12 +76,13 @@ class Redirect:
     def refresh_builtins(self) -> None:
         """Take over what was added to the real builtins (:func:`gettext.install` does that)."""
         # In one step: another thread must never find the real __import__ in there.
-        own = {"__import__": self.import_statement, MODULES_NAME: self._modules}
-        self.builtins.update({**vars(builtins), **own})
+        fresh = vars(builtins).copy()
+        fresh["__import__"], fresh[MODULES_NAME] = self.import_statement, self._modules
+        self.builtins.update(fresh)
 
     def use(self, index: ModuleIndex) -> None:
         """From now on, this is what the package holds."""
-        self._index = index
+        self._index, self._ways = index, {}
 
     def import_statement(
         self,
@@ -102,26 +104,25 @@ class Redirect:
                 except ModuleNotFoundError as failure:
                     self._explain(failure)
                     raise
-            if name == ANCESTOR_NAME:
-                return self._importer
-            if not name or not isinstance(name, str):
-                return builtins.__import__(name, globals, locals, fromlist or (), 0)  # its error
-            self._seek(name)
-            if self._is_packaged(name):
-                full = self._prefix + name
-                try:
-                    found = builtins.__import__(full, globals, locals, fromlist or (), 0)
-                except ModuleNotFoundError as failure:
-                    self._explain(failure)
-                    raise
-                return self._view(found if fromlist else sys.modules[self._prefix + root_of(name)])
-            self._require_way_out(name)
+            way = self._ways.get(name) if type(name) is str else None
+            if way is None:
+                if name == ANCESTOR_NAME:
+                    return self._importer
+                if not name or not isinstance(name, str):  # its error
+                    return builtins.__import__(name, globals, locals, fromlist or (), 0)
+                way = self._way(name)
+            full, top = way
             try:
-                found = builtins.__import__(name, globals, locals, fromlist or (), 0)
+                found = builtins.__import__(full, globals, locals, fromlist or (), 0)
             except ModuleNotFoundError as failure:
-                self._explain_absence_here(name, failure)
+                if top is None:
+                    self._explain_absence_here(name, failure)
+                else:
+                    self._explain(failure)
                 raise
-            if self._index.policy is not None:
+            if top is not None and not fromlist:
+                found = sys.modules[top]
+            elif top is None and self._index.policy is not None:
                 self._require_trust_in_parts(name, fromlist or ())
             return self._view(found)
         finally:
@@ -230,6 +231,23 @@ class Redirect:
     def _is_namespace(self, name: str) -> bool:
         return name == self._prefix[:-1]
 
+    def _way(self, name: str) -> Way:
+        """Where an absolute import leads; remembered, for one module is imported by many.
+
+        Raises:
+            ModuleNotFoundError: packaged code may not go there.
+        """
+        ways = self._ways  # those of the index that is asked now
+        self._seek(name)
+        if self._is_packaged(name):
+            way = Way(self._prefix + name, self._prefix + root_of(name))
+        else:
+            self._require_way_out(name)
+            way = Way(name, None)
+        if type(name) is str:  # what derives from it may be equal to anything
+            ways[name] = way
+        return way
+
     def _seek(self, name: str) -> None:
         """Tell of a module that is neither the package's nor one that it takes from here.
 
@@ -292,16 +310,3 @@ class Redirect:
         told = self._source in str(failure)
         if not told and self._is_own(missing) and missing != self._prefix[:-1]:
             raise self._index.absent(self._source, self.untranslated(missing)) from failure
-
-    def _view(self, module: Any) -> Any:
-        """The view of a standard library module that takes module paths as strings."""
-        name = getattr(module, "__name__", None)
-        if not isinstance(name, str) or not isinstance(module, ModuleType):
-            return module
-        view = self._views.get(name)
-        if view is None:
-            replaced = replaced_names(self, module)
-            if replaced is None:
-                return module
-            view = self._views[name] = View(module, replaced, self._view)
-        return view

@@ -68,7 +68,8 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
     Raises:
         CacheError: neither the cache nor a temporary folder can be written.
     """
-    records = {each: size for each, size in records.items() if not _is_bytecode(each)}
+    if _BYTECODE in "\n".join(records).casefold():
+        records = {each: size for each, size in records.items() if not _is_bytecode(each)}
     try:
         return _in_cache(cache_folder(), digest, records, read, name) / FILES
     except (OSError, RuntimeError) as failure:
@@ -81,8 +82,7 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
 
 
 def _is_bytecode(record: str) -> bool:
-    folded = record.casefold()
-    return _BYTECODE in folded and _BYTECODE in folded.split("/")
+    return _BYTECODE in record.casefold().split("/")
 
 
 def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read, name: str) -> Path:

@@ -17,7 +17,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,13 +138,26 @@ def has_stamp(tree: Path, digest: str, names: Iterable[str]) -> bool:
 
 
 def _stamp(tree: Path, digest: str, names: Iterable[str]) -> str:
-    folder = f"{tree}{os.sep}{FILES}{os.sep}"
     lines = [f"{digest}\n"]
-    for name in names:
-        now = os.lstat(folder + name)
+    for name, now in _statuses(f"{tree}{os.sep}{FILES}", names):
         facts = f"({now.st_ino}, {now.st_mode}, {now.st_size}, {now.st_mtime_ns})"
         lines.append(f"{name}\0{facts}{now.st_ctime_ns}\n")
     return hashlib.blake2b("".join(lines).encode(), digest_size=20).hexdigest()
+
+
+def _statuses(folder: str, names: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """The status of each file in a folder; links are not followed."""
+    if os.stat not in os.supports_dir_fd:  # Windows
+        for name in names:
+            yield name, os.lstat(f"{folder}{os.sep}{name}")
+        return
+    # From the folder on, which takes a quarter less than from the root on, for each file.
+    place = os.open(folder, getattr(os, "O_PATH", os.O_RDONLY))
+    try:
+        for name in names:
+            yield name, os.stat(name, dir_fd=place, follow_symlinks=False)
+    finally:
+        os.close(place)
 
 
 def has_content(file: Path, content: bytes) -> bool:

@@ -12,12 +12,12 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from modpack.hermetic.metadata import is_metadata_module, metadata_functions
+from modpack.hermetic.metadata import METADATA_NAME, is_metadata_module, metadata_functions
 
 if TYPE_CHECKING:
     from modpack.hermetic.redirect import Redirect
 
-__all__ = ["View", "replaced_names"]
+__all__ = ["View", "Views"]
 
 _RESOURCE_FUNCTIONS = (
     "contents",
@@ -127,9 +127,29 @@ _VIEWED: dict[str, Callable[[Redirect, ModuleType], dict[str, object]]] = {
 """The standard library modules that packaged code sees through a view. One row each."""
 
 
-def replaced_names(redirect: Redirect, module: ModuleType) -> dict[str, object] | None:
-    """What packaged code sees in place of a module's own names; None: it sees the module."""
-    make = _VIEWED.get(module.__name__)
-    if make is None and is_metadata_module(module):
-        make = _metadata
-    return make(redirect, module) if make is not None else None
+class Views:
+    """The views of one namespace.
+
+    Args:
+        redirect: the imports of the namespace.
+    """
+
+    def __init__(self, redirect: Redirect) -> None:
+        self._redirect = redirect
+        self._views: dict[str, View] = {}
+
+    def of(self, module: Any) -> Any:
+        """What packaged code sees of a module, or of whatever else an import gives."""
+        name = getattr(module, "__name__", None)
+        if not isinstance(name, str) or not isinstance(module, ModuleType):
+            return module
+        # Asked after each import statement, and hardly any module has one: hence no calls.
+        if name not in _VIEWED and METADATA_NAME not in module.__dict__:
+            return module
+        view = self._views.get(name)
+        if view is None:
+            make = _VIEWED.get(name) or (_metadata if is_metadata_module(module) else None)
+            if make is None:
+                return module
+            view = self._views[name] = View(module, make(self._redirect, module), self.of)
+        return view

@@ -159,6 +159,13 @@ SHAPES: Final = (
         reach=1,
         kinds="x0",
     ),
+    _row(  # in a dict that is pickled, the header's name is another text
+        "a password in a header",
+        "earer",
+        r"(?<![A-Za-z])[Bb]earer\s([A-Za-z0-9+/=._~-]{16,4096})",
+        reach=1,
+        kinds="x0",
+    ),
     _row(
         "a password of a login",
         "auth=( BasicAuth(",
@@ -204,4 +211,4 @@ SHAPES: Final = (
         r"machine\s+[\w.-]+\s+(?:login\s+\S+\s+)?password\s+(\S{6,256})",
     ),
 )
-"""The order does not matter: no text has two of these shapes."""
+"""The order does not matter: no value has two of these shapes, or they have the same name."""

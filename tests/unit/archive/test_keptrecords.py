@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import collections
+import os
+import zlib
 
 import pytest
 
 import modpack
 from modpack.archive.bytesources import FileBytes
+from modpack.archive.comparing import find_damage
 from modpack.archive.keptrecords import KeptRecords
+from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.errors import ArchiveError
 
@@ -64,3 +68,38 @@ def test_a_closed_archive_gives_nothing_that_it_kept(write_package):
         assert archive.read("a.txt") == b"a"
     with pytest.raises(ArchiveError, match="closed"):
         archive.read("a.txt")
+
+
+def test_of_many_what_they_were_inflated_from_is_kept():
+    compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
+    content = bytes(range(200)) * 500
+    deflated = compressor.compress(content) + compressor.flush()
+    kept = KeptRecords()
+    with kept.collecting():
+        kept.add("few", b"content", b"never looked at")
+        kept.add("many", content, deflated)
+        kept.add("stored", content)
+        kept.add("other", content, b"no deflated bytes")
+        assert kept.get("few") == b"content"
+        assert kept.get("many") == content == kept.get("stored")
+        assert kept.get("many") is not kept.get("many")
+        assert kept.get("other") is None  # whoever asks reads it anew
+    assert [kept.get(name) for name in ("few", "many", "stored")] == [None] * 3
+
+
+def test_all_that_follows_the_last_tensor_is_read_in_one_go(write_package, monkeypatch):
+    texts = {f"pkg/{number}.txt": os.urandom(1000) for number in range(300)}
+    file = write_package({"early.txt": b"early", ".data/0.storage": bytes(1 << 17), **texts})
+    lengths = []
+    real = FileBytes._read
+    monkeypatch.setattr(
+        FileBytes,
+        "_read",
+        lambda self, offset, length: lengths.append(length) or real(self, offset, length),
+    )
+    with open_archive(file) as archive:
+        lengths.clear()
+        with archive.keeping():
+            assert find_damage(archive, read_manifest(archive), texts) == {}
+        assert len(lengths) == 1 and 300_000 < lengths[0] < 400_000
+        assert archive.read("pkg/7.txt") == texts["pkg/7.txt"] and len(lengths) == 2

@@ -1,35 +1,50 @@
 """What cannot be avoided is avoided by none of the limits that the benchmark measures."""
 
 import importlib.util
+import struct
 import sys
+import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
 import torch
 
+import modpack
+
 PEERS = Path(__file__).parents[3] / "benchmarks" / "peers"
 
 
 @pytest.fixture
-def limits(tool, monkeypatch):
-    """The module, beside which lies what is saved; and the collector, which it turns off, on."""
+def limits(tool, monkeypatch, tmp_path):
+    """Imports them; beside them lies what is saved. The collector, which they turn off, is on."""
     monkeypatch.syspath_prepend(str(PEERS / "taken_along"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("gc.disable", lambda: None)
-    return tool("limits")
+    before = set(sys.modules)
+    yield tool
+    for name in set(sys.modules) - before:
+        if name.startswith("by_hand_"):
+            del sys.modules[name]
 
 
 @pytest.fixture
-def weights(limits):
-    """A model of two tensors."""
-    made = importlib.import_module("benched").Weights([torch.arange(5.0), torch.ones(3)])
-    yield made
+def benched(limits):
+    """The module with the models."""
+    yield importlib.import_module("benched")
     sys.modules.pop("benched", None)
+
+
+@pytest.fixture
+def weights(benched):
+    """A model of two tensors."""
+    return benched.Weights([torch.arange(5.0), torch.ones(3)])
 
 
 def test_what_is_made_by_hand_is_the_model(limits, weights, tmp_path):
     file = str(tmp_path / "model.bare")
-    limits.save_bare(weights, file)
-    found = limits.map_bare(file)
+    limits("tensorlimits").save_bare(weights, file)
+    found = limits("tensorlimits").map_bare(file)
     assert type(found) is type(weights)
     assert [p.tolist() for p in found.parameters()] == [p.tolist() for p in weights.parameters()]
     assert len(found.weights) == 2
@@ -38,23 +53,33 @@ def test_what_is_made_by_hand_is_the_model(limits, weights, tmp_path):
 @pytest.mark.parametrize("save", ["save_hashed", "save_synced"])
 def test_what_is_written_beside_hashing_is_every_tensor(limits, weights, tmp_path, save):
     file = tmp_path / "written"
-    getattr(limits, save)(weights, str(file))
+    getattr(limits("tensorlimits"), save)(weights, str(file))
     assert file.read_bytes() == b"".join(p.detach().numpy().tobytes() for p in weights.parameters())
 
 
+def test_the_disk_is_told_of_what_was_written_before(limits, weights, tmp_path, monkeypatch):
+    tensorlimits, synced = limits("tensorlimits"), []
+    monkeypatch.setattr(tensorlimits, "_WORTH_SYNCING", 1)
+    monkeypatch.setattr("os.fdatasync", synced.append)
+    tensorlimits.save_synced(weights, str(tmp_path / "written"))
+    assert synced
+
+
 def test_every_tensor_is_hashed(limits, weights, monkeypatch):
-    monkeypatch.setattr(limits, "_PIECE", 1)
-    batches = list(limits._batches(weights.parameters()))
+    tensorlimits = limits("tensorlimits")
+    monkeypatch.setattr(tensorlimits, "_PIECE", 1)
+    batches = list(tensorlimits._batches(weights.parameters()))
     assert [len(piece) for batch in batches for piece in batch] == [20, 12]
 
 
-def test_a_project_is_imported_from_one_file(tool, limits, monkeypatch, tmp_path):
+def test_a_project_is_imported_from_one_file(limits, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    tool("project").write_project(tmp_path / "site", 5)
-    limits.write_code("site")
+    limits("project").write_project(tmp_path / "site", 5)
+    codelimits = limits("codelimits")
+    codelimits.write_code("site")
     for file in ("site.sources", "site.code"):
-        limits.import_code(file)
+        codelimits.import_code(file)
         imported = [name for name in sys.modules if name.partition(".")[0] == "app"]
         assert len(imported) == 7
         for name in imported:
@@ -62,9 +87,102 @@ def test_a_project_is_imported_from_one_file(tool, limits, monkeypatch, tmp_path
 
 
 def test_the_sources_of_a_library_are_found_without_importing_it(limits):
-    site, files = limits.files_below("packaging.licenses")
+    site, files = limits("codelimits").files_below("packaging.licenses")
     assert (site / "packaging" / "licenses" / "__init__.py") in files
     assert importlib.util.find_spec("packaging") is not None
+
+
+@pytest.fixture
+def packaged(benched, tmp_path):
+    """A model of two layers, and where modpack has saved it."""
+    file = tmp_path / "model.modpack"
+    model = benched.small()
+    with modpack.PackageExporter(file) as exporter:
+        exporter.intern("benched")
+        exporter.save_pickle("model", "model.pkl", model)
+    return model, file
+
+
+def _is_same(model, other):
+    one, two = model.state_dict(), other.state_dict()
+    return list(one) == list(two) and all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("load", ["load_by_hand", "load_known"])
+def test_what_modpack_saves_is_loaded_by_hand(limits, packaged, load):
+    model, file = packaged
+    load = getattr(limits("handloaded"), load)
+    for _ in range(2):  # the second time, code and records are known
+        found = load(str(file))
+        assert _is_same(model, found)
+        assert isinstance(found.layers[0].weight, torch.nn.Parameter)
+        assert type(found).__module__.startswith("by_hand_")
+        assert found(torch.ones(2, 256)).requires_grad
+
+
+@pytest.mark.parametrize("load", ["load_by_hand", "load_known"])
+def test_a_changed_byte_is_refused_wherever_it_is_but_in_tensors(limits, packaged, load):
+    """In the data, the headers and the names of all other records, and in tensors' headers."""
+    _, file = packaged
+    load, refused = getattr(limits("handloaded"), load), limits("handzip").Refused
+    load(str(file))
+    content = bytearray(file.read_bytes())
+    with zipfile.ZipFile(file) as opened:
+        storages = [i for i in opened.infolist() if i.filename.endswith(".storage")]
+        small = opened.getinfo("model/model/model.pkl").header_offset
+    headers = [i.header_offset + at for i in storages[:3] for at in (0, 14, 20, 30, 50)]
+    for place in [*headers, *range(small, len(content), 7)]:
+        content[place] ^= 1
+        file.write_bytes(content)
+        with pytest.raises((refused, ValueError, LookupError, OSError, zlib.error, struct.error)):
+            load(str(file))
+        content[place] ^= 1
+
+
+def test_code_that_was_changed_in_the_cache_is_compiled_again(limits, packaged, tmp_path):
+    model, file = packaged
+    load = limits("handloaded").load_by_hand
+    load(str(file))
+    (kept,) = (tmp_path / "cache").glob("*-code")
+    right = kept.read_bytes()
+    kept.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+    for name in [name for name in sys.modules if name.startswith("by_hand_")]:
+        del sys.modules[name]
+    assert _is_same(model, load(str(file)))
+    assert kept.read_bytes() == right
+
+
+def test_another_environment_is_told_of(limits, packaged, monkeypatch):
+    _, file = packaged
+    monkeypatch.setattr("sys.platform", "amiga")
+    with pytest.warns(UserWarning, match="made with"):
+        limits("handloaded").load_by_hand(str(file))
+
+
+@pytest.mark.parametrize("kind", ["small", "tensors"])
+def test_what_is_saved_by_hand_is_a_whole_package(limits, benched, tmp_path, kind):
+    model = benched.MADE[kind](*{"small": (), "tensors": (3, 64)}[kind])
+    file = tmp_path / "saved.modpack"
+    limits("handsaved").save_by_hand(model, str(file))
+    with zipfile.ZipFile(file) as opened:
+        assert opened.testzip() is None
+    assert [each.name for each in tmp_path.iterdir()] == ["saved.modpack"]
+    assert _is_same(model, limits("handloaded").load_by_hand(str(file)))
+    assert _is_same(model, modpack.load(file, verify="all"))
+
+
+def test_a_package_that_is_saved_by_hand_has_the_records_of_one_of_modpack(
+    limits, packaged, tmp_path
+):
+    model, file = packaged
+    by_hand = tmp_path / "by-hand.modpack"
+    limits("handsaved").save_by_hand(model, str(by_hand))
+
+    def records(file):
+        with zipfile.ZipFile(file) as opened:
+            return sorted(name.partition("/")[2] for name in opened.namelist())
+
+    assert records(by_hand) == records(file)
 
 
 def test_every_rate_is_told_for_the_same_amount(tool, monkeypatch, tmp_path):

@@ -124,11 +124,11 @@ def test_a_machine_that_is_slower_in_one_run_changes_no_ratio(tool):
 def test_a_limit_tells_what_the_ratio_would_be(tool):
     figures = tool("figures")
     ours, theirs, least = (figures.Side(name, "load") for name in ("modpack", "peer", "limit"))
-    goal = figures.Goal("load", ours, theirs, at_least=10, limit=least)
+    goal = figures.Goal("load", ours, theirs, at_least=10, limits=(least,))
     samples = {ours: [2] * 3, theirs: [10] * 3, least: [0.5] * 3}
-    assert figures.judged(goal, [samples], {}).at_limit == 20
+    assert figures.judged(goal, [samples], {}).at_limits == ((least, 20),)
     del samples[least]
-    assert figures.judged(goal, [samples], {}).at_limit is None
+    assert figures.judged(goal, [samples], {}).at_limits == ()
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def run_three_times(tool, measured):
     (run,) = measured.runs
     ours, theirs = list(run)
     least = figures.Side("limit: nothing", "loading")
-    goal = figures.Goal("loading", ours, theirs, at_least=100, limit=least)
+    goal = figures.Goal("loading", ours, theirs, at_least=100, limits=(least,))
     runs = [
         figures.Measured("load", "load it", (goal,), ({**run, ours: [each] * 3, least: [1e-3]},))
         for each in (0.01, 0.02, 0.005)
@@ -191,6 +191,17 @@ def test_the_table_has_the_ratio_of_each_run(tool, run_three_times):
 def test_the_page_tells_what_the_limit_would_give(tool, run_three_times):
     page = tool("page").rendered([run_three_times], rounds=3)
     assert "| 120x | **in 2 of 3 runs** | 1,200x | nothing |" in page
+
+
+def test_the_page_tells_of_each_limit_that_was_measured(tool):
+    figures, goals = tool("figures"), tool("goals")
+    names = ["limit: nothing", "limit: unmeasured", "limit: by hand"]
+    limited = goals.at_limits(names, goals.faster("loading", "peer", 10))
+    taken = {"modpack": 2, "peer": 10, "limit: nothing": 0.5, "limit: by hand": 1}
+    run = {figures.Side(subject, "loading"): [each] * 3 for subject, each in taken.items()}
+    row = figures.Measured("load", "load it", limited, (run,))
+    page = tool("page").rendered([row], rounds=3)
+    assert "| 5x | **no** | 20x<br>10x | nothing<br>by hand |" in page
 
 
 def test_measurements_are_read_back_as_they_were_kept(tool, measured, tmp_path):
@@ -255,7 +266,7 @@ def test_every_goal_is_about_something_that_is_measured(tool):
         for goal in row.goals:
             assert goal.ours.subject in row.subjects
             assert getattr(goal.theirs, "subject", goal.ours.subject) in row.subjects
-            assert goal.limit is None or goal.limit.subject in row.subjects
+            assert {limit.subject for limit in goal.limits} <= set(row.subjects)
             assert (goal.at_least is None) != (goal.at_most is None)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import colorsys
 import sys
+from pathlib import Path
 
 import pytest
+
+from modpack.hermetic.index import ModuleIndex
 
 SHOP = {
     "shop/__init__.py": "",
@@ -30,3 +34,13 @@ def test_a_module_that_is_ready_is_what_importing_it_gives(packaged):
     assert namespace.ready("shop.till") is None
     till = namespace.import_module("shop.till")
     assert namespace.ready("shop.till") is till is namespace.ready(till.__name__)
+
+
+def test_where_a_name_leads_is_asked_again_when_the_package_has_grown(packaged):
+    importer = packaged({"shop.py": "def dump():\n    import colorsys\n    return colorsys\n"})
+    shop = importer.import_module("shop")
+    assert shop.dump() is shop.dump() is colorsys
+    index = ModuleIndex.build(["shop.py", "colorsys.py"], {})
+    importer._namespace.use(index)
+    (Path(shop.__file__).parent / "colorsys.py").write_text("ours = True\n")
+    assert shop.__builtins__["__import__"]("colorsys").ours

@@ -278,6 +278,27 @@ def test_more_tokens_are_known_by_their_shapes(what):
     assert what in [each for _, each in found(pickle.dumps([MORE_TOKENS[what]]), TextKind.PICKLE)]
 
 
+@pytest.mark.parametrize("protocol", range(2, 6))
+@pytest.mark.parametrize("login", [f"Bearer {drawn(40)}", f"bearer {drawn(20)}"])
+def test_a_header_of_a_pickled_request_is_known_without_its_name(login, protocol):
+    headers = pickle.dumps({"headers": {"Authorization": login}}, protocol)
+    assert found(headers, TextKind.PICKLE) == [(None, "a password in a header")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Bearer {token}",
+        "Bearer <your token goes here>",
+        "Bearer YOUR_TOKEN_GOES_HERE_123",
+        "the bearer understandably1 waits",
+        "a forbearer 8f3kq92Zs0vT1mNq",
+    ],
+)
+def test_a_header_of_no_request_is_none(text):
+    assert found(f"x = {text!r}\n") == []
+
+
 @pytest.mark.parametrize("label", ["RSA PRIVATE", "PRIVATE", "EC PRIVATE", "OPENSSH PRIVATE"])
 def test_a_private_key_in_base64_is_found_and_a_certificate_is_not(label):
     def encoded(label):

@@ -1,4 +1,4 @@
-"""What cannot be avoided: the same work by code that does nothing but that.
+"""What cannot be avoided: tensors and objects, by code that does nothing but save or load them.
 
 Nobody could use these. They have no archive, check nothing, and find no dependencies; but what
 they take is the least that a package written and read in Python can take on this machine.
@@ -6,45 +6,32 @@ they take is the least that a package written and read in Python can take on thi
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import gc
 import hashlib
-import importlib.abc
-import importlib.util
 import marshal
 import os
 import pickle
-import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
-import project
-from clocks import clock
-
 __all__ = [
-    "compile_library",
-    "files_below",
-    "import_code",
     "map_bare",
     "map_bytes",
-    "read_library",
     "replace_synced",
     "save_bare",
     "save_hashed",
     "save_pickled",
     "save_synced",
-    "write_code",
 ]
 
-Figures = dict[str, float]
-
-_PIECE = 1 << 22
-"""Bytes that a thread hashes at once."""
+_PIECE = 8 << 20
+"""Bytes that are written, and of small tensors hashed, at once."""
+_WORTH_SYNCING = 128 << 20
+"""Bytes after which the disk has something to do."""
 
 
 def save_bare(model: Any, file: str) -> None:
@@ -79,14 +66,19 @@ def map_bare(file: str) -> Any:
 def save_hashed(model: Any, file: str) -> None:
     """Write the tensors' bytes while other threads compute a sha256 and a crc32 of each."""
     with Path(file).open("wb", buffering=0) as opened:
-        _write_hashed(model, opened.fileno())
+        for _ in _written_while_hashing(model, opened.fileno()):
+            pass
 
 
 def save_synced(model: Any, file: str) -> None:
-    """The same, and wait until the disk has it."""
-    with Path(file).open("wb", buffering=0) as opened:
-        _write_hashed(model, opened.fileno())
-        os.fsync(opened.fileno())
+    """The same, while the disk takes what was written before; it has all when this returns."""
+    with Path(file).open("wb", buffering=0) as opened, ThreadPoolExecutor(1) as disk:
+        descriptor, syncing, begun = opened.fileno(), None, 0
+        for position in _written_while_hashing(model, descriptor):
+            is_idle = syncing is None or syncing.done()
+            if is_idle and position - begun >= _WORTH_SYNCING:
+                syncing, begun = disk.submit(os.fdatasync, descriptor), position
+        os.fsync(descriptor)
 
 
 def replace_synced(obj: object, file: str) -> None:
@@ -115,87 +107,19 @@ def save_pickled(obj: object, file: str) -> None:
         pickle.dump(obj, opened)
 
 
-def read_library(below: str) -> Figures:
-    """Read the sources of an installed library, and hash each."""
-    files = files_below(below)[1]
-    with clock() as seconds:
-        for file in files:
-            hashlib.sha256(file.read_bytes()).hexdigest()
-    return {"per module": seconds() / len(files), "modules": len(files)}
-
-
-def compile_library(below: str) -> Figures:
-    """Read the sources of an installed library, and make a syntax tree of each."""
-    files = files_below(below)[1]
-    gc.disable()
-    with clock() as seconds:
-        for file in files:
-            ast.parse(file.read_bytes())
-    return {"per module": seconds() / len(files), "modules": len(files)}
-
-
-def files_below(library: str) -> tuple[Path, list[Path]]:
-    """Where an installed library is, and the sources of a part of it; none is imported."""
-    found = importlib.util.find_spec(library.partition(".")[0])
-    assert found is not None and found.origin is not None
-    site = Path(found.origin).parents[1]
-    return site, sorted((site / library.replace(".", "/")).rglob("*.py"))
-
-
-def write_code(folder: str) -> Figures:
-    """All code of a project as one file: its sources, and what they compile to."""
-    files = sorted((Path(folder) / "app").glob("*.py"))
-    named = {_module_of(file): file.read_bytes() for file in files}
-    Path(f"{folder}.sources").write_bytes(marshal.dumps(named))
-    compiled = {name: compile(source, name, "exec") for name, source in named.items()}
-    Path(f"{folder}.code").write_bytes(marshal.dumps(compiled))
-    return {}
-
-
-def import_code(file: str) -> Figures:
-    """Import a project from one file of sources, or of what they compile to."""
-    import torch  # noqa: F401 - what else runs in this process is the same for all
-
-    finder = _CodeFinder()
-    sys.meta_path.insert(0, finder)
-    with clock() as seconds:
-        finder.code = marshal.loads(Path(file).read_bytes())
-        importlib.import_module(project.MAIN)
-    return {"importing": seconds()}
-
-
-class _CodeFinder(importlib.abc.Loader):
-    """Imports what it has the code of."""
-
-    def __init__(self) -> None:
-        self.code: dict[str, bytes | CodeType] = {}
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        if name in self.code:
-            return importlib.util.spec_from_loader(name, self, is_package=name == "app")
-        return None
-
-    def create_module(self, spec: object) -> None:
-        return None
-
-    def exec_module(self, module: Any) -> None:
-        code = self.code[module.__name__]
-        if isinstance(code, bytes):
-            code = compile(code, module.__name__, "exec")
-        exec(code, module.__dict__)
-
-
-def _module_of(file: Path) -> str:
-    return "app" if file.stem == "__init__" else f"app.{file.stem}"
-
-
-def _write_hashed(model: Any, descriptor: int) -> None:
+def _written_while_hashing(model: Any, descriptor: int) -> Iterator[int]:
+    """Where the file ends by now; the checksums are there when it has ended."""
+    position = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         pending = []
         for batch in _batches(model.parameters()):
             pending += [pool.submit(_hash, batch), pool.submit(_check, batch)]
             for piece in batch:
-                _write_all(descriptor, piece)
+                for start in range(0, len(piece), _PIECE):
+                    part = piece[start : start + _PIECE]
+                    _write_all(descriptor, part)
+                    position += len(part)
+                    yield position
         for each in pending:
             each.result()
 
