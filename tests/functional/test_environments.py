@@ -128,9 +128,10 @@ def test_strict_refuses_before_any_code_runs(project, tmp_path, elsewhere):
     modpack.save(envmodel.Model(), tmp_path / "m.modpack")
     del sys.modules["envmodel"]
     path = elsewhere(tmp_path / "m.modpack", platform="plan9")
+    load = modpack.load
     before = set(sys.modules)
     with pytest.raises(EnvironmentMismatchError, match="plan9") as raised:
-        modpack.load(path, strict=True)
+        load(path, strict=True)
     assert raised.value.repair is None
     assert "export it again" in str(raised.value)
     assert set(sys.modules) == before
