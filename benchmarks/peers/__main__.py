@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from figures import Goal, Measured, Outcome, Side, joined
@@ -25,6 +26,7 @@ from marks import replaced
 from measuring import Row, measured, remove_large
 from page import goals_table, rendered, shown_ratio
 from plot import Bar, drawn
+from rates import parse_at_once
 from rows import rows
 from samples import kept, read_back
 
@@ -92,7 +94,8 @@ def _row(row: Row, rounds: int, folder: Path) -> Measured:
     own, started = folder / row.name, time.monotonic()
     own.mkdir()
     try:
-        result = measured(row, rounds, own, _tell)
+        pace = parse_at_once()
+        result = replace(measured(row, rounds, own, _tell), paces=(pace,))
     finally:
         remove_large(own)
     _tell(goals_table([result]))  # who interrupts the rest has this one

@@ -151,6 +151,7 @@ class Measured:
         goals: what is wanted.
         runs: what was measured, in each run.
         missing: why nothing was measured of a subject.
+        paces: seconds that the machine took for always the same before each run, by how many cores.
     """
 
     name: str
@@ -158,6 +159,7 @@ class Measured:
     goals: tuple[Goal, ...]
     runs: tuple[Samples, ...]
     missing: Mapping[str, str] = field(default_factory=dict)
+    paces: tuple[Mapping[str, float], ...] = ()
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -169,7 +171,8 @@ def joined(runs: Sequence[Measured]) -> Measured:
     """Several runs of the same piece of work as one."""
     missing = {subject: why for run in runs for subject, why in run.missing.items()}
     samples = tuple(each for run in runs for each in run.runs)
-    return replace(runs[0], runs=samples, missing=missing)
+    paces = tuple(each for run in runs for each in run.paces)
+    return replace(runs[0], runs=samples, missing=missing, paces=paces)
 
 
 def all_rounds(runs: Sequence[Samples]) -> Samples:

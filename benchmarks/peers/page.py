@@ -24,7 +24,8 @@ def rendered(rows: Sequence[Measured], rounds: int, share: int = 1, plot: str = 
     parts = [_HEAD, made(rows, rounds, share)]
     if plot:
         parts.append(f"![Ratios, and the goals for them]({plot})")
-    parts += [goals_table(rows), _LIMITS, _limits_table(rows), _FIGURES, *map(_figures, rows)]
+    parts += [goals_table(rows), *_evenness(rows), _LIMITS, _limits_table(rows)]
+    parts += [_FIGURES, *map(_figures, rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -52,6 +53,24 @@ def goals_table(rows: Sequence[Measured]) -> str:
         "|---|---|---|---:|---:|---:|---|",
     )
     return "\n".join([*head, *_lines(rows, _outcome)])
+
+
+def _evenness(rows: Sequence[Measured]) -> list[str]:
+    """How long the same took before each row, in each run; nothing if nobody looked."""
+    runs = list(zip(*(row.paces for row in rows), strict=True))
+    if not runs:
+        return []
+    cores = list(runs[0][0])
+    lines = [f"| run | {' | '.join(cores)} |", f"|---|{'---:|' * len(cores)}"]
+    for number, paces in enumerate(runs, 1):
+        cells = (_median_and_range([pace[each] for pace in paces]) for each in cores)
+        lines.append(f"| {number} | {' | '.join(cells)} |")
+    return [_EVENNESS, "\n".join(lines)]
+
+
+def _median_and_range(values: Sequence[float]) -> str:
+    median, *ends = (shown_quantity(f(values), "s") for f in (statistics.median, min, max))
+    return f"{median} ({' to '.join(ends)})"
 
 
 def _limits_table(rows: Sequence[Measured]) -> str:
@@ -198,6 +217,13 @@ cloudpickle names the model's class instead of taking it along. torch.package ge
 recursion limit than usual, without which it cannot take sympy along. Private memory is that of the
 whole process: the sum of `Private_Dirty` and `Private_Clean` in `/proc/self/smaps`, without what
 is clean of libraries, which is shared as soon as another process runs them."""
+
+_EVENNESS = """\
+## How even the machine was
+
+Before each piece of work, a quarter of a MB of source is parsed (`ast.parse`) by one process, and
+then by one for each core at once. Where that takes longer than in another run, or takes different
+times within one, something else was busy, and what was measured then says less."""
 
 _LIMITS = """\
 ## Limits

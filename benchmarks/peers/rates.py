@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +13,19 @@ from pathlib import Path
 
 from clocks import clock, read_through
 
-__all__ = ["RATES", "make_files", "rate"]
+__all__ = ["RATES", "make_files", "parse_at_once", "rate"]
 
 _GIB = 1 << 30
 _TRIED = _GIB // 2
 _CORES = os.cpu_count() or 1
+_PARSE = """\
+import ast, time
+line = "def name(first, second): return first[0].other(second, 1 + first)\\n"
+source = line * ((1 << 18) // len(line))
+started = time.perf_counter()
+ast.parse(source)
+print(time.perf_counter() - started)
+"""
 
 
 def rate(of: str) -> dict[str, float]:
@@ -44,6 +54,17 @@ def make_files(count: int) -> dict[str, float]:
         for number in range(count):
             (folder / str(number)).write_bytes(bytes(1000))
     return {"for 1,000": seconds() * 1000 / count}
+
+
+def parse_at_once() -> dict[str, float]:
+    """Parse the same source in one process, then in one for each core; tell what that takes."""
+    return {"one core": _parsed_by(1), "all cores": _parsed_by(_CORES)}
+
+
+def _parsed_by(processes: int) -> float:
+    command = [sys.executable, "-c", _PARSE]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(processes)]
+    return max(float(each.communicate()[0]) for each in running)
 
 
 def _hash(data: memoryview, file: Path) -> None:

@@ -20,7 +20,14 @@ def kept(measured: Sequence[Measured], rounds: int) -> str:
         measured: what was measured.
         rounds: in how many rounds.
     """
-    rows = {each.name: {"runs": _runs(each), "missing": dict(each.missing)} for each in measured}
+    rows = {
+        each.name: {
+            "runs": _runs(each),
+            "missing": dict(each.missing),
+            "paces": [dict(pace) for pace in each.paces],
+        }
+        for each in measured
+    }
     return json.dumps({"rounds": rounds, "rows": rows}, indent=1)
 
 
@@ -43,4 +50,5 @@ def _measured(row: Row, found: Mapping[str, Any]) -> Measured:
     runs = tuple(
         {Side(subject, metric): values for subject, metric, values in run} for run in found["runs"]
     )
-    return Measured(row.name, row.title, row.goals, runs, found["missing"])
+    paces = tuple(found.get("paces", ()))
+    return Measured(row.name, row.title, row.goals, runs, found["missing"], paces)

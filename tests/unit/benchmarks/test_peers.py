@@ -1,5 +1,6 @@
 """The benchmark beside the peers: its ratios, verdicts, noise, page and plot. Nothing is timed."""
 
+import dataclasses
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -142,7 +143,8 @@ def measured(tool):
         figures.Goal("loading, warm", later, theirs, at_least=200),
     )
     samples = {ours: [0.02, 0.02, 0.02], theirs: [1.0, 1.5, 1.2]}
-    return figures.Measured("load", "load it", goals, (samples,), {"modpack, warm": "not built"})
+    missing, pace = {"modpack, warm": "not built"}, {"one core": 0.1, "all cores": 0.15}
+    return figures.Measured("load", "load it", goals, (samples,), missing, (pace,))
 
 
 def test_the_table_has_ratio_goal_verdict_and_range(tool, measured):
@@ -158,6 +160,31 @@ def test_the_figures_have_medians_and_spreads(tool, measured):
     assert "| modpack | 20 ms ± 0% |" in page
     assert "| peer | 1.2 s ± 25% |" in page
     assert "| modpack, warm | not built |" in page
+
+
+def test_the_page_tells_how_long_the_same_took_in_each_run(tool, measured):
+    figures, page = tool("figures"), tool("page")
+    slower = {"one core": 0.3, "all cores": 0.5}
+    again = dataclasses.replace(measured, paces=(slower,))
+    other = dataclasses.replace(again, paces=({"one core": 0.2, "all cores": 0.15}, slower))
+    text = page.rendered([figures.joined([measured, again]), other], rounds=3)
+    assert (
+        "| run | one core | all cores |\n"
+        "|---|---:|---:|\n"
+        "| 1 | 150 ms (100 ms to 200 ms) | 150 ms (150 ms to 150 ms) |\n"
+        "| 2 | 300 ms (300 ms to 300 ms) | 500 ms (500 ms to 500 ms) |\n"
+    ) in text
+
+
+def test_the_page_tells_nothing_of_it_if_nobody_looked(tool, measured):
+    text = tool("page").rendered([dataclasses.replace(measured, paces=())], rounds=3)
+    assert "How even the machine was" not in text
+
+
+def test_the_same_is_parsed_by_one_process_and_by_one_for_each_core(tool):
+    pace = tool("rates").parse_at_once()
+    assert pace["one core"] > 0
+    assert pace["all cores"] > 0
 
 
 def test_a_page_of_other_sizes_says_so(tool, measured):
