@@ -7,25 +7,22 @@ for in its text first, and functions, classes and expressions without any of the
 from __future__ import annotations
 
 import ast
-import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from modpack.discovery._bindings import BINDING, bindings
+from modpack.discovery._bindings import BINDING, assigned_names, bindings
 from modpack.discovery._blocks import Block, Part, Scope, qualified_name, resolve_relative
 from modpack.discovery._exports import mentions_exports
-from modpack.discovery._nodes import COMPREHENSIONS, TRIES
+from modpack.discovery._nodes import COMPREHENSIONS, TRIES, child_nodes
 from modpack.discovery._parse import ParsedSource
+from modpack.discovery._wordlines import lines_at, places_of, spans_any
 
 __all__ = ["Binding", "Findings", "collect"]
 
 _IMPORTERS = ("import_module", "__import__")
-_WORTH_A_VISIT = ("import", "global", "__all__")
-"""Words of which one stands in every function and class that matters; in names of importers too."""
-_IN_EXPRESSIONS = (*_IMPORTERS, ":=")
-"""What stands in every expression that matters, as long as importers keep their names."""
 _SCOPES = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
+_CHAINS = (ast.Name, ast.Attribute)
 _COMPOUND = frozenset(
     {*_SCOPES, *TRIES, ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith}
     | {ast.Match}
@@ -107,46 +104,54 @@ class _Walk:
         self._everywhere = everywhere
         self._tree = parsed.tree
         self._root = Block(None, Scope(), parsed.tree)
-        self._lines = _lines_with(_WORTH_A_VISIT, parsed.text)
-        self._lines_of_expressions = _lines_with(_IN_EXPRESSIONS, parsed.text)
-        self._lines_of_exports = _lines_with(("__all__",), parsed.text)
-        self._stack: list[tuple[ast.stmt, Block]] = []
+        text = parsed.text
+        # In all that matters of functions and classes stands one of these; import in importers.
+        imports, exports = list(places_of("import", text)), list(places_of("__all__", text))
+        self._lines = lines_at([*imports, *places_of("global", text), *exports], text)
+        self._lines_of_exports = lines_at(exports, text)
+        # In expressions that matter, as long as importers keep their names.
+        importers = [at for at in imports if _is_importer(text, at)]
+        self._lines_of_expressions = lines_at([*importers, *places_of(":=", text)], text)
+        self._has_words = bool(everywhere or exports or self._lines_of_expressions)
 
     def run(self) -> None:
-        self._push(self._tree.body, self._root)
-        while self._stack:
-            statement, block = self._stack.pop()
-            self._visit(statement, block)
-            if self._is_entered(statement):
-                for statements, inside in reversed(list(_bodies(statement, block))):
-                    self._push(statements, inside)
+        """See each statement in its turn, what is in a compound one right after itself."""
+        see = self._seeing()
+        waiting: list[tuple[Iterator[ast.stmt], Block]] = [(iter(self._tree.body), self._root)]
+        while waiting:
+            statements, block = waiting[-1]
+            for statement in statements:
+                kind = type(statement)
+                if kind in see:
+                    see[kind](statement, block)
+                if self._has_words:
+                    self._see_words(statement, block)
+                if kind in _COMPOUND and self._is_entered(statement):
+                    bodies = reversed(list(_bodies(statement, block)))
+                    waiting.extend((iter(body), inside) for body, inside in bodies)
+                    break
+            else:
+                waiting.pop()
 
-    def _push(self, statements: Sequence[ast.stmt], block: Block) -> None:
-        self._stack.extend((statement, block) for statement in reversed(statements))
+    def _seeing(self) -> Mapping[type[ast.stmt], Callable[[Any, Block], None]]:
+        """What to do with each kind of statement; a table, since most kinds need nothing."""
+        return {
+            **dict.fromkeys(BINDING, self._see_binding),
+            **{**dict.fromkeys(_SCOPES, self._see_definition), ast.Assign: self._see_assignment},
+            **{ast.Import: self._see_import, ast.ImportFrom: self._see_import_from},
+            **{ast.Global: self._see_global, ast.Delete: self._see_delete},
+        }
 
     def _is_entered(self, statement: ast.stmt) -> bool:
-        """Whether to look into a statement that has others in it: always, short of scopes."""
-        kind = type(statement)
-        if kind in _SCOPES:
-            return self._spans(statement, self._lines)
-        return kind in _COMPOUND
+        """Whether to look into a compound statement: always, short of scopes."""
+        return type(statement) not in _SCOPES or self._spans(statement, self._lines)
 
     def _spans(self, statement: ast.stmt, lines: Sequence[int]) -> bool:
-        return self._everywhere or _spans_any(statement, lines)
+        return self._everywhere or spans_any(statement, lines)
 
-    def _visit(self, statement: ast.stmt, block: Block) -> None:
-        if type(statement) in BINDING:
-            for name, value in bindings(statement):
-                self._bind(name, block, value)
-        elif isinstance(statement, ast.Import):
-            self._see_import(statement, block)
-        elif isinstance(statement, ast.ImportFrom):
-            self._see_import_from(statement, block)
-        elif isinstance(statement, ast.Global):
-            block.scope.declared_global.update(statement.names)
-        elif isinstance(statement, ast.Delete):
-            self._see_delete(statement, block)
-        if _spans_any(statement, self._lines_of_exports) and mentions_exports(statement):
+    def _see_words(self, statement: ast.stmt, block: Block) -> None:
+        exports = self._lines_of_exports
+        if exports and spans_any(statement, exports) and mentions_exports(statement):
             self._see_exports(statement, block)
         if self._spans(statement, self._lines_of_expressions):
             self._visit_expressions(statement, block)
@@ -154,15 +159,36 @@ class _Walk:
     def _bind(
         self, name: str, block: Block, value: ast.expr | None = None, meaning: str | None = None
     ) -> None:
-        if meaning is None and isinstance(value, (ast.Name, ast.Attribute)):
-            meaning = qualified_name(value, block.scope)
-        in_module = block.scope.binds_in_module(name)
-        scope = self._root.scope if in_module else block.scope
-        scope.bind(name, meaning or f".{name}")
+        scope = block.scope
+        if meaning is None and value is not None and type(value) in _CHAINS:
+            meaning = qualified_name(value, scope)
         if meaning is not None and meaning.endswith(_IMPORTERS):
             self.renames_importers |= not name.endswith(_IMPORTERS)
-        if in_module:
+        if scope.binds_in_module(name):
+            scope = self._root.scope
             self.findings.bindings.append(Binding(name, block, value))
+        scope.bind(name, meaning or f".{name}")
+
+    def _see_binding(self, statement: ast.stmt, block: Block) -> None:
+        for name, value in bindings(statement):
+            self._bind(name, block, value)
+
+    def _see_assignment(self, statement: ast.Assign, block: Block) -> None:
+        """As :func:`bindings` tells it, without its detours: most names come this way."""
+        for target in statement.targets:
+            if isinstance(target, ast.Name):
+                self._bind(target.id, block, statement.value)
+            else:
+                for name in assigned_names(target):
+                    self._bind(name, block)
+
+    def _see_definition(
+        self, statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, block: Block
+    ) -> None:
+        self._bind(statement.name, block)
+
+    def _see_global(self, statement: ast.Global, block: Block) -> None:
+        block.scope.declared_global.update(statement.names)
 
     def _see_import(self, statement: ast.Import, block: Block) -> None:
         self.findings.imports.append((statement, block))
@@ -204,42 +230,9 @@ class _Walk:
             waiting.extend(_subexpressions(node, here))
 
 
-def _lines_with(words: Sequence[str], text: str) -> list[int]:
-    """1-based numbers, ascending, of the lines that hold one of the words."""
-    lines: list[int] = []
-    for word in words:
-        line, counted = 1, 0
-        found = text.find(word)
-        while found >= 0:
-            line += text.count("\n", counted, found)
-            counted = found
-            if not _is_in_example(text, found):
-                lines.append(line)
-            found = text.find(word, found + len(word))
-    return sorted(lines)
-
-
-def _is_in_example(text: str, at: int) -> bool:
-    """Whether a place is in the example of a docstring: no line of code begins with ``>>>``.
-
-    A quarter of the walk of a library with such examples was spent on them.
-    """
-    before = text[text.rfind("\n", 0, at) + 1 : at]
-    return before.lstrip().startswith(">>>") and not ('"' in before or "'" in before)
-
-
-def _spans_any(statement: ast.stmt, lines: Sequence[int]) -> bool:
-    """Whether one of the lines, which ascend, is among those that a statement is written on."""
-    if not lines:
-        return False
-    following = bisect.bisect_left(lines, _first_line(statement))
-    return following < len(lines) and lines[following] <= (statement.end_lineno or 0)
-
-
-def _first_line(statement: ast.stmt) -> int:
-    """Where a statement begins: with its first decorator, if it has one."""
-    decorators = getattr(statement, "decorator_list", ())
-    return decorators[0].lineno if decorators else statement.lineno
+def _is_importer(text: str, at: int) -> bool:
+    """Whether ``import``, at a place in a text, is a part of the name of a function."""
+    return text.startswith("import_module", at) or text.startswith("__import__", at - 2)
 
 
 def _bodies(statement: ast.stmt, block: Block) -> Iterator[tuple[Sequence[ast.stmt], Block]]:
@@ -277,7 +270,7 @@ def _function_scope(
 
 def _parts_of(statement: ast.stmt) -> Iterator[ast.AST]:
     """A statement's own expressions; those of the statements inside it are left out."""
-    for node in ast.iter_child_nodes(statement):
+    for node in child_nodes(statement):
         if isinstance(node, ast.ExceptHandler):
             if node.type is not None:
                 yield node.type
@@ -300,5 +293,5 @@ def _subexpressions(node: ast.AST, block: Block) -> Iterable[tuple[ast.AST, Bloc
     else:
         if isinstance(node, (*COMPREHENSIONS, ast.BoolOp)):
             block = block.inside(node)
-        for child in ast.iter_child_nodes(node):
+        for child in child_nodes(node):
             yield child, block

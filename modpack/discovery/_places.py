@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
-from modpack.discovery._blocks import resolve_relative
+from modpack.discovery._nodes import nodes_in
+from modpack.discovery._placenames import PlaceNames
 
-__all__ = ["Place", "Places"]
+__all__ = ["PATHS", "Place", "Places"]
 
+PATHS = frozenset({ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.JoinedStr, ast.Call})
+"""The kinds of expressions that may stand for a path."""
 _OWN_FILE = "\0"
 """Stands for the module's own file as the last part of a path."""
 _WILD = frozenset("*?[")
@@ -28,6 +31,7 @@ _RESOURCE_OF_PACKAGE = frozenset(
     | {"resource_exists", "resource_filename", "resource_stream", "resource_string"}
 )
 _FOLDER_OF_PACKAGE = frozenset({"contents", "files", "resource_listdir"})
+_OF_PACKAGE = _RESOURCE_OF_PACKAGE | _FOLDER_OF_PACKAGE
 
 
 @dataclass(frozen=True)
@@ -81,59 +85,12 @@ class Places:
     def __init__(self, tree: ast.Module, module: str, package: str) -> None:
         self._own_names = {"__name__": module, "__package__": package}
         self._module = module
-        self._package = package
-        self._aliases: dict[str, str] = {}
-        self._values: dict[str, list[ast.expr | None]] = {}
-        self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
         self._returns: dict[str, list[ast.expr | None]] = {}
-        self.used: set[str] = set()
-        self.docstrings: set[int] = set()
         self._following: set[str] = set()
         self._no_paths: set[int] = set()
-        for node in ast.walk(tree):
-            self._learn(node)
-
-    # -- what the source defines -------------------------------------------------------------
-
-    def _learn(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                name = alias.asname or alias.name.partition(".")[0]
-                self._aliases[name] = alias.name if alias.asname else name
-        elif isinstance(node, ast.ImportFrom):
-            source = resolve_relative(self._package, node.level, node.module or "")
-            for alias in node.names:
-                self._aliases[alias.asname or alias.name] = f"{source or ''}.{alias.name}"
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                self._learn_value(target, node.value)
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            self._learn_value(node.target, node.value)
-        elif isinstance(node, (ast.withitem, ast.For, ast.comprehension, ast.AugAssign)):
-            self._learn_other(node)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            self._functions.setdefault(node.name, []).append(node)
-        elif isinstance(node, ast.arg):
-            self._values.setdefault(node.arg, []).append(None)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            self.used.add(node.id)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            self.docstrings.add(id(node.value))
-
-    def _learn_value(self, target: ast.expr, value: ast.expr | None) -> None:
-        if isinstance(target, ast.Name):
-            self._values.setdefault(target.id, []).append(value)
-
-    def _learn_other(
-        self, node: ast.withitem | ast.For | ast.comprehension | ast.AugAssign
-    ) -> None:
-        if isinstance(node, ast.withitem):
-            if node.optional_vars is not None:
-                self._learn_value(node.optional_vars, node.context_expr)
-        else:
-            self._learn_value(node.target, None)
-
-    # -- paths -------------------------------------------------------------------------------
+        self._names = names = PlaceNames(tree, package)
+        self.used = names.used
+        self.docstrings = names.docstrings
 
     def of(self, node: ast.AST | None) -> Place | None:
         """The path that an expression stands for; None if it is none that is known."""
@@ -166,8 +123,8 @@ class Places:
         return place
 
     def named(self, name: str) -> Place | None:
-        values = self._values.get(name, [])
-        return self._sole(name, values)
+        values = self._names.values.get(name)
+        return self._sole(name, values) if values else None
 
     def _sole(self, name: str, values: list[ast.expr | None]) -> Place | None:
         """The path that several ways to get at a value agree on."""
@@ -182,7 +139,7 @@ class Places:
 
     def _returned(self, function: str) -> list[ast.expr | None]:
         if function not in self._returns:
-            nodes = (node for each in self._functions[function] for node in ast.walk(each))
+            nodes = (node for each in self._names.functions[function] for node in nodes_in(each))
             found = [node.value for node in nodes if isinstance(node, ast.Return)]
             self._returns[function] = found
         return self._returns[function]
@@ -199,7 +156,7 @@ class Places:
         if name == "__spec__":
             return Place((_OWN_FILE,))
         root = name.partition(".")[0] if name is not None else ""
-        is_imported = root in {alias.partition(".")[0] for alias in self._aliases.values()}
+        is_imported = root in {alias.partition(".")[0] for alias in self._names.aliases.values()}
         return Place((_OWN_FILE,), name) if name and is_imported else None
 
     def _subscript(self, node: ast.Subscript) -> Place | None:
@@ -243,14 +200,14 @@ class Places:
                 return place
         if name is not None and name.endswith("resources.files") and not node.args:
             return Place()
-        if isinstance(node.func, ast.Name) and node.func.id in self._functions:
+        if isinstance(node.func, ast.Name) and node.func.id in self._names.functions:
             return self._sole(f"{node.func.id}()", self._returned(node.func.id))
         return self._method(node) if isinstance(node.func, ast.Attribute) else None
 
     def _called(self, name: str, arguments: list[ast.expr]) -> Place | None:
         """What a function of the standard library makes of its arguments."""
         last = name.rpartition(".")[2]
-        is_of_package = "." in name and last in _RESOURCE_OF_PACKAGE | _FOLDER_OF_PACKAGE
+        is_of_package = "." in name and last in _OF_PACKAGE
         if is_of_package and ("resources." in name or last.startswith(("resource_", "get_data"))):
             return self._resource(last, arguments)
         place = self.of(arguments[0])
@@ -298,7 +255,7 @@ class Places:
         if isinstance(node, ast.Name):
             if node.id in self._own_names:
                 return self._own_names[node.id]
-            values = self._values.get(node.id, [])
+            values = self._names.values.get(node.id, [])
             sole = values[0] if len(values) == 1 else None
             is_text = isinstance(sole, ast.Constant) and isinstance(sole.value, str)
             return self._text(sole) if sole is not None and is_text else None
@@ -317,4 +274,4 @@ class Places:
             node = node.value
         if not isinstance(node, ast.Name):
             return None
-        return ".".join([self._aliases.get(node.id, node.id), *reversed(attributes)])
+        return ".".join([self._names.aliases.get(node.id, node.id), *reversed(attributes)])

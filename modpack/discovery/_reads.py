@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterator
 
 from modpack.core.imports import FileRead, ReadKind
+from modpack.discovery._nodes import child_nodes
 from modpack.discovery._parse import ParsedSource
-from modpack.discovery._places import Place, Places
+from modpack.discovery._places import PATHS, Place, Places
 
 __all__ = ["find_reads"]
 
@@ -57,13 +58,14 @@ class _Reads:
         waiting: list[ast.AST] = [self._tree]
         while waiting:
             node = waiting.pop()
-            place = self._places.of(node) if isinstance(node, ast.expr) else None
+            if isinstance(node, ast.Constant):
+                yield from self._name(node)
+                continue
+            place = self._places.of(node) if type(node) in PATHS else None
             if place is not None:
                 yield from self._read(node, place)
-            elif not self._is_no_read(node):
-                if isinstance(node, ast.Constant):
-                    yield from self._name(node)
-                waiting.extend(self._parts(node))
+            elif not isinstance(node, ast.Name) and self._is_looked_into(node):
+                waiting.extend(reversed(child_nodes(node)))
 
     def _read(self, node: ast.AST, place: Place) -> Iterator[FileRead]:
         if place.is_own_file:
@@ -81,17 +83,20 @@ class _Reads:
         if ("." in text or "/" in text or text.isupper()) and _FILE_NAME.fullmatch(text):
             yield FileRead(ReadKind.NAME, text, node.lineno)
 
+    def _is_looked_into(self, node: ast.AST) -> bool:
+        return not self._is_no_read(node) and not self._is_name_of_path(node)
+
     def _is_no_read(self, node: ast.AST) -> bool:
         """Whether a call only tells Python where to look for modules."""
         return isinstance(node, ast.Call) and self._places.qualified(node.func) in _NO_READ
 
-    def _parts(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What to look at in a node; a path that gets a name counts where the name is used."""
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target = node.targets[0]
-            place = self._places.of(node.value)
-            is_used = isinstance(target, ast.Name) and target.id in self._places.used
-            if is_used and isinstance(target, ast.Name) and place is not None:
-                if not place.is_open and self._places.named(target.id) is not None:
-                    return
-        yield from reversed(list(ast.iter_child_nodes(node)))
+    def _is_name_of_path(self, node: ast.AST) -> bool:
+        """Whether a node gives a path a name: then it counts where the name is used."""
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            return False
+        target = node.targets[0]
+        if not isinstance(target, ast.Name) or target.id not in self._places.used:
+            return False
+        place = self._places.of(node.value)
+        is_whole = place is not None and not place.is_open
+        return is_whole and self._places.named(target.id) is not None

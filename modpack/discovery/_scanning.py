@@ -102,11 +102,13 @@ class _Scan:
 
     def _bound(self) -> frozenset[str]:
         bound: set[str] = set()
-        for binding in self._findings.bindings:
-            if binding.deleted:
-                bound.discard(binding.name)
-            elif not self._conditions.standing(binding.block).never:
-                bound.add(binding.name)
+        blocks = {binding.block for binding in self._findings.bindings}
+        never = {block for block in blocks if self._conditions.standing(block).never}
+        for name, block, _, is_deleted in self._findings.bindings:
+            if is_deleted:
+                bound.discard(name)
+            elif block not in never:
+                bound.add(name)
         return frozenset(bound)
 
     def _exported(self) -> tuple[str, ...] | None:

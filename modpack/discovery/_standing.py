@@ -54,6 +54,8 @@ class Conditions:
 
     def standing(self, block: Block) -> Standing:
         """What all the blocks around a statement, ``block`` first, say about it."""
+        if block in self._standings:
+            return self._standings[block]
         unknown: list[Block] = []
         outer: Block | None = block
         while outer is not None and outer not in self._standings:

@@ -15,7 +15,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -61,15 +61,21 @@ class ScanAhead:
 
     def __init__(self, cache: ScanCache, most_helpers: int | None = None) -> None:
         self._cache = cache
-        spare = min(usable_cores() - 1, _MOST_HELPERS) if helpers_wanted() else 0
-        self._most = spare if most_helpers is None else most_helpers
+        self._wanted = most_helpers
         self._helpers: list[subprocess.Popen[bytes]] = []
 
     def is_worth_it(self, waiting: int) -> bool:
         """Whether it would save time to say what comes, if so many sources wait."""
-        if waiting < _WORTH_A_START or self._most < 1 or not self._cache.is_writable:
+        if waiting < _WORTH_A_START or self._cache.misses < _MISSES:
             return False
-        return self._cache.misses >= _MISSES
+        return self._cache.is_writable and self._most > 0
+
+    @cached_property
+    def _most(self) -> int:
+        """How many helpers may run. Asked when sources wait: it takes longer than a small walk."""
+        if self._wanted is not None:
+            return self._wanted
+        return min(usable_cores() - 1, _MOST_HELPERS) if helpers_wanted() else 0
 
     def expect(self, coming: Sequence[Coming]) -> None:
         """Let helpers scan what comes, the last first.

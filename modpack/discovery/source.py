@@ -29,8 +29,8 @@ def scan_source(source: str | bytes, module: str, is_package: bool) -> ModuleSca
     >>> scan_source("x = = 1", "pkg.core", is_package=False).failure.line
     1
     """
-    # 5 ms that a process need not pay whose sources have all been scanned before
-    from modpack.discovery._scanning import scanned
-
     with collection_paused():
+        # 5 ms that a process need not pay whose sources have all been scanned before
+        from modpack.discovery._scanning import scanned
+
         return scanned(source, module, is_package)  # whose tree is gone when it returns

@@ -87,6 +87,7 @@ class HookCollector:
     _grouped: int = 0
     _handles: list[RemovableHandle] = field(default_factory=list)
     _tables: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    _untold: list[tuple[Any, str]] = field(default_factory=list)
     _seen: dict[int, Any] = field(default_factory=dict)
 
     def module(self, module: torch.nn.Module) -> None:
@@ -208,9 +209,12 @@ class HookCollector:
             return
         self._seen[id(target)] = target
         noted: list[Collected] = []
+        self._untold.append((target, scope))
         for kind in kinds_of(scope):
-            self._note_tables(target, kind)
-            ranks = {i: rank for rank, i in enumerate(getattr(target, kind.tables[0], None) or ())}
+            table = getattr(target, kind.tables[0], None)
+            if not table:  # as of nearly all: that is where its hooks would be
+                continue
+            ranks = {i: rank for rank, i in enumerate(table)}
             position = 0
             for found in kind.find(target):
                 if travels_natively(found.hook):
@@ -277,6 +281,10 @@ class HookCollector:
         return tuple(self.numbers.of_all(collected.identities))
 
     def _owner(self, handle: RemovableHandle) -> tuple[Any, str] | None:
+        untold, self._untold = self._untold, []
+        for target, scope in untold:  # only handles ask for tables, and few models have any
+            for kind in kinds_of(scope):
+                self._note_tables(target, kind)
         table = handle.hooks_dict_ref()
         return self._tables.get(id(table)) if table is not None else None
 

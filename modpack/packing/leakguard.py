@@ -78,7 +78,7 @@ class LeakGuard:
         self._allowed = tuple(allowed)
         self._saved: dict[str, tuple[_Leak, ...]] = {}
         self._seen: dict[tuple[object, ...], tuple[Secret, ...]] = {}
-        self._values: dict[Path, dict[bytes, str]] = {}
+        self._values: dict[str, dict[bytes, str]] = {}
         self._nearby: dict[bytes, str] | None = None
         self._is_project = cache(is_project)
 
@@ -132,7 +132,7 @@ class LeakGuard:
             place: names a ``file:line`` as the user knows it.
         """
         known = dict(self._known())
-        for folder in {each for own in set(own_folders) for each in self._around(own)}:
+        for folder in {each for own in set(own_folders) for each in self._around(str(own))}:
             known.update(self._values_in(folder))
         leaks = [leak for saved in self._saved.values() for leak in saved]
         leaks += self._in_sources(plan, walker, known, place)
@@ -196,10 +196,10 @@ class LeakGuard:
                 self._nearby.update(self._values_in(folder))
         return self._nearby
 
-    def _around(self, folder: Path) -> Iterator[Path]:
+    def _around(self, folder: str) -> Sequence[str]:
         return folders_around(folder, self._is_project)
 
-    def _values_in(self, folder: Path) -> dict[bytes, str]:
+    def _values_in(self, folder: str) -> dict[bytes, str]:
         if folder not in self._values:
             self._values[folder] = known_values(folder)
         return self._values[folder]
@@ -219,24 +219,35 @@ def _secrets_in(data: bytes, kind: TextKind, known: Mapping[bytes, str]) -> tupl
     return found
 
 
-def _own_folders() -> set[Path]:
+def _own_folders() -> set[str]:
     """The current folder, the script's, and those that code is imported from."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    starts = {Path(each) for each in sys.path if each and os.path.isdir(each)}  # noqa: PTH112
+    starts = {_spelled(each) for each in sys.path if each and os.path.isdir(each)}  # noqa: PTH112
     if isinstance(script, str):
-        starts.add(Path(script).parent)
+        starts.add(os.path.dirname(_spelled(script)) or ".")  # noqa: PTH120
     here = current_folder()
     if here is not None:
-        starts = {here, *(here / each for each in starts)}
+        starts = {str(here), *(_inside(str(here), each) for each in starts)}
     return {each for each in starts if not _is_installed(each)}
 
 
 @lru_cache(maxsize=1024)
-def _is_installed(folder: Path) -> bool:
+def _spelled(path: str) -> str:
+    """A path as pathlib writes it; texts take a fifth of the time, and each export asks again."""
+    return str(Path(path))
+
+
+def _inside(here: str, path: str) -> str:
+    """What a path means in a folder."""
+    return here if path == "." else os.path.join(here, path)  # noqa: PTH118
+
+
+@lru_cache(maxsize=1024)
+def _is_installed(folder: str) -> bool:
     """Whether a folder of the import path holds installed code, or Python's own."""
     own_files = ("os.py", "_struct.py", "lib-dynload")
     names = {"site-packages", "dist-packages", "lib-dynload"}
-    return folder.name in names or any(
+    return os.path.basename(folder) in names or any(  # noqa: PTH119
         os.path.exists(f"{folder}/{each}")  # noqa: PTH110 - asked of the whole import path
         for each in own_files
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import sys
@@ -30,9 +31,15 @@ def storage_bytes(storage: torch.UntypedStorage) -> memoryview:
     size = on_cpu.nbytes()
     if size == 0:
         return memoryview(b"")
-    memory = (ctypes.c_char * size).from_address(on_cpu.data_ptr())
+    memory = _bytes_of_size(size).from_address(on_cpu.data_ptr())
     memory._storage = on_cpu  # type: ignore[attr-defined]  # keeps the memory alive
     return memoryview(memory).cast("B")
+
+
+@functools.lru_cache(maxsize=128)
+def _bytes_of_size(size: int) -> type[ctypes.Array[ctypes.c_char]]:
+    """Making the type takes ten times as long as using it, and the next save asks for the same."""
+    return ctypes.c_char * size
 
 
 class StorageSink(Protocol):

@@ -49,10 +49,11 @@ def record_folders(homes: Mapping[str, Home]) -> dict[Path, str]:
     folders: dict[Path, str] = {}
     for home in homes.values():
         place, record = home.folder, home.record_folder
-        folders.setdefault(place, record)
-        while record:
-            place, record = place.parent, record.rpartition("/")[0]
+        while folders.get(place) != record:  # else those around it are known as well
             folders.setdefault(place, record)
+            if not record:
+                break
+            place, record = place.parent, record.rpartition("/")[0]
     return folders
 
 

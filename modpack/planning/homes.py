@@ -127,7 +127,9 @@ class Homes:
         place = self._real(location, package.tree if package is not None else None)
         if place is None:
             return None
-        real = Location(module, location.kind, str(place), location.is_package, location.search)
+        real = location
+        if location.module != module or location.file != str(place):
+            real = Location(module, location.kind, str(place), location.is_package, location.search)
         distribution = installed.distribution_of(module, real)
         return Home(module, place, location.is_package, installed, distribution, package)
 

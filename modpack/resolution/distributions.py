@@ -53,6 +53,11 @@ def _is_in_standard_library(file: str) -> bool:
     return Path(file).is_relative_to(home) and not in_site_packages(Path(file))
 
 
+def _spelled(path: str) -> str:
+    """A path as pathlib writes it, which nearly all are; making one takes five times as long."""
+    return path if os.path.normpath(path) == path else str(Path(path))
+
+
 class DistributionIndex:
     """The installed distributions, by the files that they list as theirs.
 
@@ -66,6 +71,12 @@ class DistributionIndex:
 
     def __init__(self, path: Sequence[str] | None = None) -> None:
         self._path = path
+        self._owners: dict[tuple[str, str], Distribution | None] = {}
+        self._shadowed: dict[str, bool] = {}
+        self._closures: dict[str, frozenset[str]] = {}
+        self._named: dict[str, Installation | None] = {}
+        self._met_before: dict[str, Installation] = {}
+        self._candidates: dict[str, tuple[Installation, ...]] = {}
 
     def owner(self, module: str, location: Location | None) -> Owner:
         """Who is responsible for a module, where it was found."""
@@ -117,8 +128,8 @@ class DistributionIndex:
         first = self._entry_named(normalised(distribution.name))
         if first is not None and first.described == distribution:
             return first
-        mine = (entry for entry in map(self._met, self._found) if entry.described == distribution)
-        return next(mine, None)
+        entries = map(self._met, self._import_path.all())
+        return next((entry for entry in entries if entry.described == distribution), None)
 
     def _entry_named(self, name: str) -> Installation | None:
         """The first distribution of a name: found by its folder's, not by reading all metadata."""
@@ -156,40 +167,12 @@ class DistributionIndex:
                     todo.append(found.requires)
         return frozenset(reached)
 
-    @cached_property
-    def _owners(self) -> dict[tuple[str, str], Distribution | None]:
-        return {}
-
-    @cached_property
-    def _shadowed(self) -> dict[str, bool]:
-        return {}
-
-    @cached_property
-    def _closures(self) -> dict[str, frozenset[str]]:
-        return {}
-
-    @cached_property
-    def _named(self) -> dict[str, Installation | None]:
-        return {}
-
-    @cached_property
-    def _found(self) -> tuple[Found, ...]:
-        return tuple(self._import_path.all())
-
-    @cached_property
-    def _met_before(self) -> dict[str, Installation]:
-        return {}
-
-    @cached_property
-    def _candidates(self) -> dict[str, tuple[Installation, ...]]:
-        return {}
-
     def _claiming(self, file: str) -> tuple[Installation, ...]:
         """The distributions that may have installed a file: the same for all files beside it."""
         folder = os.path.dirname(file)  # noqa: PTH120 - asked for every module
         if folder not in self._candidates:
-            near = (f for f in self._found if not Installation.is_out_of_question(f, folder))
-            able = tuple(entry for entry in map(self._met, near) if entry.may_have(folder))
+            near = map(self._met, self._import_path.claiming(folder))
+            able = tuple(entry for entry in near if entry.may_have(folder))
             self._candidates[folder] = able
         return self._candidates[folder]
 
@@ -199,8 +182,8 @@ class DistributionIndex:
         Such a folder may have parts in several places: it is nobody's as soon as one of them is.
         """
         if location.file:
-            return self._claimant(module, str(Path(location.file)), False)
-        owners = [self._claimant(module, str(Path(each)), True) for each in location.search]
+            return self._claimant(module, _spelled(location.file), False)
+        owners = [self._claimant(module, _spelled(each), True) for each in location.search]
         return None if None in owners else next(iter(owners), None)
 
     def _claimant(self, module: str, place: str, is_folder: bool) -> Distribution | None:

@@ -8,7 +8,6 @@ import pkgutil
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Protocol, cast
 
@@ -51,7 +50,8 @@ class HostEnvironment:
         loader = self._loaders.get(location.module)
         if loader is not None:
             return (loader.get_source(location.module) or "").encode()
-        return Path(location.file or "").read_bytes()
+        with open(location.file or ".", "rb", buffering=0) as file:  # noqa: PTH123 - there are many
+            return file.read()
 
     def live_attribute(self, module: str, name: str) -> str | None:
         """What a loaded module binds a name to, without triggering its ``__getattr__``."""

@@ -16,7 +16,10 @@ from modpack.core.currentfolder import current_folder
 from modpack.core.names import normalised_distribution as normalised
 from modpack.resolution.statuses import Status, is_settled, status_of
 
-__all__ = ["Found", "ImportPath", "Metadata"]
+__all__ = ["ORIGIN", "Found", "ImportPath", "Metadata", "lies_in"]
+
+ORIGIN: Final = "direct_url.json"
+"""Says where a distribution was installed from (PEP 610): that of an editable one is its code."""
 
 _MOST_FOLDERS: Final = 128
 _OF_FOLDERS: Final = ("importlib_metadata", "_frozen_importlib_external")
@@ -70,8 +73,10 @@ class _InFolder:
 
     def read_text(self, filename: str) -> str | None:
         expected = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-        with contextlib.suppress(*expected):
-            return Path(self._place, filename).read_text("utf-8")
+        # A path would take as long as reading does. An old tool's metadata may be one file.
+        place = f"{self._place}/{filename}" if filename else self._place
+        with contextlib.suppress(*expected), open(place, encoding="utf-8") as file:  # noqa: PTH123
+            return file.read()
         return None
 
     def locate_file(self, path: str) -> Path:
@@ -86,11 +91,18 @@ class _Folder:
         status: how it looked.
         is_certain: whether it looks otherwise as soon as anything else is in it.
         found: what is installed in it.
+        home: its name with a separator at its end; empty if it is an archive.
     """
 
     status: Status | None
     is_certain: bool
     found: Sequence[Found]
+    home: str
+
+    @cached_property
+    def origins(self) -> Sequence[tuple[str, Found]]:
+        """The file that each of them would have if it were editable."""
+        return [(f"{each.place}/{ORIGIN}", each) for each in self.found]
 
     @cached_property
     def named(self) -> Mapping[str, Sequence[Found]]:
@@ -119,12 +131,38 @@ class ImportPath:
         here = current_folder()
         there = (each for each in folders if here is not None or each.startswith(os.sep))
         self._folders = [_looked_at(folder) for folder in there]
+        self._editable: dict[str, Sequence[Found]] = {}
 
-    def all(self) -> Iterable[Found]:
+    def all(self) -> Sequence[Found]:
         """All of them, in the order of the path."""
+        return self._all
+
+    @cached_property
+    def _all(self) -> Sequence[Found]:
         if not self._is_known:
-            return _discovered(self._path, None)
-        return chain.from_iterable(folder.found for folder in self._folders)
+            return tuple(_discovered(self._path, None))
+        return tuple(chain.from_iterable(folder.found for folder in self._folders))
+
+    def claiming(self, folder: str) -> Iterable[Found]:
+        """Those that may have put files into a folder; no other one has.
+
+        Most distributions have nothing to do with most folders: they are installed elsewhere, and
+        are not editable. Of those nothing is looked at but whether they might be.
+        """
+        if not self._is_known:
+            return self._all
+        return chain.from_iterable(
+            each.found if lies_in(folder, each.home) else self._editable_in(each)
+            for each in self._folders
+        )
+
+    def _editable_in(self, folder: _Folder) -> Sequence[Found]:
+        """Those in a folder that may be editable: of each, that is asked once in an export."""
+        known = self._editable.get(folder.home)
+        if known is None:
+            known = [found for file, found in folder.origins if os.access(file, os.F_OK)]
+            self._editable[folder.home] = known
+        return known
 
     def named(self, name: str) -> Iterable[Found]:
         """Those of a normalised name, as far as their folders tell."""
@@ -143,6 +181,11 @@ def _only_folders_count(path: Sequence[str] | None) -> bool:
     return not any(True for finder in others for _ in finder.find_distributions(context))
 
 
+def lies_in(folder: str, home: str) -> bool:
+    """Whether a folder is another one, which is written with a separator, or lies in it."""
+    return f"{folder}{os.sep}".startswith(home)
+
+
 def _module_of(finder: object) -> str:
     return str(getattr(finder, "__module__", ""))
 
@@ -154,7 +197,8 @@ def _looked_at(entry: str) -> _Folder:
     known = _folders.get(folder)
     if known is None or known.status != status or not known.is_certain:
         found = tuple(_listed(folder)) if status is not None else ()
-        known = _Folder(status, is_settled(status), found)
+        home = found[0].home if found else ""
+        known = _Folder(status, is_settled(status), found, home)
         if len(_folders) >= _MOST_FOLDERS:
             _folders.clear()
         _folders[folder] = known
@@ -189,11 +233,12 @@ def _discovered(path: Sequence[str] | None, name: str | None) -> Iterable[Found]
 
 def _context(path: Sequence[str] | None, name: str | None) -> Any:
     """What is asked for, in importlib.metadata's terms; what is not said may be anything."""
-    from importlib_metadata import DistributionFinder
+    from importlib.metadata import DistributionFinder
 
-    where = {} if path is None else {"path": list(path)}
-    named = {} if name is None else {"name": name}
-    return DistributionFinder.Context(**where, **named)  # type: ignore[no-untyped-call]
+    asked: dict[str, Any] = {} if path is None else {"path": list(path)}
+    if name is not None:
+        asked["name"] = name
+    return DistributionFinder.Context(**asked)
 
 
 def _name_in(place: str) -> str:

@@ -8,13 +8,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import eq
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from modpack.core.names import root_of
 from modpack.resolution.contents import DistributionContents, read_contents
 from modpack.resolution.editable import folders_on_path, found_through
-from modpack.resolution.importpath import Found, Metadata
+from modpack.resolution.importpath import ORIGIN, Found, Metadata, lies_in
 from modpack.resolution.metadata import headers, required_names
 from modpack.resolution.statuses import is_settled, status_of
 
@@ -24,10 +25,9 @@ _COMPILED = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
 """A file of machine code, as a line of a RECORD starts with it."""
 _OUTERMOST = re.compile(r"\n([^/,\n]+)")
 _LISTED = re.compile(r"\n([^,\n]*),")
-_ORIGIN = "direct_url.json"
 _OF_EGGS = ("requires.txt", "top_level.txt")
 _FOLDERS = ("licenses", "license_files")
-_TELLING = ("METADATA", "PKG-INFO", "RECORD", _ORIGIN, *_OF_EGGS, *_FOLDERS)
+_TELLING = ("METADATA", "PKG-INFO", "RECORD", ORIGIN, *_OF_EGGS, *_FOLDERS)
 """The metadata that is read, files and folders; others come and go with the folder of all."""
 
 
@@ -69,21 +69,10 @@ class Installation:
             known = _known[found.place] = looks, cls(found.metadata, looks.may_have_origin)
         return known[1]
 
-    @staticmethod
-    def is_out_of_question(found: Found, folder: str) -> bool:
-        """Whether it certainly cannot claim files in a folder.
-
-        Most distributions have nothing to do with most folders: they are installed elsewhere, and
-        are not editable. Of those nothing else is looked at.
-        """
-        if not found.home or _lies_in(folder, found.home):
-            return False
-        return not os.access(f"{found.place}/{_ORIGIN}", os.F_OK)
-
     def lists(self, module: str, file: str, is_folder: bool = False) -> bool:
         """Whether the distribution claims a file, or something in a folder."""
         if self.source_folder is not None:
-            return self._has_source(module, Path(file), is_folder, self.source_folder)
+            return self._has_source(module, file, is_folder)
         if not file.startswith(self._home):
             return False
         if not self._roots:  # installed by a tool that keeps no record: all it has is a list
@@ -91,9 +80,12 @@ class Installation:
         listed = file[len(self._home) :].replace(os.sep, "/")
         return listed in (self._folders if is_folder else self._listed)
 
-    def _has_source(self, module: str, place: Path, is_folder: bool, folder: Path) -> bool:
+    def _has_source(self, module: str, file: str, is_folder: bool) -> bool:
         """Whether something in the folder of an editable install is importable through it."""
-        if not place.is_relative_to(folder) or in_site_packages(place):
+        if not lies_in(os.path.normcase(file), self._source_home):
+            return False  # as of most: paths are not made of all that is asked for
+        place = Path(file)
+        if in_site_packages(place):
             return False
         if self.top_level:
             return root_of(module) in self.top_level
@@ -104,7 +96,7 @@ class Installation:
         """Whether the distribution can claim files in a folder."""
         if self.source_folder is not None:
             return True
-        if not _lies_in(folder, self._home):
+        if not lies_in(folder, self._home):
             return False
         inside = folder[len(self._home) :].replace(os.sep, "/")
         if not inside or not self._roots:
@@ -157,6 +149,11 @@ class Installation:
         return f"{self.folder}{os.sep}"
 
     @cached_property
+    def _source_home(self) -> str:
+        """The folder of an editable install as paths of files in it begin."""
+        return os.path.normcase(os.path.join(self.source_folder or "", ""))  # noqa: PTH118
+
+    @cached_property
     def _roots(self) -> frozenset[str]:
         """The outermost folders, and files, that it lists; nothing if it has no record."""
         return frozenset(_OUTERMOST.findall(self._record()))
@@ -202,7 +199,7 @@ class Installation:
         from urllib.request import url2pathname  # it brings networking along, which is not cheap
 
         try:
-            direct_url = json.loads(self.text(_ORIGIN) or "{}")
+            direct_url = json.loads(self.text(ORIGIN) or "{}")
             if not direct_url.get("dir_info", {}).get("editable", False):
                 return None
             return Path(url2pathname(urlsplit(direct_url["url"]).path))
@@ -231,16 +228,12 @@ class _Looks:
         telling = {f: s for f, s in files.items() if s is not None or not is_settled(folder)}
         self._statuses = {place: folder, **telling}
         self._is_there = folder is not None
-        self.may_have_origin = folder is None or files[f"{place}/{_ORIGIN}"] is not None
+        self.may_have_origin = folder is None or files[f"{place}/{ORIGIN}"] is not None
 
     def is_current(self) -> bool:
         """Whether it looks the same now."""
-        return self._is_there and all(status_of(f) == s for f, s in self._statuses.items())
-
-
-def _lies_in(folder: str, home: str) -> bool:
-    """Whether a folder is another one, which is written with a separator, or lies in it."""
-    return f"{folder}{os.sep}".startswith(home)
+        then = self._statuses
+        return self._is_there and all(map(eq, map(status_of, then), then.values()))
 
 
 def in_site_packages(file: Path) -> bool:

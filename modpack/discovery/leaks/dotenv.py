@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -59,35 +59,38 @@ def values_in(data: bytes) -> Iterator[tuple[str, bytes]]:
             yield name.decode("ascii"), value
 
 
-def known_values(folder: Path) -> dict[bytes, str]:
+def known_values(folder: str) -> dict[bytes, str]:
     """The secret values of the ``.env`` files in a folder, and which variable each is of."""
     found: dict[bytes, str] = {}
     with contextlib.suppress(OSError):  # what cannot be read cannot have got into the code
         # pathlib's glob takes ten times as long, and each export looks into some ten folders.
         names = os.listdir(folder)  # noqa: PTH208
         likely = sorted(n for n in names if ".env" in os.path.normcase(n))
-        for file in (folder / name for name in likely if is_env_file(name)):
+        for file in (Path(folder, name) for name in likely if is_env_file(name)):
             if file.is_file() and file.stat().st_size <= _MOST_BYTES:
                 for name, value in values_in(file.read_bytes()):
                     found.setdefault(value, f"the value of {name} in {file}")
     return found
 
 
-def is_project(folder: Path) -> bool:
+def is_project(folder: str) -> bool:
     """Whether a folder is the outermost one of a project."""
-    return any(os.path.exists(f"{folder}/{mark}") for mark in _PROJECT_MARKS)  # noqa: PTH110
+    return any(map(os.path.exists, [f"{folder}/{mark}" for mark in _PROJECT_MARKS]))
 
 
-def folders_around(folder: Path, is_project: Callable[[Path], bool] = is_project) -> Iterator[Path]:
+def folders_around(folder: str, is_project: Callable[[str], bool] = is_project) -> Sequence[str]:
     """A folder, and those around it up to the project's; only itself if it is in no project.
 
     Args:
-        folder: the folder.
+        folder: the folder, as :class:`pathlib.Path` writes it; a path of each around it would take
+            longer than looking into them.
         is_project: tells the project's; who asks for many folders may remember the answers.
     """
-    around = [folder, *folder.parents][:_MOST_PARENTS]
-    for depth, each in enumerate(around):
-        if is_project(each):
-            yield from around[: depth + 1]
-            return
-    yield folder
+    around = [folder]
+    while not is_project(around[-1]):
+        # What is around a single relative name is the current folder.
+        outer = os.path.dirname(around[-1]) or "."  # noqa: PTH120
+        if outer == around[-1] or len(around) == _MOST_PARENTS:
+            return [folder]
+        around.append(outer)
+    return around

@@ -23,8 +23,10 @@ _BLOCK: Final = 64 << 10
 _FEW: Final = 32
 """Places of a word that are told."""
 _PADDING: Final = bytes(_COMPARED)
-_MARKED: Final = re.compile(rb"[^\0]")
-_NO_MARKS: Final = bytes(512)
+_MARKED: Final = re.compile(rb"\0*[^\0]")
+"""Ends with the next mark: three times as fast as looking for what is not zero."""
+_LAST_MARK: Final = b"\1"
+"""Stands behind all others: without it the search for one more begins anew in each place."""
 
 
 class Words:
@@ -50,8 +52,8 @@ class Words:
         words = sorted(self._exact.union(any_case))
         self._longest = max(map(len, words))
         self._beginnings = {word: word[:_COMPARED].lower() for word in words}
+        self._sizes = sorted(set(map(len, self._beginnings.values())))
         self._groups = list(_grouped(words))
-        self._of_groups: dict[int, frozenset[bytes]] = {}
         self._tables = [self._table(place) for place in range(_COMPARED)]
         spellings = (spelled for word in words for spelled in self._spellings(word))
         used = {byte for spelled in spellings for byte in spelled[:_COMPARED]}
@@ -74,27 +76,21 @@ class Words:
     def _candidates(self, block: bytes) -> list[bytes]:
         """Words that begin in what is left of a block; some of them not in the block itself."""
         left = block.translate(None, self._unused) if b"\0" in block else block
-        lowered = b""
-        found = set[bytes]()
-        missing: dict[int, tuple[bytes, ...]] = {}
-        for at, groups in _places_of(self._marked(left)):
-            if groups not in missing:
-                lowered = lowered or left.lower()
-                missing[groups] = tuple(self._beginnings_of(groups) - found)
-            if lowered.startswith(missing[groups], at):
-                found.update(each for each in missing[groups] if lowered.startswith(each, at))
-                missing.clear()
-        return [word for word, beginning in self._beginnings.items() if beginning in found]
+        ends = [mark.end() for mark in _MARKED.finditer(self._marked(left))]
+        pieces = {left[end - 1 : end - 1 + _COMPARED] for end in ends}
+        lowered = {piece.lower() for piece in pieces}
+        beginning = {piece[:size] for size in self._sizes for piece in lowered}
+        return [word for word, begin in self._beginnings.items() if begin in beginning]
 
     def _marked(self, data: bytes) -> bytes:
         """For each byte the groups that may have a word there; nothing if there is no such byte."""
         padded = data + _PADDING
         numbers = (
-            int.from_bytes(padded.translate(table), "little") >> 8 * place
+            int.from_bytes(padded[place : place + len(data)].translate(table), "little")
             for place, table in enumerate(self._tables)
         )
         marks = functools.reduce(operator.and_, numbers)
-        return marks.to_bytes(len(padded), "little") if marks else b""
+        return marks.to_bytes(len(data), "little") + _LAST_MARK if marks else b""
 
     def _table(self, place: int) -> bytes:
         table = bytearray(256)
@@ -108,15 +104,6 @@ class Words:
         if place >= len(word):
             return range(256)
         return {spelled[place] for spelled in self._spellings(word)}
-
-    def _beginnings_of(self, groups: int) -> frozenset[bytes]:
-        """How the words of some groups begin; made for those that are met, which are few."""
-        if groups not in self._of_groups:
-            met = (group for number, group in enumerate(self._groups) if groups >> number & 1)
-            self._of_groups[groups] = frozenset(
-                self._beginnings[word] for group in met for word in group
-            )
-        return self._of_groups[groups]
 
     def _spellings(self, word: bytes) -> tuple[bytes, ...]:
         return (word,) if word in self._exact else (word, word.upper())
@@ -142,14 +129,6 @@ def places_in(data: bytes, word: bytes, overlapping: bool = False) -> Iterator[i
     while at >= 0:
         yield at
         at = data.find(word, at + step)
-
-
-def _places_of(marks: bytes) -> Iterator[tuple[int, int]]:
-    """Where there is a mark, and which; blocks without any, which most are, are passed over."""
-    for start in range(0, len(marks), len(_NO_MARKS)):
-        block = marks[start : start + len(_NO_MARKS)]
-        if block != _NO_MARKS:
-            yield from ((start + mark.start(), mark[0][0]) for mark in _MARKED.finditer(block))
 
 
 def _grouped(words: list[bytes]) -> Iterator[list[bytes]]:

@@ -65,6 +65,21 @@ def test_helpers_scan_everything_that_comes(
     assert scanned(cache, coming)
 
 
+def test_who_has_few_sources_does_not_ask_how_many_helpers_may_run(
+    coming: list[Coming], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(ahead, "usable_cores", lambda: asked.append(True) or 2)
+    cache = ScanCache(tmp_path / "scans")
+    scans = ScanAhead(cache)
+    assert not scans.is_worth_it(3)
+    assert not scans.is_worth_it(COUNT)  # all of them may be known
+    assert asked == []
+    scanned(cache, coming[:10])
+    assert scans.is_worth_it(COUNT) and scans.is_worth_it(COUNT)
+    assert asked == [True]
+
+
 def test_a_helper_begins_at_the_far_end(coming: list[Coming], tmp_path: Path) -> None:
     cache = ScanCache(tmp_path / "scans")
     scans = ScanAhead(cache, 1)

@@ -18,7 +18,7 @@ def test_each_folder_is_asked_once_in_an_export_whether_a_project_begins_there(
     (tmp_path / "project" / ".git").mkdir()
     asked: list[Path] = []
     is_project = leakguard.is_project
-    monkeypatch.setattr(leakguard, "is_project", lambda f: asked.append(f) or is_project(f))
+    monkeypatch.setattr(leakguard, "is_project", lambda f: asked.append(Path(f)) or is_project(f))
     monkeypatch.setattr("sys.path", [str(inner), str(inner.parent), str(inner.parent.parent)])
     monkeypatch.chdir(inner)
     LeakGuard(()).look_at_resource("package/data.txt", b"")

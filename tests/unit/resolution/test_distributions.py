@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -107,6 +108,22 @@ def test_an_editable_install_is_ones_own_code(site, install, tmp_path):
     assert index.owner("fakepkg", at(source / "src/fakepkg.py")) is Owner.LOCAL
     inside = source / ".venv/lib/site-packages/x.py"
     assert index.distribution_of("x", at(inside)) is None
+
+
+def test_a_folder_that_only_begins_like_an_editable_installs_is_another(site, install, tmp_path):
+    info = {"url": (tmp_path / "checkout").as_uri(), "dir_info": {"editable": True}}
+    install("fakedist", "1.5", ("__editable__.pth",), direct_url__json=json.dumps(info))
+    beside = at(tmp_path / "checkout2/fakepkg.py")
+    assert DistributionIndex([str(site)]).distribution_of("fakepkg", beside) is None
+    itself = Location("checkout", CodeKind.NAMESPACE, None, True, (str(tmp_path / "checkout"),))
+    assert DistributionIndex([str(site)]).distribution_of("checkout", itself) is not None
+
+
+def test_an_editable_install_may_be_of_everything(site, install, tmp_path):
+    info = {"url": "file:///", "dir_info": {"editable": True}}
+    install("fakedist", "1.5", ("__editable__.pth",), direct_url__json=json.dumps(info))
+    found = DistributionIndex([str(site)]).distribution_of("fakepkg", at("/code/fakepkg.py"))
+    assert found is not None and found.editable
 
 
 @pytest.mark.parametrize("by", ["path file", "names"])
@@ -264,6 +281,30 @@ def test_distributions_that_are_far_from_a_file_are_not_looked_at(
     beside = at(site / "mine.py", "mine")
     assert DistributionIndex([str(site)]).distribution_of("mine", beside) is None
     assert looked_at != []
+
+
+def test_whether_distributions_may_be_editable_is_asked_once_in_an_export(
+    site, install, tmp_path, monkeypatch
+):
+    install("fakedist", "1.5", ("fakepkg/__init__.py",))
+    asked: list[str] = []
+    original = os.access
+    monkeypatch.setattr(os, "access", lambda file, how: asked.append(file) or original(file, how))
+    index = DistributionIndex([str(site)])
+    for name in ("one", "two", "three"):
+        mine = at(tmp_path / f"project/{name}/part.py", f"{name}.part")
+        assert index.distribution_of(f"{name}.part", mine) is None
+    assert len(asked) == 1
+    again = at(tmp_path / "project/one/part.py", "one.part")
+    assert DistributionIndex([str(site)]).distribution_of("one.part", again) is None
+    assert len(asked) == 2
+
+
+def test_a_file_is_known_however_its_path_is_spelled(site, install):
+    install("fakedist", "1.5", ("fakepkg/part.py",))
+    for spelled in ("fakepkg/part.py", "fakepkg//part.py", "./fakepkg/./part.py"):
+        place = Location("fakepkg.part", CodeKind.SOURCE, f"{site}/{spelled}")
+        assert DistributionIndex([str(site)]).distribution_of("fakepkg.part", place) is not None
 
 
 def test_becoming_editable_is_noticed_by_the_code_that_it_is_installed_from(

@@ -152,6 +152,25 @@ def test_what_another_finder_tells_counts_as_long_as_it_is_there(
     assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
 
 
+def test_a_finder_that_has_nothing_to_tell_of_costs_no_import(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    class Finder:
+        def find_distributions(self, context: object) -> tuple[()]:
+            asked.append(context)
+            return ()
+
+    install(site, "one")
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    for module in [name for name in sys.modules if name.startswith("importlib_metadata")]:
+        monkeypatch.delitem(sys.modules, module)
+    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
+    assert [(context.name, context.path) for context in asked] == [(None, [str(site)])]
+    assert "importlib_metadata" not in sys.modules
+
+
 def test_metadata_is_read_as_importlib_metadata_reads_it(site: Path) -> None:
     import importlib_metadata
 

@@ -250,9 +250,25 @@ def test_values_of_env_files_are_those_that_are_secret(tmp_path):
 def test_folders_are_looked_into_up_to_the_projects(tmp_path):
     inner = tmp_path / "src" / "shop"
     inner.mkdir(parents=True)
-    assert list(folders_around(inner)) == [inner]
+    assert folders_around(str(inner)) == [str(inner)]
     (tmp_path / "pyproject.toml").touch()
-    assert list(folders_around(inner)) == [inner, inner.parent, tmp_path]
+    assert folders_around(str(inner)) == [str(inner), str(inner.parent), str(tmp_path)]
+
+
+def test_folders_around_a_relative_one_end_with_the_current_folder(tmp_path, monkeypatch):
+    inner = tmp_path / "src" / "shop"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert folders_around("src/shop", lambda folder: folder == ".") == ["src/shop", "src", "."]
+    assert folders_around(".") == ["."]
+
+
+def test_projects_are_looked_for_in_the_nearest_folders_only():
+    deep = "/" + "/".join(map(str, range(20)))
+    asked = []
+    assert folders_around(deep, lambda folder: asked.append(folder) or folder == "/") == [deep]
+    assert len(asked) == 12
+    assert folders_around("/a/b", lambda folder: folder == "/") == ["/a/b", "/a", "/"]
 
 
 HEX = "0123456789abcdef"
