@@ -132,6 +132,18 @@ def _saver_by_hand() -> Save:
     return save_by_hand
 
 
+def _knowing_saver() -> Save:
+    from knowing import saver_that_knows
+
+    return saver_that_knows()
+
+
+def _knowing_loader() -> Load:
+    from knowing import loader_that_knows
+
+    return loader_that_knows()
+
+
 def _modpack_exporter() -> Any:
     from modpack import PackageExporter
 
@@ -166,6 +178,7 @@ SAVERS: dict[str, Callable[[], Save]] = {
     "limit: the C pickler": lambda: tensorlimits.save_pickled,
     "limit: 1 MB written, synced, mapped": lambda: tensorlimits.replace_synced,
     "limit: the same promises, by hand": _saver_by_hand,
+    "limit: modpack, looking for nothing": _knowing_saver,
 }
 
 LOADERS: dict[str, Callable[[], Load]] = {
@@ -180,6 +193,7 @@ LOADERS: dict[str, Callable[[], Load]] = {
     "limit: 1 MB written, synced, mapped": lambda: tensorlimits.map_bytes,
     "limit: the same promises, by hand": lambda: handloaded.load_by_hand,
     "limit: by hand, the file's end known": lambda: handloaded.load_known,
+    "limit: modpack, looking for nothing": _knowing_loader,
 }
 
 FILES = {

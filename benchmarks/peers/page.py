@@ -231,8 +231,8 @@ _LIMITS = """\
 What the goals would come out as for something that does only what cannot be avoided. It is measured
 in the same rounds, and is in `benchmarks/peers`. Those *by hand* keep the promises of a package,
 but know no models other than those measured here: between them and modpack lies what it takes to
-save and load any other. The rest have no archive, check nothing, find no dependencies, and nobody
-could use them. A goal that is missed at a limit cannot be met by whoever does as much.
+save and load any other. modpack *looking for nothing* saves and loads any, and gives promises up.
+The rest have no archive, check nothing, find no dependencies, and nobody could use them. A goal that is missed at a limit cannot be met by whoever does as much.
 
 - *the same promises, by hand*: to load is to compare each record but the tensors with its sha256
   and crc32, the zip's headers with each other, and the environment with the recorded one; the code
@@ -251,6 +251,9 @@ could use them. A goal that is missed at a limit cannot be met by whoever does a
 - *read and hashed*: each source, and nothing else.
 - *one file of sources*, *one file of code*: imported from memory by a finder of ten lines, while
   Python does not search for garbage. All cores compile sources; code is marshalled, as in a `.pyc`.
+- *modpack, looking for nothing*: what goes along and why, whose it is and what is installed is what
+  it was for the first object; nobody looks for hooks and secrets, and a package is taken to be made
+  here. What is left writes and reads any object, with all digests (`knowing.py`).
 - *1 MB written, synced, mapped*: a file beside the target, which takes its place when the disk has
   it, as a save that leaves a whole file behind at each moment must.
 - *Python, click and rich*: an interpreter that imports what the command line is made of."""

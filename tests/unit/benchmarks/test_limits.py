@@ -1,8 +1,12 @@
 """What cannot be avoided is avoided by none of the limits that the benchmark measures."""
 
 import importlib.util
+import json
+import os
 import struct
+import subprocess
 import sys
+import textwrap
 import zipfile
 import zlib
 from pathlib import Path
@@ -207,3 +211,37 @@ Private_Dirty:        4 kB
 Private_Dirty:        1 kB
 VmFlags: rd wr mr"""
     assert tool("clocks").private_in(mappings.splitlines()) == (10 + 20 + 4 + 1) * 1024
+
+
+def test_modpack_that_looks_for_nothing_writes_and_reads_the_same_again(tmp_path):
+    """In a process of its own, for it changes modpack."""
+    code = """
+    import hashlib, json, os, sys
+    sys.path[:0] = sys.argv[1:3]
+    import benched, torch
+    from formats import LOADERS, SAVERS
+    made = []
+    for name in ("modpack", "limit: modpack, looking for nothing"):
+        save, load = SAVERS[name](), LOADERS[name]()
+        for number in range(3):
+            os.makedirs(f"{name[:5]}{number}")
+            file = f"{name[:5]}{number}/model.pt"
+            model = benched.small()
+            torch.nn.init.constant_(model.layers[0].bias, number)
+            save(model, file)
+            loaded = load(file).state_dict()
+            assert all(torch.equal(loaded[k], v) for k, v in model.state_dict().items())
+            made.append(hashlib.sha256(open(file, "rb").read()).hexdigest())
+    print(json.dumps(made))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(PEERS), str(PEERS / "taken_along")],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+    )
+    made = json.loads(ran.stdout)
+    assert made[:3] == made[3:]
+    assert len(set(made)) == 3
