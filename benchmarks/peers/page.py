@@ -228,11 +228,12 @@ times within one, something else was busy, and what was measured then says less.
 _LIMITS = """\
 ## Limits
 
-What the goals would come out as for something that does only what cannot be avoided. It is measured
-in the same rounds, and is in `benchmarks/peers`. Those *by hand* keep the promises of a package,
-but know no models other than those measured here: between them and modpack lies what it takes to
-save and load any other. modpack *looking for nothing* saves and loads any, and gives promises up.
-The rest have no archive, check nothing, find no dependencies, and nobody could use them. A goal that is missed at a limit cannot be met by whoever does as much.
+What the goals would come out as for something that does only what cannot be avoided. It is
+measured in the same rounds, and is in `benchmarks/peers`. Those *by hand* keep the promises of a
+package, but know no models other than those measured here: between them and modpack lies what it
+takes to save and load any other. modpack *looking for nothing* saves and loads any, and gives
+promises up. The rest have no archive, check nothing, find no dependencies, and nobody could use
+them. A goal that is missed at a limit cannot be met by whoever does as much.
 
 - *the same promises, by hand*: to load is to compare each record but the tensors with its sha256
   and crc32, the zip's headers with each other, and the environment with the recorded one; the code
