@@ -133,15 +133,17 @@ def _saver_by_hand() -> Save:
 
 
 def _knowing_saver() -> Save:
-    from knowing import saver_that_knows
+    from knowing import know_what_is_saved
 
-    return saver_that_knows()
+    know_what_is_saved()
+    return _modpack_saver()
 
 
 def _knowing_loader() -> Load:
-    from knowing import loader_that_knows
+    from knowing import know_what_is_loaded
 
-    return loader_that_knows()
+    know_what_is_loaded()
+    return _modpack_loader()
 
 
 def _modpack_exporter() -> Any:

@@ -137,9 +137,12 @@ class _Walk:
         """What to do with each kind of statement; a table, since most kinds need nothing."""
         return {
             **dict.fromkeys(BINDING, self._see_binding),
-            **{**dict.fromkeys(_SCOPES, self._see_definition), ast.Assign: self._see_assignment},
-            **{ast.Import: self._see_import, ast.ImportFrom: self._see_import_from},
-            **{ast.Global: self._see_global, ast.Delete: self._see_delete},
+            **dict.fromkeys(_SCOPES, self._see_definition),
+            ast.Assign: self._see_assignment,
+            ast.Import: self._see_import,
+            ast.ImportFrom: self._see_import_from,
+            ast.Global: self._see_global,
+            ast.Delete: self._see_delete,
         }
 
     def _is_entered(self, statement: ast.stmt) -> bool:

@@ -44,12 +44,18 @@ class PlaceNames:
 
     def _learners(self) -> Mapping[type[ast.AST], Callable[[Any], None]]:
         return {
-            **{ast.Import: self._learn_import, ast.ImportFrom: self._learn_import_from},
-            **{ast.Assign: self._learn_assigned, ast.AnnAssign: self._learn_annotated},
-            **{ast.For: self._learn_target, ast.comprehension: self._learn_target},
-            **{ast.AugAssign: self._learn_target, ast.withitem: self._learn_context},
-            **{ast.FunctionDef: self._learn_function, ast.AsyncFunctionDef: self._learn_function},
-            **{ast.arg: self._learn_parameter, ast.Name: self._learn_use},
+            ast.Import: self._learn_import,
+            ast.ImportFrom: self._learn_import_from,
+            ast.Assign: self._learn_assigned,
+            ast.AnnAssign: self._learn_annotated,
+            ast.For: self._learn_target,
+            ast.comprehension: self._learn_target,
+            ast.AugAssign: self._learn_target,
+            ast.withitem: self._learn_context,
+            ast.FunctionDef: self._learn_function,
+            ast.AsyncFunctionDef: self._learn_function,
+            ast.arg: self._learn_parameter,
+            ast.Name: self._learn_use,
             ast.Expr: self._learn_docstring,
         }
 

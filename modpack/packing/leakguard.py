@@ -21,6 +21,7 @@ from pathlib import Path
 from modpack.core.allowances import Allowance
 from modpack.core.currentfolder import current_folder
 from modpack.core.plan import FileKind, PackagingErrorReason, Plan, PlannedFile, Problem
+from modpack.core.spelledpath import spelled_path
 from modpack.discovery.leaks.dotenv import (
     folders_around,
     is_env_file,
@@ -222,19 +223,13 @@ def _secrets_in(data: bytes, kind: TextKind, known: Mapping[bytes, str]) -> tupl
 def _own_folders() -> set[str]:
     """The current folder, the script's, and those that code is imported from."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    starts = {_spelled(each) for each in sys.path if each and os.path.isdir(each)}  # noqa: PTH112
+    starts = {spelled_path(each) for each in sys.path if each and os.path.isdir(each)}  # noqa: PTH112
     if isinstance(script, str):
-        starts.add(os.path.dirname(_spelled(script)) or ".")  # noqa: PTH120
+        starts.add(os.path.dirname(spelled_path(script)) or ".")  # noqa: PTH120
     here = current_folder()
     if here is not None:
         starts = {str(here), *(_inside(str(here), each) for each in starts)}
     return {each for each in starts if not _is_installed(each)}
-
-
-@lru_cache(maxsize=1024)
-def _spelled(path: str) -> str:
-    """A path as pathlib writes it; texts take a fifth of the time, and each export asks again."""
-    return str(Path(path))
 
 
 def _inside(here: str, path: str) -> str:

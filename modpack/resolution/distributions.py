@@ -13,6 +13,7 @@ from modpack.core.actions import Owner
 from modpack.core.location import Location
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.names import root_of
+from modpack.core.spelledpath import spelled_path
 from modpack.resolution.contents import DistributionContents
 from modpack.resolution.importpath import Found, ImportPath
 from modpack.resolution.installation import Distribution, Installation, in_site_packages
@@ -51,11 +52,6 @@ def _is_in_standard_library(file: str) -> bool:
     """Whether a file lies where Python's own are; every export asks of the same ones."""
     home = Path(os.__file__).parent
     return Path(file).is_relative_to(home) and not in_site_packages(Path(file))
-
-
-def _spelled(path: str) -> str:
-    """A path as pathlib writes it, which nearly all are; making one takes five times as long."""
-    return path if os.path.normpath(path) == path else str(Path(path))
 
 
 class DistributionIndex:
@@ -182,8 +178,8 @@ class DistributionIndex:
         Such a folder may have parts in several places: it is nobody's as soon as one of them is.
         """
         if location.file:
-            return self._claimant(module, _spelled(location.file), False)
-        owners = [self._claimant(module, _spelled(each), True) for each in location.search]
+            return self._claimant(module, spelled_path(location.file), False)
+        owners = [self._claimant(module, spelled_path(each), True) for each in location.search]
         return None if None in owners else next(iter(owners), None)
 
     def _claimant(self, module: str, place: str, is_folder: bool) -> Distribution | None:

@@ -35,7 +35,7 @@ class Words:
     In data that are no text, the bytes are left out first that are in the beginning of no word:
     two thirds of a pickle. The words are put into eight groups, each with a bit of its own. For
     each place in a word there is a table: translated by it, every byte that is left tells which
-    groups have a word with that byte there. Read as large numbers, shifted by their places, these
+    groups have a word with that byte there. Read as large numbers, each from its place on, these
     are combined by ``&``: what remains marks where words may begin. Those that may are looked for
     one by one. All this takes a tenth of the time of fifty searches.
 

@@ -1,0 +1,30 @@
+"""A path's text is what pathlib makes of it, without a path where that is the same."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from modpack.core.spelledpath import spelled_path
+
+PATHS = [
+    "",
+    ".",
+    "..",
+    "a",
+    "a/",
+    "a//b",
+    "a/./b",
+    "a/../b",
+    "./a",
+    "/",
+    "//",
+    "///",
+    "//a/b",
+    "/a/b/",
+]
+
+
+@pytest.mark.parametrize("path", [*PATHS, *(path.replace("/", os.sep) for path in PATHS)])
+def test_it_is_what_pathlib_writes(path):
+    assert spelled_path(path) == str(Path(path))
