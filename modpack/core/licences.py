@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 
 __all__ = ["licence_of"]
 
@@ -83,8 +83,8 @@ _FILLING = re.compile(r"\b(?:the|licen[cs]e|version|software)\b|,", re.IGNORECAS
 _KNOWN = frozenset(_SPDX_BY_CLASSIFIER.values()) | frozenset(_SPDX_BY_SPELLING.values())
 
 
-def licence_of(metadata: str) -> str | None:
-    r"""The licence that a distribution's metadata states.
+def licence_of(metadata: Mapping[str, Sequence[str]]) -> str | None:
+    """The licence that a distribution's metadata states.
 
     Asked in this order: the ``License-Expression`` of PEP 639; a ``License`` that is an SPDX
     expression, or a known spelling of one licence; classifiers that mean one licence; whatever
@@ -93,25 +93,25 @@ def licence_of(metadata: str) -> str | None:
     are joined by ``AND``: nothing says that one may choose.
 
     Args:
-        metadata: the text of a METADATA or PKG-INFO file.
+        metadata: the headers of a METADATA or PKG-INFO file, by their names in small letters, as
+            :func:`modpack.core.coremetadata.headers` reads them.
 
     Returns:
         An SPDX expression where the metadata allows one, else what it says in words (``BSD``); None
         if it says nothing.
 
-    >>> licence_of("Name: x\nLicense-Expression: MIT OR Apache-2.0")
+    >>> licence_of({"name": ["x"], "license-expression": ["MIT OR Apache-2.0"]})
     'MIT OR Apache-2.0'
-    >>> licence_of("License: UNKNOWN\nClassifier: License :: OSI Approved :: BSD License")
+    >>> vague = "License :: OSI Approved :: BSD License"
+    >>> licence_of({"license": ["UNKNOWN"], "classifier": [vague]})
     'BSD'
     """
-    fields = list(_fields(metadata))
-    expressions = [value for name, value, _ in fields if name == "license-expression" and value]
-    if expressions:
-        return expressions[0]
-    stated, is_text = next(
-        ((v, more) for name, v, more in fields if name == "license"), ("", False)
-    )
-    named = [value for name, value, _ in fields if name == "classifier"]
+    expressions = [each.strip() for each in metadata.get("license-expression", ())]
+    if any(expressions):
+        return next(filter(None, expressions))
+    first_line, is_text, _ = next(iter(metadata.get("license", ())), "").partition("\n")
+    stated = first_line.strip()
+    named = [each.strip() for each in metadata.get("classifier", ())]
     classified = [each.split(" :: ")[-1] for each in named if each.startswith(_CLASSIFIER)]
     classified = [each for each in classified if each != "OSI Approved"]
     return (
@@ -120,26 +120,6 @@ def licence_of(metadata: str) -> str | None:
         or (None if is_text else _short(stated))
         or _joined([_family(each) for each in classified])
     )
-
-
-def _fields(metadata: str) -> Iterator[tuple[str, str, bool]]:
-    """The header fields: names in lower case, the first line of each value, whether it has more.
-
-    A text in a field goes on in lines that begin with blanks; the first empty line ends the fields.
-    """
-    field: tuple[str, str, bool] | None = None
-    for line in metadata.partition("\n\n")[0].splitlines():
-        if not line:
-            break
-        name, colon, value = line.partition(":")
-        if line[0].isspace():
-            field = (*field[:2], True) if field is not None else None
-        elif colon:
-            if field is not None:
-                yield field
-            field = (name.strip().lower(), value.strip(), False)
-    if field is not None:
-        yield field
 
 
 def _spdx(stated: str) -> str | None:

@@ -114,10 +114,10 @@ class DistributionIndex:
         entry = self.installation_of(distribution)
         return entry.contents if entry is not None else None
 
-    def text_of(self, distribution: Distribution, name: str) -> str:
-        """The text of a file of a distribution's metadata; empty if it has none of that name."""
+    def licence_of(self, distribution: Distribution) -> str | None:
+        """The licence that an installed distribution's metadata states; None if none."""
         entry = self.installation_of(distribution)
-        return entry.text(name) if entry is not None else ""
+        return entry.licence if entry is not None else None
 
     def installation_of(self, distribution: Distribution) -> Installation | None:
         """Where a distribution is installed; the first place, if there are several."""

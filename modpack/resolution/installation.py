@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import eq
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from modpack.core.coremetadata import headers
+from modpack.core.licences import licence_of
 from modpack.core.names import root_of
 from modpack.resolution.contents import DistributionContents, read_contents
 from modpack.resolution.editable import folders_on_path, found_through
 from modpack.resolution.importpath import ORIGIN, Found, Metadata, lies_in
-from modpack.resolution.metadata import headers, required_names
+from modpack.resolution.requirements import required_names
 from modpack.resolution.statuses import is_settled, status_of
 
 __all__ = ["Distribution", "Installation", "in_site_packages"]
@@ -122,12 +124,21 @@ class Installation:
     @cached_property
     def described(self) -> Distribution | None:
         """What its metadata says; None if that cannot be read, as after a broken install."""
-        said = headers(self.text("METADATA") or self.text("PKG-INFO") or self.text(""))
+        said = self._headers
         name, version = said.get("name", [""])[0], said.get("version", [""])[0]
         if not name or not version:
             return None
         lines = said.get("requires-dist") or self._requires_of_eggs()
         return Distribution(name, version, self.source_folder is not None, required_names(lines))
+
+    @cached_property
+    def _headers(self) -> Mapping[str, Sequence[str]]:
+        return headers(self.text("METADATA") or self.text("PKG-INFO") or self.text(""))
+
+    @property
+    def licence(self) -> str | None:
+        """The licence that its metadata states; None if it states none."""
+        return licence_of(self._headers)
 
     def _requires_of_eggs(self) -> Sequence[str]:
         """What old tools wrote into a file of its own."""

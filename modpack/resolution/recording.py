@@ -9,8 +9,8 @@ from functools import lru_cache
 from urllib.parse import urlsplit, urlunsplit
 
 from modpack.core.environment import RecordedDistribution
-from modpack.core.licences import licence_of
 from modpack.resolution.distributions import Distribution, DistributionIndex, normalised
+from modpack.resolution.importpath import ORIGIN
 from modpack.resolution.installation import Installation
 
 __all__ = ["recorded_closure"]
@@ -43,14 +43,12 @@ def recorded_closure(
 @lru_cache(maxsize=2048)
 def _recorded(entry: Installation | None, found: Distribution) -> RecordedDistribution:
     """Kept for the next export: an installation that changes is another object."""
-    text = entry.text if entry is not None else lambda name: ""
-    metadata = text("METADATA") or text("PKG-INFO")
-    origin = _origin(text("direct_url.json"))
+    origin = _origin(entry.text(ORIGIN) if entry is not None else "")
     return RecordedDistribution(
         found.name,
         found.version,
         found.editable,
-        licence_of(metadata),
+        entry.licence if entry is not None else None,
         tuple(sorted(found.requires)),
         _hashes(origin),
         _address(origin),

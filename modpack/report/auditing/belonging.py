@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from modpack.archive.base import Archive, RecordVerifier
 from modpack.core.actions import Action, Owner
+from modpack.core.coremetadata import headers
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
 from modpack.core.licences import licence_of
 from modpack.core.names import root_of
@@ -86,7 +87,7 @@ def recorded_distributions(
             each.name,
             each.version,
             editable=known is not None and known.editable,
-            licence=licence_of(text),
+            licence=licence_of(headers(text)),
         )
         found.update(dict.fromkeys(each.modules, described))
     return found
@@ -119,7 +120,7 @@ class InstalledBelonging:
 
     def _describe(self, found: Distribution) -> RecordedDistribution:
         if found not in self._described:
-            licence = licence_of(self._index.text_of(found, "METADATA"))
+            licence = self._index.licence_of(found)
             self._described[found] = RecordedDistribution(
                 found.name, found.version, found.editable, licence
             )

@@ -12,7 +12,6 @@ from modpack.core.actions import Action, Owner
 from modpack.core.environment import RecordedDistribution
 from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
-from modpack.core.licences import licence_of
 from modpack.core.location import CodeKind, Location
 from modpack.core.names import is_within, root_of
 from modpack.core.plan import PackagingErrorReason, Plan, Problem
@@ -116,8 +115,8 @@ class Adviser:
         found = self.index.distribution_of(module, self._host.locate(module))
         if found is None:
             return None
-        metadata = self.index.text_of(found, "METADATA") or self.index.text_of(found, "PKG-INFO")
-        return RecordedDistribution(found.name, found.version, found.editable, licence_of(metadata))
+        licence = self.index.licence_of(found)
+        return RecordedDistribution(found.name, found.version, found.editable, licence)
 
     def is_compiled(self, module: str) -> bool | None:
         """Whether what provides a module here has compiled code."""

@@ -11,6 +11,7 @@ from typing import Final
 
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest
+from modpack.core.coremetadata import headers
 from modpack.core.names import normalised_distribution
 from modpack.core.plan import Plan, PlannedDistribution
 from modpack.report.auditing.facts import Finding
@@ -19,7 +20,6 @@ from modpack.report.verifying.codes import found
 __all__ = ["check_metadata"]
 
 _SUFFIX: Final = ".dist-info"
-_MOST_HEADERS: Final = 200
 _MOST_BYTES: Final = 16 << 20
 
 
@@ -51,8 +51,8 @@ def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Itera
     record = f"{distribution.folder}/METADATA"
     if not archive.has(record) or archive.size(record) > _MOST_BYTES:
         return
-    headers = _headers(_text(archive, record))
-    name, version = headers.get("name", ""), headers.get("version", "")
+    said = headers(_text(archive, record))
+    name, version = (said.get(each, [""])[0].strip() for each in ("name", "version"))
     is_same = normalised_distribution(name) == normalised_distribution(distribution.name)
     if not is_same or version != distribution.version:
         text = (
@@ -60,18 +60,6 @@ def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Itera
             f"{distribution.version!r:.40}"
         )
         yield found("inconsistent", record, text)
-
-
-def _headers(text: str) -> dict[str, str]:
-    """The fields before the first empty line, by name in lower case."""
-    headers: dict[str, str] = {}
-    for line in text.split("\n", _MOST_HEADERS)[:_MOST_HEADERS]:
-        if not line.strip():
-            break
-        key, colon, value = line.partition(":")
-        if colon and not line[0].isspace():
-            headers.setdefault(key.strip().lower(), value.strip())
-    return headers
 
 
 def _check_listing(archive: Archive, manifest: Manifest, record: str) -> Iterator[Finding]:

@@ -2,9 +2,14 @@
 
 import pytest
 
+from modpack.core.coremetadata import headers
 from modpack.core.licences import licence_of
 
 OSI = "Classifier: License :: OSI Approved :: "
+
+
+def licence_in(text):
+    return licence_of(headers(text))
 
 
 @pytest.mark.parametrize(
@@ -29,36 +34,36 @@ OSI = "Classifier: License :: OSI Approved :: "
     ],
 )
 def test_a_short_statement_is_taken_and_known_spellings_are_unified(stated, licence):
-    assert licence_of(f"Metadata-Version: 2.1\nName: x\nLicense: {stated}\n") == licence
+    assert licence_in(f"Metadata-Version: 2.1\nName: x\nLicense: {stated}\n") == licence
 
 
 def test_an_expression_goes_before_everything_else():
     text = f"License: BSD\nLicense-Expression: MIT AND PSF-2.0\n{OSI}Apache Software License\n"
-    assert licence_of(text) == "MIT AND PSF-2.0"
+    assert licence_in(text) == "MIT AND PSF-2.0"
 
 
 def test_an_exact_classifier_goes_before_vague_words():
-    assert licence_of(f"License: GPL\n{OSI}GNU General Public License v3 (GPLv3)") == "GPL-3.0-only"
-    assert licence_of(f"License: BSD 3-Clause\n{OSI}BSD License") == "BSD-3-Clause"
+    assert licence_in(f"License: GPL\n{OSI}GNU General Public License v3 (GPLv3)") == "GPL-3.0-only"
+    assert licence_in(f"License: BSD 3-Clause\n{OSI}BSD License") == "BSD-3-Clause"
 
 
 def test_several_classifiers_hold_together():
     text = f"{OSI}MIT License\n{OSI}Mozilla Public License 2.0 (MPL 2.0)\n"
-    assert licence_of(text) == "MIT AND MPL-2.0"
+    assert licence_in(text) == "MIT AND MPL-2.0"
 
 
 def test_a_classifier_without_a_version_gives_the_familys_name():
-    assert licence_of(f"{OSI}BSD License") == "BSD"
-    assert licence_of("Classifier: License :: Other/Proprietary License") == "Proprietary"
+    assert licence_in(f"{OSI}BSD License") == "BSD"
+    assert licence_in("Classifier: License :: Other/Proprietary License") == "Proprietary"
 
 
 def test_a_classifier_that_names_no_licence_says_nothing():
-    assert licence_of("Classifier: License :: OSI Approved\nClassifier: Topic :: Software") is None
+    assert licence_in("Classifier: License :: OSI Approved\nClassifier: Topic :: Software") is None
 
 
 def test_the_text_of_a_licence_in_the_field_is_not_taken_for_its_name():
     text = f"License: {'Copyright (c) 2001 somebody. ' * 9}\n        All rights.\n{OSI}BSD License"
-    assert licence_of(text) == "BSD"
+    assert licence_in(text) == "BSD"
 
 
 def test_a_text_of_several_lines_hides_no_classifier():
@@ -69,10 +74,10 @@ def test_a_text_of_several_lines_hides_no_classifier():
         "        Redistribution and use in source and binary forms...\n"
         "Classifier: License :: OSI Approved :: BSD License\n"
     )
-    assert licence_of(text) == "BSD"
-    assert licence_of(text.partition("Classifier")[0]) is None
-    assert licence_of(text.replace("Copyright (c) 2001 Somebody", "MIT License")) == "MIT"
+    assert licence_in(text) == "BSD"
+    assert licence_in(text.partition("Classifier")[0]) is None
+    assert licence_in(text.replace("Copyright (c) 2001 Somebody", "MIT License")) == "MIT"
 
 
 def test_the_description_is_not_read():
-    assert licence_of("Name: x\n\nLicense: MIT\n") is None
+    assert licence_in("Name: x\n\nLicense: MIT\n") is None

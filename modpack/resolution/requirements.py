@@ -1,4 +1,4 @@
-"""What a distribution's core metadata says, read without parsing all of it."""
+"""Which distributions another one requires here, read from its metadata."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from modpack.core.names import normalised_distribution as normalised
 
-__all__ = ["headers", "required_names"]
+__all__ = ["required_names"]
 
-_HEADER: Final = re.compile(r"([!-9;-~]*):[ \t]*(.*)")
 _ANOTHER_EXTRA: Final = re.compile(r";.*\bextra\s*==\s*(?:'[^']+'|\"[^\"]+\")")
 _OR: Final = re.compile(r"\bor\b")
 _BOUND: Final = r"(?:(?:[<>]=?|[=!]=)[ \t]*[0-9]+(?:\.[0-9]+)*|~=[ \t]*[0-9]+(?:\.[0-9]+)+)"
@@ -42,33 +41,6 @@ _HERE: Final = {
     "os_name": os.name,
     "implementation_name": sys.implementation.name,
 }
-
-
-def headers(text: str) -> Mapping[str, list[str]]:
-    r"""The headers of a METADATA or PKG-INFO file, by their names in small letters.
-
-    What follows them is a description, often longer than all of them: it is not looked at, which
-    is why this takes a tenth of the time of :mod:`email`.
-
-    Args:
-        text: what is in the file.
-
-    >>> headers("Name: a\nRequires-Dist: b\nRequires-Dist: c\n\nName: of something else")
-    {'name': ['a'], 'requires-dist': ['b', 'c']}
-    """
-    found: dict[str, list[str]] = {}
-    values: list[str] = []
-    for line in re.split(r"\r\n|\r|\n", text.partition("\n\n")[0]):
-        header = _HEADER.fullmatch(line)
-        if header is not None:
-            values = found.setdefault(header[1].lower(), [])
-            values.append(header[2])
-        elif line[:1] in (" ", "\t") and values:
-            values[-1] += f"\n{line}"
-        else:
-            break
-    found.pop("", None)  # a line without a name says nothing, and is no end
-    return found
 
 
 def required_names(lines: Iterable[str]) -> frozenset[str]:

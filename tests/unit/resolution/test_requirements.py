@@ -1,52 +1,14 @@
-"""Metadata is read as importlib.metadata and packaging read it, only faster."""
+"""Requirements are read as packaging reads them, only faster."""
 
 from __future__ import annotations
 
-import email
 import sys
 from importlib.metadata import distributions
 
 import pytest
 from packaging.requirements import InvalidRequirement, Requirement
 
-from modpack.resolution.metadata import headers, required_names
-
-
-def as_email(text: str) -> dict[str, list[str]]:
-    message = email.message_from_string(text)
-    return {key.lower(): message.get_all(key) for key in message}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "\n",
-        "Name: a",
-        "Name: a\nVersion: 1\n\nName: b\n",
-        "Name:a\nversion:\t1  \nNAME: b\n",
-        "Name: a\r\nVersion: 1\r\n\r\nbody\r\n",
-        "Name: a\rVersion: 1\r\rbody",
-        "License: one\n  two\n\tthree\nName: a\n",
-        "Name: a\nthis is no header\nVersion: 1\n",
-        "Name: a: b; c\nX-é: 1\nVersion: 1\n",
-        "Name: a\n \nVersion: 1\n",
-        "Summary: line\x0bfeed \x85 in it\nName: a\n",
-        "Bad Key: 1\nName: a\n",
-        ": nothing\nName: a\n",
-    ],
-)
-def test_headers_are_read_as_email_reads_them(text: str) -> None:
-    assert headers(text) == as_email(text)
-
-
-def test_what_is_installed_here_is_read_as_email_reads_it() -> None:
-    for found in distributions():
-        text = found.read_text("METADATA") or ""
-        expected = as_email(text)
-        read = headers(text)
-        for key in ("name", "version", "requires-dist"):
-            assert read.get(key) == expected.get(key)
+from modpack.resolution.requirements import required_names
 
 
 def by_packaging(lines: list[str]) -> frozenset[str]:

@@ -1,0 +1,53 @@
+"""Headers of metadata are read as importlib.metadata reads them, only faster."""
+
+from __future__ import annotations
+
+import email
+from importlib.metadata import distributions
+
+import pytest
+
+from modpack.core.coremetadata import headers
+
+
+def as_email(text: str) -> dict[str, list[str]]:
+    message = email.message_from_string(text)
+    return {key.lower(): message.get_all(key) for key in message}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n",
+        "Name: a",
+        "Name: a\nVersion: 1\n\nName: b\n",
+        "Name:a\nversion:\t1  \nNAME: b\n",
+        "Name: a\r\nVersion: 1\r\n\r\nbody\r\n",
+        "Name: a\rVersion: 1\r\rbody",
+        "License: one\n  two\n\tthree\nName: a\n",
+        "Name: a\nthis is no header\nVersion: 1\n",
+        "Name: a: b; c\nX-é: 1\nVersion: 1\n",
+        "Name: a\n \nVersion: 1\n",
+        "Summary: line\x0bfeed \x85 in it\nName: a\n",
+        "Bad Key: 1\nName: a\n",
+        ": nothing\nName: a\n",
+    ],
+)
+def test_headers_are_read_as_email_reads_them(text: str) -> None:
+    assert headers(text) == as_email(text)
+
+
+def test_what_is_installed_here_is_read_as_email_reads_it() -> None:
+    for found in distributions():
+        text = found.read_text("METADATA") or ""
+        expected = as_email(text)
+        read = headers(text)
+        for key in ("name", "version", "requires-dist", "license", "classifier"):
+            assert read.get(key) == expected.get(key)
+
+
+def test_a_header_of_very_many_lines_is_read_once() -> None:
+    text = "License: a\n" + " b\n" * 200_000 + "Version: 1\n"
+    assert headers(text)["version"] == ["1"]
+    assert headers(text)["license"][0].count("\n") == 200_000
