@@ -1,14 +1,18 @@
 """modpack when all is known that it looks for: what is left of a save and a load.
 
 From the first object on it is remembered which modules go along and why, whose they are, what is
-installed, and that a package was made here; nobody looks for hooks and secrets any more. A change
-goes unnoticed, so nobody should use this. It tells what it takes to write and read any object with
-all digests; the rest of modpack's time is what it looks for.
+installed, and that a package was made here; nobody looks for hooks and secrets any more. The next
+process finds that in its folder of caches, and knows it from the start. A change goes unnoticed, so
+nobody should use this. It tells what it takes to write and read any object with all digests; the
+rest of modpack's time is what it looks for.
 """
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 __all__ = ["know_what_is_loaded", "know_what_is_saved"]
@@ -18,6 +22,7 @@ Function = Callable[..., Any]
 
 def know_what_is_saved() -> None:
     """From now on modpack saves with what it finds out about the first object."""
+    from modpack.discovery import scancache
     from modpack.hooks.collect import HookCollector
     from modpack.packing import contents
     from modpack.packing.bench import Bench
@@ -25,6 +30,7 @@ def know_what_is_saved() -> None:
     from modpack.planning.planner import Planner
 
     Bench.preview = _remembering(Bench.preview)  # type: ignore[method-assign]
+    scancache._scanner = _remembering(scancache._scanner)  # type: ignore[assignment]
     contents.environment_record = _remembering(contents.environment_record)
     Planner.add_resource = _remembering(Planner.add_resource)  # type: ignore[method-assign]
     LeakGuard.look_at_pickle = _remembering(LeakGuard.look_at_pickle)  # type: ignore[method-assign]
@@ -40,12 +46,15 @@ def know_what_is_loaded() -> None:
 
 
 def _remembering(find: Function) -> Function:
-    """Finds, or does, something once, and gives that for everything else."""
-    found: list[Any] = []
+    """Finds, or does, something once, and gives that ever after, in other processes too."""
+    kept = Path(os.environ["XDG_CACHE_HOME"], f"known-{find.__qualname__}.pickle")
+    found: list[Any] = [pickle.loads(kept.read_bytes())] if kept.exists() else []
 
     def answer(*arguments: Any) -> Any:
         if not found:
             found.append(find(*arguments))
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_bytes(pickle.dumps(found[0]))
         return found[0]
 
     return answer

@@ -253,8 +253,8 @@ them. A goal that is missed at a limit cannot be met by whoever does as much.
 - *one file of sources*, *one file of code*: imported from memory by a finder of ten lines, while
   Python does not search for garbage. All cores compile sources; code is marshalled, as in a `.pyc`.
 - *modpack, looking for nothing*: what goes along and why, whose it is and what is installed is what
-  it was for the first object; nobody looks for hooks and secrets, and a package is taken to be made
-  here. What is left writes and reads any object, with all digests (`knowing.py`).
+  it was for an object of another process; nobody looks for hooks and secrets, and a package is
+  taken to be made here. What is left writes and reads any object, with all digests (`knowing.py`).
 - *1 MB written, synced, mapped*: a file beside the target, which takes its place when the disk has
   it, as a save that leaves a whole file behind at each moment must.
 - *Python, click and rich*: an interpreter that imports what the command line is made of."""
