@@ -205,11 +205,11 @@ class Archive(ABC):
         return bytes(next(iter(self.chunks(name, with_crc=False)), b"")[:size])
 
     def read_view(self, name: str) -> memoryview:
-        """A record's content, read-only; without a copy if it is stored in a buffer.
+        """A record's content as :meth:`read` tells it; without a copy if it is stored in a buffer.
 
         Raises:
             RecordNotFoundError: there is no such record.
-            ArchiveError: the record is damaged.
+            ArchiveError: the record is damaged, or not what :meth:`verify_with` was given.
         """
         return memoryview(self.read(name))
 

@@ -115,6 +115,8 @@ class ZipArchive(Archive):
         view = self._content.view_at(self._locate(name, entry), entry.size)
         if zlib.crc32(view) != entry.crc:
             raise self._damaged(name)
+        if self._verifier is not None:
+            self._verifier.check(self.source, name, view)
         return view
 
     def data_range(self, name: str) -> DataRange | None:

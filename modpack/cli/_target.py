@@ -20,7 +20,7 @@ from typing import TypeGuard
 
 from modpack.discovery.definitions import does_work
 from modpack.errors import ModpackError
-from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
+from modpack.resolution.distributions import is_everywhere
 
 __all__ = [
     "BadTargetError",
@@ -118,7 +118,7 @@ def _file_target(text: str, file: Path, attribute: str) -> Target:
         raise BadTargetError(
             f"{file} cannot be imported: {'.'.join(names)!r} is no module path. Rename it"
         )
-    if is_stdlib(names[0]) or names[0] in RUNTIME_ROOTS:
+    if is_everywhere(names[0]):
         raise BadTargetError(
             f"{file} cannot be packaged: {names[0]!r} is the name of a module that every "
             "package takes from where it is loaded. Rename it"

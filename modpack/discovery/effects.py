@@ -8,34 +8,26 @@ for the eyes of those who read what they are about to run, and no sandbox.
 from __future__ import annotations
 
 import ast
-import re
-import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from modpack.core.imports import ScanFailure
+from modpack.discovery._effectnames import (
+    HARMLESS,
+    HARMLESS_STARTS,
+    KINDS,
+    METHODS,
+    MODULES,
+    OPENERS,
+    EffectKind,
+)
+from modpack.discovery._effectwords import may_have_effects
 from modpack.discovery._importblocks import is_main_guard, is_type_checking
 from modpack.discovery._nodes import FUNCTIONS
 from modpack.discovery._parse import is_large, parse_source
 
 __all__ = ["EffectKind", "ImportEffect", "import_effects", "read_effects"]
-
-
-class EffectKind(str, Enum):
-    """What is done to the world."""
-
-    PROCESS = "process"
-    """Another program is started."""
-    NETWORK = "network"
-    """Something is asked for, or offered, over a network."""
-    WRITE = "write"
-    """Files are written, moved or removed."""
-    EVAL = "eval"
-    """A text is run as code, or serialised objects are loaded, which can run any."""
-    NATIVE = "native"
-    """Machine code is loaded by hand."""
 
 
 @dataclass(frozen=True)
@@ -56,96 +48,10 @@ class ImportEffect:
     within: str = ""
 
 
-_MODULES: Final[Mapping[str, EffectKind]] = {
-    "subprocess": EffectKind.PROCESS,
-    "pty": EffectKind.PROCESS,
-    "urllib.request": EffectKind.NETWORK,
-    "http.client": EffectKind.NETWORK,
-    "http.server": EffectKind.NETWORK,
-    "xmlrpc": EffectKind.NETWORK,
-    "ftplib": EffectKind.NETWORK,
-    "smtplib": EffectKind.NETWORK,
-    "poplib": EffectKind.NETWORK,
-    "imaplib": EffectKind.NETWORK,
-    "telnetlib": EffectKind.NETWORK,
-    "nntplib": EffectKind.NETWORK,
-    "socketserver": EffectKind.NETWORK,
-    "webbrowser": EffectKind.NETWORK,
-    "shutil": EffectKind.WRITE,
-    "runpy": EffectKind.EVAL,
-    "code": EffectKind.EVAL,
-    "ctypes": EffectKind.NATIVE,
-    "torch.utils.cpp_extension": EffectKind.NATIVE,
-}
-"""Modules of which every call counts, but those in :data:`_HARMLESS`."""
-
-_HARMLESS: Final = frozenset(
-    {"shutil.which", "shutil.get_terminal_size", "shutil.disk_usage"}
-    | {"subprocess.list2cmdline", "urllib.request.url2pathname", "urllib.request.pathname2url"}
-    | {"ctypes.sizeof", "ctypes.POINTER", "ctypes.pointer", "ctypes.byref", "ctypes.CFUNCTYPE"}
-    | {"ctypes.alignment", "ctypes.addressof", "ctypes.util.find_library"}
-)
-_HARMLESS_STARTS: Final = ("ctypes.c_", "ctypes.wintypes.")
-_CALLS: Final[Mapping[EffectKind, frozenset[str]]] = {
-    EffectKind.PROCESS: frozenset(
-        {f"os.{name}" for name in ("system", "popen", "fork", "forkpty", "startfile")}
-        | {f"os.exec{how}" for how in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")}
-        | {f"os.spawn{how}" for how in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")}
-        | {"os.posix_spawn", "os.posix_spawnp", "_posixsubprocess.fork_exec"}
-        | {"multiprocessing.Process", "multiprocessing.Pool"}
-        | {"concurrent.futures.ProcessPoolExecutor"}
-        | {"asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell"}
-    ),
-    EffectKind.NETWORK: frozenset(
-        {"socket.socket", "socket.create_connection", "socket.create_server"}
-        | {"socket.getaddrinfo", "socket.gethostbyname", "socket.fromfd"}
-        | {"asyncio.open_connection", "asyncio.start_server", "torch.hub.load"}
-        | {"torch.hub.load_state_dict_from_url", "torch.hub.download_url_to_file"}
-    ),
-    EffectKind.WRITE: frozenset(
-        {f"os.{name}" for name in ("remove", "unlink", "rename", "renames", "replace", "rmdir")}
-        | {f"os.{name}" for name in ("removedirs", "mkdir", "makedirs", "chmod", "chown", "link")}
-        | {f"os.{name}" for name in ("symlink", "truncate", "write", "mkfifo", "mknod")}
-        | {f"tempfile.{name}" for name in ("mkstemp", "mkdtemp", "NamedTemporaryFile")}
-        | {"tempfile.TemporaryFile", "tempfile.TemporaryDirectory", "sqlite3.connect"}
-        | {"torch.save"}
-    ),
-    EffectKind.EVAL: frozenset(
-        {"eval", "exec", "builtins.eval", "builtins.exec", "types.FunctionType", "types.CodeType"}
-        | {"marshal.load", "marshal.loads", "pickle.load", "pickle.loads", "shelve.open"}
-        | {"torch.load", "pickle.Unpickler"}
-    ),
-    EffectKind.NATIVE: frozenset(
-        {"imp.load_dynamic", "_imp.create_dynamic", "importlib.machinery.ExtensionFileLoader"}
-        | {"torch.ops.load_library", "torch.classes.load_library"}
-    ),
-}
-_METHODS: Final = frozenset(
-    {"write_text", "write_bytes", "symlink_to", "hardlink_to", "touch", "extractall"}
-)
-"""Methods whose names tell enough: those of paths and archives."""
-_OPENERS: Final = frozenset({"open", "io.open", "builtins.open", "codecs.open", "os.fdopen"})
 _WRITING_MODES: Final = frozenset("wax+")
 _DEEPEST: Final = 4
 """Calls in each other that a name is followed through: ``getattr(__import__("os"), "system")``."""
 _CONSTRUCTORS: Final = ("__new__", "__init__", "__post_init__", "__call__")
-_KINDS: Final = {name: kind for kind, names in _CALLS.items() for name in names}
-_WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_RUNNING_OR_OPENING: Final = re.compile(r"(?:eval|exec|open)(?<![\w.]....)\s*\(")
-"""With what stands before the word looked at last: that takes a quarter of the time."""
-_NO_ASCII: Final = re.compile(r"[^\x00-\x7f]")
-_TORCH: Final = re.compile(
-    r"\btorch\s*\.\s*(?:save|load)\b|\bimport\s+torch\s+as\b|\bfrom\s+torch\s+import\b"
-)
-_FOUND_OTHERWISE: Final = frozenset({"eval", "exec", "torch.save", "torch.load"})
-"""By the expressions above: their words stand in most sources."""
-_TELLING: Final = (
-    *((word,) for word in sorted(_METHODS | {"fdopen"})),
-    *(tuple(name.split(".")) for name in sorted({*_KINDS, "codecs.open"} - _FOUND_OTHERWISE)),
-    *(tuple(module.split(".")) for module in sorted({*_MODULES} - {"code"})),
-    *(("code", word) for word in ("interact", "InteractiveConsole", "InteractiveInterpreter")),
-)
-"""Words of which one group stands in every source that does something."""
 
 
 def import_effects(source: str | bytes) -> tuple[ImportEffect, ...]:
@@ -170,7 +76,7 @@ def read_effects(source: str | bytes) -> tuple[ImportEffect, ...] | ScanFailure:
     Args:
         source: text, or bytes as they lie in a file (PEP 263).
     """
-    if not _may_have_effects(source):
+    if not may_have_effects(source):
         return ()
     if is_large(source):
         return ScanFailure("it is too large to be looked through")
@@ -179,28 +85,6 @@ def read_effects(source: str | bytes) -> tuple[ImportEffect, ...] | ScanFailure:
         return parsed
     found = dict.fromkeys(_Import(parsed.tree).effects())
     return tuple(sorted(found, key=lambda effect: (effect.line, effect.call)))
-
-
-def _may_have_effects(source: str | bytes) -> bool:
-    """Whether a source has the words that effects take; most have not, and need no parsing."""
-    text = source if isinstance(source, str) else source.decode("utf-8", "replace")
-    if _RUNNING_OR_OPENING.search(text) or _is_spelt_oddly(text):
-        return True
-    if "torch" in text and _TORCH.search(text):
-        return True
-    words = set(_WORD.findall(text))
-    return any(words.issuperset(group) for group in _TELLING)
-
-
-def _is_spelt_oddly(text: str) -> bool:
-    """Whether a source may mean other words than it seems to (PEP 263, PEP 3131)."""
-    start = "\n".join(text[:1000].split("\n", 2)[:2])
-    if "coding" in start and "utf-8" not in start.lower():
-        return True
-    odd = "".join(set(_NO_ASCII.findall(text)))
-    return bool(odd) and any(
-        unicodedata.normalize("NFKC", each).isascii() for each in odd if each.isidentifier()
-    )
 
 
 class _Import:
@@ -299,19 +183,19 @@ class _Import:
 
 def _kind_of(name: str | None, call: ast.Call) -> EffectKind | None:
     if name is None or "." in name:
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS:
             return EffectKind.WRITE
-    if name is None or name in _HARMLESS or name.startswith(_HARMLESS_STARTS):
+    if name is None or name in HARMLESS or name.startswith(HARMLESS_STARTS):
         return None
-    if name in _OPENERS:
+    if name in OPENERS:
         return EffectKind.WRITE if _opens_for_writing(call) else None
-    if name in _KINDS:
-        return _KINDS[name]
+    if name in KINDS:
+        return KINDS[name]
     module = name
     while module := module.rpartition(".")[0]:
-        if module in _MODULES:
+        if module in MODULES:
             is_error = name.rpartition(".")[2].endswith(("Error", "Exception"))
-            return None if is_error else _MODULES[module]
+            return None if is_error else MODULES[module]
     return None
 
 

@@ -12,12 +12,12 @@ from modpack.core.actions import Action
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.environmentjson import environment_to_json
 from modpack.core.location import CodeKind
-from modpack.core.names import parents, root_of
+from modpack.core.names import parents
 from modpack.core.native import NativeTag
 from modpack.core.plan import FileKind, Plan
 from modpack.core.planjson import Json
 from modpack.planning.ownership import InstalledOwnership
-from modpack.resolution.distributions import RUNTIME_ROOTS, Distribution, is_stdlib, normalised
+from modpack.resolution.distributions import Distribution, is_everywhere, normalised
 
 __all__ = ["environment_record"]
 
@@ -56,8 +56,7 @@ def _providers(plan: Plan, ownership: InstalledOwnership) -> dict[str, Distribut
     """What provides the extern modules, by the shortest path of which it provides everything."""
     owners: dict[str, Distribution] = {}
     for module in plan.modules(Action.EXTERN):
-        is_everywhere = is_stdlib(module) or root_of(module) in RUNTIME_ROOTS
-        if not is_everywhere and not _is_shared(module, plan):
+        if not is_everywhere(module) and not _is_shared(module, plan):
             found = ownership.distribution_of(module, plan.decisions[module].location)
             if found is not None:
                 owners[module] = found

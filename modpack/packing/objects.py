@@ -12,19 +12,19 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.garbage import collection_paused
 from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
-from modpack.core.names import root_of
 from modpack.core.plan import Note, Problem
 from modpack.core.tensors import TensorFacts
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 from modpack.packing.leakguard import LeakGuard
+from modpack.packing.objecthomes import ObjectHomes
 from modpack.packing.scriptsaver import ScriptSaver, stored_values
 from modpack.packing.sources import ImporterEnvironments
 from modpack.pickling.definitions import is_of_script
 from modpack.pickling.functions import SCRIPTS, home_module
 from modpack.planning.planner import Planner
-from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
+from modpack.resolution.distributions import is_everywhere
 from modpack.resolution.importers import Importer, importer_of, sys_importer
 
 if TYPE_CHECKING:
@@ -70,12 +70,11 @@ class ObjectSaver:
         self.hook_statuses: list[HookStatus] = []
         self.tensors: dict[str, tuple[TensorFacts, ...]] = {}
         self._writer = writer
-        self._environments = environments
         self._planner = planner
         self._guard = guard
         self._scripts = ScriptSaver(planner, self._store_value)
         self._values: dict[str, bytes] = {}
-        self._homes: dict[str, tuple[Importer, str]] = {}
+        self._homes = ObjectHomes(environments)
         self._storages: StorageSaver | None = None
         self._storage_notes: StorageNotes | None = None
         self._models = 0
@@ -217,15 +216,7 @@ class ObjectSaver:
         Raises:
             ObjMismatchError: modules of the same library came from another one already.
         """
-        if len(self._environments.importers) > 1:
-            for root, (importer, first) in self._homes.items():
-                module = walker.pin(root, self._environments.of(importer))
-                if module is not None:
-                    raise ObjMismatchError(
-                        f"{first} comes from {importer!r}, but the module {module!r} was taken "
-                        f"from another importer: a package holds one version of {root!r}. Save "
-                        "them into two packages"
-                    )
+        self._homes.pin(walker)
 
     # -- what pickling asks for (modpack.pickling.context.PickleContext) -----------------------
 
@@ -233,7 +224,7 @@ class ObjectSaver:
         """How a class or function is named, in the first importer that has the very object."""
         from modpack.pickling.context import Reference
 
-        importer, module, attribute = self._found(obj, name)
+        importer, module, attribute = self._homes.find(obj, name)
         self._remember_home(importer, module, obj)
         live = getattr(obj, "__module__", None)
         return Reference(module, attribute, live if isinstance(live, str) else module)
@@ -253,7 +244,7 @@ class ObjectSaver:
     def is_importable(self, function: FunctionType) -> bool:
         """Whether a function can be named, so that its source need not travel."""
         try:
-            self._found(function, function.__qualname__)
+            self._homes.find(function, function.__qualname__)
         except (ObjNotFoundError, ObjMismatchError):
             return False
         return function.__module__ not in SCRIPTS
@@ -307,29 +298,10 @@ class ObjectSaver:
                 load = getattr(importer, "load_pickle")  # noqa: B009  # of package importers
                 self._store_value(record, load(package, resource))
 
-    def _found(self, obj: object, name: str) -> tuple[Importer, str, str]:
-        failures: list[ObjNotFoundError | ObjMismatchError] = []
-        for importer in self._environments.importers:
-            try:
-                return (importer, *importer.get_name(obj, name))
-            except (ObjNotFoundError, ObjMismatchError) as failure:
-                failures.append(failure)
-        mismatches = [f for f in failures if isinstance(f, ObjMismatchError)]
-        raise (mismatches or failures)[0]
-
     def _remember_home(self, importer: Importer, module: str, obj: object) -> None:
-        root = root_of(module)
-        if is_stdlib(root) or root in RUNTIME_ROOTS:
-            return
-        self._keep_values(importer, str(getattr(obj, "__module__", None) or module))
-        if not self._environments.holds(importer, module):
-            importer = sys_importer  # extern in its package: the host's, like everywhere else
-        home, first = self._homes.setdefault(root, (importer, repr(obj)))
-        if home is not importer:
-            raise ObjMismatchError(
-                f"{obj!r} comes from {importer!r}, but {first} comes from {home!r}: a package "
-                f"holds one version of {root!r}. Save them into two packages"
-            )
+        if not is_everywhere(module):
+            self._keep_values(importer, str(getattr(obj, "__module__", None) or module))
+            self._homes.remember(importer, module, obj)
 
 
 def _named(node: str, references: Iterable[Reference]) -> Iterator[Edge]:

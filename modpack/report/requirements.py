@@ -17,14 +17,14 @@ from modpack.core.environment import (
     RecordedDistribution,
     RecordedEnvironment,
 )
-from modpack.core.names import is_within, normalised_distribution, parents, root_of
+from modpack.core.names import is_within, normalised_distribution, parents
 from modpack.core.plan import Plan
 from modpack.core.planjson import Json
 from modpack.report.archived import read_checked_manifest
 from modpack.report.as_json import SCHEMA
 from modpack.report.recorded import environment_of, read_plan
 from modpack.report.wording import counted, printable
-from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
+from modpack.resolution.distributions import is_everywhere
 from modpack.resolution.present import compare
 
 __all__ = [
@@ -133,7 +133,7 @@ def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Re
 def _foreign_externs(archive: Archive, manifest: Manifest | None) -> list[str]:
     """The extern modules that neither Python nor torch brings."""
     named = sorted(read_externs(archive, manifest))
-    return [m for m in named if not is_stdlib(m) and root_of(m) not in RUNTIME_ROOTS]
+    return [module for module in named if not is_everywhere(module)]
 
 
 def _needed(

@@ -18,7 +18,14 @@ from modpack.resolution.contents import DistributionContents
 from modpack.resolution.importpath import Found, ImportPath
 from modpack.resolution.installation import Distribution, Installation, in_site_packages
 
-__all__ = ["RUNTIME_ROOTS", "Distribution", "DistributionIndex", "is_stdlib", "normalised"]
+__all__ = [
+    "RUNTIME_ROOTS",
+    "Distribution",
+    "DistributionIndex",
+    "is_everywhere",
+    "is_stdlib",
+    "normalised",
+]
 
 RUNTIME_ROOTS = frozenset({"torch", "torchgen", "functorch", "modpack"})
 """What the torch distribution installs, and modpack: present wherever a package is loaded."""
@@ -32,6 +39,15 @@ def is_stdlib(module: str) -> bool:
     """
     root = root_of(module)
     return root in sys.stdlib_module_names or root in sys.builtin_module_names
+
+
+def is_everywhere(module: str) -> bool:
+    """Whether a module is there wherever a package is loaded: of Python, of torch, or modpack.
+
+    >>> is_everywhere("os.path"), is_everywhere("torch.nn"), is_everywhere("numpy")
+    (True, True, False)
+    """
+    return is_stdlib(module) or root_of(module) in RUNTIME_ROOTS
 
 
 def _is_elsewhere(root: str) -> bool:

@@ -19,8 +19,8 @@ from modpack.core.environment import (
     RowStatus,
     public_version,
 )
-from modpack.core.names import normalised_distribution, parents, root_of
-from modpack.resolution.distributions import RUNTIME_ROOTS, is_stdlib
+from modpack.core.names import normalised_distribution, parents
+from modpack.resolution.distributions import is_everywhere
 from modpack.resolution.host import HostEnvironment
 
 __all__ = ["compare", "installed_version"]
@@ -38,7 +38,7 @@ def compare(
         whole: whether to compare all that the recorded distributions require as well.
     """
     rows = [*_python(recorded), *_platform(recorded), *_torch(recorded)]
-    foreign = [m for m in externs if not is_stdlib(m) and root_of(m) not in RUNTIME_ROOTS]
+    foreign = [module for module in externs if not is_everywhere(module)]
     wanted = recorded.by_provider(foreign)
     if whole:
         others = recorded.distributions.values()

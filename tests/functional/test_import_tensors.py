@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import tracemalloc
 
 import pytest
 import torch
@@ -294,3 +295,20 @@ def test_a_loaded_tensor_can_be_resized_pinned_in_numpy_and_saved_again(saved):
     clone = tensor.clone()
     clone.resize_(100)
     assert clone[:4].tolist() == tensor.tolist()
+
+
+def test_a_tensor_in_memory_is_copied_once():
+    size = 32 << 20
+    buffer = io.BytesIO()
+    with modpack.PackageExporter(buffer) as exporter:
+        exporter.save_pickle("m", "obj.pkl", torch.ones(size, dtype=torch.uint8))
+    buffer.seek(0)
+    with modpack.PackageImporter(buffer) as importer:
+        tracemalloc.start()
+        try:
+            loaded = importer.load_pickle("m", "obj.pkl")
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert loaded.sum() == size
+    assert most < 1.5 * size

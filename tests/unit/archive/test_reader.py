@@ -104,6 +104,18 @@ def test_a_view_into_a_buffer_is_read_only_and_no_copy(write_package):
         assert view.obj is archive.read_view("pkg/a.py").obj
 
 
+def test_a_view_into_a_buffer_is_compared_with_what_it_should_be(write_package):
+    class Refusing:
+        def check(self, source, name, content):
+            raise ArchiveError(source, "it should be something else", name)
+
+    content = write_package(RECORDS).read_bytes()
+    with open_archive(io.BytesIO(content)) as archive:
+        archive.verify_with(Refusing())
+        with pytest.raises(ArchiveError, match=r"0\.storage.*something else"):
+            archive.read_view(".data/0.storage")
+
+
 def test_a_buffer_is_read_from_where_it_stands(write_package):
     content = write_package(RECORDS).read_bytes()
     buffer = io.BytesIO(b"something else" + content)

@@ -47,6 +47,14 @@ def test_what_is_installed_here_is_read_as_email_reads_it() -> None:
             assert read.get(key) == expected.get(key)
 
 
+def test_the_description_is_not_read() -> None:
+    assert headers("Name: a\n\n" + "Name: b\n" * 9) == {"name": ["a"]}
+
+
+def test_whoever_writes_millions_of_headers_wastes_nobodys_time() -> None:
+    assert sum(map(len, headers("a:\n" * 9_000_000).values())) < 1_000_000
+
+
 def test_a_header_of_very_many_lines_is_read_once() -> None:
     text = "License: a\n" + " b\n" * 200_000 + "Version: 1\n"
     assert headers(text)["version"] == ["1"]

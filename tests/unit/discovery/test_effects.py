@@ -4,6 +4,7 @@ import textwrap
 
 import pytest
 
+from modpack.discovery._effectnames import KINDS, METHODS, OPENERS
 from modpack.discovery.effects import EffectKind, import_effects, read_effects
 
 
@@ -57,6 +58,42 @@ def test_what_runs_at_import_is_told_with_its_line(source, kind, call):
 )
 def test_what_does_not_run_or_does_no_harm_is_no_effect(source):
     assert effects(source) == []
+
+
+def spellings(name: str) -> list[str]:
+    """Ways to call something, whose words are all that is looked at before a source is parsed."""
+    module, _, attribute = name.rpartition(".")
+    given = "('x', 'w')"
+    here = f"import {module}\n" if module else ""
+    ways = [f"{here}{name}{given}", f"{here}{name} \\\n {given}", f"{here}f = {name}\nf{given}"]
+    if module:
+        ways += [
+            f"import {module} as m\nm.{attribute}{given}",
+            f"import {module}\nm = {module}\nm.{attribute}{given}",
+            f"from {module} import {attribute}\n{attribute}{given}",
+            f"from {module} import {attribute} as f\nf{given}",
+        ]
+    return ways
+
+
+@pytest.mark.parametrize("name", sorted({*KINDS, *OPENERS}))
+def test_whatever_counts_is_found_however_it_is_plainly_written(name):
+    for source in spellings(name):
+        assert [(e.kind, e.call) for e in import_effects(source)] == [
+            (KINDS.get(name, EffectKind.WRITE), name)
+        ], source
+        assert import_effects(source.encode()) == import_effects(source)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_methods_that_write_are_found_by_their_names(name):
+    (effect,) = import_effects(f"import pathlib\npathlib.Path('x').{name}()")
+    assert (effect.kind, effect.call) == (EffectKind.WRITE, f"(...).{name}")
+
+
+def test_letters_that_only_look_otherwise_hide_nothing():
+    """Python reads compatibility letters of names as the plain ones (PEP 3131)."""
+    assert effects("import os\nos.\N{MATHEMATICAL BOLD SMALL S}ystem('ls')") != []
 
 
 def test_functions_of_its_own_are_followed_where_they_are_called_at_import():
