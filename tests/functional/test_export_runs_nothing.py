@@ -224,3 +224,14 @@ def test_an_export_loads_no_module_but_modpacks_own(project, clean_python, tmp_p
     strangers = [name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names]
     assert [n for n in strangers if n and n.partition(".")[0] not in ROOTS_OF_OUR_OWN] == []
     assert not {"colorsys", "wave", "xml.dom.minidom"} & set(loaded)
+
+
+def test_a_saved_class_is_not_asked_how_it_looks(project):
+    asks = "class Asked(type):\n    def __repr__(cls): raise RuntimeError('asked')\n"
+    project({"singer.py": f"{asks}class Voice(metaclass=Asked): pass\n"})
+    import singer
+
+    with PackageExporter(io.BytesIO()) as exporter:
+        exporter.intern("singer")
+        exporter.save_pickle("main", "voice.pkl", singer.Voice())
+    assert exporter.plan().decisions["singer"].action is Action.INTERN
