@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections import OrderedDict
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -68,6 +69,10 @@ class Target:
         """A record of the capture."""
         return self.captured.byteorder.encode() if name == "byteorder" else self._records[name]
 
+    def read_view(self, name: str) -> memoryview:
+        """The same without a copy."""
+        return memoryview(self.read(name))
+
     def data_range(self, name: str) -> None:
         """Nothing of it is in a file."""
 
@@ -75,7 +80,7 @@ class Target:
         """It is a value."""
         return False
 
-    @property
+    @cached_property
     def _records(self) -> dict[str, bytes]:
         return {storage_record(key): data for key, data in self.captured.storages.items()}
 
