@@ -213,6 +213,15 @@ class Archive(ABC):
         """
         return memoryview(self.read(name))
 
+    def copied(self, name: str) -> bytearray:
+        """A record's content as :meth:`read` tells it, in memory that is the caller's own.
+
+        Raises:
+            RecordNotFoundError: there is no such record.
+            ArchiveError: the record is damaged, or not what :meth:`verify_with` was given.
+        """
+        return bytearray(self.read_view(name))
+
     def has_changed(self) -> bool:
         """Whether the path no longer leads to the file that was opened, as it was then."""
         return False

@@ -6,6 +6,7 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from modpack.archive import zipformat
@@ -110,14 +111,30 @@ class ZipArchive(Archive):
 
     def read_view(self, name: str) -> memoryview:
         entry = self._entry(name)
-        if not (entry.is_stored and isinstance(self._content, BufferBytes)):
+        view = self._view(name, entry)
+        if view is None:
             return super().read_view(name)
-        view = self._content.view_at(self._locate(name, entry), entry.size)
-        if zlib.crc32(view) != entry.crc:
-            raise self._damaged(name)
+        self._check_crc(name, entry, view)
         if self._verifier is not None:
             self._verifier.check(self.source, name, view)
         return view
+
+    def copied(self, name: str) -> bytearray:
+        entry, verifier = self._entry(name), self._verifier
+        view = self._view(name, entry)
+        if view is None or verifier is None or len(view) < _AT_ONCE_BYTES:
+            return super().copied(name)
+        from modpack.archive.digests import Threads  # threads come with a lot of Python's own
+
+        threads = Threads()
+        try:
+            checked = threads.run(partial(verifier.check, self.source, name), view)
+            content = bytearray(view)
+            self._check_crc(name, entry, view)
+            checked.result()
+        finally:
+            threads.close()
+        return content
 
     def data_range(self, name: str) -> DataRange | None:
         entry = self._entry(name)
@@ -131,6 +148,12 @@ class ZipArchive(Archive):
     def close(self) -> None:
         self._kept.clear()
         self._content.close()
+
+    def _view(self, name: str, entry: Entry) -> memoryview | None:
+        """A record's content where it lies; None if it is in a file, or has to be inflated."""
+        if not (entry.is_stored and isinstance(self._content, BufferBytes)):
+            return None
+        return self._content.view_at(self._locate(name, entry), entry.size)
 
     def _entry(self, name: str) -> Entry:
         entry = self._directory.get(name)
@@ -154,8 +177,8 @@ class ZipArchive(Archive):
         content = payload
         if not entry.is_stored:
             content = b"".join(self._inflated(name, entry, (payload,)))
-        if with_crc and zlib.crc32(content) != entry.crc:
-            raise self._damaged(name)
+        if with_crc:
+            self._check_crc(name, entry, content)
         return content
 
     def _payload(self, name: str, entry: Entry) -> Iterator[bytes | memoryview]:
@@ -215,6 +238,10 @@ class ZipArchive(Archive):
             crc = zlib.crc32(piece, crc)
             yield piece
         if crc != entry.crc:
+            raise self._damaged(name)
+
+    def _check_crc(self, name: str, entry: Entry, content: bytes | memoryview) -> None:
+        if zlib.crc32(content) != entry.crc:
             raise self._damaged(name)
 
     def _damaged(self, name: str) -> ArchiveError:

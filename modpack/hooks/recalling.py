@@ -69,9 +69,9 @@ class Target:
         """A record of the capture."""
         return self.captured.byteorder.encode() if name == "byteorder" else self._records[name]
 
-    def read_view(self, name: str) -> memoryview:
-        """The same without a copy."""
-        return memoryview(self.read(name))
+    def copied(self, name: str) -> bytearray:
+        """The same in memory of its own."""
+        return bytearray(self.read(name))
 
     def data_range(self, name: str) -> None:
         """Nothing of it is in a file."""

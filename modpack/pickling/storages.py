@@ -144,7 +144,7 @@ class StorageSource(Protocol):
 
     def read(self, name: str) -> bytes: ...
 
-    def read_view(self, name: str) -> memoryview: ...
+    def copied(self, name: str) -> bytearray: ...
 
     def data_range(self, name: str) -> _Range | None: ...
 
@@ -226,7 +226,7 @@ class StorageLoader:
     def _read(self, record: str, size: int, dtype: torch.dtype) -> torch.UntypedStorage:
         storage = self._mapped(record)
         if storage is None:
-            storage = _copied(self._source.read_view(record))
+            storage = _owning(self._source.copied(record))
         if storage.nbytes() < size:
             raise self._failure(
                 f"its storage {record!r} holds {storage.nbytes()} bytes, but {size} are needed"
@@ -297,7 +297,7 @@ def _map_file(path: str) -> torch.UntypedStorage:
     return cast(torch.UntypedStorage, file)
 
 
-def _copied(data: memoryview) -> torch.UntypedStorage:
+def _owning(data: bytearray) -> torch.UntypedStorage:
     if not data:
         return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).untyped_storage()
+    return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()

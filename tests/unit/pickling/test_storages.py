@@ -48,8 +48,8 @@ class Source:
     def read(self, name):
         return self.records[name]
 
-    def read_view(self, name):
-        return memoryview(self.records[name])
+    def copied(self, name):
+        return bytearray(self.records[name])
 
     def data_range(self, name):
         return self.places.get(name)
