@@ -208,5 +208,6 @@ FILES = {
     "limit: mapped, made by hand": "model.bare",
     "limit: the same promises, by hand": "model.modpack",
     "limit: by hand, the file's end known": "model.modpack",
+    "limit: modpack, looking for nothing": "model.modpack",
 }
 """Where the file is that a loader loads."""

@@ -29,10 +29,9 @@ _LOADED = (
     _MAPPED,
     "safetensors",
     "cloudpickle",
-    _KEPT,
-    _KNOWN,
-    _BARE,
 )
+_ALWAYS_LOADED = (_KEPT, _KNOWN, _BARE)
+"""Limits whose figures are told for every model, those of goals or not."""
 _SAVED = ("modpack", "torch.package", "torch.save", "torch.save and fsync", "cloudpickle")
 _SAVED_TENSORS = (*_SAVED, "safetensors", _HASHED, _SYNCED)
 _SAVED_OBJECTS = (*_SAVED, _PICKLED)
@@ -56,7 +55,7 @@ def loading(share: int) -> Iterator[Row]:
         faster("with a pass", "torch.package", 15),
         *(no_more("to the model", peer, 1.2) for peer in ("safetensors", _MAPPED)),
         *(no_more("with a pass", peer, 1.2) for peer in ("safetensors", _MAPPED)),
-        limits=(_KEPT, _KNOWN, _BARE),
+        limits=(_FOUND, _KEPT, _KNOWN, _BARE),
     )
     yield _load(
         "load-400",
@@ -83,7 +82,8 @@ def _load(
 ) -> Row:
     writing = Job("write_files", {"made": made, "savers": _WRITTEN_FOR})
     filling = [Job("load", {"how": how}, cache="warm") for how in ("modpack", _KEPT, _KNOWN)]
-    subjects = {how: Job("load", {"how": how}, cache="warm") for how in _LOADED}
+    loaded = dict.fromkeys((*_LOADED, *limits, *_ALWAYS_LOADED))
+    subjects = {how: Job("load", {"how": how}, cache="warm") for how in loaded}
     memory = [
         no_more(metric, "safetensors", 1.1)
         for metric in ("private memory", "private memory after the pass")
