@@ -121,8 +121,10 @@ class ZipArchive(Archive):
 
     def copied(self, name: str) -> bytearray:
         entry, verifier = self._entry(name), self._verifier
+        if verifier is None or entry.size < _AT_ONCE_BYTES:
+            return super().copied(name)
         view = self._view(name, entry)
-        if view is None or verifier is None or len(view) < _AT_ONCE_BYTES:
+        if view is None:
             return super().copied(name)
         from modpack.archive.digests import Threads  # threads come with a lot of Python's own
 

@@ -106,9 +106,9 @@ def licence_of(metadata: Mapping[str, Sequence[str]]) -> str | None:
     >>> licence_of({"license": ["UNKNOWN"], "classifier": [vague]})
     'BSD'
     """
-    expressions = [each.strip() for each in metadata.get("license-expression", ())]
-    if any(expressions):
-        return next(filter(None, expressions))
+    expressions = map(str.strip, metadata.get("license-expression", ()))
+    if expression := next(filter(None, expressions), ""):
+        return expression
     first_line, is_text, _ = next(iter(metadata.get("license", ())), "").partition("\n")
     stated = first_line.strip()
     named = [each.strip() for each in metadata.get("classifier", ())]
