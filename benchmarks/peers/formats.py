@@ -91,6 +91,18 @@ def _torch_package_loader() -> Load:
     return lambda file: PackageImporter(file).load_pickle("model", "model.pkl")
 
 
+def _durable_saver() -> Save:
+    from durable import save_durably
+
+    return save_durably
+
+
+def _durable_loader() -> Load:
+    from durable import load_compared
+
+    return load_compared
+
+
 def _torch_loader(mmap: bool) -> Load:
     import benched  # noqa: F401
     import torch
@@ -181,6 +193,7 @@ SAVERS: dict[str, Callable[[], Save]] = {
     "limit: 1 MB written, synced, mapped": lambda: tensorlimits.replace_synced,
     "limit: the same promises, by hand": _saver_by_hand,
     "limit: modpack, looking for nothing": _knowing_saver,
+    "limit: torch.package, compared and synced": _durable_saver,
 }
 
 LOADERS: dict[str, Callable[[], Load]] = {
@@ -196,6 +209,7 @@ LOADERS: dict[str, Callable[[], Load]] = {
     "limit: the same promises, by hand": lambda: handloaded.load_by_hand,
     "limit: by hand, the file's end known": lambda: handloaded.load_known,
     "limit: modpack, looking for nothing": _knowing_loader,
+    "limit: torch.package, compared and synced": _durable_loader,
 }
 
 FILES = {

@@ -232,8 +232,9 @@ What the goals would come out as for something that does only what cannot be avo
 measured in the same rounds, and is in `benchmarks/peers`. Those *by hand* keep the promises of a
 package, but know no models other than those measured here: between them and modpack lies what it
 takes to save and load any other. modpack *looking for nothing* saves and loads any, and gives
-promises up. The rest have no archive, check nothing, find no dependencies, and nobody could use
-them. A goal that is missed at a limit cannot be met by whoever does as much.
+promises up; torch.package *compared and synced* is not by hand, either. The rest have no archive,
+check nothing, find no dependencies, and nobody could use them. A goal that is missed at a limit
+cannot be met by whoever does as much.
 
 - *the same promises, by hand*: to load is to compare each record but the tensors with its sha256
   and crc32, the zip's headers with each other, and the environment with the recorded one; the code
@@ -255,6 +256,10 @@ them. A goal that is missed at a limit cannot be met by whoever does as much.
 - *modpack, looking for nothing*: what goes along and why, whose it is and what is installed is what
   it was for an object of another process; nobody looks for hooks and secrets, and a package is
   taken to be made here. What is left writes and reads any object, with all digests (`knowing.py`).
+- *torch.package, compared and synced*: torch.package saves and loads, and two of modpack's promises
+  are kept for it: each record has a sha256, made on another thread, which is compared when it is
+  read, the tensors apart; the file is written beside the target, and takes its place when the disk
+  has it (`durable.py`).
 - *1 MB written, synced, mapped*: a file beside the target, which takes its place when the disk has
   it, as a save that leaves a whole file behind at each moment must.
 - *Python, click and rich*: an interpreter that imports what the command line is made of."""

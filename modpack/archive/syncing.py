@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from typing import Final
 
 __all__ = ["SyncingAhead", "sync_folder"]
@@ -13,6 +16,9 @@ _EACH: Final = 128 << 20
 """Bytes after which the disk has something to do."""
 _AT_REST: Final = 16 << 20
 """The same where nothing more is written for a while."""
+_WORTH_BEGINNING: Final = 256 << 10
+"""Bytes that the disk is asked to begin with then, if they are too few for a thread."""
+_SYNC_FILE_RANGE_WRITE: Final = 2
 
 
 class SyncingAhead:
@@ -25,6 +31,7 @@ class SyncingAhead:
     def __init__(self) -> None:
         self._descriptor = -1
         self._begun = 0
+        self._asked = 0
         self._thread: ThreadPoolExecutor | None = None
         self._running: Future[None] | None = None
 
@@ -44,6 +51,8 @@ class SyncingAhead:
         """
         worth = _AT_REST if rests else _EACH
         if position - self._begun < worth or not hasattr(os, "fdatasync"):
+            if rests:
+                self._ask_to_begin(position)
             return
         if self._running is not None:
             if not self._running.done():
@@ -57,6 +66,13 @@ class SyncingAhead:
         ):  # no thread can be started: the end is synced anyway
             self._running = self._thread.submit(os.fdatasync, self._descriptor)
 
+    def _ask_to_begin(self, position: int) -> None:
+        """Has the disk begin with what nobody has begun with, and waits for nothing."""
+        begun = max(self._begun, self._asked)
+        if position - begun >= _WORTH_BEGINNING:
+            self._asked = position
+            _begin_writing()(self._descriptor, begun, position - begun)
+
     def end(self) -> None:
         """Waits for what is under way; the file can be closed then.
 
@@ -69,6 +85,22 @@ class SyncingAhead:
             thread.shutdown()
         if running is not None:
             running.result()
+
+
+@lru_cache(maxsize=1)
+def _begin_writing() -> Callable[[int, int, int], object]:
+    """Asks the system to begin to write a part of a file, by descriptor, start and size in bytes.
+
+    It is Linux's ``sync_file_range``, which Python does not have, told to wait for nothing. What
+    the disk has by then stays in the page cache. It answers with an error where a file system does
+    not do that; the sync at the end tells of all others.
+    """
+    try:
+        call = ctypes.CDLL(None).sync_file_range
+    except (AttributeError, OSError, TypeError):  # another system, or another C library
+        return lambda *_: None
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return lambda descriptor, start, size: call(descriptor, start, size, _SYNC_FILE_RANGE_WRITE)
 
 
 def sync_folder(folder: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import sys
 import zipfile
 
 import pytest
@@ -141,6 +142,54 @@ def test_what_is_written_goes_to_the_disk_while_other_work_is_done(tmp_path, mon
             writer.checkpoint()
         writer.commit()
     assert len(synced) == 1
+
+
+def test_the_disk_is_asked_to_begin_with_a_megabyte_once(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(syncing, "_begin_writing", lambda: lambda *part: asked.append(part[1:]))
+    with ArchiveWriter(tmp_path / "m.pt", root="m") as writer:
+        writer.write_storage(".data/0.storage", memoryview(bytes(300 << 10)))
+        for _ in range(2):
+            writer.checkpoint()
+        first = os.stat(next(tmp_path.iterdir())).st_size
+        writer.write("small", b"1")
+        writer.checkpoint()
+        writer.write_storage(".data/1.storage", memoryview(bytes(300 << 10)))
+        writer.checkpoint()
+        writer.commit()
+    (start, size), (then, more) = asked
+    assert (start, size, then) == (0, first, first)
+    assert more > 300 << 10
+
+
+def test_a_small_package_is_written_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(syncing, "_begin_writing", None)
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
+        writer.write_storage(".data/0.storage", memoryview(bytes(200 << 10)))
+        writer.checkpoint()
+        writer.commit()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no sync_file_range")
+def test_the_system_begins_to_write_what_it_is_asked_to(tmp_path):
+    with open(tmp_path / "f", "wb") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        assert syncing._begin_writing()(file.fileno(), 0, 1 << 20) == 0
+
+
+@pytest.mark.parametrize("failure", [AttributeError, OSError, TypeError])
+def test_a_system_that_cannot_be_asked_writes_at_the_end(tmp_path, monkeypatch, failure):
+    def refuse(name):
+        raise failure
+
+    monkeypatch.setattr("ctypes.CDLL", refuse)
+    syncing._begin_writing.cache_clear()
+    try:
+        write_all(tmp_path / "m.pt")
+    finally:
+        syncing._begin_writing.cache_clear()
+    check(tmp_path / "m.pt")
 
 
 def test_a_disk_that_fails_meanwhile_leaves_the_target_as_it_was(tmp_path, monkeypatch):

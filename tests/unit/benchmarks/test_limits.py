@@ -69,6 +69,28 @@ def test_the_disk_is_told_of_what_was_written_before(limits, weights, tmp_path, 
     assert synced
 
 
+def test_torch_package_is_made_to_leave_a_whole_file_with_digests(
+    limits, weights, tmp_path, monkeypatch
+):
+    synced, file = [], tmp_path / "model.pt"
+    monkeypatch.setattr("os.fsync", lambda each: synced.append(os.path.realpath(f"/dev/fd/{each}")))
+    limits("durable").save_durably(weights, str(file))
+    assert synced == [f"{file}.new", str(tmp_path)]
+    assert list(tmp_path.iterdir()) == [file]
+    found = limits("durable").load_compared(str(file))
+    assert [p.tolist() for p in found.parameters()] == [p.tolist() for p in weights.parameters()]
+
+
+def test_torch_package_is_made_to_compare_what_it_reads(limits, weights, tmp_path, monkeypatch):
+    durable, file = limits("durable"), str(tmp_path / "model.pt")
+    digest_of = durable._digest_of
+    monkeypatch.setattr(durable, "_digest_of", lambda content: digest_of(content)[::-1])
+    durable.save_durably(weights, file)
+    monkeypatch.undo()
+    with pytest.raises(AssertionError):
+        durable.load_compared(file)
+
+
 def test_every_tensor_is_hashed(limits, weights, monkeypatch):
     tensorlimits = limits("tensorlimits")
     monkeypatch.setattr(tensorlimits, "_PIECE", 1)
