@@ -30,7 +30,7 @@ __all__ = [
 
 _PIECE = 8 << 20
 """Bytes that are written, and of small tensors hashed, at once."""
-_WORTH_SYNCING = 128 << 20
+_WORTH_SYNCING = 16 << 20
 """Bytes after which the disk has something to do."""
 
 
@@ -72,12 +72,14 @@ def save_hashed(model: Any, file: str) -> None:
 
 def save_synced(model: Any, file: str) -> None:
     """The same, while the disk takes what was written before; it has all when this returns."""
-    with Path(file).open("wb", buffering=0) as opened, ThreadPoolExecutor(1) as disk:
-        descriptor, syncing, begun = opened.fileno(), None, 0
+    begin_writing = ctypes.CDLL(None).sync_file_range
+    begin_writing.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    with Path(file).open("wb", buffering=0) as opened:
+        descriptor, begun = opened.fileno(), 0
         for position in _written_while_hashing(model, descriptor):
-            is_idle = syncing is None or syncing.done()
-            if is_idle and position - begun >= _WORTH_SYNCING:
-                syncing, begun = disk.submit(os.fdatasync, descriptor), position
+            if position - begun >= _WORTH_SYNCING:
+                begin_writing(descriptor, begun, position - begun, 2)
+                begun = position
         os.fsync(descriptor)
 
 

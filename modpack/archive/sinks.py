@@ -15,7 +15,7 @@ from modpack.archive.gathered import WORTH_GATHERING, write_gathered
 from modpack.archive.inherited import keep_from_children
 from modpack.archive.leftovers import remove_leftovers, temporary_name
 from modpack.archive.sink import CHUNK_BYTES, Sink
-from modpack.archive.syncing import SyncingAhead, sync_folder
+from modpack.archive.syncing import Writeback, sync_folder
 from modpack.archive.targets import is_text, mode_of_target, require_writable
 from modpack.errors import TargetError
 
@@ -43,7 +43,7 @@ class PathSink(Sink):
         self._folder, self._name = os.path.split(self._path)
         self._mode = mode_of_target(target, self._path)
         self._temporary = ""
-        self._syncing = SyncingAhead()
+        self._writeback = Writeback()
         self._owner = os.getpid()
 
     def _open(self) -> IO[bytes]:
@@ -55,7 +55,7 @@ class PathSink(Sink):
         mode = 0o666 if self._mode is None else self._mode & 0o777 | stat.S_IWUSR
         descriptor = os.open(temporary, flags, mode)
         self._temporary = temporary
-        self._syncing.begin(descriptor)
+        self._writeback.begin(descriptor)
         return open(descriptor, "wb", buffering=_BUFFERED_BYTES)
 
     def _path_of(self, file: IO[bytes]) -> str:
@@ -72,18 +72,17 @@ class PathSink(Sink):
                 write_gathered(self._opened(), pieces)
             else:
                 super().write_all(pieces)
-            self._syncing.wrote_up_to(self._opened().tell())
+            self._writeback.wrote_up_to(self._opened().tell())
 
     def rest(self) -> None:
         if self._file is not None:
             with self.reporting():
-                self._syncing.wrote_up_to(self._file.tell(), rests=True)
+                self._writeback.wrote_up_to(self._file.tell(), rests=True)
 
     def publish(self) -> None:
         with self.reporting():
             file = self._opened()
             file.flush()
-            self._syncing.end()
             os.fsync(file.fileno())
             file.close()
             if self._mode is not None:
@@ -97,8 +96,6 @@ class PathSink(Sink):
             return  # a forked child holds a copy of this object, but the file is its parent's
         if self._file is not None:
             with contextlib.suppress(OSError):  # what cannot be flushed is not wanted anyway
-                self._syncing.end()
-            with contextlib.suppress(OSError):
                 self._file.close()
         if self._temporary:
             with contextlib.suppress(OSError):

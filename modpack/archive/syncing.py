@@ -1,4 +1,4 @@
-"""Bringing what is written to the disk while more is being written."""
+"""Bringing what is written to the disk, beginning while more is being written."""
 
 from __future__ import annotations
 
@@ -6,94 +6,56 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["SyncingAhead", "sync_folder"]
+__all__ = ["Writeback", "sync_folder"]
 
-_EACH: Final = 128 << 20
+_EACH: Final = 16 << 20
 """Bytes after which the disk has something to do."""
-_AT_REST: Final = 16 << 20
+_AT_REST: Final = 256 << 10
 """The same where nothing more is written for a while."""
-_WORTH_BEGINNING: Final = 256 << 10
-"""Bytes that the disk is asked to begin with then, if they are too few for a thread."""
 _SYNC_FILE_RANGE_WRITE: Final = 2
 
 
-class SyncingAhead:
-    """Syncs a file on a thread, time and again, so that little is left to wait for at the end.
+class Writeback:
+    """Has the disk begin with what is written, so that little is left to wait for at the end.
 
     2 GiB that nobody has begun to write are half a second of waiting for a fast disk, in which no
-    processor has anything to do. A system without ``fdatasync`` syncs at the end only.
+    processor has anything to do; of 1 MB, more than half of the time of syncing it is saved. It
+    promises nothing: the file has still to be synced, which also tells what failed.
     """
 
     def __init__(self) -> None:
         self._descriptor = -1
         self._begun = 0
-        self._asked = 0
-        self._thread: ThreadPoolExecutor | None = None
-        self._running: Future[None] | None = None
 
     def begin(self, descriptor: int) -> None:
         """Tells which file it is."""
         self._descriptor = descriptor
 
     def wrote_up_to(self, position: int, *, rests: bool = False) -> None:
-        """Tells how much was written; syncs it if that is worth it, and nothing is under way.
+        """Tells how much was written; the disk begins with it, if that is worth it.
 
         Args:
             position: where the file ends.
             rests: whether other work comes before more is written.
-
-        Raises:
-            OSError: something that was written before cannot be brought to the disk.
         """
-        worth = _AT_REST if rests else _EACH
-        if position - self._begun < worth or not hasattr(os, "fdatasync"):
-            if rests:
-                self._ask_to_begin(position)
-            return
-        if self._running is not None:
-            if not self._running.done():
-                return
-            self._running.result()
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="modpack-sync")
-        self._begun = position
-        with contextlib.suppress(
-            RuntimeError
-        ):  # no thread can be started: the end is synced anyway
-            self._running = self._thread.submit(os.fdatasync, self._descriptor)
-
-    def _ask_to_begin(self, position: int) -> None:
-        """Has the disk begin with what nobody has begun with, and waits for nothing."""
-        begun = max(self._begun, self._asked)
-        if position - begun >= _WORTH_BEGINNING:
-            self._asked = position
-            _begin_writing()(self._descriptor, begun, position - begun)
-
-    def end(self) -> None:
-        """Waits for what is under way; the file can be closed then.
-
-        Raises:
-            OSError: what was written cannot be brought to the disk. The system says so only once.
-        """
-        thread, self._thread = self._thread, None
-        running, self._running = self._running, None
-        if thread is not None:
-            thread.shutdown()
-        if running is not None:
-            running.result()
+        self._begun = min(self._begun, position)  # what came after it may have been cut off
+        size = position - self._begun
+        if size >= (_AT_REST if rests else _EACH):
+            _begin_writing()(self._descriptor, self._begun, size)
+            self._begun = position
 
 
 @lru_cache(maxsize=1)
 def _begin_writing() -> Callable[[int, int, int], object]:
     """Asks the system to begin to write a part of a file, by descriptor, start and size in bytes.
 
-    It is Linux's ``sync_file_range``, which Python does not have, told to wait for nothing. What
-    the disk has by then stays in the page cache. It answers with an error where a file system does
-    not do that; the sync at the end tells of all others.
+    It is Linux's ``sync_file_range``, which Python does not have, told to wait for nothing; it
+    waits only while the disk's queue is full. What the disk has by then stays in the page cache.
+    Where a file system does not do that it says so, and nothing is lost. Other systems begin when
+    they are asked to sync.
     """
     try:
         call = ctypes.CDLL(None).sync_file_range

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from modpack.archive import layout, syncing
+from modpack.archive import layout
 from modpack.archive.comparing import find_damage
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
@@ -22,7 +22,6 @@ def no_threads(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    monkeypatch.setattr(syncing, "_EACH", 1 << 20)
     monkeypatch.setenv("MODPACK_HELPERS", "0")
 
 

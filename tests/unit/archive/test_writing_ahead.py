@@ -105,8 +105,7 @@ def test_a_small_package_starts_no_threads(tmp_path, monkeypatch):
     def no_threads(*args, **kwargs):
         raise AssertionError("a thread was started")
 
-    for module in (digests, syncing):
-        monkeypatch.setattr(module, "ThreadPoolExecutor", no_threads)
+    monkeypatch.setattr(digests, "ThreadPoolExecutor", no_threads)
     with ArchiveWriter(tmp_path / "m.pt") as writer:
         for number in range(20):
             writer.write(f"{number}.py", b"x = 1\n" * 999, compress=True)
@@ -121,32 +120,33 @@ def test_not_more_than_some_megabytes_wait(tmp_path):
         assert temporary.stat().st_size > 30 << 20
 
 
-def test_a_large_file_is_brought_to_the_disk_while_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(syncing, "_EACH", 2 << 20)
-    synced = []
-    fdatasync = os.fdatasync
-    monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(fd), fdatasync(fd)))
-    write_all(tmp_path / "m.pt")
-    check(tmp_path / "m.pt")
-    assert synced
+@pytest.fixture
+def begun(monkeypatch):
+    """The parts of a file with which the disk was asked to begin: where, and how many bytes."""
+    parts = []
+    monkeypatch.setattr(syncing, "_begin_writing", lambda: lambda *part: parts.append(part[1:]))
+    return parts
 
 
-def test_what_is_written_goes_to_the_disk_while_other_work_is_done(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(os, "fdatasync", synced.append)
+def test_the_disk_begins_with_a_large_file_while_it_is_written(tmp_path, begun):
     with ArchiveWriter(tmp_path / "m.pt") as writer:
-        for number in range(24):
-            writer.write_storage(f".data/{number}.storage", memoryview(bytes(1 << 20)))
-        assert synced == []
-        for _ in range(2):
-            writer.checkpoint()
+        for _ in range(3):
+            writer.write_storage(f".data/{len(begun)}.storage", memoryview(bytes(20 << 20)))
         writer.commit()
-    assert len(synced) == 1
+    ends = [0, *(start + size for start, size in begun)]
+    assert ends[:-1] == [start for start, _ in begun]
+    assert len(begun) == 3
 
 
-def test_the_disk_is_asked_to_begin_with_a_megabyte_once(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(syncing, "_begin_writing", lambda: lambda *part: asked.append(part[1:]))
+def test_the_disk_begins_with_a_huge_tensor_while_it_is_written(tmp_path, begun, monkeypatch):
+    monkeypatch.setattr(body, "_HUGE", 1 << 20)
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
+        writer.write_storage(".data/0.storage", memoryview(bytes(50 << 20)))
+        writer.commit()
+    assert [size >> 20 for _, size in begun] == [16, 16, 16, 2]
+
+
+def test_the_disk_begins_with_a_megabyte_before_other_work_is_done(tmp_path, begun):
     with ArchiveWriter(tmp_path / "m.pt", root="m") as writer:
         writer.write_storage(".data/0.storage", memoryview(bytes(300 << 10)))
         for _ in range(2):
@@ -157,17 +157,29 @@ def test_the_disk_is_asked_to_begin_with_a_megabyte_once(tmp_path, monkeypatch):
         writer.write_storage(".data/1.storage", memoryview(bytes(300 << 10)))
         writer.checkpoint()
         writer.commit()
-    (start, size), (then, more) = asked
+    (start, size), (then, more) = begun
     assert (start, size, then) == (0, first, first)
     assert more > 300 << 10
 
 
-def test_a_small_package_is_written_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(syncing, "_begin_writing", None)
+def test_the_disk_begins_again_with_what_was_cut_off(tmp_path, begun):
+    with ArchiveWriter(tmp_path / "m.pt", root="m") as writer:
+        before = writer.checkpoint()
+        for _ in range(2):
+            writer.write_storage(".data/0.storage", memoryview(bytes(300 << 10)))
+            after = writer.checkpoint()
+            writer.rollback(before)
+            writer.checkpoint()
+    assert after.extent is not None
+    assert begun == [(0, after.extent.position)] * 2
+
+
+def test_a_small_package_is_written_at_once(tmp_path, begun):
     with ArchiveWriter(tmp_path / "m.pt") as writer:
         writer.write_storage(".data/0.storage", memoryview(bytes(200 << 10)))
         writer.checkpoint()
         writer.commit()
+    assert begun == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no sync_file_range")
@@ -192,12 +204,11 @@ def test_a_system_that_cannot_be_asked_writes_at_the_end(tmp_path, monkeypatch, 
     check(tmp_path / "m.pt")
 
 
-def test_a_disk_that_fails_meanwhile_leaves_the_target_as_it_was(tmp_path, monkeypatch):
+def test_a_disk_that_fails_leaves_the_target_as_it_was(tmp_path, monkeypatch):
     def fail(descriptor):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(syncing, "_EACH", 2 << 20)
-    monkeypatch.setattr(os, "fdatasync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     target = tmp_path / "m.pt"
     target.write_bytes(b"old")
     with pytest.raises(TargetError, match="Input/output error"):

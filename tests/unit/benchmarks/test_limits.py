@@ -10,6 +10,7 @@ import textwrap
 import zipfile
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -62,11 +63,17 @@ def test_what_is_written_beside_hashing_is_every_tensor(limits, weights, tmp_pat
 
 
 def test_the_disk_is_told_of_what_was_written_before(limits, weights, tmp_path, monkeypatch):
-    tensorlimits, synced = limits("tensorlimits"), []
+    told = []
+
+    def begin_writing(*part):
+        told.append(part[1:3])
+
+    tensorlimits = limits("tensorlimits")
     monkeypatch.setattr(tensorlimits, "_WORTH_SYNCING", 1)
-    monkeypatch.setattr("os.fdatasync", synced.append)
+    library = SimpleNamespace(sync_file_range=begin_writing)
+    monkeypatch.setattr(tensorlimits.ctypes, "CDLL", lambda name: library)
     tensorlimits.save_synced(weights, str(tmp_path / "written"))
-    assert synced
+    assert told == [(0, 20), (20, 12)]
 
 
 def test_torch_package_is_made_to_leave_a_whole_file_with_digests(
