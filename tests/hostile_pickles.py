@@ -523,6 +523,8 @@ def _changes() -> Iterator[HostilePickle]:
     yield HostilePickle("a class is filled that is not new", whole(filled), CHANGES, False)
     set_state = call(named("modpack.pickling.remade", "set_state"), linear, state)
     yield HostilePickle("a state is set in a class", whole(set_state), CHANGES, False)
+    set_state = call(named("torch._utils", "_set_obj_state"), module("shop"), state)
+    yield HostilePickle("attributes of no tensor are set", whole(set_state), CHANGES, False)
     inside = call(
         named("modpack.pickling.definitions", "set_in_script"),
         module("shop"),

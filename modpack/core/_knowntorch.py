@@ -80,7 +80,7 @@ CALLED: Final[Mapping[str, frozenset[str]]] = {
         " _rebuild_meta_tensor_no_storage _rebuild_nested_tensor _rebuild_parameter"
         " _rebuild_parameter_with_state _rebuild_qtensor _rebuild_sparse_csr_tensor"
         " _rebuild_sparse_tensor _rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3"
-        " _rebuild_wrapper_subclass"
+        " _rebuild_wrapper_subclass _set_obj_state"
     ),
     "torch.fx.graph_module": _names("reduce_graph_module reduce_package_graph_module"),
     "torch.jit._script": _names("unpackage_script_module"),

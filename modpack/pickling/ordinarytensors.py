@@ -14,12 +14,16 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
+from modpack.core.storageuse import StorageView
+from modpack.pickling.rows import RefusedError
+
 __all__ = [
     "ORDINARY",
     "Reduced",
     "StoragePlace",
     "is_ordinary",
     "ordinary_reduction",
+    "require_memory",
     "stored_elements",
 ]
 
@@ -73,15 +77,33 @@ def ordinary_reduction(tensor: Any) -> tuple[Any, ...] | None:
 
 def _reduction(tensor: torch.Tensor, needs_gradients: bool) -> tuple[Any, ...]:
     hooks: OrderedDict[int, Any] = OrderedDict()
-    arguments = (
-        StoragePlace(tensor.untyped_storage(), tensor.dtype),
-        tensor.storage_offset(),
-        tuple(tensor.shape),
-        tensor.stride(),
-        needs_gradients,
-        hooks,
-    )
+    storage, dtype = tensor.untyped_storage(), tensor.dtype
+    offset, shape, stride = int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
+    if offset or tensor.nbytes != storage.nbytes() or not tensor.is_contiguous():
+        require_memory(storage, StorageView(offset, shape, stride, dtype.itemsize))
+    arguments = (StoragePlace(storage, dtype), offset, shape, stride, needs_gradients, hooks)
     return torch._utils._rebuild_tensor_v2, arguments
+
+
+def require_memory(storage: torch.UntypedStorage, view: StorageView) -> None:
+    """Refuse a tensor of which the storage was made smaller: it could not be loaded.
+
+    One that has none at all was freed for a while, as by DistributedDataParallel with mixed
+    precision, and comes back like that.
+
+    Args:
+        storage: where it lies.
+        view: which part of that it is.
+
+    Raises:
+        RefusedError: the storage ends before the tensor does.
+    """
+    needed = 0 if 0 in view.shape else view.reach[1]
+    if 0 < storage.nbytes() < needed:
+        raise RefusedError(
+            f"its storage has {storage.nbytes()} bytes, but it needs {needed}: it was made smaller "
+            "by untyped_storage().resize_(). Remedy: save it while it has its values"
+        )
 
 
 def stored_elements(place: StoragePlace) -> tuple[object, int]:

@@ -42,6 +42,7 @@ from modpack.pickling.tables import (
     reduced_by,
 )
 from modpack.pickling.tensorreductions import reduce_tensor
+from modpack.pickling.tensorstates import state_last
 from modpack.pickling.torchscript import load_script_module, script_bytes
 
 __all__ = ["NO_FAULT_OF_THE_OBJECT", "Pickler"]
@@ -223,6 +224,8 @@ class Pickler(pickle.Pickler):
         observed = self.observer.reducer(kind) if self.observer is not None else None
         if observed is None or isinstance(ROWS.of(kind), Refusal):
             return None
+        if issubclass(kind, torch.Tensor):
+            return lambda obj: state_last(observed(obj, lambda: self._plain_reduction(obj)))
         return lambda obj: observed(obj, lambda: self._plain_reduction(obj))
 
     def _special_reducer(self, kind: type, first: Any) -> _Handler | None:
@@ -244,7 +247,7 @@ class Pickler(pickle.Pickler):
         if issubclass(kind, (set, frozenset)):
             return lambda obj: self._sets.reduced(self._own_reduce(obj))
         if issubclass(kind, torch.Tensor):
-            return self._plain_reduction
+            return lambda obj: state_last(self._plain_reduction(obj))
         if has_own_reduction(kind):
             return self._own_reduce
         if forwards_attributes(kind):

@@ -58,10 +58,25 @@ def _itself(made: Any) -> Any:
 
 def _rebuild_of_untyped(storage: Any, *arguments: Any) -> torch.Tensor:
     """As torch's own function, which looks for the storage inside of the one that it is given."""
+    size = storage.nbytes()
     typed = torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
         wrap_storage=storage, dtype=torch.uint8, _internal=True
     )
-    return torch._utils._rebuild_tensor_v3(typed, *arguments)  # type: ignore[no-any-return, no-untyped-call]
+    tensor = torch._utils._rebuild_tensor_v3(typed, *arguments)  # type: ignore[no-untyped-call]
+    _keep_size(storage, size)
+    return tensor  # type: ignore[no-any-return]
+
+
+def _keep_size(memory: Any, size: int) -> None:
+    """Undo what torch does to a storage that is too small: makes it larger, with what lies there.
+
+    One without a byte was freed when it was saved, and still is.
+    """
+    if memory.nbytes() == size:
+        return
+    if size:
+        raise RuntimeError(f"a tensor needs {memory.nbytes()} bytes, but its storage has {size}")
+    memory.resize_(0)
 
 
 def _rebuild_tensor(
@@ -78,8 +93,10 @@ def _rebuild_tensor(
     torch's own function looks for one again and again, which takes as long as all the rest.
     """
     memory = storage._untyped_storage
+    size = memory.nbytes()
     tensor: Any = torch.empty((0,), dtype=storage.dtype, device=memory.device)
     tensor.set_(memory, offset, shape, strides)
+    _keep_size(memory, size)
     tensor.requires_grad = requires_grad
     if metadata:
         torch._utils.set_tensor_metadata(tensor, metadata)  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ import torch
 from modpack.core.storageuse import LARGE, StorageView
 from modpack.pickling.ordinarytensors import Reduced, StoragePlace
 
-__all__ = ["is_small", "view_of_large"]
+__all__ = ["is_small", "view_of", "view_of_large"]
 
 
 def is_small(reduction: Any) -> bool:
@@ -20,7 +20,13 @@ def is_small(reduction: Any) -> bool:
 
 
 def view_of_large(reduction: Any) -> tuple[torch.UntypedStorage, StorageView] | None:
-    """The large storage that a tensor lies in, and which part of it the tensor is.
+    """As :func:`view_of`, but None if the storage is not large."""
+    found = view_of(reduction)
+    return found if found is not None and found[0].nbytes() >= LARGE else None
+
+
+def view_of(reduction: Any) -> tuple[torch.UntypedStorage, StorageView] | None:
+    """The storage that a tensor lies in, and which part of it the tensor is.
 
     Args:
         reduction: what ``Tensor.__reduce_ex__`` gave, or what stands for it.
@@ -39,8 +45,6 @@ def view_of_large(reduction: Any) -> tuple[torch.UntypedStorage, StorageView] | 
         storage, dtype = place, arguments[_DTYPE_OF_UNTYPED]
     else:
         storage, dtype = place._untyped_storage, place.dtype
-    if storage.nbytes() < LARGE:
-        return None
     return storage, StorageView(offset, tuple(shape), tuple(stride), dtype.itemsize)
 
 

@@ -267,6 +267,7 @@ _RULES: Final[Mapping[tuple[str, str], _Rule]] = {
             ("modpack.pickling.functions", ("fill_function",)),
             ("modpack.hooks.parametrized", ("fill_parametrized",)),
             (REMADE, ("fill_cell", "fill_weak_container", "set_state")),
+            ("torch._utils", ("_set_obj_state",)),
         )
         for name in names
     },

@@ -80,6 +80,7 @@ def first_again(to: Recorder, called: Named, arguments: Arguments) -> Value:
 
 
 _FILLED_BY: Final[Mapping[str, frozenset[str]]] = {
+    "_set_obj_state": frozenset(),
     "fill_cell": frozenset({"make_cell"}),
     "fill_class": frozenset({"make_class", "make_enum", "make_named_tuple", "make_typed_dict"}),
     "fill_function": frozenset({"make_function"}),

@@ -31,7 +31,7 @@ _ONLY_CALLED: Final = frozenset(
     | {("modpack.pickling.functions", name) for name in ("make_function", "fill_function")}
     | {("modpack.pickling.classes", name) for name in ("make_class", "fill_class")}
     | {(REMADE, name) for name in ("operator_of", "set_state", "fill_cell", "registered_handler")}
-    | {("torch.fx.graph_module", "reduce_graph_module")}
+    | {("torch.fx.graph_module", "reduce_graph_module"), ("torch._utils", "_set_obj_state")}
     | {("torch", "_TorchCompileInductorWrapper"), ("torch._dynamo.eval_frame", "OptimizedModule")}
 )
 _FOR_PACKAGES: Final = frozenset(

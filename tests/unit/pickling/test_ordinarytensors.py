@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from modpack.errors import PicklingError
 from modpack.hooks.collect import HookCollector
 from modpack.hooks.observer import HookObserver
 from modpack.pickling import pickler as pickler_module
@@ -178,3 +179,20 @@ def test_what_torch_loads_is_the_tensor():
     loaded = Reading(io.BytesIO(saved(tensor))).load()
     assert type(loaded) is nn.Parameter and torch.equal(loaded, tensor)
     assert loaded.stride() == tensor.stride()
+
+
+@pytest.mark.parametrize(
+    "make", [torch.arange, lambda n: nn.Parameter(torch.ones(n)), lambda n: torch.ones(n, n).T]
+)
+def test_one_that_is_larger_than_its_storage_is_refused_with_its_path(make):
+    tensor = make(4)
+    tensor.untyped_storage().resize_(3)
+    with pytest.raises(PicklingError, match="its storage has 3 bytes, but it needs") as told:
+        saved({"weight": tensor})
+    assert told.value.path == "obj['weight']"
+
+
+def test_an_empty_one_needs_no_memory():
+    tensor = torch.arange(4.0)[2:2]
+    tensor.untyped_storage().resize_(1)
+    assert saved(tensor)

@@ -73,3 +73,23 @@ def test_a_tensor_is_made_on_an_untyped_storage(is_fake):
     rebuild = rebuilding(is_fake)(torch._utils._rebuild_tensor_v3)
     made = rebuild(storage, 1, (2,), (1,), False, OrderedDict(), torch.uint16)
     assert made.tolist() == [2, 3] and made.dtype is torch.uint16
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_a_storage_that_is_too_small_is_not_made_larger():
+    with pytest.raises(RuntimeError, match="a tensor needs 20 bytes, but its storage has 4"):
+        rebuilding(False)(torch._utils._rebuild_tensor_v2)(*arguments(storage=torch.ones(1)))
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_a_storage_that_was_freed_still_is():
+    rebuild = rebuilding(False)(torch._utils._rebuild_tensor_v2)
+    made = rebuild(*arguments(storage=torch.empty(0)))
+    assert made.shape == (2, 2) and made.untyped_storage().nbytes() == 0
+
+
+def test_an_untyped_storage_that_was_freed_still_is():
+    storage = torch.empty(0, dtype=torch.uint16).untyped_storage()
+    rebuild = rebuilding(False)(torch._utils._rebuild_tensor_v3)
+    made = rebuild(storage, 0, (2,), (1,), False, OrderedDict(), torch.uint16)
+    assert made.shape == (2,) and made.untyped_storage().nbytes() == 0

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from modpack.pickling.rows import RefusedError
 from modpack.pickling.tensorreductions import reduce_tensor
 
 
@@ -114,3 +115,20 @@ def test_what_is_made_of_others_still_needs_gradients_and_is_a_leaf(tensor):
     loaded = made(reduce_tensor(tensor.requires_grad_(), 4))
     assert loaded.requires_grad and loaded.is_leaf and type(loaded) is torch.Tensor
     assert vars(loaded) == vars(tensor)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(4.0).as_subclass(Tagged),
+        Weight(torch.arange(4.0)),
+        torch.arange(4).to(torch.uint16),
+        torch.arange(4).to(torch.complex64).conj(),
+        torch.quantize_per_tensor(torch.ones(4), 0.5, 1, torch.quint8),
+        noted(torch.arange(40.0)[::10]),
+    ],
+)
+def test_one_that_is_larger_than_its_storage_is_refused(tensor):
+    tensor.untyped_storage().resize_(3)
+    with pytest.raises(RefusedError, match="its storage has 3 bytes, but it needs"):
+        reduce_tensor(tensor, 4)
