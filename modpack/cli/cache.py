@@ -162,12 +162,16 @@ def _folder() -> Path:
     """The cache folder; it need not be there.
 
     Raises:
-        CacheError: something else is.
+        CacheError: something else is, or nobody can tell where it would be.
     """
     from modpack.core.cachefolder import cache_folder
     from modpack.errors import CacheError
 
-    folder = cache_folder()
+    try:
+        folder = cache_folder()
+    except RuntimeError as failure:
+        reason = f"where the cache is cannot be told: {failure}"
+        raise CacheError(f"{reason}. Remedy: let MODPACK_CACHE name a folder") from failure
     if folder.exists() and not folder.is_dir():
         raise CacheError(f"the cache {folder} is no folder. Remedy: let MODPACK_CACHE name one")
     return folder

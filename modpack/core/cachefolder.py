@@ -15,10 +15,15 @@ def cache_folder() -> Path:
     """The folder itself: ``MODPACK_CACHE``, or the platform's cache folder for this user.
 
     Raises:
-        RuntimeError: neither is known, because this user has no home folder.
+        RuntimeError: neither is known, because this user has no home folder; or it is relative to
+            a current folder that was removed.
     """
-    chosen = _cache_folder(sys.platform, *map(os.environ.get, _TELLING))
-    return chosen.absolute() if os.environ.get("MODPACK_CACHE") else chosen
+    folder = _cache_folder(sys.platform, *map(os.environ.get, _TELLING))
+    try:
+        return folder.absolute()  # it is used wherever the process goes later
+    except FileNotFoundError:
+        reason = f"{folder} is relative to the current folder, which was removed"
+        raise RuntimeError(reason) from None
 
 
 _TELLING = ("MODPACK_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE")

@@ -6,7 +6,8 @@ like one is not kept: it is found again each time.
 A scan depends on the source's bytes, the module's path, Python's parser and this scanner, and on
 nothing else. Their digest names the entry, so that an entry is never out of date, and two processes
 that write the same one write the same bytes. Each entry begins with a checksum of its own: one that
-was cut off or changed is made again.
+was cut off or changed is made again. That a source cannot be parsed is not kept: it may be for want
+of memory, or because of a limit of this process.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class ScanCache:
         return f"{self.folder}{os.sep}{name[:1]}{os.sep}{name[1:]}"
 
     def _write(self, file: str, scan: ModuleScan) -> None:
-        if not self.is_writable:
+        if not self.is_writable or scan.failure is not None:
             return
         body = scan_to_json(scan)
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.machinery import SOURCE_SUFFIXES
+from pathlib import Path
 from typing import Protocol
 
 from modpack.core.actions import Action, Owner
@@ -65,7 +67,8 @@ class Absence:
             return self._why_not_here(module, rule, edges)
         if rule is None or rule.origin is not Origin.PRESET or rule.action is not Action.INTERN:
             return None
-        if location.kind is CodeKind.UNKNOWN and self._walker.is_loaded(module):
+        is_sourceless = location.kind is CodeKind.UNKNOWN and not _had_source(location)
+        if is_sourceless and self._walker.is_loaded(module):
             return _made_by_code(module, edges)
         if staying is not None and self._is_optional(location, edges, staying):
             by = edges[0].importer
@@ -112,6 +115,12 @@ class Absence:
             return False
         is_installed = self._ownership.owner(edge.importer, importer) is Owner.INSTALLED
         return is_installed and staying.is_optional(location, importer)
+
+
+def _had_source(location: Location) -> bool:
+    """Whether a module was loaded from a source file, which is gone if it has none now."""
+    file = location.file
+    return file is not None and file.endswith(tuple(SOURCE_SUFFIXES)) and Path(file).is_absolute()
 
 
 def _made_by_code(module: str, edges: Sequence[Edge]) -> str:

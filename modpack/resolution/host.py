@@ -9,11 +9,14 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from modpack.core.currentfolder import current_folder
 from modpack.core.location import CodeKind, Location
 from modpack.resolution.live import contents_of, is_blocked
+
+if TYPE_CHECKING:
+    from _typeshed.importlib import PathEntryFinderProtocol
 
 __all__ = ["HostEnvironment"]
 
@@ -160,7 +163,7 @@ def _search_folders(module: str, folders: Sequence[object]) -> ModuleSpec | None
         if not isinstance(folder, str):
             continue  # as the import system does
         here = folder or current_folder()
-        finder = pkgutil.get_importer(str(here)) if here is not None else None
+        finder = _finder_of(str(here)) if here is not None else None
         spec = finder.find_spec(module) if finder is not None else None
         if spec is not None and spec.loader is not None:
             return spec
@@ -170,6 +173,14 @@ def _search_folders(module: str, folders: Sequence[object]) -> ModuleSpec | None
     spec = ModuleSpec(module, None, is_package=True)
     spec.submodule_search_locations = portions
     return spec
+
+
+def _finder_of(folder: str) -> PathEntryFinderProtocol | None:
+    """What looks into a folder, also if it was not there when Python asked for it."""
+    cache = sys.path_importer_cache
+    if cache.get(folder, folder) is None and os.path.exists(folder):  # noqa: PTH110 - as above
+        cache.pop(folder, None)
+    return pkgutil.get_importer(folder)
 
 
 def _loaded_spec(module: str) -> ModuleSpec | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import eq
@@ -19,7 +19,7 @@ from modpack.resolution.contents import DistributionContents, read_contents
 from modpack.resolution.editable import folders_on_path, found_through
 from modpack.resolution.importpath import ORIGIN, Found, Metadata, lies_in
 from modpack.resolution.requirements import required_names
-from modpack.resolution.statuses import is_settled, status_of
+from modpack.resolution.statuses import Status, is_settled, status_of
 
 __all__ = ["Distribution", "Installation", "in_site_packages"]
 
@@ -61,12 +61,13 @@ class Installation:
     def __init__(self, metadata: Metadata, may_be_editable: bool = True) -> None:
         self.metadata = metadata
         self._may_be_editable = may_be_editable
+        self._read_besides: dict[str, Status | None] = {}
 
     @classmethod
     def of(cls, found: Found) -> Installation:
         """The installation, with what is known of it from another time, if it has not changed."""
         known = _known.get(found.place)
-        if known is None or not known[0].is_current():
+        if known is None or not (known[0].is_current() and known[1]._is_current()):
             looks = _Looks(found.place)
             known = _known[found.place] = looks, cls(found.metadata, looks.may_have_origin)
         return known[1]
@@ -147,6 +148,8 @@ class Installation:
     @cached_property
     def contents(self) -> DistributionContents:
         """Its files and its metadata."""
+        inner = _folders_in(str(getattr(self.metadata, "_path", "")))
+        self._note(inner)
         return read_contents(self.metadata)
 
     @cached_property
@@ -172,7 +175,17 @@ class Installation:
     @cached_property
     def _on_path(self) -> frozenset[str] | None:
         """The folders that an editable install puts on the import path, if it says so."""
+        names = (f"{self._home}{name}" for name in self._roots if name.endswith(".pth"))
+        self._note(names)
         return folders_on_path(self.folder, self._roots)
+
+    def _note(self, files: Iterable[str]) -> None:
+        """Note how files and folders look that are about to be read; other threads may compare."""
+        self._read_besides = {**self._read_besides, **{file: status_of(file) for file in files}}
+
+    def _is_current(self) -> bool:
+        """Whether what was read besides the usual metadata, which few need, looks the same now."""
+        return all(status_of(name) == then for name, then in self._read_besides.items())
 
     @cached_property
     def _listed(self) -> frozenset[str]:
@@ -245,6 +258,12 @@ class _Looks:
         """Whether it looks the same now."""
         then = self._statuses
         return self._is_there and all(map(eq, map(status_of, then), then.values()))
+
+
+def _folders_in(folder: str) -> Iterator[str]:
+    """The folders below a folder, at any depth."""
+    for place, names, _ in os.walk(folder):
+        yield from (f"{place}/{name}" for name in names)
 
 
 def in_site_packages(file: Path) -> bool:

@@ -194,6 +194,15 @@ def test_modules_that_a_library_makes_as_it_runs_need_no_file(installed, monkeyp
     assert "code makes it when it runs" in notes(plan, NoteKind.ABSENT)["made.moves"]
 
 
+@pytest.mark.parametrize("policy", ["hermetic", "pinned"])
+def test_a_loaded_module_whose_file_is_gone_is_none_that_code_makes(project, policy):
+    root = project({"users.py": "import lost", "lost.py": ""})
+    importlib.import_module("users")
+    (root / "lost.py").rename(root / "renamed.py")
+    with pytest.raises(PackagingError, match=r"no source file[^\n]*\n *lost\n"):
+        planned("import users", policy)
+
+
 def test_a_module_that_looks_itself_up_by_its_literal_name_finds_itself(installed, packaged):
     source = "import sys\nKEPT = 7\ndef me():\n    return sys.modules['shelf.me']\n"
     importer = packaged({"shelf/__init__.py": "", "shelf/me.py": source})

@@ -1,5 +1,6 @@
 """Scans are remembered by content, and nothing that happens to the memory changes an answer."""
 
+import ast
 import contextlib
 import random
 import stat
@@ -91,6 +92,20 @@ def test_a_damaged_entry_is_made_again(tmp_path: Path, scans: list[str]) -> None
         assert ScanCache(folder).scan(source, "pkg", True) == scan_source(source, "pkg", True)
         assert entry.read_bytes() == good
     assert len(scans) == 1 + len(damaged)
+
+
+def test_what_one_process_could_not_parse_another_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    source, folder = b"import os", tmp_path / "scans"
+    with monkeypatch.context() as short_of_memory:
+        short_of_memory.setattr(ast, "parse", fail)
+        assert ScanCache(folder).scan(source, "pkg", True).failure is not None
+        ScanCache(folder).prepare(source, "pkg", True)
+    assert ScanCache(folder).scan(source, "pkg", True) == scan_source(source, "pkg", True)
 
 
 def test_a_whole_entry_of_another_make_is_made_again(tmp_path: Path) -> None:

@@ -307,6 +307,17 @@ def test_a_file_is_known_however_its_path_is_spelled(site, install):
         assert DistributionIndex([str(site)]).distribution_of("fakepkg.part", place) is not None
 
 
+def test_a_path_file_that_says_something_else_is_noticed(site, install, tmp_path):
+    direct = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
+    install("fakedist", "1.5", ("_fake.pth",), direct_url__json=json.dumps(direct))
+    tool = at(tmp_path / "tools" / "tool.py", "tool")
+    for folders, is_its_own in (["src"], False), (["src", "tools"], True), (["src"], False):
+        lines = "".join(f"{tmp_path / folder}\n" for folder in folders)
+        (site / "_fake.pth").write_text(lines)
+        found = DistributionIndex([str(site)]).distribution_of("tool", tool)
+        assert (found is not None) is is_its_own
+
+
 def test_becoming_editable_is_noticed_by_the_code_that_it_is_installed_from(
     site, install, tmp_path
 ):

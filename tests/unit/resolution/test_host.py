@@ -31,6 +31,18 @@ def test_a_source_file_is_found_with_its_place(project):
     assert "hosted" not in sys.modules
 
 
+def test_a_folder_that_was_made_after_python_asked_for_it_is_looked_into(tmp_path, monkeypatch):
+    late = tmp_path / "late"
+    monkeypatch.syspath_prepend(late)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("hosted_late")
+    assert sys.path_importer_cache[str(late)] is None
+    assert HostEnvironment().locate("hosted_late") is None
+    late.mkdir()
+    (late / "hosted_late.py").touch()
+    assert kind_of("hosted_late") is CodeKind.SOURCE
+
+
 def test_sources_are_read_byte_for_byte(tmp_path, monkeypatch):
     (tmp_path / "bytewise.py").write_bytes(b"# coding: latin-1\r\nx = '\xe9'\r\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -93,3 +93,7 @@ def test_a_licence_that_came_later_is_found(site, wheel):
     assert licences() == ["licenses/LICENSE", "licenses/NOTICE"]
     (wheel / "licenses" / "LICENSE").unlink()
     assert licences() == ["licenses/NOTICE"]
+    (wheel / "licenses" / "of" / "others").mkdir(parents=True)
+    assert licences() == ["licenses/NOTICE"]
+    (wheel / "licenses" / "of" / "others" / "LICENSE").write_text("MIT")
+    assert licences() == ["licenses/NOTICE", "licenses/of/others/LICENSE"]
