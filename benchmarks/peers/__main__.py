@@ -158,6 +158,13 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.rounds < 3:
         parser.error("--rounds must be at least 3: medians of fewer mean nothing")
+    if options.runs < 1:  # the page of no runs is an empty one
+        parser.error("--runs must be at least 1")
+    if options.folder and not options.folder.is_dir():
+        parser.error(f"--folder: no such folder: {options.folder}")
+    for file in options.made_of or ():
+        if not file.is_file():
+            parser.error(f"--made-of: no such file: {file}")
     if options.write and (options.fast or options.only):
         parser.error("--write wants all of it, in the real sizes")
     return options

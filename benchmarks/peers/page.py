@@ -6,6 +6,7 @@ import os
 import platform
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 
 from figures import Absolute, Goal, Measured, Outcome, all_rounds, spread_of
 
@@ -37,13 +38,18 @@ def made(rows: Sequence[Measured], rounds: int, share: int = 1) -> str:
     runs = max((len(row.runs) for row in rows), default=1)
     often = f"{rounds} rounds" if runs == 1 else f"{runs} runs of {rounds} rounds"
     text = (
-        f"Made with Python {platform.python_version()} on {platform.system()}, {os.cpu_count()} "
-        f"cores, in {often}. {met} of {len(outcomes)} goals are met. {noisy or 'None'} of the "
-        f"verdicts {'is' if noisy == 1 else 'are'} noisy."
+        f"Made with Python {platform.python_version()}, {_versions()} on {platform.system()}, "
+        f"{os.cpu_count()} cores, in {often}. {met} of {len(outcomes)} goals are met. "
+        f"{noisy or 'None'} of the verdicts {'is' if noisy == 1 else 'are'} noisy."
     )
     if share != 1:
         text += f"\n\n**Not the real sizes: all are divided by {share}. This is a smoke test.**"
     return text
+
+
+def _versions() -> str:
+    """Those of the peers that are distributions."""
+    return ", ".join(f"{name} {version(name)}" for name in ("torch", "safetensors", "cloudpickle"))
 
 
 def goals_table(rows: Sequence[Measured]) -> str:
@@ -234,7 +240,8 @@ package, but know no models other than those measured here: between them and mod
 takes to save and load any other. modpack *looking for nothing* saves and loads any, and gives
 promises up; torch.package *compared and synced* is not by hand, either. The rest have no archive,
 check nothing, find no dependencies, and nobody could use them. A goal that is missed at a limit
-cannot be met by whoever does as much.
+cannot be met by whoever does as much. Where the disk or the kernel takes nearly all of the time,
+modpack comes out beside its limit, and sometimes before it: that is how uneven these are.
 
 - *the same promises, by hand*: to load is to compare each record but the tensors with its sha256
   and crc32, the zip's headers with each other, and the environment with the recorded one; the code

@@ -367,10 +367,20 @@ def test_a_project_of_many_modules_can_be_imported(tool, tmp_path):
     assert told.stdout == "12\n"
 
 
-@pytest.mark.parametrize("options", [["--write", "--fast"], ["--rounds", "2"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--write", "--fast"],
+        ["--rounds", "2"],
+        ["--runs", "0"],
+        ["--folder", "nowhere", "--only", "machine", "--fast"],
+        ["--made-of", "nowhere.json"],
+    ],
+)
 def test_what_would_not_be_worth_writing_is_refused(options):
     done = subprocess.run(
         [sys.executable, str(PEERS), *options], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 2
     assert "error" in done.stderr
+    assert "Traceback" not in done.stderr
