@@ -6,7 +6,7 @@ import os
 import platform
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
+from importlib.metadata import distributions
 
 from figures import Absolute, Goal, Measured, Outcome, all_rounds, spread_of
 
@@ -48,8 +48,10 @@ def made(rows: Sequence[Measured], rounds: int, share: int = 1) -> str:
 
 
 def _versions() -> str:
-    """Those of the peers that are distributions."""
-    return ", ".join(f"{name} {version(name)}" for name in ("torch", "safetensors", "cloudpickle"))
+    """Those of the peers that are installed; a page can be made of figures without them."""
+    peers = ("torch", "safetensors", "cloudpickle")
+    found = (next(distributions(name=name), None) for name in peers)
+    return ", ".join(f"{each.name} {each.version}" for each in found if each is not None)
 
 
 def goals_table(rows: Sequence[Measured]) -> str:
