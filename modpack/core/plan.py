@@ -94,6 +94,7 @@ class NoteKind(str, Enum):
     ABSENT = "absent"
     FILES_LEFT_OUT = "files-left-out"
     FILES_UNKNOWN = "files-unknown"
+    SOURCE_EDITED = "source-edited"
     SOURCE_UNREADABLE = "source-unreadable"
     PICKLE_UNREADABLE = "pickle-unreadable"
     STORAGE_MOSTLY_UNUSED = "storage-mostly-unused"

@@ -17,6 +17,7 @@ from modpack.core.plan import (
 )
 from modpack.core.progress import phase
 from modpack.packing.contents import write_contents
+from modpack.packing.edited import edited_notes
 from modpack.packing.files import with_room
 from modpack.packing.leakguard import LeakGuard
 from modpack.packing.objects import ObjectSaver
@@ -66,7 +67,9 @@ class Bench:
         taken = self._writer.names()
         found = clashes(plan, self._planner.walker, taken)
         problems = (*_told_better(plan.problems, self._objects), *found)
-        plan = replace(plan, problems=problems, notes=(*plan.notes, *self._objects.notes()))
+        edited = edited_notes(plan, self._planner.walker)
+        notes = (*plan.notes, *edited, *self._objects.notes())
+        plan = replace(plan, problems=problems, notes=notes)
         return self._guarded(with_room(plan, self._planner.walker, taken))
 
     def _guarded(self, plan: Plan) -> Plan:

@@ -17,7 +17,7 @@ from modpack.discovery.definitions import Cell, Script, Statement
 from modpack.packing.scriptsources import same_file
 from modpack.pickling.functiontext import FUTURE_FLAGS, same_code
 
-__all__ = ["Proof", "flags_of", "functions_in", "mangled", "resolved"]
+__all__ = ["Proof", "codes_in", "flags_of", "functions_in", "mangled", "resolved"]
 
 _MISSING = object()
 _MOST_WRAPPERS = 100
@@ -83,7 +83,7 @@ class Proof:
         if not any(same_file(file, cell.file) for cell in self._script.cells):
             return True  # generated, by a decorator or a metaclass
         inside = same_file(file, statement.cell.file)
-        return inside and any(same_code(code, method.__code__) for code in _codes_in(body))
+        return inside and any(same_code(code, method.__code__) for code in codes_in(body))
 
     def _is_base(self, kind: type, base: ast.expr) -> bool:
         found = resolved(base, self._namespace)
@@ -101,7 +101,7 @@ class Proof:
         """The code of a class's body or of a function, compiled from the source as it is now."""
         module = self._module_code(statement.cell, flags)
         lines = (statement.line, statement.node.lineno)
-        for code in _codes_in(module, deep=False) if module is not None else ():
+        for code in codes_in(module, deep=False) if module is not None else ():
             if code.co_name == statement.binds[0] and code.co_firstlineno in lines:
                 return code
         return None
@@ -198,7 +198,7 @@ def _holds(live: Any, method: ast.FunctionDef, body: CodeType) -> bool:
     lines = (method.lineno, *(each.lineno for each in method.decorator_list))
     codes = [
         code
-        for code in _codes_in(body, deep=False)
+        for code in codes_in(body, deep=False)
         if code.co_name == method.name and code.co_firstlineno in lines
     ]
     made = list(functions_in(live))
@@ -216,10 +216,10 @@ def flags_of(value: Any) -> int:
     return 0
 
 
-def _codes_in(code: CodeType, deep: bool = True) -> Iterator[CodeType]:
+def codes_in(code: CodeType, deep: bool = True) -> Iterator[CodeType]:
     """The codes in a code; those of generic classes and functions stand one level deeper."""
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield inner
             if deep or inner.co_name.startswith("<generic parameters"):
-                yield from _codes_in(inner, deep)
+                yield from codes_in(inner, deep)

@@ -226,6 +226,13 @@ _ROWS = (
         "Save copies of them (.clone()), unless they shall share the rest with others.",
     ),
     FindingCode(
+        "source-edited",
+        _WARNING,
+        "A packaged module was edited after the process that saved it had imported it: the saved "
+        "objects did what its source said before.",
+        "Save again from a new process, or check that the edit is meant.",
+    ),
+    FindingCode(
         "source-unreadable",
         _WARNING,
         "The source of a packaged module is no Python that this interpreter can read: what it "

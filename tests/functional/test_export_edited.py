@@ -1,0 +1,178 @@
+"""A module that was edited after its import: the live object and the package would differ."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner
+
+from modpack import ModpackWarning, PackageExporter
+from modpack.cli import cli
+from modpack.core.plan import Note, NoteKind
+
+TILL = """
+    import functools
+
+    VAT = 0.19
+
+    def price(net):
+        return net * (1 + VAT)
+
+    @functools.lru_cache
+    def rounded(net):
+        return round(price(net), 2)
+
+    class Till:
+        rate = 1
+
+        def total(self, *nets):
+            return sum(price(net) for net in nets)
+
+        @property
+        def name(self):
+            return "till"
+
+        class Drawer:
+            def open(self):
+                return "clink"
+"""
+
+Edit = Callable[[str, str], ModuleType]
+
+
+@pytest.fixture
+def edit(project, monkeypatch: pytest.MonkeyPatch) -> Edit:
+    """Import a module of a shop, then replace one text by another in its file."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    root = project({"edited_till.py": TILL})
+    module = importlib.import_module("edited_till")
+
+    def write(old: str, new: str) -> ModuleType:
+        file: Path = root / "edited_till.py"
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+        return module
+
+    return write
+
+
+def notes(module: str = "edited_till") -> list[Note]:
+    exporter = PackageExporter(None)
+    exporter.intern(module)
+    exporter.save_source_string("app", f"import {module}")
+    plan = exporter.plan()
+    assert not plan.problems, plan
+    return [note for note in plan.notes if note.kind is NoteKind.SOURCE_EDITED]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name", "line"),
+    [
+        ("return net * (1", "return net / (1", "price", 6),
+        ("round(price(net), 2)", "round(price(net), 1)", "rounded", 9),
+        ("return sum(", "return -sum(", "Till.total", 16),
+        ('return "till"', 'return "kasse"', "Till.name", 19),
+        ('return "clink"', 'return "clonk"', "Till.Drawer.open", 24),
+        ("def total(self, *nets)", "def total(self, *nets, tip=0)", "Till.total", 16),
+    ],
+)
+def test_an_edited_function_is_named_with_its_place(edit, old, new, name, line):
+    module = edit(old, new)
+    (note,) = notes()
+    assert note.subject == "edited_till"
+    assert f"{name} does what its source said then" in note.text
+    assert "was edited after it was imported here" in note.text
+    assert note.place == f"{module.__file__}:{line}"
+    assert note.kind.is_warning
+
+
+def test_several_edited_functions_are_told_at_once(edit):
+    edit("return ", "return 0 or ")
+    (note,) = notes()
+    assert "price, rounded, Till.total and 2 more do what their source said then" in note.text
+
+
+def test_a_function_that_the_file_does_not_have_any_more_is_named(edit):
+    module = edit("def open(self)", "def close(self)")
+    (note,) = notes()
+    assert "Till.Drawer.open does what its source said then" in note.text
+    assert note.place == f"{module.__file__}:1"
+
+
+@pytest.mark.parametrize(("old", "new"), [("VAT = 0.19", "VAT = 0.077"), ("rate = 1", "rate = 20")])
+def test_what_stands_outside_of_functions_is_compared_with_what_was_compiled(edit, old, new):
+    edit(old, new)
+    (note,) = notes()
+    assert "what stands outside of its functions is not what ran" in note.text
+
+
+def test_the_package_tells_it_too(edit, tmp_path):
+    edit("return sum(", "return -sum(")
+    package = tmp_path / "shop.pt"
+    exporter = PackageExporter(package)
+    exporter.intern("edited_till")
+    exporter.save_source_string("app", "import edited_till")
+    with pytest.warns(ModpackWarning, match="edited_till was edited after"):
+        exporter.close()
+    audited = CliRunner().invoke(cli, ["audit", "--fail-on", "source-edited", str(package)])
+    assert audited.exit_code == 1
+    assert "edited_till was edited after" in " ".join(audited.output.split())
+
+
+def test_a_file_that_says_what_was_imported_is_no_hazard(edit):
+    edit("return sum(", "return sum(")
+    assert notes() == []
+
+
+def test_lines_that_moved_and_comments_are_no_hazard(project, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    root = project({"edited_sum.py": "def add(a, b):\n    return a + b\n"})
+    importlib.import_module("edited_sum")
+    file = root / "edited_sum.py"
+    file.write_text("# Sums.\n\n\n" + file.read_text().replace("a + b", "a + b  # of numbers"))
+    assert notes("edited_sum") == []
+
+
+def test_a_module_that_was_reloaded_is_no_hazard(edit):
+    module = edit("return sum(", "return -sum(")
+    importlib.reload(module)
+    assert notes() == []
+
+
+def test_a_method_that_was_replaced_by_a_function_of_another_file_is_no_edit(edit):
+    module = edit("return sum(", "return sum(")
+    module.Till.total = lambda self, *nets: 0
+    assert notes() == []
+
+
+def test_a_file_that_is_no_python_any_more_is_told_as_such(edit):
+    edit("return sum(", "return (sum(")
+    exporter = PackageExporter(None)
+    exporter.intern("edited_till")
+    exporter.save_source_string("app", "import edited_till")
+    plan = exporter.plan()
+    assert any(problem.subject == "edited_till" for problem in plan.problems)
+    assert not any(note.kind is NoteKind.SOURCE_EDITED for note in plan.notes)
+
+
+@pytest.mark.parametrize("content", [b"", b"too short", b"\0" * 16, None])
+def test_a_damaged_pyc_says_nothing(edit, content):
+    module = edit("VAT = 0.19", "VAT = 0.077")
+    pyc = Path(module.__cached__)
+    pyc.write_bytes(pyc.read_bytes()[:100] if content is None else content)
+    assert notes() == []
+
+
+def test_files_that_are_older_than_the_process_are_not_compiled_again():
+    script = "from modpack.packing.edited import _process_start; print(_process_start())"
+    before = time.time()
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert before - 1 < float(run.stdout) < time.time()
