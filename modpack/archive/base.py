@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
+from modpack.archive import layout
 from modpack.archive.inflating import Whole
 from modpack.archive.keptrecords import KeptRecords
+from modpack.archive.limits import DEFAULT_LIMITS
 from modpack.errors import ArchiveError, RecordNotFoundError
 
 __all__ = ["CHUNK_BYTES", "Archive", "DataRange", "RecordVerifier", "similar_names"]
@@ -139,16 +141,29 @@ class Archive(ABC):
 
         Raises:
             RecordNotFoundError: there is no such record.
-            ArchiveError: the record is damaged, or not what ``verify`` says.
+            ArchiveError: the record is damaged, too large for what it is, or not what ``verify``
+                says.
         """
         kept = self._kept.get(name)
         if kept is not None and verify is None:
             return kept
+        self._refuse_too_large(name)
         content = b"".join(self.chunks(name))
         verifier = verify or self._verifier
         if verifier is not None:
             verifier.check(self.source, name, content)
         return content
+
+    def _refuse_too_large(self, name: str) -> None:
+        """Refuse code, and what the format adds, that claims more than anybody has.
+
+        A file with holes takes no disk, and a record that is stored is held against nothing else.
+        """
+        size = self.size(name)
+        if size > DEFAULT_LIMITS.max_code_record_bytes and layout.is_bounded(name):
+            raise ArchiveError(
+                self.source, f"it claims to have {size} bytes, which is too much", name
+            )
 
     def verify_with(self, verifier: RecordVerifier | None) -> None:
         """Check whatever is read from now on: the file may be written to while it is open."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from collections.abc import Iterator
 from modpack.errors import ArchiveError, NotAPackageError, PackageNotFoundError
 
 __all__ = ["BufferBytes", "ByteSource", "FileBytes"]
+
+# Nobody may ever write to a pipe that has a name: opening one would wait for that.
+_READING = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class ByteSource(ABC):
@@ -57,13 +61,16 @@ class FileBytes(ByteSource):
         self.label = label
         self.path = os.path.abspath(path)
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            self._descriptor = os.open(path, _READING)
         except FileNotFoundError as error:
             raise PackageNotFoundError(label, "there is no such file") from error
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise NotAPackageError(label, f"it cannot be opened: {_why(error)}") from error
         self._seeking = threading.Lock()
         status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._descriptor)
+            raise NotAPackageError(label, "it is no regular file")
         self._identity = _identity(status)
         self.size = status.st_size
         self._closed = False
@@ -181,8 +188,14 @@ class BufferBytes(ByteSource):
         self._view = None
 
 
-def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """What tells a file, as it is now, from others and from itself after a change.
+
+    The time of the last change of its facts can be set by nobody: a write that puts the time of
+    the last write back shows in it.
+    """
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
 def _why(error: Exception) -> str:

@@ -33,6 +33,7 @@ __all__ = [
     "VERSION",
     "VERSIONS",
     "VERSION_CONTENT",
+    "is_bounded",
     "is_internal",
     "is_storage",
     "root_name",
@@ -105,6 +106,15 @@ def is_internal(name: str) -> bool:
     (True, True, False)
     """
     return name.startswith(".data/") or name in (BYTEORDER, "version")
+
+
+def is_bounded(name: str) -> bool:
+    """Whether a record is code or one of the format's own, and no tensor storage.
+
+    >>> is_bounded("pkg/mod.py"), is_bounded(".data/version"), is_bounded("pkg/words.bin")
+    (True, True, False)
+    """
+    return name.endswith(".py") or (is_internal(name) and not is_storage(name))
 
 
 def root_name(target: str | os.PathLike[str]) -> str:

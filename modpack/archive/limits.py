@@ -22,8 +22,9 @@ class Limits:
         max_records: records in an archive.
         max_directory_bytes: bytes of the zip's central directory.
         max_name_bytes: bytes of one record's name in UTF-8, the top-level folder included.
-        max_code_record_bytes: bytes of one compressed record once inflated. Stored records,
-            which tensors always are, are bounded by the file's own size.
+        max_code_record_bytes: bytes of one compressed record once inflated, and of one that holds
+            code or belongs to the format. Other stored records, which tensors always are, are
+            bounded by the file's own size.
         max_ratio: how many times larger than its compressed form a record of more than 1 MiB
             may be. Deflate itself ends near 1032; a bomb lives off that.
         max_total_ratio: how many times larger than the archive all its compressed records

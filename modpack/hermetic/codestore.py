@@ -26,7 +26,7 @@ from io import FileIO
 from pathlib import Path
 from types import CodeType
 
-from modpack.core.cachefolder import make_private, refuse_strangers
+from modpack.core.cachefolder import make_private, refuse_others
 from modpack.hermetic.compileahead import CompileAhead
 from modpack.hermetic.compilehelper import Task
 from modpack.hermetic.index import EntryKind, ModuleIndex
@@ -163,7 +163,7 @@ class CodeStore:
         places = dict[_Key, _Place]()
         with contextlib.suppress(OSError):
             for folder in (self._folder.parent, self._folder):
-                refuse_strangers(folder)
+                refuse_others(folder)
             for name in os.listdir(self._folder):  # noqa: PTH208 - a folder may have many
                 if name.endswith(_SUFFIX):
                     places.update(_read(f"{self._folder}{os.sep}{name}", self._owner))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from modpack.core.cachefolder import make_private, refuse_strangers
+from modpack.core.cachefolder import make_private, refuse_others
 from modpack.errors import CacheError
 
 try:
@@ -159,7 +159,7 @@ def _locked(cache: Path, shared: bool) -> Iterator[None]:
     folder = cache / _FOLDER
     if not folder.is_dir():
         make_private(folder)
-    refuse_strangers(folder)  # who could keep everybody waiting
+    refuse_others(folder)  # who could keep everybody waiting
     descriptor = os.open(f"{folder}{os.sep}{_LOCK}", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)

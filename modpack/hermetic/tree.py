@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from modpack.core.cachefolder import cache_folder, make_private, refuse_strangers
+from modpack.core.cachefolder import cache_folder, make_private, refuse_others, refuse_strangers
 from modpack.core.progress import Unit, advance, phase
 from modpack.errors import CacheError
 from modpack.hermetic.leases import exclusive, hold, in_use
@@ -75,7 +75,7 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
     except (OSError, RuntimeError) as failure:
         _log.warning(
             "the cache cannot be used (%s); unpacking into a temporary folder for this "
-            "process. Set MODPACK_CACHE to a writable folder to avoid that",
+            "process. Set MODPACK_CACHE to a folder that you alone can write to, to avoid that",
             failure,
         )
         return _for_this_process(digest, records, read, failure)
@@ -117,8 +117,8 @@ def _refuse_strangers_above(folder: Path) -> None:
     Raises:
         OSError: it is not safe to use them.
     """
-    for each in (folder.parent, folder):
-        refuse_strangers(each)
+    refuse_strangers(folder.parent)
+    refuse_others(folder)
 
 
 def _temporary_place(cache: Path, digest: str) -> Path:
@@ -135,7 +135,7 @@ def _is_right(tree: Path, records: Mapping[str, int], read: _Read) -> bool:
         OSError: it is not safe to use.
     """
     try:
-        refuse_strangers(tree)
+        refuse_others(tree)
         if has_stamp(tree, tree.name, records):
             return True
         changed = [n for n in records if not has_content(tree / FILES / n, read(n))]
@@ -203,7 +203,7 @@ def _for_this_process(digest: str, records: Mapping[str, int], read: _Read, why:
                 raise CacheError(
                     f"the package's code can be unpacked neither into the cache ({why}) "
                     f"nor into a temporary folder ({failure}). Set MODPACK_CACHE to a "
-                    "writable folder with enough space"
+                    "folder with enough space that you alone can write to"
                 ) from failure
         return _temporary[digest]
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from modpack.archive.bytesources import FileBytes
-from modpack.errors import ArchiveError
+from modpack.errors import ArchiveError, NotAPackageError
 
 
 @pytest.fixture
@@ -71,4 +71,27 @@ def test_what_is_written_later_is_seen_when_the_end_is_no_longer_held(file):
         opened.seek(9)
         opened.write(b"!")
     assert source.read_at(8, 2) == b"8!"
+    source.close()
+
+
+def test_a_pipe_with_a_name_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NotAPackageError, match="no regular file"):
+        FileBytes(str(tmp_path / "pipe"), "pipe")
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
+def test_a_device_is_refused_as_such(device):
+    with pytest.raises(NotAPackageError, match="no regular file"):
+        FileBytes(device, device)
+
+
+def test_a_write_is_noticed_although_the_time_of_the_last_one_was_put_back(file):
+    source = FileBytes(str(file), "digits")
+    assert not source.has_changed()
+    times = os.stat(file)
+    with open(file, "r+b") as opened:
+        opened.write(b"9")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert source.has_changed()
     source.close()

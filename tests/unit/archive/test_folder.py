@@ -74,3 +74,14 @@ def test_a_file_that_vanishes_is_an_archive_error(package):
     for ask in (archive.read, archive.size, archive.crc32):
         with pytest.raises(ArchiveError, match="No such file"):
             ask("pkg/a.py")
+
+
+@pytest.mark.parametrize("record", ["pkg/a.py", ".data/version", ".data/modpack/manifest.json"])
+def test_a_file_of_holes_is_not_read_where_nobody_has_as_much(package, record):
+    file = package / record
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    os.truncate(file, 1 << 42)  # takes no disk, and no machine has the memory
+    archive = open_archive(package)
+    with pytest.raises(ArchiveError, match="it claims to have 4398046511104 bytes"):
+        archive.read(record)

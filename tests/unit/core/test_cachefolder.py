@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from modpack.core import cachefolder
 from modpack.core.cachefolder import cache_folder, refuse_strangers
 from modpack.discovery.scancache import scans_of_user
 
@@ -64,3 +69,104 @@ def test_a_file_is_no_folder_to_keep_things_in(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="no folder"):
         refuse_strangers(Path(tmp_path / "file"))
+
+
+def test_a_folder_of_this_users_in_private_ones_is_used(tmp_path):
+    (tmp_path / "mine").mkdir()
+    refuse_strangers(tmp_path / "mine")
+
+
+def test_everybody_may_write_to_a_folder_above_where_nobody_can_exchange_anything(tmp_path):
+    (tmp_path / "all" / "mine").mkdir(parents=True)
+    (tmp_path / "all").chmod(0o1777)
+    refuse_strangers(tmp_path / "all" / "mine")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o772, 0o707])
+def test_a_folder_above_in_which_others_could_exchange_this_one_is_refused(tmp_path, mode):
+    (tmp_path / "all" / "sub" / "mine").mkdir(parents=True)
+    (tmp_path / "all").chmod(mode)
+    with pytest.raises(OSError, match=r"others may write to .*all, and exchange what is in it"):
+        refuse_strangers(tmp_path / "all" / "sub" / "mine")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to somebody else")
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_a_folder_above_that_belongs_to_somebody_else_is_refused(tmp_path, mode):
+    (tmp_path / "theirs" / "mine").mkdir(parents=True)
+    (tmp_path / "theirs").chmod(mode)
+    os.chown(tmp_path / "theirs", 4242, -1)
+    with pytest.raises(OSError, match=r"theirs belongs to another user"):
+        refuse_strangers(tmp_path / "theirs" / "mine")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a link to somebody else")
+def test_a_link_on_the_way_must_not_be_somebody_elses(tmp_path):
+    (tmp_path / "real" / "mine").mkdir(parents=True)
+    link = tmp_path / "link"
+    link.symlink_to("real")
+    refuse_strangers(link / "mine")
+    os.chown(link, 4242, -1, follow_symlinks=False)
+    with pytest.raises(OSError, match=r"link belongs to another user"):
+        refuse_strangers(link / "mine")
+
+
+def test_what_a_link_leads_through_is_looked_at_too(tmp_path):
+    (tmp_path / "all" / "real" / "mine").mkdir(parents=True)
+    (tmp_path / "all").chmod(0o777)
+    (tmp_path / "link").symlink_to(Path("all", "real"))
+    with pytest.raises(OSError, match="others may write to"):
+        refuse_strangers(tmp_path / "link" / "mine")
+
+
+def test_links_in_a_circle_are_an_error(tmp_path):
+    (tmp_path / "one").symlink_to("other")
+    (tmp_path / "other").symlink_to("one")
+    with pytest.raises(OSError, match="one"):
+        refuse_strangers(tmp_path / "one" / "mine")
+
+
+@pytest.mark.parametrize(
+    ("group", "members", "is_mine"),
+    [("me", [], True), ("me", ["me"], True), ("me", ["me", "you"], False), ("staff", [], False)],
+)
+def test_a_group_may_write_above_if_it_is_this_user_alone(
+    tmp_path, monkeypatch, group, members, is_mine
+):
+    (tmp_path / "ours" / "mine").mkdir(parents=True)
+    (tmp_path / "ours").chmod(0o775)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="me"))
+    found = SimpleNamespace(gr_name=group, gr_mem=members)
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: found)
+    cachefolder._is_private_group.cache_clear()
+    gid = (tmp_path / "ours").stat().st_gid
+    try:
+        if is_mine or gid == 0:
+            refuse_strangers(tmp_path / "ours" / "mine")
+        else:
+            with pytest.raises(OSError, match="others may write"):
+                refuse_strangers(tmp_path / "ours" / "mine")
+        assert cachefolder._is_private_group(gid or 1000) is is_mine
+    finally:
+        cachefolder._is_private_group.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("mapped", "owner"),
+    [
+        ("         0          0 4294967295\n", -1),
+        ("0 1000 1\n", 65534),
+        ("0 1000 1\n1 100000 65536\n", -1),
+        ("nonsense", -1),
+        (None, -1),
+    ],
+)
+def test_in_a_user_namespace_what_belongs_to_nobody_in_it_is_the_systems(
+    tmp_path, monkeypatch, mapped, owner
+):
+    (tmp_path / "overflowuid").write_text("65534\n")
+    if mapped is not None:
+        (tmp_path / "uid_map").write_text(mapped)
+    monkeypatch.setattr(cachefolder, "_UID_MAP", tmp_path / "uid_map")
+    monkeypatch.setattr(cachefolder, "_OVERFLOW_UID", tmp_path / "overflowuid")
+    assert cachefolder._owner_outside.__wrapped__() == owner

@@ -315,3 +315,12 @@ def test_a_stamp_that_cannot_be_written_leaves_nothing(cache, monkeypatch):
     monkeypatch.setattr(Path, "write_text", fill)
     unpack()
     assert list((place.parent / "stamps").glob("*.tmp")) == []
+
+
+def test_trees_in_a_cache_that_others_could_exchange_are_not_used(cache, caplog):
+    unpack()
+    cache.chmod(0o777)
+    used = unpack()
+    assert not used.is_relative_to(cache) and contents(used) == RECORDS
+    assert f"others may write to {cache}" in caplog.text
+    assert "Set MODPACK_CACHE to a folder that you alone can write to" in caplog.text
