@@ -29,6 +29,9 @@ __all__ = ["edited_notes"]
 
 _FIRST_IMPORTED: Final = time.time()
 _MARGIN: Final = 1.0  # seconds: clocks of file systems are coarser, and some are elsewhere
+_NEVER: Final = (0, 0, 0)
+_unedited: dict[str, tuple[int, int, int]] = {}
+"""Files that said what was imported, with their last change: reloaded, they say the same."""
 
 
 def edited_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
@@ -46,12 +49,16 @@ def edited_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
         if location is None or location.file is None:
             continue
         live = _imported_from(location)
-        if live and _is_newer_than_this_process(location.file):
-            from modpack.packing.editedcode import difference  # seldom needed
+        change = _last_change(location.file) if live else _NEVER
+        if _is_old(change) or _unedited.get(location.file) == change:
+            continue
+        from modpack.packing.editedcode import difference  # seldom needed
 
-            found = difference(live, walker.source(module), location.file)
-            if found is not None:
-                yield _note(module, location.file, found)
+        found = difference(live, walker.source(module), location.file)
+        if found is not None:
+            yield _note(module, location.file, found)
+        else:
+            _unedited[location.file] = change
 
 
 def _imported_from(location: Location) -> Mapping[str, object]:
@@ -73,12 +80,18 @@ def _is_awake(module: object) -> bool:
     return issubclass(kind, ModuleType) and kind.__getattribute__ is ModuleType.__getattribute__
 
 
-def _is_newer_than_this_process(file: str) -> bool:
+def _last_change(file: str) -> tuple[int, int, int]:
+    """When a file was written to, and when its facts changed, in nanoseconds; and its bytes."""
     try:
         status = os.stat(file)  # noqa: PTH116  # of thousands of modules, at times
     except OSError:
-        return False
-    return max(status.st_mtime, status.st_ctime) > _process_start() - _MARGIN
+        return _NEVER
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size
+
+
+def _is_old(change: tuple[int, int, int]) -> bool:
+    """Whether a file has not changed since this process began."""
+    return max(change[:2]) < (_process_start() - _MARGIN) * 1e9
 
 
 @cache

@@ -147,6 +147,15 @@ def test_a_module_that_was_reloaded_is_no_hazard(edit):
     assert notes() == []
 
 
+def test_each_edit_is_noticed_and_each_reload_is_believed(edit):
+    assert notes() == []
+    for old, new in (("return sum(", "return -sum("), ("return -sum(", "return 2 * sum(")):
+        module = edit(old, new)
+        assert len(notes()) == 1
+        importlib.reload(module)
+        assert notes() == []
+
+
 def test_a_method_that_was_replaced_by_a_function_of_another_file_is_no_edit(edit):
     module = edit("return sum(", "return sum(")
     module.Till.total = lambda self, *nets: 0
