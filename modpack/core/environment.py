@@ -158,14 +158,15 @@ class RecordedEnvironment:
         Returns:
             By normalised name, sorted. Modules of which no distribution is recorded are left out.
         """
-        found: dict[str, tuple[RecordedDistribution, tuple[str, ...]]] = {}
+        providers: dict[str, RecordedDistribution] = {}
+        provided: dict[str, list[str]] = {}
         for module in sorted(externs):
             provider = self.provider_of(module)
             if provider is not None:
                 name = normalised_distribution(provider.name)
-                modules = found[name][1] if name in found else ()
-                found[name] = (provider, (*modules, module))
-        return dict(sorted(found.items()))
+                providers[name] = provider
+                provided.setdefault(name, []).append(module)
+        return {name: (providers[name], tuple(provided[name])) for name in sorted(providers)}
 
     @property
     def place(self) -> str | None:

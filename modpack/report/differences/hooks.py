@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from modpack.core.hookspec import HookSpec
@@ -49,15 +50,15 @@ def _paired(
     alike: Callable[[HookFacts], Hashable],
 ) -> tuple[list[_Pair], list[HookFacts], list[HookFacts]]:
     """Pairs of hooks that have the same key, in order, and what is left on either side."""
-    waiting: dict[Hashable, list[HookFacts]] = {}
+    waiting: dict[Hashable, deque[HookFacts]] = {}
     for each in old:
-        waiting.setdefault(alike(each), []).append(each)
+        waiting.setdefault(alike(each), deque()).append(each)
     pairs: list[_Pair] = []
     left: list[HookFacts] = []
     for each in new:
         candidates = waiting.get(alike(each))
         if candidates:
-            pairs.append((candidates.pop(0), each))
+            pairs.append((candidates.popleft(), each))
         else:
             left.append(each)
     paired = {id(was) for was, _ in pairs}

@@ -75,6 +75,12 @@ def test_distributions_that_share_a_first_component_are_told_apart():
     }
 
 
+def test_a_distribution_may_have_provided_very_many_modules():
+    modules = [f"numpy.m{n:06}" for n in range(500_000)]
+    ((_, found),) = MADE.by_provider(modules).values()
+    assert list(found) == modules
+
+
 def test_what_only_begins_like_a_module_does_not_lie_below_it():
     names = ("cloud-x", "cloud0", "cloud_a.b", "clouds", "cloud.z.a")
     of = {name: RecordedDistribution(name, "1") for name in names}
