@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from modpack.core.hookspec import HookSpec
 from modpack.report.differences.facts import Change, HookDifference, TextDifference
 from modpack.report.differences.modules import changed_fields
-from modpack.report.differences.texts import text_difference
+from modpack.report.differences.texts import Effort, text_difference
 from modpack.report.facts import HookFacts
 
 __all__ = ["compare_hooks"]
@@ -17,7 +17,7 @@ _Pair = tuple[HookFacts, HookFacts]
 
 
 def compare_hooks(
-    before: Sequence[HookFacts], after: Sequence[HookFacts], with_source: bool
+    before: Sequence[HookFacts], after: Sequence[HookFacts], with_source: bool, effort: Effort
 ) -> Iterator[HookDifference]:
     """The hooks that differ.
 
@@ -28,6 +28,7 @@ def compare_hooks(
         before: the hooks of the first package.
         after: those of the second.
         with_source: whether to compare sources line by line.
+        effort: what comparing texts may still take.
     """
     pairs: list[_Pair] = []
     old, new = list(before), list(after)
@@ -40,7 +41,9 @@ def compare_hooks(
         fields = changed_fields(_fields(was.spec), _fields(now.spec))
         has_other_source = was.spec.callable.source != now.spec.callable.source
         if fields or has_other_source:
-            source = _source(was.spec, now.spec) if with_source and has_other_source else None
+            source = (
+                _source(was.spec, now.spec, effort) if with_source and has_other_source else None
+            )
             yield HookDifference(now.resource, Change.CHANGED, was.spec, now.spec, fields, source)
 
 
@@ -92,11 +95,14 @@ def _fields(spec: HookSpec) -> dict[str, str | None]:
     }
 
 
-def _source(was: HookSpec, now: HookSpec) -> TextDifference:
+def _source(was: HookSpec, now: HookSpec, effort: Effort) -> TextDifference | None:
     old, new = was.callable.source, now.callable.source
+    if not effort.has_room_for(old or "", new or ""):
+        return None
     return text_difference(
         old or "",
         new or "",
         was.name if old is not None else None,
         now.name if new is not None else None,
+        effort,
     )
