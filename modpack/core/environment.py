@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from modpack.core.names import normalised_distribution
+from modpack.core.names import normalised_distribution, parents
 from modpack.core.native import NativeTag
 
 if TYPE_CHECKING:
@@ -127,11 +128,9 @@ class RecordedEnvironment:
 
         Of a namespace package it is one that provided something in it.
         """
-        path = module
-        while path:
+        for path in chain([module], parents(module)):
             if path in self.providers:
                 return self.distributions.get(self.providers[path])
-            path = path.rpartition(".")[0]
         at = bisect_left(self._provided, f"{module}.")
         below = next(iter(self._provided[at : at + 1]), "")
         is_below = below.startswith(f"{module}.")

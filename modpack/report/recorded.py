@@ -18,7 +18,14 @@ from modpack.archive.documents import read_json
 from modpack.archive.limits import DEFAULT_LIMITS
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.environmentjson import environment_from_json
-from modpack.core.jsonvalues import as_list, as_mapping, as_optional_text, as_text, parse_json
+from modpack.core.jsonvalues import (
+    as_list,
+    as_mapping,
+    as_module_path,
+    as_optional_text,
+    as_text,
+    parse_json,
+)
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -199,7 +206,9 @@ def _refuse_excess(
 def _check_types(plan: Plan) -> None:
     """What :func:`plan_from_json` takes on trust."""
     for node in plan.graph.nodes():
-        as_text(node, "a node")
+        _node(node)
+    for module in plan.decisions:
+        as_module_path(module, "a module")
     for edge in plan.graph.edges():
         if edge.line is not None:
             _line(edge.line)
@@ -225,12 +234,20 @@ def _check_types(plan: Plan) -> None:
 
 
 def _check_use(use: NameUse) -> None:
-    for text in (use.module, use.name, use.importer, use.scope, *use.via):
+    for text in (use.name, use.scope):
         as_text(text, "part of a use")
+    for module in (use.module, use.importer, *use.via):
+        as_module_path(module, "part of a use")
     _line(use.line)
     for truth in (use.is_live, use.is_called_later):
         if type(truth) is not bool:
             raise TypeError(f"{truth!r} in a use is no truth value")
+
+
+def _node(value: object) -> None:
+    """A module path, or a saved object, whose file may have any number of dots in its name."""
+    if as_text(value, "a node")[:1] != "<":
+        as_module_path(value, "a node")
 
 
 def _line(value: object) -> None:
@@ -240,4 +257,4 @@ def _line(value: object) -> None:
 
 def _pair(value: Json) -> tuple[str, str]:
     package, resource = as_list(value, "an object's name")
-    return as_text(package, "a package"), as_text(resource, "a resource")
+    return as_module_path(package, "a package"), as_text(resource, "a resource")
