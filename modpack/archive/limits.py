@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from modpack.core.names import MOST_COMPONENTS
+
 __all__ = ["DEFAULT_LIMITS", "Limits"]
 
 _RATIO_FREE_BYTES: Final = 1 << 20
@@ -44,7 +46,7 @@ class Limits:
     max_ratio: int = 200
     max_total_ratio: int = 16
     max_json_ratio: int = 6
-    max_components: int = 64
+    max_components: int = MOST_COMPONENTS
     min_folder_bytes: int = 100
     min_module_bytes: int = 300
 

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from modpack.core.names import normalised_distribution
+from modpack.core.names import normalised_distribution, parents
 from modpack.core.native import NativeTag
 
 if TYPE_CHECKING:
@@ -127,11 +128,9 @@ class RecordedEnvironment:
 
         Of a namespace package it is one that provided something in it.
         """
-        path = module
-        while path:
+        for path in chain([module], parents(module)):
             if path in self.providers:
                 return self.distributions.get(self.providers[path])
-            path = path.rpartition(".")[0]
         at = bisect_left(self._provided, f"{module}.")
         below = next(iter(self._provided[at : at + 1]), "")
         is_below = below.startswith(f"{module}.")
@@ -158,14 +157,15 @@ class RecordedEnvironment:
         Returns:
             By normalised name, sorted. Modules of which no distribution is recorded are left out.
         """
-        found: dict[str, tuple[RecordedDistribution, tuple[str, ...]]] = {}
+        providers: dict[str, RecordedDistribution] = {}
+        provided: dict[str, list[str]] = {}
         for module in sorted(externs):
             provider = self.provider_of(module)
             if provider is not None:
                 name = normalised_distribution(provider.name)
-                modules = found[name][1] if name in found else ()
-                found[name] = (provider, (*modules, module))
-        return dict(sorted(found.items()))
+                providers[name] = provider
+                provided.setdefault(name, []).append(module)
+        return {name: (providers[name], tuple(provided[name])) for name in sorted(providers)}
 
     @property
     def place(self) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
-from modpack.core.jsonvalues import as_mapping, as_optional_text, as_text
+from modpack.core.jsonvalues import as_mapping, as_module_path, as_optional_text, as_text
 from modpack.core.names import normalised_distribution, root_of
 from modpack.core.native import NativeTag
 
@@ -44,13 +44,13 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
     """
     externs = as_mapping(record["externs"], "externs")
     older = {root: _extern(as_mapping(found, root)) for root, found in externs.items()}
-    providers = {root: normalised_distribution(d.name) for root, d in older.items()}
+    providers = {_path(root): normalised_distribution(d.name) for root, d in older.items()}
     distributions = {normalised_distribution(d.name): d for d in older.values()}
     if "installed" in record:
         listed = as_mapping(record["installed"], "installed")
         distributions = {n: _distribution(as_mapping(d, n)) for n, d in listed.items()}
         named = as_mapping(record["providers"], "providers")
-        providers = {path: as_text(name, "a provider") for path, name in named.items()}
+        providers = {_path(path): as_text(name, "a provider") for path, name in named.items()}
     texts = (as_optional_text(record.get(key), key) for key in _TEXTS)
     python, implementation, system, machine, torch = texts
     native = record.get("native")
@@ -87,6 +87,10 @@ def _installed(found: RecordedDistribution) -> Json:
         "hashes": {**found.hashes},
         "url": found.url,
     }
+
+
+def _path(module: str) -> str:
+    return as_module_path(module, "the path of what a distribution provides")
 
 
 def _extern(found: Mapping[str, Json]) -> RecordedDistribution:

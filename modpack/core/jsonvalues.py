@@ -10,12 +10,15 @@ import json
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
+from modpack.core.names import why_too_long
+
 if TYPE_CHECKING:
     from modpack.core.planjson import Json
 
 __all__ = [
     "as_list",
     "as_mapping",
+    "as_module_path",
     "as_number",
     "as_optional_text",
     "as_text",
@@ -104,6 +107,20 @@ def as_text(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{what} is no text")
     return value
+
+
+def as_module_path(value: object, what: str) -> str:
+    """A text that is not too long for a module path; nothing else about it is checked.
+
+    Raises:
+        TypeError: it is no text.
+        ValueError: it is too long.
+    """
+    text = as_text(value, what)
+    reason = why_too_long(text)
+    if reason is not None:
+        raise ValueError(f"{what} is too long, {text!r:.60}: {reason}")
+    return text
 
 
 def as_optional_text(value: object, what: str) -> str | None:

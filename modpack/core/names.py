@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterator
+from typing import Final
 
 __all__ = [
+    "MOST_COMPONENTS",
     "is_within",
     "join_record",
     "module_record",
@@ -17,8 +19,12 @@ __all__ = [
     "resource_record",
     "root_of",
     "similar_modules",
+    "why_too_long",
 ]
 
+MOST_COMPONENTS: Final = 64
+"""Components of the longest module path, as of the longest name of a record."""
+_MOST_CHARACTERS: Final = 4096
 _COMPARED = 1000
 
 
@@ -34,9 +40,14 @@ def root_of(module: str) -> str:
 def parents(module: str) -> Iterator[str]:
     """The packages that contain a module, innermost first.
 
+    A path that is too deep for any module has none: all of them together would be as long as the
+    square of the path.
+
     >>> list(parents("a.b.c"))
     ['a.b', 'a']
     """
+    if module.count(".") >= MOST_COMPONENTS:
+        return
     head, _, _ = module.rpartition(".")
     while head:
         yield head
@@ -73,6 +84,21 @@ def require_module_name(module: object, argument: str = "module_name") -> str:
     if not module or any(not part or set(part) & set("/\\\0") for part in module.split(".")):
         raise ValueError(f"{argument} must be a module path such as 'pkg.mod', not {module!r}")
     return module
+
+
+def why_too_long(module: str) -> str | None:
+    """Why a text is too long for a module path, or None if it is not.
+
+    >>> why_too_long("a.b")
+    >>> why_too_long("a" + 64 * ".b")
+    'it has 65 components, and 64 are allowed'
+    """
+    if len(module) > _MOST_CHARACTERS:
+        return f"it has {len(module)} characters, and {_MOST_CHARACTERS} are allowed"
+    components = module.count(".") + 1
+    if components > MOST_COMPONENTS:
+        return f"it has {components} components, and {MOST_COMPONENTS} are allowed"
+    return None
 
 
 def package_folder(package: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -37,6 +38,7 @@ def simple_paths(
     sources: Sequence[str],
     most: int = 100,
     effort: int = _EFFORT,
+    most_nodes: int | None = None,
 ) -> FoundPaths:
     """Find the chains of dependencies that lead from some nodes to another.
 
@@ -50,6 +52,8 @@ def simple_paths(
         sources: where they start.
         most: how many are wanted; further ones are counted only.
         effort: how many steps the search takes in all.
+        most_nodes: how many nodes the chains that are wanted have in all, if that is limited;
+            those that do not fit are counted only.
 
     >>> from modpack.core.graph import Edge
     >>> from modpack.core.imports import ImportKind
@@ -62,9 +66,11 @@ def simple_paths(
     search = _Search(graph, target, effort)
     paths: list[tuple[str, ...]] = []
     more = 0
+    room = sys.maxsize if most_nodes is None else most_nodes
     for link in search.run(sources):
-        if len(paths) < most:
+        if len(paths) < most and link.depth < room:
             paths.append(link.path())
+            room -= len(paths[-1])
         else:
             more += 1
     return FoundPaths(tuple(paths), more, search.effort > 0)

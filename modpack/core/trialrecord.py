@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 from modpack.core.planjson import Json
 from modpack.core.usage import MockTouch, TouchKind
 
 __all__ = [
+    "ADDITION_KINDS",
     "TRIAL_VERSION",
     "Addition",
     "CaseRecords",
@@ -23,6 +24,9 @@ __all__ = [
 TRIAL_VERSION = 1
 """Raise it when a reader of the old version would misunderstand what is written."""
 
+ADDITION_KINDS: Final = ("intern", "extern", "file", "metadata")
+"""What a trial can add: modules that are interned or extern, data files, metadata."""
+
 _MOST_SECONDS = 1e12
 
 
@@ -31,7 +35,7 @@ class Addition:
     """Something that the trial found missing, and that was added for it.
 
     Attributes:
-        kind: ``"intern"`` or ``"extern"`` for a module, ``"file"`` or ``"metadata"``.
+        kind: one of :data:`ADDITION_KINDS`.
         name: the module path, the record, or the distribution.
         by: the packaged module that asked for it; None if none did.
     """
@@ -166,14 +170,14 @@ def trial_from_json(record: Mapping[str, Json]) -> TrialRecord:
         KeyError, TypeError, ValueError: it made something else.
     """
     cases = tuple(_read_case(cast(Mapping[str, Json], case)) for case in _list(record["cases"]))
-    added = [cast(Mapping[str, Json], each) for each in _list(record["added"])]
+    _refuse_twice(cases)
     return TrialRecord(
         bool(record["passed"]),
         _text(record["namespace"]),
         cases,
         _number(record["rounds"]),
         _seconds(record.get("seconds", 0)),
-        tuple(Addition(_text(a["kind"]), _text(a["name"]), _optional(a["by"])) for a in added),
+        tuple(_read_addition(cast(Mapping[str, Json], a)) for a in _list(record["added"])),
         _optional(record["why_process"]),
         _optional(record["failure"]),
         tuple(map(_text, _list(record["hidden"]))),
@@ -233,6 +237,22 @@ def _read_case(record: Mapping[str, Json]) -> TriedCase:
         bool(record["deterministic"]),
         tuple(map(_text, _list(record["unstable"]))),
     )
+
+
+def _refuse_twice(cases: Sequence[TriedCase]) -> None:
+    """Refuse two cases of one number: it names their records, which would be read for each."""
+    numbers: set[int] = set()
+    for case in cases:
+        if case.number in numbers:
+            raise ValueError(f"example {case.number} is listed twice")
+        numbers.add(case.number)
+
+
+def _read_addition(record: Mapping[str, Json]) -> Addition:
+    kind = _text(record["kind"])
+    if kind not in ADDITION_KINDS:
+        raise ValueError(f"{kind!r:.60} is no kind of what a trial adds")
+    return Addition(kind, _text(record["name"]), _optional(record["by"]))
 
 
 def _list(value: Json) -> list[Json]:

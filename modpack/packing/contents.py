@@ -8,10 +8,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
+from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.actions import Action
 from modpack.core.garbage import collection_paused
-from modpack.core.names import module_record
+from modpack.core.names import module_record, why_too_long
 from modpack.core.plan import Plan
 from modpack.core.planjson import Json, plan_to_json
 from modpack.core.portabletext import folders_here, portable_text
@@ -19,6 +20,7 @@ from modpack.core.progress import Unit, phase
 from modpack.core.tensors import tensors_to_json
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
+from modpack.errors import ArchiveError
 from modpack.hermetic.mocks import RUNTIME_MODULE, mock_source, runtime_source
 from modpack.packing.environment import environment_record
 from modpack.packing.files import write_files
@@ -48,6 +50,7 @@ def write_contents(
         ownership: knows what is installed here.
         namespace: in which namespace the package works.
     """
+    _refuse_endless_paths(plan, writer)
     _write_sources(plan, walker, writer)
     _write_mocks(plan, walker, writer)
     write_files(plan, walker, writer)
@@ -64,6 +67,20 @@ def write_contents(
     if objects.tensors:
         tensors = _json(tensors_to_json(objects.tensors))
         writer.write(".data/modpack/tensors.json", tensors, compress=True)
+
+
+def _refuse_endless_paths(plan: Plan, writer: ArchiveWriter) -> None:
+    """Refuse to record what no reader takes for a module path.
+
+    Raises:
+        ArchiveError: code imports something of such a path.
+    """
+    for module in plan.graph.nodes():
+        why = None if module.startswith("<") else why_too_long(module)
+        if why is not None:
+            reason = f"{module!r:.60} is imported, which is too long for a module path: {why}"
+            remedy = "Remedy: take that import out, or mock or extern the module that has it"
+            raise ArchiveError(writer.source, f"{reason}. {remedy}", layout.GRAPH)
 
 
 def _write_sources(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:

@@ -18,7 +18,14 @@ from modpack.archive.documents import read_json
 from modpack.archive.limits import DEFAULT_LIMITS
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.environmentjson import environment_from_json
-from modpack.core.jsonvalues import as_list, as_mapping, as_optional_text, as_text, parse_json
+from modpack.core.jsonvalues import (
+    as_list,
+    as_mapping,
+    as_module_path,
+    as_optional_text,
+    as_text,
+    parse_json,
+)
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -40,11 +47,16 @@ __all__ = [
 ]
 
 
-_ITEM_BYTES: Final = {
+_GRAPH_ITEM_BYTES: Final = {
     **{"edges": 65, "notes": 100, "uses": 100, "files": 100},
     **{"roots": 250, "distributions": 1000},
 }
 """One item of each list is allowed for so many bytes of the archive, or of a small one."""
+_TRIAL_ITEM_BYTES: Final = {
+    **{"cases": 1000, "operators": 1000, "added": 100},
+    **{"hidden": 100, "hidden_distributions": 100, "touches": 100},
+}
+"""The same for the trial."""
 _MOST_REMEMBERED: Final = 64 << 10
 """Bytes of a record up to which it is remembered: packages of one project often have the same."""
 
@@ -76,7 +88,8 @@ def read_plan(archive: Archive, verify: RecordVerifier | None) -> Plan:
     with checking(archive, layout.GRAPH):
         document = read_document(archive, layout.GRAPH, verify)
         refuse_newer(archive, layout.GRAPH, document["version"], GRAPH_VERSION)
-        _refuse_excess(document, archive.stored_bytes())
+        modules = {"modules": DEFAULT_LIMITS.min_module_bytes}
+        _refuse_excess(document, archive.stored_bytes(), {**modules, **_GRAPH_ITEM_BYTES})
         plan = plan_from_json(document)
         _check_types(plan)
         return plan
@@ -145,6 +158,7 @@ def read_trial(archive: Archive, verify: RecordVerifier) -> TrialRecord | None:
     with checking(archive, layout.TRIAL):
         document = read_document(archive, layout.TRIAL, verify)
         refuse_newer(archive, layout.TRIAL, document["version"], TRIAL_VERSION)
+        _refuse_excess(document, archive.stored_bytes(), _TRIAL_ITEM_BYTES)
         return trial_from_json(document)
 
 
@@ -179,12 +193,12 @@ def read_document(archive: Archive, record: str, verify: RecordVerifier | None) 
     return as_mapping(read_json(archive, record, verify), "the record")
 
 
-def _refuse_excess(document: Mapping[str, Json], archive_bytes: int) -> None:
+def _refuse_excess(
+    document: Mapping[str, Json], archive_bytes: int, item_bytes: Mapping[str, int]
+) -> None:
     """Refuse lists that are longer than a package of that size has a use for."""
-    limits = DEFAULT_LIMITS
-    allowed = {k: limits.most_items(archive_bytes, size) for k, size in _ITEM_BYTES.items()}
-    for key, most in {"modules": limits.most_modules(archive_bytes), **allowed}.items():
-        listed = document.get(key)
+    for key, size in item_bytes.items():
+        listed, most = document.get(key), DEFAULT_LIMITS.most_items(archive_bytes, size)
         if isinstance(listed, (list, dict)) and len(listed) > most:
             raise ValueError(f"it lists {len(listed)} {key}, and {most} are allowed")
 
@@ -192,7 +206,9 @@ def _refuse_excess(document: Mapping[str, Json], archive_bytes: int) -> None:
 def _check_types(plan: Plan) -> None:
     """What :func:`plan_from_json` takes on trust."""
     for node in plan.graph.nodes():
-        as_text(node, "a node")
+        _node(node)
+    for module in plan.decisions:
+        as_module_path(module, "a module")
     for edge in plan.graph.edges():
         if edge.line is not None:
             _line(edge.line)
@@ -218,12 +234,20 @@ def _check_types(plan: Plan) -> None:
 
 
 def _check_use(use: NameUse) -> None:
-    for text in (use.module, use.name, use.importer, use.scope, *use.via):
+    for text in (use.name, use.scope):
         as_text(text, "part of a use")
+    for module in (use.module, use.importer, *use.via):
+        as_module_path(module, "part of a use")
     _line(use.line)
     for truth in (use.is_live, use.is_called_later):
         if type(truth) is not bool:
             raise TypeError(f"{truth!r} in a use is no truth value")
+
+
+def _node(value: object) -> None:
+    """A module path, or a saved object, whose file may have any number of dots in its name."""
+    if as_text(value, "a node")[:1] != "<":
+        as_module_path(value, "a node")
 
 
 def _line(value: object) -> None:
@@ -233,4 +257,4 @@ def _line(value: object) -> None:
 
 def _pair(value: Json) -> tuple[str, str]:
     package, resource = as_list(value, "an object's name")
-    return as_text(package, "a package"), as_text(resource, "a resource")
+    return as_module_path(package, "a package"), as_text(resource, "a resource")

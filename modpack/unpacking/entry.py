@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from modpack.archive.base import Archive
 from modpack.archive.documents import read_json
 from modpack.archive.layout import ENTRY as _ENTRY
-from modpack.core.jsonvalues import as_list, as_mapping, as_text
+from modpack.core.jsonvalues import as_list, as_mapping, as_module_path, as_text
 from modpack.errors import ArchiveError, ModpackError
 from modpack.hermetic.namespace import NAMESPACES
 
@@ -70,7 +70,7 @@ def _recorded(archive: Archive) -> tuple[tuple[str, str] | None, list[tuple[str,
 
 def _pair(value: Json) -> tuple[str, str]:
     package, resource = as_list(value, "an object's name")
-    return as_text(package, "a package"), as_text(resource, "a resource")
+    return as_module_path(package, "a package"), as_text(resource, "a resource")
 
 
 def _guessed(archive: Archive) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from modpack import (
     PackagingErrorReason,
     analyze,
 )
+from modpack.errors import ArchiveError
 
 
 def failure_of(fill: Callable[[PackageExporter], object], **options: bool) -> PackagingError:
@@ -232,6 +233,17 @@ def test_an_unresolved_guarded_import_is_a_note_even_below_an_interned_package(p
     (note,) = exporter.plan().notes
     assert note.subject == "speedy._other_path"
     assert note.place == f"{root}/speedy/__init__.py:4"
+
+
+def test_an_import_that_is_too_deep_for_any_module_is_refused_and_not_recorded():
+    guarded = "try:\n    import {}\nexcept ImportError:\n    pass\n"
+    with PackageExporter(io.BytesIO()) as exporter:
+        exporter.save_source_string("deep", guarded.format("a" + ".a" * 63))
+    with (
+        pytest.raises(ArchiveError, match=r"it has 65 components, and 64 are allowed\. Remedy"),
+        PackageExporter(io.BytesIO()) as exporter,
+    ):
+        exporter.save_source_string("deeper", guarded.format("a" + ".a" * 64))
 
 
 def test_a_mocked_class_in_a_pickle_is_a_problem_even_if_dependencies_are_not_followed(project):

@@ -33,6 +33,7 @@ from modpack.report.differences.modules import (
 )
 from modpack.report.differences.sides import Side, are_same, is_of_trial, read_side
 from modpack.report.differences.tensors import compare_tensors
+from modpack.report.differences.texts import Effort
 from modpack.report.facts import ResourceFacts, ResourceKind
 
 __all__ = ["compare_packages"]
@@ -74,18 +75,19 @@ def _compared(old: Side, new: Side, sources: SourceChoice) -> PackageDifferences
         return found
     with_source = sources is not SourceChoice.NONE
     tensors = compare_tensors(old, new)
+    effort = Effort()
     found = replace(
         found,
         package=_package(old, new),
         distributions=tuple(compare_distributions(old, new)),
-        modules=tuple(compare_modules(old, new, sources)),
+        modules=tuple(compare_modules(old, new, sources, effort)),
         imports=tuple(compare_imports(old, new)),
         uses=tuple(_uses(old, new)),
-        hooks=tuple(compare_hooks(old.facts.hooks, new.facts.hooks, with_source)),
+        hooks=tuple(compare_hooks(old.facts.hooks, new.facts.hooks, with_source, effort)),
         tensors=tensors.tensors,
         sharing=tensors.sharing,
         storages=tensors.storages,
-        resources=tuple(_resources(old, new, sources)),
+        resources=tuple(_resources(old, new, sources, effort)),
         trial=_trial(old.facts.trial, new.facts.trial),
         examples=tuple(_examples(old, new)),
         notes=tuple(_notes(old, new)),
@@ -132,7 +134,9 @@ def _notes(old: Side, new: Side) -> Iterator[NoteDifference]:
     yield from (NoteDifference(Change.ADDED, n) for k, n in sides[1].items() if k not in sides[0])
 
 
-def _resources(old: Side, new: Side, sources: SourceChoice) -> Iterator[ResourceDifference]:
+def _resources(
+    old: Side, new: Side, sources: SourceChoice, effort: Effort
+) -> Iterator[ResourceDifference]:
     were = {each.record: each for each in old.facts.resources}
     are = {each.record: each for each in new.facts.resources}
     for record in sorted({*were, *are}):
@@ -142,7 +146,7 @@ def _resources(old: Side, new: Side, sources: SourceChoice) -> Iterator[Resource
         elif was.kind is not is_now.kind or not are_same(old, record, new, record):
             found = _resource(was, is_now)
             if _wants_text(was, old, new, sources):
-                found = replace(found, text=compare_records(old, record, new, record))
+                found = replace(found, text=compare_records(old, record, new, record, effort))
             yield found
 
 

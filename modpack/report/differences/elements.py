@@ -1,11 +1,13 @@
 """Whether two tensors have the same elements, told from the records that hold them.
 
 Only what is needed is read, in pieces, and nothing is interpreted: elements are the same if their
-bytes are.
+bytes are. A package may name thousands of tensors that lie over each other in one storage: what is
+read for all of them is bounded, and beyond that it is not known whether they differ.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
@@ -21,6 +23,12 @@ from modpack.report.differences.sides import Side, are_same
 __all__ = ["ElementComparer"]
 
 _Format: TypeAlias = Literal["B", "H", "I", "Q"]
+_FREE_BYTES: Final = 1 << 28
+_READS_OF_ALL: Final = 4
+"""So many times all that the packages hold may be read, and ``_FREE_BYTES`` more."""
+_FREE_ROWS: Final = 500_000
+_BYTES_PER_ROW: Final = 1000
+"""One row may be gathered for so many bytes that the packages hold, and ``_FREE_ROWS`` more."""
 _FORMATS: Final[Mapping[int, _Format]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
@@ -35,8 +43,9 @@ class ElementComparer:
     def __init__(self, before: Side, after: Side) -> None:
         self._before = before
         self._after = after
-        self._old_storages = _Storages(before)
-        self._new_storages = _Storages(after)
+        self._effort = _Effort(before.archive.stored_bytes() + after.archive.stored_bytes())
+        self._old_storages = _Storages(before, self._effort)
+        self._new_storages = _Storages(after, self._effort)
         self._is_same_order = _byteorder(before) == _byteorder(after)
         self._known: dict[tuple[object, ...], Values] = {}
 
@@ -48,15 +57,24 @@ class ElementComparer:
         self._new_storages.close()
 
     def compare(self, old: TensorFacts, new: TensorFacts) -> Values:
-        """How the elements of a tensor of the first package compare with one of the second."""
+        """How the elements of a tensor of the first package compare with one of the second.
+
+        It is unknown where comparing all tensors so far has taken more than it may.
+        """
         if old.storage is None or new.storage is None:
             return Values.UNKNOWN
         if (old.dtype, old.shape, old.form) != (new.dtype, new.shape, new.form):
             return Values.UNKNOWN
         key = (old.storage, old.offset, old.stride, new.storage, new.offset, new.stride, old.shape)
         if key not in self._known:
-            self._known[key] = self._compared(old, new)
+            self._known[key] = self._compared_with_little(old, new)
         return self._known[key]
+
+    def _compared_with_little(self, old: TensorFacts, new: TensorFacts) -> Values:
+        try:
+            return self._compared(old, new)
+        except _TooMuchError:
+            return Values.UNKNOWN
 
     def _compared(self, old: TensorFacts, new: TensorFacts) -> Values:
         records = _record(old), _record(new)
@@ -102,9 +120,39 @@ class ElementComparer:
         return True
 
     def _gathered(self, a: _Layout, b: _Layout, records: tuple[str, str]) -> bool:
+        a, b = a.in_long_rows(), b.in_long_rows()
+        self._effort.gather(a.row_count)
         old = self._old_storages.read(records[0], a.offset * a.item, a.span * a.item)
         new = self._new_storages.read(records[1], b.offset * b.item, b.span * b.item)
         return all(x == y for x, y in zip(a.rows(old), b.rows(new), strict=True))
+
+
+class _TooMuchError(Exception):
+    """Comparing has taken more than it may."""
+
+
+class _Effort:
+    """What comparing all tensors may take.
+
+    Args:
+        held_bytes: how much the packages hold.
+    """
+
+    def __init__(self, held_bytes: int) -> None:
+        self._bytes = _FREE_BYTES + held_bytes * _READS_OF_ALL
+        self._rows = _FREE_ROWS + held_bytes // _BYTES_PER_ROW
+
+    def read(self, count: int) -> None:
+        """So many bytes are going to be read."""
+        self._bytes -= count
+        if self._bytes < 0:
+            raise _TooMuchError
+
+    def gather(self, rows: int) -> None:
+        """So many rows are going to be gathered."""
+        self._rows -= rows
+        if self._rows < 0:
+            raise _TooMuchError
 
 
 class _Layout:
@@ -137,10 +185,7 @@ class _Layout:
     @property
     def count(self) -> int:
         """How many units there are, each as often as it is named."""
-        number = 1
-        for size in self.sizes:
-            number *= size
-        return number
+        return math.prod(self.sizes)
 
     @property
     def span(self) -> int:
@@ -156,6 +201,16 @@ class _Layout:
         kept = [(n, step) for n, step in zip(self.sizes, self.steps, strict=True) if step]
         return _Layout([n for n, _ in kept], [step for _, step in kept], self.item, self.offset)
 
+    def in_long_rows(self) -> _Layout:
+        """The same units in another order, which depends on the shape alone, in the fewest rows."""
+        pairs = sorted(zip(self.sizes, self.steps, strict=True), key=lambda pair: pair[0])
+        return _Layout([n for n, _ in pairs], [step for _, step in pairs], self.item, self.offset)
+
+    @property
+    def row_count(self) -> int:
+        """In how many rows the units are gathered."""
+        return math.prod(self.sizes[:-1])
+
     @property
     def is_dense(self) -> bool:
         """Whether the units fill a range, each once, in whatever order."""
@@ -167,7 +222,7 @@ class _Layout:
         return True
 
     def rows(self, content: bytes) -> Iterator[bytes]:
-        """The units in the order of the tensor's indices, those of the last dimension at once."""
+        """The units in the order of the indices, those of the last dimension at once."""
         units = memoryview(content).cast(_FORMATS[self.item])
         if not self.sizes:
             yield units.tobytes()
@@ -185,8 +240,9 @@ class _Layout:
 class _Storages:
     """The storages of one package, read in parts."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: Side, effort: _Effort) -> None:
         self._side = side
+        self._effort = effort
         self._open = ExitStack()
         self._files: dict[str, BinaryIO] = {}
         self._held: tuple[str, memoryview] = ("", memoryview(b""))
@@ -196,9 +252,11 @@ class _Storages:
 
     def read(self, record: str, start: int, length: int) -> bytes:
         """A part of a record."""
+        self._effort.read(length)
         place = self._side.archive.data_range(record)
         if place is None:  # compressed, or in a buffer
             if self._held[0] != record:
+                self._effort.read(self._side.archive.size(record))
                 self._held = (record, self._side.archive.read_view(record))
             return bytes(self._held[1][start : start + length])
         if place.path not in self._files:

@@ -60,8 +60,8 @@ class Values(str, Enum):
     SAME = "same"
     DIFFERENT = "different"
     UNKNOWN = "unknown"
-    """They cannot be compared: the shape or type differs, or what the packages hold does not
-    tell."""
+    """They cannot be compared: the shape or type differs, what the packages hold does not tell, or
+    comparing all tensors has taken too much by then."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from modpack.core.hookspec import HookSpec
 from modpack.report.differences.facts import Change, HookDifference, TextDifference
 from modpack.report.differences.modules import changed_fields
-from modpack.report.differences.texts import text_difference
+from modpack.report.differences.texts import Effort, text_difference
 from modpack.report.facts import HookFacts
 
 __all__ = ["compare_hooks"]
@@ -16,7 +17,7 @@ _Pair = tuple[HookFacts, HookFacts]
 
 
 def compare_hooks(
-    before: Sequence[HookFacts], after: Sequence[HookFacts], with_source: bool
+    before: Sequence[HookFacts], after: Sequence[HookFacts], with_source: bool, effort: Effort
 ) -> Iterator[HookDifference]:
     """The hooks that differ.
 
@@ -27,6 +28,7 @@ def compare_hooks(
         before: the hooks of the first package.
         after: those of the second.
         with_source: whether to compare sources line by line.
+        effort: what comparing texts may still take.
     """
     pairs: list[_Pair] = []
     old, new = list(before), list(after)
@@ -39,7 +41,9 @@ def compare_hooks(
         fields = changed_fields(_fields(was.spec), _fields(now.spec))
         has_other_source = was.spec.callable.source != now.spec.callable.source
         if fields or has_other_source:
-            source = _source(was.spec, now.spec) if with_source and has_other_source else None
+            source = (
+                _source(was.spec, now.spec, effort) if with_source and has_other_source else None
+            )
             yield HookDifference(now.resource, Change.CHANGED, was.spec, now.spec, fields, source)
 
 
@@ -49,15 +53,15 @@ def _paired(
     alike: Callable[[HookFacts], Hashable],
 ) -> tuple[list[_Pair], list[HookFacts], list[HookFacts]]:
     """Pairs of hooks that have the same key, in order, and what is left on either side."""
-    waiting: dict[Hashable, list[HookFacts]] = {}
+    waiting: dict[Hashable, deque[HookFacts]] = {}
     for each in old:
-        waiting.setdefault(alike(each), []).append(each)
+        waiting.setdefault(alike(each), deque()).append(each)
     pairs: list[_Pair] = []
     left: list[HookFacts] = []
     for each in new:
         candidates = waiting.get(alike(each))
         if candidates:
-            pairs.append((candidates.pop(0), each))
+            pairs.append((candidates.popleft(), each))
         else:
             left.append(each)
     paired = {id(was) for was, _ in pairs}
@@ -91,11 +95,14 @@ def _fields(spec: HookSpec) -> dict[str, str | None]:
     }
 
 
-def _source(was: HookSpec, now: HookSpec) -> TextDifference:
+def _source(was: HookSpec, now: HookSpec, effort: Effort) -> TextDifference | None:
     old, new = was.callable.source, now.callable.source
+    if not effort.has_room_for(old or "", new or ""):
+        return None
     return text_difference(
         old or "",
         new or "",
         was.name if old is not None else None,
         now.name if new is not None else None,
+        effort,
     )

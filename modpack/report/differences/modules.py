@@ -19,7 +19,7 @@ from modpack.report.differences.facts import (
     TextDifference,
 )
 from modpack.report.differences.sides import Side, are_same
-from modpack.report.differences.texts import as_text, text_difference
+from modpack.report.differences.texts import Effort, as_text, text_difference
 from modpack.report.facts import ModuleFacts
 from modpack.resolution.distributions import normalised
 
@@ -59,13 +59,16 @@ def changed_fields(
     return tuple(FieldChange(*each) for each in pairs if each[1] != each[2])
 
 
-def compare_modules(before: Side, after: Side, sources: SourceChoice) -> Iterator[ModuleDifference]:
+def compare_modules(
+    before: Side, after: Side, sources: SourceChoice, effort: Effort
+) -> Iterator[ModuleDifference]:
     """The modules that differ, by path."""
+    is_all = sources is SourceChoice.ALL
     for module in sorted({*before.modules, *after.modules}):
         old, new = before.modules.get(module), after.modules.get(module)
         if old is None or new is None:
             change = Change.ADDED if old is None else Change.REMOVED
-            text = _whole_source(before, after, old, new) if sources is SourceChoice.ALL else None
+            text = _whole_source(before, after, old, new, effort) if is_all else None
             yield ModuleDifference(module, change, old, new, source=text)
             continue
         fields = changed_fields(
@@ -74,7 +77,7 @@ def compare_modules(before: Side, after: Side, sources: SourceChoice) -> Iterato
         other_code = _has_other_code(before, old, after, new)
         if fields or other_code:
             is_wanted = other_code and _wants_source(sources, old, new)
-            text = _source(before, after, old, new) if is_wanted else None
+            text = _source(before, after, old, new, effort) if is_wanted else None
             yield ModuleDifference(module, Change.CHANGED, old, new, fields, other_code, text)
 
 
@@ -108,20 +111,21 @@ def compare_imports(before: Side, after: Side) -> Iterator[ImportDifference]:
 
 
 def compare_records(
-    before: Side, old: str | None, after: Side, new: str | None
+    before: Side, old: str | None, after: Side, new: str | None, effort: Effort
 ) -> TextDifference | None:
-    """The difference of two records line by line; None if one of them is no text, or too large.
+    """The difference of two records line by line; None if one is no text, or that takes too much.
 
     Args:
         before: the first package.
         old: a record of it; None to compare with nothing.
         after: the second package.
         new: a record of that.
+        effort: what comparing texts may still take.
     """
-    texts = [_text(before, old), _text(after, new)]
-    if texts[0] is None or texts[1] is None:
+    was, is_now = _text(before, old), _text(after, new)
+    if was is None or is_now is None or not effort.has_room_for(was, is_now):
         return None
-    return text_difference(texts[0], texts[1], old, new)
+    return text_difference(was, is_now, old, new, effort)
 
 
 def _text(side: Side, record: str | None) -> str | None:
@@ -159,19 +163,23 @@ def _wants_source(sources: SourceChoice, old: ModuleFacts, new: ModuleFacts) -> 
     return (old.distribution, old.version) == (new.distribution, new.version)
 
 
-def _source(before: Side, after: Side, old: ModuleFacts, new: ModuleFacts) -> TextDifference | None:
-    return compare_records(before, old.record, after, new.record)
+def _source(
+    before: Side, after: Side, old: ModuleFacts, new: ModuleFacts, effort: Effort
+) -> TextDifference | None:
+    return compare_records(before, old.record, after, new.record, effort)
 
 
 def _whole_source(
-    before: Side, after: Side, old: ModuleFacts | None, new: ModuleFacts | None
+    before: Side, after: Side, old: ModuleFacts | None, new: ModuleFacts | None, effort: Effort
 ) -> TextDifference | None:
     """The source of a module that is in one package only."""
     records = [
         facts.record if facts is not None and facts.action is Action.INTERN else None
         for facts in (old, new)
     ]
-    return compare_records(before, records[0], after, records[1]) if any(records) else None
+    if not any(records):
+        return None
+    return compare_records(before, records[0], after, records[1], effort)
 
 
 def _distributions(side: Side) -> dict[str, RecordedDistribution]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -124,15 +124,15 @@ def _with_origins(
     before: Side, after: Side, found: Sequence[TensorDifference]
 ) -> Iterator[TensorDifference]:
     """Added tensors, with the removed ones that have the same elements: they may be renamed."""
-    removed: dict[object, list[str]] = {}
+    removed: dict[object, deque[str]] = {}
     for each in found:
         content = _content(before, each.before) if each.change is Change.REMOVED else None
         if content is not None:
-            removed.setdefault(content, []).append(each.name)
+            removed.setdefault(content, deque()).append(each.name)
     for each in found:
         content = _content(after, each.after) if each.change is Change.ADDED else None
         candidates = removed.get(content) if content is not None else None
-        yield replace(each, same_as=candidates.pop(0)) if candidates else each
+        yield replace(each, same_as=candidates.popleft()) if candidates else each
 
 
 def _content(side: Side, tensor: TensorFacts | None) -> object | None:

@@ -2,8 +2,9 @@
 
 Lines that each text has once, in the same order, are taken for unchanged. Between them the
 shortest edit is searched for (E. W. Myers, "An O(ND) difference algorithm and its variations",
-1986), as long as it is short; beyond that a part counts as replaced. The diff is right in any
-case; it may be longer than the shortest one.
+1986), as long as it is short, and all searches of a comparison together take no more than
+:class:`Effort` allows; beyond that a part counts as replaced. The diff is right in any case; it may
+be longer than the shortest one.
 """
 
 from __future__ import annotations
@@ -18,11 +19,35 @@ from typing import Final
 
 from modpack.report.differences.facts import TextDifference
 
-__all__ = ["as_text", "text_difference"]
+__all__ = ["Effort", "as_text", "text_difference"]
 
 _CONTEXT: Final = 3
 _MOST_EDITS: Final = 500
+_MOST_STEPS: Final = 4_000_000
+_MOST_LINES: Final = 2_000_000
+_MOST_LINES_OF_TWO: Final = 600_000
 _NO_NEWLINE: Final = "\\ No newline at end of file"
+
+
+@dataclass
+class Effort:
+    """What comparing texts may still take: one for all texts of two packages.
+
+    Attributes:
+        steps: of the searches for the shortest edits.
+        lines: of texts that are compared line by line.
+    """
+
+    steps: int = _MOST_STEPS
+    lines: int = _MOST_LINES
+
+    def has_room_for(self, before: str, after: str) -> bool:
+        """Whether to compare two texts line by line; takes their lines from what is left."""
+        lines = before.count("\n") + after.count("\n")
+        if lines > min(_MOST_LINES_OF_TWO, self.lines):
+            return False
+        self.lines -= lines
+        return True
 
 
 @dataclass(frozen=True)
@@ -53,7 +78,11 @@ def as_text(content: bytes, record: str) -> str | None:
 
 
 def text_difference(
-    before: str, after: str, old_name: str | None, new_name: str | None
+    before: str,
+    after: str,
+    old_name: str | None,
+    new_name: str | None,
+    effort: Effort | None = None,
 ) -> TextDifference:
     r"""How two texts differ.
 
@@ -62,6 +91,7 @@ def text_difference(
         after: the second one.
         old_name: what to call the first one; None if it was not there.
         new_name: what to call the second one; None if it is not there.
+        effort: what the search may take, which is taken from it; a new one by default.
 
     >>> print(*text_difference("a\nb\n", "a\nc\n", "x.py", "x.py").unified, sep="\n")
     --- a/x.py
@@ -72,7 +102,7 @@ def text_difference(
     +c
     """
     old, new = _lines(before), _lines(after)
-    blocks = list(_joined(_blocks(old, new)))
+    blocks = list(_joined(_blocks(old, new, effort or Effort())))
     head = (
         f"--- a/{old_name}" if old_name is not None else "--- /dev/null",
         f"+++ b/{new_name}" if new_name is not None else "+++ /dev/null",
@@ -92,13 +122,13 @@ def _lines(text: str) -> list[str]:
     return [*lines, last] if last else lines
 
 
-def _blocks(old: Sequence[str], new: Sequence[str]) -> Iterator[_Block]:
+def _blocks(old: Sequence[str], new: Sequence[str], effort: Effort) -> Iterator[_Block]:
     numbers: dict[str, int] = {}
     a = [numbers.setdefault(line, len(numbers)) for line in old]
     b = [numbers.setdefault(line, len(numbers)) for line in new]
     x = y = 0
     for i, j in [*_anchors(a, b), (len(a), len(b))]:
-        yield from _between(a, b, _Block(x, i, y, j))
+        yield from _between(a, b, _Block(x, i, y, j), effort)
         x, y = i, j
 
 
@@ -112,8 +142,8 @@ def _anchors(a: Sequence[int], b: Sequence[int]) -> list[tuple[int, int]]:
     previous: list[int] = []
     for number, (_, j) in enumerate(pairs):
         length = bisect_left(ends, j)
-        ends[length:] = [j, *ends[length + 1 :]] if length < len(ends) else [j]
-        tails[length:] = [number, *tails[length + 1 :]] if length < len(tails) else [number]
+        ends[length : length + 1] = [j]
+        tails[length : length + 1] = [number]
         previous.append(tails[length - 1] if length else -1)
     chosen: list[tuple[int, int]] = []
     number = tails[-1] if tails else -1
@@ -123,7 +153,7 @@ def _anchors(a: Sequence[int], b: Sequence[int]) -> list[tuple[int, int]]:
     return chosen[::-1]
 
 
-def _between(a: Sequence[int], b: Sequence[int], part: _Block) -> Iterator[_Block]:
+def _between(a: Sequence[int], b: Sequence[int], part: _Block, effort: Effort) -> Iterator[_Block]:
     """The changes in a part, without what is the same at its begin and its end."""
     x, x_end, y, y_end = part.a, part.b, part.c, part.d
     while x < x_end and y < y_end and a[x] == b[y]:
@@ -134,7 +164,7 @@ def _between(a: Sequence[int], b: Sequence[int], part: _Block) -> Iterator[_Bloc
         if x < x_end or y < y_end:
             yield _Block(x, x_end, y, y_end)
         return
-    trace = _trace(a[x:x_end], b[y:y_end])
+    trace = _trace(a[x:x_end], b[y:y_end], effort)
     if trace is None:
         yield _Block(x, x_end, y, y_end)
         return
@@ -142,20 +172,23 @@ def _between(a: Sequence[int], b: Sequence[int], part: _Block) -> Iterator[_Bloc
     yield from (_Block(x + s.a, x + s.b, y + s.c, y + s.d) for s in steps)
 
 
-def _trace(a: Sequence[int], b: Sequence[int]) -> list[dict[int, int]] | None:
+def _trace(a: Sequence[int], b: Sequence[int], effort: Effort) -> list[dict[int, int]] | None:
     """How far each diagonal is reached, after each number of edits; None if there are too many."""
     reached: dict[int, int] = {1: 0}
     trace: list[dict[int, int]] = []
     for edits in range(min(len(a) + len(b), _MOST_EDITS) + 1):
         trace.append(dict(reached))
         for diagonal in range(-edits, edits + 1, 2):
-            x = _begin(reached, diagonal, edits)
+            begin = x = _begin(reached, diagonal, edits)
             y = x - diagonal
             while x < len(a) and y < len(b) and a[x] == b[y]:
                 x, y = x + 1, y + 1
             reached[diagonal] = x
+            effort.steps -= 1 + x - begin
             if x >= len(a) and y >= len(b):
                 return trace
+            if effort.steps < 0:
+                return None
     return None
 
 

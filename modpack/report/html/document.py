@@ -73,6 +73,7 @@ class _Document:
         self._modules = {facts.module: facts for facts in audit.modules}
         names = dict.fromkeys([*audit.graph.nodes(), *self._modules])
         self._index = {name: index for index, name in enumerate(names)}
+        self._roots = frozenset(audit.graph.roots())
         self._groups: dict[Group, int] = {}
         self._previous = previous_on_chains(audit.graph)
         self._depths = _depths(self._previous)
@@ -101,7 +102,7 @@ class _Document:
 
     def _group_index(self, name: str, facts: ModuleFacts | None) -> int | None:
         """The group of a drawn node; what is neither decided nor saved is not drawn."""
-        if facts is None and name not in self._audit.graph.roots():
+        if facts is None and name not in self._roots:
             return None
         group = group_of(facts) if facts is not None else SAVED
         return self._groups.setdefault(group, len(self._groups))

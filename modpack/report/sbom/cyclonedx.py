@@ -18,7 +18,7 @@ from cyclonedx.model import (
 )
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentScope, ComponentType
-from cyclonedx.model.dependency import Dependency
+from cyclonedx.model.dependency import Dependable, Dependency
 from cyclonedx.model.license import (
     DisjunctiveLicense,
     License,
@@ -104,8 +104,17 @@ def sbom_of(
         _dependency(model, _chosen(components, bill.needs)),
         *(_dependency(components[i.key], _chosen(components, i.needs)) for i in bill.items),
     ]
+    vars(bom)["register_dependency"] = _take_as_registered
     output = make_outputter(bom, OutputFormat[form.upper()], SchemaVersion.V1_6)
     return output.output_as_string(indent=2) + "\n"
+
+
+def _take_as_registered(target: Dependable, depends_on: Iterable[Dependable] | None = None) -> None:
+    """Do nothing, for a document that has been given the dependencies of all its components.
+
+    When it is written, the library registers each of them again, and looks it up among all others.
+    A class derived from its own would not be written like that.
+    """
 
 
 def _model(bill: Bill, file_sha256: str | None) -> Component:

@@ -12,7 +12,14 @@ from modpack.core.imports import ImportKind
 from modpack.core.rules import UNRECORDED
 from modpack.report.pieces import indented, table, title
 from modpack.report.text import STYLES
-from modpack.report.why.chains import Chain, Chains, Standing, Step, Why
+from modpack.report.why.chains import (
+    MOST_COUNTED,
+    Chain,
+    Chains,
+    Standing,
+    Step,
+    Why,
+)
 from modpack.report.wording import counted, printable
 
 __all__ = ["why_report"]
@@ -83,6 +90,9 @@ def _rows(found: Why) -> Iterator[tuple[str, str]]:
 
 def _chains(found: Why, every_chain: bool) -> Iterator[RenderableType]:
     chains = found.chains
+    if not chains.chains and (chains.more or not chains.is_complete):
+        yield Text("imports lead to it, in chains that are too long to show")
+        return
     if not chains.chains:
         if found.standing is not Standing.NEVER_RUN:
             is_ruled = found.decision is not None and found.decision.rule.label != UNRECORDED
@@ -140,7 +150,8 @@ def _rest(chains: Chains, every_chain: bool) -> Iterator[str]:
     more = f"{chains.more:,}"
     if not every_chain:
         if chains.as_short:
-            yield f"and {chains.as_short:,} more that are as short"
+            at_least = "at least " if chains.as_short == MOST_COUNTED else ""
+            yield f"and {at_least}{chains.as_short:,} more that are as short"
         if chains.more:
             yield f"and from {more} more"
     elif chains.is_complete:

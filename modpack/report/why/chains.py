@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.imports import ImportKind
@@ -14,6 +14,8 @@ from modpack.core.paths import simple_paths
 from modpack.core.plan import Decision, Note, NoteKind, Plan
 
 __all__ = [
+    "MOST_COUNTED",
+    "MOST_NODES",
     "Chain",
     "Chains",
     "Standing",
@@ -42,6 +44,10 @@ _MOST_STARTS: Final = 10
 _MOST_CHAINS: Final = 100
 _MOST_AS_SHORT: Final = 3
 """Chains from one thing that are told where several are equally short."""
+MOST_NODES: Final = 10_000
+"""Modules and objects on all chains that are told: longer ones are counted only."""
+MOST_COUNTED: Final = 1_000_000
+"""Up to here it is counted how many chains are as short."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,8 @@ class Chains:
         chains: the first of them.
         more: how many there are besides.
         is_complete: whether ``more`` is right; if not, there are at least so many.
-        as_short: of the shortest ones, how many others start at the same places and are as short.
+        as_short: of the shortest ones, how many others start at the same places and are as short;
+            of :data:`MOST_COUNTED` there are so many or more.
     """
 
     chains: tuple[Chain, ...] = ()
@@ -172,16 +179,17 @@ def shortest_chains(plan: Plan, module: str, most: int = _MOST_STARTS) -> Chains
     Args:
         plan: the evidence.
         module: where the chains end.
-        most: from how many things they are given; further things are counted. So are chains that
-            are as short as the first few from the same thing.
+        most: from how many things they are given, as long as all chains together have no more
+            than :data:`MOST_NODES`; further things are counted. So are chains that are as short
+            as the first few from the same thing.
     """
     graph, distances = plan.graph, plan.graph.distances_to(module)
     starts = sorted((s for s in graph.roots() if s in distances), key=distances.__getitem__)
-    shown = starts[:most]
-    paths = [path for s in shown for path in islice(_downhill(graph, s, distances), _MOST_AS_SHORT)]
-    as_short = _number_downhill(graph, shown, distances) - len(paths)
+    paths = _shortest_paths(graph, starts[:most], distances)
+    shown = list(dict.fromkeys(path[0] for path in paths))
+    as_short = min(_number_downhill(graph, shown, distances) - len(paths), MOST_COUNTED)
     chains = tuple(_chain(plan, path) for path in paths)
-    return Chains(chains, max(0, len(starts) - most), as_short=as_short)
+    return Chains(chains, len(starts) - len(shown), as_short=as_short)
 
 
 def all_chains(plan: Plan, module: str, most: int = _MOST_CHAINS) -> Chains:
@@ -190,31 +198,63 @@ def all_chains(plan: Plan, module: str, most: int = _MOST_CHAINS) -> Chains:
     Args:
         plan: the evidence.
         module: where the chains end.
-        most: how many are given. Further ones are counted as long as that takes no time.
+        most: how many are given, as long as they have no more than :data:`MOST_NODES` together.
+            Further ones are counted as long as that takes no time.
     """
-    found = simple_paths(plan.graph, module, plan.graph.roots(), most)
+    found = simple_paths(plan.graph, module, plan.graph.roots(), most, most_nodes=MOST_NODES)
     return Chains(tuple(_chain(plan, path) for path in found.paths), found.more, found.is_complete)
+
+
+class _Link(NamedTuple):
+    """The last node of the beginning of a path, and the beginning before it."""
+
+    node: str
+    before: _Link | None = None
+
+    def path(self) -> Sequence[str]:
+        """All nodes of it, the first one first."""
+        nodes: list[str] = []
+        link: _Link | None = self
+        while link is not None:
+            nodes.append(link.node)
+            link = link.before
+        return nodes[::-1]
+
+
+def _shortest_paths(
+    graph: DependencyGraph, starts: Sequence[str], distances: dict[str, int]
+) -> list[Sequence[str]]:
+    """The first few from each start, as many as there is room for."""
+    paths: list[Sequence[str]] = []
+    room = MOST_NODES
+    for start in starts:
+        length = distances[start] + 1
+        found = islice(_downhill(graph, start, distances), min(_MOST_AS_SHORT, room // length))
+        for path in found:
+            paths.append(path)
+            room -= length
+    return paths
 
 
 def _downhill(
     graph: DependencyGraph, start: str, distances: dict[str, int]
 ) -> Iterator[Sequence[str]]:
     """The paths on which each step brings one nearer; where there is a choice, stronger first."""
-    todo: list[tuple[str, tuple[str, ...]]] = [(start, (start,))]
+    todo = [_Link(start)]
     while todo:
-        node, path = todo.pop()
-        if distances[node] == 0:
-            yield path
+        link = todo.pop()
+        if distances[link.node] == 0:
+            yield link.path()
             continue
-        nearer = _nearer(graph, node, distances)
-        nearer.sort(key=lambda following: _weakness(_strongest(graph, node, following)))
-        todo.extend((following, (*path, following)) for following in reversed(nearer))
+        nearer = _strongest_first(graph, link.node, distances)
+        todo.extend(_Link(following, link) for following in reversed(nearer))
 
 
 def _number_downhill(
     graph: DependencyGraph, starts: Sequence[str], distances: dict[str, int]
 ) -> int:
-    """How many such paths there are, without following each."""
+    """How many such paths there are, without following each; of very many not exactly how many."""
+    most = MOST_COUNTED + MOST_NODES
     wanted, todo = set(starts), list(starts)
     while todo:
         for following in _nearer(graph, todo.pop(), distances):
@@ -224,7 +264,8 @@ def _number_downhill(
     numbers: dict[str, int] = {}
     for node in sorted(wanted, key=distances.__getitem__):
         nearer = _nearer(graph, node, distances)
-        numbers[node] = sum(numbers[each] for each in nearer) if distances[node] else 1
+        number = sum(numbers[each] for each in nearer) if distances[node] else 1
+        numbers[node] = min(number, most)
     return sum(numbers[start] for start in starts)
 
 
@@ -235,6 +276,14 @@ def _nearer(graph: DependencyGraph, node: str, distances: dict[str, int]) -> lis
         for following in graph.successors(node)
         if distances.get(following) == distances[node] - 1 and graph.depends(node, following)
     ]
+
+
+def _strongest_first(graph: DependencyGraph, node: str, distances: dict[str, int]) -> list[str]:
+    """What a node imports that is nearer to the end, what it needs most first."""
+    return sorted(
+        _nearer(graph, node, distances),
+        key=lambda following: _weakness(_strongest(graph, node, following)),
+    )
 
 
 def _chain(plan: Plan, path: Sequence[str]) -> Chain:

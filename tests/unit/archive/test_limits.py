@@ -88,6 +88,14 @@ def test_an_endless_list_of_externs_is_refused(write_package):
         read_externs(open_archive(path))
 
 
+def test_an_extern_that_is_too_deep_for_any_module_is_refused(write_package):
+    deepest = "a" + ".a" * 63
+    assert read_externs(open_archive(write_package({".data/extern_modules": deepest.encode()})))
+    path = write_package({".data/extern_modules": f"os\n{deepest}.a\n".encode()})
+    with pytest.raises(ArchiveError, match="which is no module path: it has 65 components"):
+        read_externs(open_archive(path))
+
+
 def test_larger_archives_may_ask_for_more():
     small, large = 10_000, 10**9
     limits = Limits()

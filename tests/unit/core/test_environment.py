@@ -50,6 +50,7 @@ def test_what_an_older_modpack_wrote_is_read():
         {"externs": {"x": {"distribution": "x"}}},
         {"providers": {"x": 3}},
         {"providers": None},
+        {"providers": {"a" + ".a" * 64: "numpy"}},
         {"installed": []},
         {"installed": {"x": {}}},
         {"installed": {"x": {**environment_to_json(MADE)["installed"]["numpy"], "requires": 3}}},
@@ -73,6 +74,17 @@ def test_distributions_that_share_a_first_component_are_told_apart():
         "cloud-storage": (STORAGE, ("cloud.storage",)),
         "numpy": (NUMPY, ("numpy", "numpy.linalg")),
     }
+
+
+def test_nothing_provides_a_module_that_is_too_deep_for_any():
+    assert MADE.provider_of("numpy" + ".a" * 63) == NUMPY
+    assert MADE.provider_of("numpy" + ".a" * 5_000_000) is None
+
+
+def test_a_distribution_may_have_provided_very_many_modules():
+    modules = [f"numpy.m{n:06}" for n in range(500_000)]
+    ((_, found),) = MADE.by_provider(modules).values()
+    assert list(found) == modules
 
 
 def test_what_only_begins_like_a_module_does_not_lie_below_it():

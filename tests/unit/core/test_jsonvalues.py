@@ -5,7 +5,7 @@ import json
 import pytest
 
 from modpack.core import jsonvalues
-from modpack.core.jsonvalues import parse_json
+from modpack.core.jsonvalues import as_module_path, parse_json
 
 
 def test_a_document_is_what_json_says():
@@ -87,3 +87,11 @@ def test_no_object_is_looked_at_where_counting_tells(monkeypatch):
     monkeypatch.setattr(jsonvalues, "_refuse_duplicates", refuse)
     document = {"records": {str(n): {"size": n, "more": [{"x": n}]} for n in range(100)}}
     assert parse_json(json.dumps(document).encode(), 1_000_000, unique_keys=True) == document
+
+
+def test_a_module_path_is_a_text_that_is_not_too_long():
+    assert as_module_path("a.b", "a module") == "a.b"
+    with pytest.raises(TypeError, match="a module is no text"):
+        as_module_path(3, "a module")
+    with pytest.raises(ValueError, match=r"a module is too long, 'a\.a\..*: it has 65 components"):
+        as_module_path("a" + ".a" * 64, "a module")

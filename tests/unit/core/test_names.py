@@ -10,12 +10,32 @@ from modpack.core.names import (
     resource_record,
     root_of,
     similar_modules,
+    why_too_long,
 )
 
 
 def test_parents_are_listed_innermost_first():
     assert list(parents("a.b.c")) == ["a.b", "a"]
     assert list(parents("a")) == []
+
+
+def test_a_path_that_is_too_deep_for_any_module_has_no_parents():
+    assert len(list(parents("a" + ".a" * 63))) == 63
+    assert list(parents("a" + ".a" * 64)) == []
+    assert list(parents("a" + ".a" * 5_000_000)) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        ("a" + ".a" * 63, None),
+        ("a" + ".a" * 64, "it has 65 components, and 64 are allowed"),
+        ("a" * 4096, None),
+        ("a" * 4097, "it has 4097 characters, and 4096 are allowed"),
+    ],
+)
+def test_a_module_path_has_a_limit(module, why):
+    assert why_too_long(module) == why
 
 
 def test_the_root_is_the_first_component():

@@ -53,6 +53,13 @@ def test_a_node_that_is_a_source_itself_is_reached_by_standing_still():
     assert simple_paths(graph, "a", ["a", "b"]).paths == (("a",), ("b", "a"))
 
 
+def test_paths_that_find_no_room_are_counted():
+    graph = graph_of([("a", "b"), ("b", "z"), ("a", "z"), ("b", "c"), ("c", "z")])
+    found = simple_paths(graph, "z", ["a"], most_nodes=6)
+    assert found.paths == (("a", "z"), ("a", "b", "z"))
+    assert (found.more, found.is_complete) == (1, True)
+
+
 def test_imports_that_never_run_make_no_path():
     graph = graph_of([("a", "b")], ImportKind.TYPE_CHECKING)
     assert simple_paths(graph, "b", ["a"]).paths == ()

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from modpack.core.trialrecord import Addition, TrialRecord, TriedCase, trial_from_json
+from modpack.core.trialrecord import (
+    ADDITION_KINDS,
+    Addition,
+    TrialRecord,
+    TriedCase,
+    trial_from_json,
+)
 from modpack.core.usage import MockTouch, TouchKind
 
 RECORD = TrialRecord(
@@ -50,6 +56,26 @@ def test_a_damaged_field_is_noticed_or_harmless(key):
 def test_a_duration_that_is_none_is_noticed(seconds):
     with pytest.raises(TypeError, match="no duration"):
         trial_from_json({**RECORD.to_json(), "seconds": seconds})
+
+
+@pytest.mark.parametrize("kind", ["nonsense", "", "Intern", "mock"])
+def test_an_addition_of_a_kind_that_does_not_exist_is_noticed(kind):
+    added = [{"kind": kind, "name": "shop.parts", "by": None}]
+    with pytest.raises(ValueError, match=f"'{kind}' is no kind of what a trial adds"):
+        trial_from_json({**RECORD.to_json(), "added": added})
+
+
+@pytest.mark.parametrize("kind", ADDITION_KINDS)
+def test_every_kind_of_addition_is_read(kind):
+    added = [{"kind": kind, "name": "shop.parts", "by": None}]
+    found = trial_from_json({**RECORD.to_json(), "added": added})
+    assert found.added == (Addition(kind, "shop.parts"),)
+
+
+def test_an_example_that_is_listed_twice_is_noticed():
+    document = RECORD.to_json()
+    with pytest.raises(ValueError, match="example 0 is listed twice"):
+        trial_from_json({**document, "cases": document["cases"] * 2})
 
 
 def test_a_record_of_an_older_version_does_not_tell_what_was_done_with_mocks():

@@ -7,6 +7,7 @@ from dataclasses import replace
 from modpack.core.hookspec import CallableSpec, HookSpec
 from modpack.report.differences.facts import Change
 from modpack.report.differences.hooks import compare_hooks
+from modpack.report.differences.texts import Effort
 from modpack.report.facts import HookFacts
 
 CLIP = CallableSpec("reference", "lib.clip")
@@ -19,7 +20,7 @@ def hook(calls, position=0, target="layer", kind="forward", **more):
 
 
 def compared(before, after):
-    return list(compare_hooks(before, after, with_source=True))
+    return list(compare_hooks(before, after, with_source=True, effort=Effort()))
 
 
 def test_equal_hooks_do_not_differ():

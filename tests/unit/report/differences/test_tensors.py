@@ -13,6 +13,7 @@ from torch.package import PackageExporter as AncestorsExporter
 from modpack import PackageExporter
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
+from modpack.report.differences import elements
 from modpack.report.differences.comparing import compare_packages
 from modpack.report.differences.facts import Change, Values
 from modpack.report.differences.text import differences_lines
@@ -225,3 +226,50 @@ def test_a_package_that_claims_endless_tensors_is_compared_at_once(
     after = claiming(tmp_path / "b.modpack", [4, 2**40], strides[1])
     (found,) = compare_packages(before, after).tensors
     assert found.values is values
+
+
+def overlapping(file: Path, count: int, **claims: object) -> Path:
+    """A copy of a package that claims many tensors, each one element behind the one before."""
+    target = file.with_suffix(".claims")
+    with open_archive(file) as archive, ArchiveWriter(target) as writer:
+        document = json.loads(archive.read(RECORD))
+        (one,) = document["resources"]["m/m.pkl"]
+        claimed = [{**one, **claims, "name": f"t{n}", "offset": n} for n in range(count)]
+        document["resources"]["m/m.pkl"] = claimed
+        for record in archive.names():
+            if "manifest" not in record:
+                written = json.dumps(document).encode()
+                writer.write(record, written if record == RECORD else archive.read(record))
+        writer.commit()
+    return target
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "claims"),
+    [
+        (1_000_000, 3000, {"shape": [300_000, 2], "stride": [3, 1]}),
+        (1_000_000, 3000, {"shape": [990_000], "stride": [1]}),
+        (800_000, 100, {"shape": [2] * 18, "stride": [3 << n for n in range(18)]}),
+    ],
+)
+def test_tensors_that_lie_over_each_other_are_compared_until_that_takes_too_much(
+    compared, tmp_path, size, count, claims
+):
+    zeros = torch.zeros(size, dtype=torch.uint8)
+    other = zeros.clone()
+    other[-1] = 1
+    compared({"w": zeros}, {"w": other})
+    before = overlapping(tmp_path / "a.modpack", count, **claims)
+    after = overlapping(tmp_path / "b.modpack", count, **claims)
+    found = {each.name: each.values for each in compare_packages(before, after).tensors}
+    assert "t0" not in found  # its elements are the same
+    assert found[f"t{count - 1}"] is Values.UNKNOWN
+
+
+def test_a_tensor_is_gathered_in_its_longest_rows(compared, monkeypatch):
+    monkeypatch.setattr(elements, "_FREE_ROWS", 12)
+    tall = torch.arange(15_000.0).reshape(5000, 3)
+    aside = torch.zeros(5000, 4)
+    aside[:, :3] = tall
+    (found,) = compared({"w": tall}, {"w": aside[:, :3]}).tensors
+    assert found.values is Values.SAME

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from modpack.report.differences.texts import as_text, text_difference
+from modpack.report.differences.texts import Effort, as_text, text_difference
 
 
 def diff(before, after):
@@ -88,6 +88,54 @@ def test_a_small_change_of_a_large_text_is_found():
 def test_texts_that_have_nothing_in_common_are_replaced_at_once():
     found = diff("x\ny\n" * 20_000, "z\ny\nx\n" * 20_000)
     assert applied("x\ny\n" * 20_000, found.unified) == "z\ny\nx\n" * 20_000
+
+
+def gaps(mark, count, lines=250):
+    """Lines that differ with the mark, and between them some that are the same whatever it is."""
+    return "".join(f"{mark}\n" * lines + f"# {number}\n" for number in range(count))
+
+
+def test_all_gaps_of_a_text_share_what_the_search_may_take():
+    effort = Effort(steps=200_000)
+    before, after = gaps("x", 3000), gaps("y", 3000)
+    found = text_difference(before, after, "x.py", "x.py", effort)
+    assert -3000 <= effort.steps < 0  # one look at each gap that is left
+    assert (found.added, found.removed) == (250 * 3000, 250 * 3000)
+
+
+def test_lines_that_are_the_same_are_steps_too():
+    effort = Effort(steps=100_000)
+    same = "same\n" * 50_000
+    texts = (f"{c}\n" * 300 + same + f"{c}\n" * 300 for c in "xy")
+    found = text_difference(*texts, "x.py", "x.py", effort)
+    assert -len(same) < effort.steps < 0
+    assert (found.added, found.removed) == (50_600, 50_600)
+
+
+def test_what_is_left_of_the_effort_is_left_for_the_next_text():
+    effort = Effort()
+    before, after = "a\nb\na\n", "b\na\nb\n"
+    first = text_difference(before, after, "x.py", "x.py", effort)
+    assert (first.added, first.removed) == (1, 1)
+    effort.steps = 0
+    second = text_difference(before, after, "x.py", "x.py", effort)
+    assert (second.added, second.removed) == (3, 3)
+    assert applied(before, second.unified) == after
+
+
+def test_texts_find_room_as_long_as_there_are_lines_left():
+    effort = Effort(lines=10)
+    assert effort.has_room_for("a\n" * 3, "b\n" * 3)
+    assert not effort.has_room_for("a\n" * 3, "b\n" * 3)
+    assert effort.has_room_for("a\n" * 2, "b\n" * 2)
+    assert not Effort().has_room_for("a\n" * 400_000, "b\n" * 400_000)
+
+
+def test_lines_of_a_text_that_changed_places_are_found_in_a_large_text():
+    lines = [f"{number}\n" for number in range(400_000)]
+    before = "".join([*lines[200_000:], *reversed(lines[:200_000])])
+    found = diff(before, "".join(lines))
+    assert (found.added, found.removed) == (200_000, 200_000)
 
 
 def test_the_encoding_of_a_source_is_what_it_says():

@@ -55,6 +55,21 @@ def test_a_node_has_its_decision_its_chain_and_its_distance():
     assert (spy["rule"], spy["overridden"]) == ("mock('spy')", "shop.hook")
 
 
+def test_the_roots_are_asked_for_as_often_whether_there_are_few_nodes_or_many(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        DependencyGraph, "roots", lambda graph: asked.append(graph) or tuple(graph._roots)
+    )
+
+    def times_asked(nodes):
+        graph = graph_of(*((SAVED, f"m{n}", ImportKind.PICKLE) for n in range(nodes)))
+        asked.clear()
+        page_document(AuditFacts("x", (), graph=graph))
+        return len(asked)
+
+    assert times_asked(nodes=2) == times_asked(nodes=200)
+
+
 def test_an_import_has_its_ends_kind_line_and_names():
     graph = graph_of()
     names = tuple(f"name{number}" for number in range(20))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
+from cyclonedx.model.bom import Bom
 from cyclonedx.schema import OutputFormat, SchemaVersion
 from cyclonedx.validation import make_schemabased_validator
 
@@ -148,6 +149,14 @@ def test_whatever_a_package_records_the_document_is_valid(form, where):
 @pytest.mark.parametrize("facts", [{"name": ""}, {"version": ""}, {"licence": ""}])
 def test_empty_texts_are_no_obstacle(form, facts):
     valid(audit_of(installed(facts.pop("name", "fine"), **facts)), form)
+
+
+def test_no_component_is_looked_up_among_the_dependencies_of_all(monkeypatch):
+    def looked_up(*_: object) -> None:
+        raise AssertionError("the library looks a component up")
+
+    monkeypatch.setattr(Bom, "register_dependency", looked_up)
+    assert {each["ref"] for each in json.loads(valid(RICH))["dependencies"]} >= {*components(RICH)}
 
 
 def test_a_version_that_is_too_long_for_the_schema_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from rich.console import Console
@@ -14,8 +15,16 @@ from modpack.core.imports import ImportKind
 from modpack.core.location import CodeKind, Location
 from modpack.core.plan import Decision, Note, NoteKind, Plan
 from modpack.core.rules import Rule
+from modpack.report.why.as_json import why_document
 from modpack.report.why.as_text import why_report
-from modpack.report.why.chains import Standing, all_chains, shortest_chains, why
+from modpack.report.why.chains import (
+    MOST_COUNTED,
+    MOST_NODES,
+    Standing,
+    all_chains,
+    shortest_chains,
+    why,
+)
 
 
 def plan_of(*edges, roots=("<m/net.pkl>",), decided=None, notes=()):
@@ -89,8 +98,43 @@ def test_chains_that_are_as_short_are_told_and_counted_without_following_each():
     plan = plan_of("<m/net.pkl> x0 pickle", *layers, "x60 z", "y60 z")
     chains = shortest_chains(plan, "z")
     assert len(chains.chains) == 3 and {len(c.steps) for c in chains.chains} == {62}
-    assert chains.as_short == 2**60 - 3
-    assert f"and {2**60 - 3:,} more that are as short" in printed(why(plan, "z"))
+    assert chains.as_short == MOST_COUNTED
+    assert "and at least 1,000,000 more that are as short" in printed(why(plan, "z"))
+
+
+def diamonds(layers):
+    """A plan in which 2 ** layers chains, all as short as can be, lead to z."""
+    rows = [("a", "b")] * layers
+    edges = [f"{x}{n} {y}{n + 1}" for n, row in enumerate(rows) for x in row for y in row]
+    ends = [f"<m/net.pkl> {x}0 pickle" for x in "ab"] + [f"{x}{layers} z" for x in "ab"]
+    return plan_of(*ends, *edges)
+
+
+@pytest.mark.parametrize("every_chain", [False, True])
+def test_chains_of_a_deep_graph_are_told_as_long_as_they_are_not_too_long(every_chain):
+    found = why(diamonds(300), "z", every_chain=every_chain)
+    nodes = sum(len(chain.steps) + 1 for chain in found.chains.chains)
+    assert 0 < nodes <= MOST_NODES
+    assert "too long" not in printed(found, every_chain)
+
+
+@pytest.mark.parametrize("every_chain", [False, True])
+def test_of_a_graph_of_any_depth_nothing_is_told_that_nobody_could_read(every_chain):
+    found = why(diamonds(12_000), "z", every_chain=every_chain)
+    assert found.chains.chains == ()
+    assert found.chains.more > 0
+    assert found.chains.as_short == 0
+    assert "in chains that are too long to show" in printed(found, every_chain)
+    assert len(json.dumps(why_document("x", found, every_chain))) < 10_000
+
+
+def test_things_whose_chains_find_no_room_are_counted():
+    near, far = "<m/near.pkl>", "<m/far.pkl>"
+    edges = [f"m{n} m{n + 1}" for n in range(MOST_NODES - 10)]
+    plan = plan_of(*edges, f"{near} m0 pickle", f"{far} x pickle", "x m0", roots=(far, near))
+    chains = shortest_chains(plan, f"m{MOST_NODES - 10}")
+    assert [chain.start for chain in chains.chains] == [near]
+    assert chains.more == 1
 
 
 def test_more_saved_objects_than_anybody_reads_are_counted():
