@@ -14,7 +14,7 @@ import torch
 
 from modpack.core.progress import advance
 from modpack.core.storageuse import LARGE
-from modpack.errors import UnpicklingError
+from modpack.errors import DeviceNotFoundError, UnpicklingError
 from modpack.pickling.placing import fake_storage, restoring, wants_fakes
 
 __all__ = ["StorageLoader", "StorageSaver", "storage_bytes", "storage_record"]
@@ -238,9 +238,10 @@ class StorageLoader:
             raise
         except (RuntimeError, ValueError) as failure:  # torch's, for what is no device here
             told = str(failure).encode("unicode_escape").decode()
-            raise self._failure(
-                f"its storage {record!r:.120} cannot be put on {location!a:.80}: {told:.400}. "
-                "Remedy: say with map_location where tensors go"
+            raise DeviceNotFoundError(
+                self._resource,
+                f"its storage {record!r:.120} cannot be put on {location!a:.80} ({told:.400}). "
+                "Remedy: say with map_location where tensors go",
             ) from failure
 
     def _too_small(self, record: str, size: int, needed: int) -> UnpicklingError:

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from modpack.errors import UnpicklingError
+from modpack.errors import DeviceNotFoundError, UnpicklingError
 from modpack.pickling.storages import StorageLoader, StorageSaver, storage_bytes
 
 
@@ -194,7 +194,7 @@ def test_a_storage_has_to_be_large_enough_each_time_that_it_is_asked_for(order):
 def test_a_place_that_there_is_not_is_told_in_harmless_letters(place, map_location):
     source = Source({".data/0.storage": bytes(4)})
     with pytest.raises(
-        UnpicklingError, match=r"0\.storage' cannot be put on .*map_location"
+        DeviceNotFoundError, match=r"0\.storage' cannot be put on .*map_location"
     ) as told:
         loader(source, map_location).load(torch.FloatStorage, "0", place, 1)
     assert str(told.value).isprintable()
