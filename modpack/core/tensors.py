@@ -85,7 +85,8 @@ class TensorFacts:
         stride: how many elements of the storage lie between neighbours, by dimension.
         form: how its elements are to be understood, where the storage, type, shape and stride do
             not say it all: ``quantized``, ``conjugated``, ``negated``, ``subclass``; without a
-            storage ``sparse``, ``nested``, ``lazy``, ``meta``, ``wrapper``. Mostly empty.
+            storage ``sparse``, ``nested``, ``lazy``, ``meta``, ``wrapper``, ``freed``. Mostly
+            empty.
     """
 
     name: str
