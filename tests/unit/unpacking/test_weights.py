@@ -193,6 +193,15 @@ def test_two_tensors_in_one_storage_of_the_other_byte_order_have_its_bytes_and_n
     assert sizes == {64}
 
 
+def test_a_second_name_of_a_type_is_no_name_even_if_no_table_has_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("modpack.report.tensors.DTYPE_ALIASES", frozenset())
+    path = tmp_path / "other.modpack"
+    with ArchiveWriter(path) as writer:
+        write_foreign(writer, [{"name": "a", "dtype": "double", "shape": [8]}])
+    with pytest.raises(modpack.ModpackError, match="does not know: 'double'"):
+        load_weights(path, package="m", resource="m.pkl")
+
+
 def write_foreign(writer: ArchiveWriter, tensors: list[dict]) -> None:
     plain = {"kind": "value", "requires_grad": False, "storage": "0", "offset": 0, "stride": [1]}
     document = {"version": 1, "resources": {"m/m.pkl": [{**each, **plain} for each in tensors]}}
