@@ -11,7 +11,10 @@ from modpack.core.jsonvalues import as_text, as_truth
 from modpack.core.planjson import Json
 
 __all__ = [
+    "DTYPE_ALIASES",
     "ITEM_BYTES",
+    "PACKED_DTYPES",
+    "QUANTIZED_DTYPES",
     "TENSORS_VERSION",
     "TensorFacts",
     "TensorKind",
@@ -26,12 +29,25 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("bool", "uint8", "int8", "quint8", "qint8"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
     **dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
-    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("bits8", "bits1x8", "bits2x4", "bits4x2", "float4_e2m1fn_x2"), 1),
+    **dict.fromkeys((f"{sign}{bits}" for sign in ("int", "uint") for bits in range(1, 8)), 1),
+    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16", "bits16"), 2),
     **dict.fromkeys(("int32", "uint32", "float32", "complex32", "qint32"), 4),
     **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
     "complex128": 16,
 }
 """Bytes of one element, by torch's name for its type; of those that are known here."""
+
+DTYPE_ALIASES: Final = frozenset(
+    ("half", "float", "double", "chalf", "cfloat", "cdouble", "short", "int", "long", "bit")
+)
+"""Second names that torch has for element types; packages have the first."""
+
+PACKED_DTYPES: Final[Mapping[str, int]] = {"quint4x2": 2, "quint2x4": 4}
+"""How many elements make a byte, for the types of which several do."""
+
+QUANTIZED_DTYPES: Final = frozenset(("quint8", "qint8", "qint32", *PACKED_DTYPES))
+"""Element types whose numbers mean something only with a scale and a zero point."""
 
 _MOST_DIMENSIONS: Final = 64
 _MOST: Final = 2**63
@@ -69,7 +85,8 @@ class TensorFacts:
         stride: how many elements of the storage lie between neighbours, by dimension.
         form: how its elements are to be understood, where the storage, type, shape and stride do
             not say it all: ``quantized``, ``conjugated``, ``negated``, ``subclass``; without a
-            storage ``sparse``, ``nested``, ``lazy``, ``meta``, ``wrapper``. Mostly empty.
+            storage ``sparse``, ``nested``, ``lazy``, ``meta``, ``wrapper``, ``freed``. Mostly
+            empty.
     """
 
     name: str

@@ -18,6 +18,7 @@ from modpack.errors.files import (
     UnsupportedVersionError,
 )
 from modpack.errors.objects import (
+    DeviceNotFoundError,
     ObjMismatchError,
     ObjNotFoundError,
     PicklingError,
@@ -47,6 +48,7 @@ __all__ = [
     "ArchiveError",
     "CacheError",
     "CompiledModuleError",
+    "DeviceNotFoundError",
     "DisallowedModuleError",
     "EnvironmentMismatchError",
     "EnvironmentMismatchWarning",

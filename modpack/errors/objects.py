@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from modpack.errors.base import ModpackError
 
-__all__ = ["ObjMismatchError", "ObjNotFoundError", "PicklingError", "UnpicklingError"]
+__all__ = [
+    "DeviceNotFoundError",
+    "ObjMismatchError",
+    "ObjNotFoundError",
+    "PicklingError",
+    "UnpicklingError",
+]
 
 
 class PicklingError(ModpackError):
@@ -65,6 +71,10 @@ class UnpicklingError(ModpackError):
         self.resource = resource
         self.reason = reason
         super().__init__(f"cannot load {resource}: {reason}")
+
+
+class DeviceNotFoundError(UnpicklingError, RuntimeError):
+    """A tensor lies on a device that there is not; ``torch.load`` raises a RuntimeError."""
 
 
 class ObjNotFoundError(ModpackError):

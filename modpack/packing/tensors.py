@@ -175,7 +175,10 @@ def _described(
     dtype, device = _name_of_dtype(tensor.dtype), _name_of_device(tensor.device)
     grad, form = tensor.requires_grad, _form(tensor)
     shape = None if form in _WITHOUT_SHAPE else _shape(tensor)
-    key = None if form in _WITHOUT_STORAGE else key_of(tensor.untyped_storage())
+    storage = None if form in _WITHOUT_STORAGE else tensor.untyped_storage()
+    key = None if storage is None else key_of(storage)
+    if key is not None and storage is not None and not storage.nbytes() and tensor.numel():
+        key, form = None, "freed"
     if key is None:
         return TensorFacts(name, kind, dtype, shape, grad, is_persistent, device, form=form)
     offset, stride = int(tensor.storage_offset()), tuple(tensor.stride())

@@ -13,7 +13,7 @@ from modpack.core.names import require_module_name
 from modpack.errors import ModpackError, UnpicklingError
 from modpack.pickling.functions import GlobalNames
 from modpack.pickling.placing import wants_fakes
-from modpack.pickling.rebuilding import rebuilding
+from modpack.pickling.rebuilding import UnsoundTensorError, rebuilding
 from modpack.pickling.storages import StorageLoader
 
 __all__ = ["NameCheck", "unpickle_object"]
@@ -83,6 +83,8 @@ def unpickle_object(
         return loaded
     except (pickle.UnpicklingError, EOFError) as failure:
         raise UnpicklingError(resource, f"the pickle is damaged ({failure})") from failure
+    except UnsoundTensorError as failure:
+        raise UnpicklingError(resource, str(failure)) from failure
     except ModpackError:
         raise
     except Exception as failure:

@@ -15,15 +15,16 @@ import torch
 from torch.nn import Parameter
 
 from modpack.core.storageuse import StorageView
+from modpack.pickling.rebuilding import freed_tensor
 from modpack.pickling.rows import RefusedError
 
 __all__ = [
     "ORDINARY",
     "Reduced",
     "StoragePlace",
+    "has_memory",
     "is_ordinary",
     "ordinary_reduction",
-    "require_memory",
     "stored_elements",
 ]
 
@@ -80,13 +81,16 @@ def _reduction(tensor: torch.Tensor, needs_gradients: bool) -> tuple[Any, ...]:
     storage, dtype = tensor.untyped_storage(), tensor.dtype
     offset, shape, stride = int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
     if offset or tensor.nbytes != storage.nbytes() or not tensor.is_contiguous():
-        require_memory(storage, StorageView(offset, shape, stride, dtype.itemsize))
+        view = StorageView(offset, shape, stride, dtype.itemsize)
+        if not has_memory(storage, view):
+            place = (StoragePlace(storage, dtype), offset, shape, stride)
+            return freed_tensor, (*place, needs_gradients, hooks, dtype)
     arguments = (StoragePlace(storage, dtype), offset, shape, stride, needs_gradients, hooks)
     return torch._utils._rebuild_tensor_v2, arguments
 
 
-def require_memory(storage: torch.UntypedStorage, view: StorageView) -> None:
-    """Refuse a tensor of which the storage was made smaller: it could not be loaded.
+def has_memory(storage: torch.UntypedStorage, view: StorageView) -> bool:
+    """Whether a tensor has memory; one of which the storage was made smaller is refused.
 
     One that has none at all was freed for a while, as by DistributedDataParallel with mixed
     precision, and comes back like that.
@@ -96,7 +100,7 @@ def require_memory(storage: torch.UntypedStorage, view: StorageView) -> None:
         view: which part of that it is.
 
     Raises:
-        RefusedError: the storage ends before the tensor does.
+        RefusedError: the storage ends before the tensor does; it could not be loaded.
     """
     needed = 0 if 0 in view.shape else view.reach[1]
     if 0 < storage.nbytes() < needed:
@@ -104,6 +108,7 @@ def require_memory(storage: torch.UntypedStorage, view: StorageView) -> None:
             f"its storage has {storage.nbytes()} bytes, but it needs {needed}: it was made smaller "
             "by untyped_storage().resize_(). Remedy: save it while it has its values"
         )
+    return storage.nbytes() >= needed
 
 
 def stored_elements(place: StoragePlace) -> tuple[object, int]:

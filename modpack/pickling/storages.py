@@ -14,7 +14,7 @@ import torch
 
 from modpack.core.progress import advance
 from modpack.core.storageuse import LARGE
-from modpack.errors import UnpicklingError
+from modpack.errors import DeviceNotFoundError, UnpicklingError
 from modpack.pickling.placing import fake_storage, restoring, wants_fakes
 
 __all__ = ["StorageLoader", "StorageSaver", "storage_bytes", "storage_record"]
@@ -168,6 +168,7 @@ class StorageLoader:
         self._source = source
         self._resource = resource
         self._restore = restoring(map_location)
+        self._is_placed_by_package = map_location is None or isinstance(map_location, dict)
         self._loaded: dict[str, torch.UntypedStorage] = {}
         self._files: dict[str, torch.UntypedStorage | None] = {}
         self._swap = self._has_foreign_order()
@@ -211,26 +212,49 @@ class StorageLoader:
             UnpicklingError: it is not there, or too small.
         """
         storage = self._loaded.get(key)
+        bytes_needed = size * dtype.itemsize
         if storage is None:
-            bytes_needed = size * dtype.itemsize
             record = storage_record(key)
             if not self._source.has(record):
-                raise self._failure(f"its storage {record!r} is not in the package")
+                raise self._failure(f"its storage {record!r:.120} is not in the package")
             if self._is_fake:
                 storage = fake_storage(bytes_needed, location)
             else:
-                storage = self._restore(self._read(record, bytes_needed, dtype), location)
+                storage = self._placed(self._read(record, bytes_needed, dtype), record, location)
             self._loaded[key] = storage
+        elif storage.nbytes() < bytes_needed and not self._is_fake:
+            raise self._too_small(storage_record(key), storage.nbytes(), bytes_needed)
         return storage
+
+    def _placed(
+        self, storage: torch.UntypedStorage, record: str, location: str
+    ) -> torch.UntypedStorage:
+        """A storage where it belongs; a place that the caller has named is the caller's affair."""
+        if not self._is_placed_by_package:
+            return self._restore(storage, location)
+        try:
+            return self._restore(storage, location)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError) as failure:  # torch's, for what is no device here
+            told = str(failure).encode("unicode_escape").decode()
+            raise DeviceNotFoundError(
+                self._resource,
+                f"its storage {record!r:.120} cannot be put on {location!a:.80} ({told:.400}). "
+                "Remedy: say with map_location where tensors go",
+            ) from failure
+
+    def _too_small(self, record: str, size: int, needed: int) -> UnpicklingError:
+        return self._failure(
+            f"its storage {record!r:.120} holds {size} bytes, but {needed} are needed"
+        )
 
     def _read(self, record: str, size: int, dtype: torch.dtype) -> torch.UntypedStorage:
         storage = self._mapped(record)
         if storage is None:
             storage = _owning(self._source.copied(record))
         if storage.nbytes() < size:
-            raise self._failure(
-                f"its storage {record!r} holds {storage.nbytes()} bytes, but {size} are needed"
-            )
+            raise self._too_small(record, storage.nbytes(), size)
         if self._swap and dtype.itemsize > 1:
             storage = storage.clone()  # type: ignore[no-untyped-call]
             storage.byteswap(dtype)

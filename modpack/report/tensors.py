@@ -7,7 +7,15 @@ from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
-from modpack.core.tensors import ITEM_BYTES, TENSORS_VERSION, TensorFacts, tensors_from_json
+from modpack.core.tensors import (
+    DTYPE_ALIASES,
+    ITEM_BYTES,
+    PACKED_DTYPES,
+    QUANTIZED_DTYPES,
+    TENSORS_VERSION,
+    TensorFacts,
+    tensors_from_json,
+)
 from modpack.report.recorded import checking, read_document, refuse_newer
 
 __all__ = ["read_tensors"]
@@ -60,10 +68,24 @@ def _storage_problem(sizes: Mapping[str, int], tensor: TensorFacts) -> str | Non
     size = sizes.get(record)
     if size is None or not layout.is_storage(record):
         return f"{tensor.name!r:.200} is in the storage {tensor.storage!r:.80}, which is not there"
-    needed = (tensor.offset + tensor.span) * ITEM_BYTES.get(tensor.dtype, 1)
-    if tensor.count and needed > size:
+    if tensor.dtype in DTYPE_ALIASES:
+        return f"{tensor.name!r:.200} is of the type {tensor.dtype!r}, which is no type's own name"
+    if tensor.dtype in QUANTIZED_DTYPES and tensor.form != "quantized":
+        return f"{tensor.name!r:.200} is of the type {tensor.dtype!r}, but not quantized"
+    needed = _bytes_needed(tensor)
+    if needed > size:
         return (
             f"{tensor.name!r:.200} needs {needed} bytes of the storage {tensor.storage!r}, which "
             f"has {size}"
         )
     return None
+
+
+def _bytes_needed(tensor: TensorFacts) -> int:
+    """How many bytes a storage has at least that holds a tensor; one each of an unknown type."""
+    if not tensor.count:
+        return 0
+    end = tensor.offset + tensor.span
+    if tensor.dtype in PACKED_DTYPES:
+        return -(-end // PACKED_DTYPES[tensor.dtype])
+    return end * ITEM_BYTES.get(tensor.dtype, 1)

@@ -124,17 +124,23 @@ def _refuse_special(archive: Archive, tensors: Sequence[TensorFacts]) -> None:
 
 
 def _dtypes(archive: Archive, tensors: Sequence[TensorFacts]) -> Mapping[str, torch.dtype]:
-    found = {each.dtype: getattr(torch, each.dtype, None) for each in tensors}
-    if unknown := [name for name, dtype in found.items() if not isinstance(dtype, torch.dtype)]:
+    found = {name: _dtype(name) for name in {each.dtype: None for each in tensors}}
+    if unknown := [name for name, dtype in found.items() if dtype is None]:
         raise ModpackError(
             f"{archive.source} has tensors of types that this torch does not know: "
-            f"{', '.join(map(repr, unknown))}"
+            f"{', '.join(f'{name!r:.80}' for name in unknown)}"
         )
-    return {name: dtype for name, dtype in found.items() if isinstance(dtype, torch.dtype)}
+    return {name: dtype for name, dtype in found.items() if dtype is not None}
+
+
+def _dtype(name: str) -> torch.dtype | None:
+    """An element type by its own name: ``double`` is a second name of ``float64``."""
+    found = getattr(torch, name, None)
+    return found if isinstance(found, torch.dtype) and str(found) == f"torch.{name}" else None
 
 
 def _tensor(loader: StorageLoader, facts: TensorFacts, dtype: torch.dtype) -> torch.Tensor:
-    size = facts.offset + facts.span
+    size = facts.offset + facts.span if facts.count else 0
     storage = loader.load_bytes(facts.storage or "", facts.device, size, dtype)
     made = torch.empty(0, dtype=dtype, device=storage.device)
     made.set_(storage, facts.offset, facts.shape or (), facts.stride)

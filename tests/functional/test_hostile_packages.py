@@ -147,3 +147,40 @@ def test_documents_that_nobody_could_read_are_not_made(package, command):
     done = modpack(command, hostile, "-o", package.with_name("out"))
     assert done.returncode == 2
     assert " is most" in done.stderr
+
+
+@pytest.mark.parametrize("is_coalesced", [True, False])
+def test_a_sparse_tensor_with_indices_outside_is_told_with_its_record(tmp_path, is_coalesced):
+    import torch
+
+    indices, values = torch.tensor([[0, 2**40]]), torch.ones(2)
+    hints = {"check_invariants": False, "is_coalesced": is_coalesced}
+    sparse = torch.sparse_coo_tensor(indices, values, (3,), **hints)
+    path = tmp_path / "sparse.modpack"
+    with PackageExporter(path) as exporter:
+        exporter.save_pickle("model", "model.pkl", sparse)
+    with (
+        PackageImporter(path) as importer,
+        pytest.raises(UnpicklingError, match=r"model/model\.pkl: .*size is inconsistent"),
+    ):
+        importer.load_pickle("model", "model.pkl")
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_tensor_beyond_its_storage_is_told_with_its_record(tmp_path, count):
+    import torch
+
+    class Beyond:
+        def __reduce__(self):
+            storage = torch.ones(count).untyped_storage()
+            arguments = (storage, 2, (1000, 1000), (1000, 1), False, {}, torch.float32)
+            return torch._utils._rebuild_tensor_v3, arguments
+
+    path = tmp_path / "beyond.modpack"
+    with PackageExporter(path) as exporter:
+        exporter.save_pickle("model", "model.pkl", Beyond())
+    with (
+        PackageImporter(path) as importer,
+        pytest.raises(UnpicklingError, match=r"model/model\.pkl: a tensor needs 4000008 bytes"),
+    ):
+        importer.load_pickle("model", "model.pkl")

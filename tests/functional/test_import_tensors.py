@@ -312,3 +312,53 @@ def test_a_tensor_in_memory_is_copied_once():
             tracemalloc.stop()
     assert loaded.sum() == size
     assert most < 1.5 * size
+
+
+def with_note(tensor):
+    tensor.note = "kept"
+    return tensor
+
+
+def facts(tensor):
+    """What a tensor is, without a look at what it has: torch would crash for one without memory."""
+    names = ("dtype", "shape", "requires_grad", "is_leaf", "__class__")
+    told = {name: getattr(tensor, name) for name in names}
+    place = tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()
+    return told, place, tensor.is_conj(), getattr(tensor, "note", None)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.ones(100, 3).t(),
+        lambda: torch.ones(100)[40:50],
+        lambda: torch.nn.Parameter(torch.ones(4)),
+        lambda: torch.ones(4).to(torch.uint16),
+        lambda: torch.ones(4).to(torch.float8_e5m2).requires_grad_(),
+        lambda: torch.ones(4, dtype=torch.complex64).conj(),
+        lambda: with_note(torch.ones(4)),
+    ],
+    ids=["transposed", "slice", "parameter", "uint16", "float8", "conjugated", "note"],
+)
+def test_a_tensor_whose_memory_was_freed_comes_back_without(make):
+    tensor = make()
+    tensor.untyped_storage().resize_(0)
+    again, shared = round_trip([tensor, tensor.data])
+    assert facts(again) == facts(tensor)
+    assert again.untyped_storage()._cdata == shared.untyped_storage()._cdata
+
+
+def test_a_quantized_tensor_whose_memory_was_freed_is_refused():
+    tensor = torch.quantize_per_tensor(torch.ones(4), 0.5, 1, torch.quint8)
+    tensor.untyped_storage().resize_(0)
+    with pytest.raises(modpack.PicklingError, match="its memory was freed"):
+        round_trip(tensor)
+
+
+def test_part_of_a_freed_tensor_that_has_no_elements_is_an_ordinary_one():
+    tensor = torch.ones(4)[2:2]
+    tensor.untyped_storage().resize_(0)
+    buffer = io.BytesIO()
+    modpack.save({"nothing": tensor}, buffer)
+    buffer.seek(0)
+    assert modpack.load_weights(buffer)["nothing"].storage_offset() == 2

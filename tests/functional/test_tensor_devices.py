@@ -39,6 +39,8 @@ def from_a_gpu(monkeypatch):
 def test_without_a_gpu_its_tensors_are_refused_as_by_torch_load(from_a_gpu):
     with pytest.raises(RuntimeError, match=r"map_location=torch\.device\('cpu'\)"):
         loaded(from_a_gpu)
+    with pytest.raises(modpack.errors.DeviceNotFoundError, match=r"m/o\.pkl.*'cuda:1'"):
+        loaded(from_a_gpu)
     with pytest.raises(RuntimeError, match="CUDA"):
         loaded(saved(torch.ones(1)), map_location="cuda")
 

@@ -20,6 +20,7 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.hookspec import hook_records
 from modpack.core.trust import Signer
 from modpack.errors import SignatureError
+from modpack.report.verifying.verifying import verify_package
 
 KEY = """-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
@@ -436,3 +437,21 @@ def test_imports_are_refused_in_the_interpreter_of_a_trial_too(tmp_path, project
     done = replayed(tmp_path / "t.modpack", "[trust]\nstandard_library = ['collections']\n")
     assert done.returncode == 1
     assert "it imports 'socketserver'" in done.stdout
+
+
+FREED = "modpack.pickling.rebuilding.freed_tensor"
+
+
+def test_tensors_without_memory_have_to_be_allowed(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    model.weight.untyped_storage().resize_(0)
+    path = tmp_path / "freed.modpack"
+    modpack.save(model, path)
+    with pytest.raises(TrustError, match=f"calls {FREED}"):
+        modpack.load(path, policy=TrustPolicy(pickle_globals=()))
+    for policy in (None, TrustPolicy(pickle_globals=FREED)):
+        assert modpack.load(path, policy=policy).weight.untyped_storage().nbytes() == 0
+    with pytest.raises(modpack.ModpackError, match=r"weight \(freed\)"):
+        modpack.load_weights(path)
+    (found,) = verify_package(path).findings
+    assert (found.code, FREED in found.text) == ("pickle-unknown-global", True)

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from modpack.core.tensors import TensorFacts, TensorKind, tensors_from_json, tensors_to_json
+from modpack.core.tensors import (
+    DTYPE_ALIASES,
+    ITEM_BYTES,
+    PACKED_DTYPES,
+    QUANTIZED_DTYPES,
+    TensorFacts,
+    TensorKind,
+    tensors_from_json,
+    tensors_to_json,
+)
+
+DTYPES = {name: each for name, each in vars(torch).items() if isinstance(each, torch.dtype)}
 
 PLAIN = TensorFacts("w", TensorKind.PARAMETER, "float32", (2, 3), True, storage="0", stride=(3, 1))
 SPECIAL = TensorFacts(
@@ -24,6 +36,20 @@ def test_what_is_written_can_be_read_back():
 def test_a_tensor_knows_how_much_of_its_storage_it_spans(shape, stride, count, span):
     tensor = TensorFacts("w", TensorKind.VALUE, "float16", shape, storage="0", stride=stride)
     assert (tensor.count, tensor.span, tensor.size_bytes) == (count, span, 2 * count)
+
+
+def test_the_sizes_of_types_are_those_of_torch():
+    own = {str(each).removeprefix("torch."): each.itemsize for each in DTYPES.values()}
+    assert {name: ITEM_BYTES.get(name, 1) for name in own} == own
+    assert own.keys() - ITEM_BYTES.keys() <= PACKED_DTYPES.keys()
+
+
+def test_second_names_of_types_and_quantized_types_are_known_as_such():
+    second = {name for name, each in DTYPES.items() if str(each) != f"torch.{name}"}
+    assert second <= DTYPE_ALIASES
+    assert not DTYPE_ALIASES & (ITEM_BYTES.keys() | PACKED_DTYPES.keys())
+    quantized = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+    assert {DTYPES[name] for name in QUANTIZED_DTYPES} == quantized
 
 
 def test_the_size_of_an_unknown_type_is_unknown():

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from modpack.pickling.rebuilding import rebuilding
+from modpack.pickling.rebuilding import UnsoundTensorError, freed_tensor, rebuilding
 
 
 class Tagged(torch.Tensor):
@@ -75,21 +75,153 @@ def test_a_tensor_is_made_on_an_untyped_storage(is_fake):
     assert made.tolist() == [2, 3] and made.dtype is torch.uint16
 
 
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-def test_a_storage_that_is_too_small_is_not_made_larger():
-    with pytest.raises(RuntimeError, match="a tensor needs 20 bytes, but its storage has 4"):
-        rebuilding(False)(torch._utils._rebuild_tensor_v2)(*arguments(storage=torch.ones(1)))
+TYPED = torch.storage.TypedStorage
 
 
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-def test_a_storage_that_was_freed_still_is():
-    rebuild = rebuilding(False)(torch._utils._rebuild_tensor_v2)
-    made = rebuild(*arguments(storage=torch.empty(0)))
-    assert made.shape == (2, 2) and made.untyped_storage().nbytes() == 0
+def typed(data: bytes, dtype: torch.dtype = torch.float32, resizable: bool = True):
+    """A storage with this content, as pickles have it."""
+    given = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0)
+    storage = given.untyped_storage()
+    storage = storage.clone() if resizable else storage
+    assert storage.resizable() is (resizable or not data)
+    return TYPED(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
-def test_an_untyped_storage_that_was_freed_still_is():
-    storage = torch.empty(0, dtype=torch.uint16).untyped_storage()
-    rebuild = rebuilding(False)(torch._utils._rebuild_tensor_v3)
-    made = rebuild(storage, 0, (2,), (1,), False, OrderedDict(), torch.uint16)
-    assert made.shape == (2,) and made.untyped_storage().nbytes() == 0
+QUANTIZED = (torch.per_tensor_affine, 1.0, 0)
+MAKERS = {
+    "_rebuild_tensor": lambda *place: ours("_rebuild_tensor", *place),
+    "_rebuild_tensor_v2": lambda *place: ours("_rebuild_tensor_v2", *place, False, OrderedDict()),
+    "_rebuild_tensor_v3": lambda storage, *place: ours(
+        *("_rebuild_tensor_v3", storage._untyped_storage, *place),
+        *(False, OrderedDict(), torch.float32),
+    ),
+    "_rebuild_qtensor": lambda *place: ours(
+        "_rebuild_qtensor", *place, QUANTIZED, False, OrderedDict()
+    ),
+}
+
+
+def ours(name: str, *arguments):
+    return rebuilding(False)(getattr(torch._utils, name))(*arguments)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize("size", [0, 4, 12])
+@pytest.mark.parametrize("resizable", [True, False])
+def test_a_storage_that_is_too_small_is_not_made_larger(make, size, resizable):
+    is_quantized = make is MAKERS["_rebuild_qtensor"]
+    dtype = torch.qint32 if is_quantized else torch.float32
+    storage = typed(b"\1" * size, dtype, resizable)
+    with pytest.raises(UnsoundTensorError, match=f"needs 16 bytes, but its storage has {size}"):
+        make(storage, 0, (2, 2), (2, 1))
+    assert storage._untyped_storage.nbytes() == size
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_no_memory_is_taken_for_what_a_tensor_claims(make):
+    storage = typed(b"", torch.qint32 if make is MAKERS["_rebuild_qtensor"] else torch.float32)
+    with pytest.raises(UnsoundTensorError, match=r"has 0\. Remedy: .* export it again"):
+        make(storage, 0, (2**60,), (1,))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        (-1, (2,), (1,)),
+        (2**62, (2,), (1,)),
+        (2**70, (2,), (1,)),
+        (0, (-1,), (1,)),
+        (0, (2,), (-1,)),
+        (0, (2**31 + 1,), (2**31,)),
+        (0, (2, 2), (1,)),
+        (0, ("x\x1b",), (1,)),
+        (None, (2,), (1,)),
+    ],
+)
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_what_describes_no_tensor_is_told_as_such(make, place):
+    storage = typed(
+        bytes(16), torch.qint32 if make is MAKERS["_rebuild_qtensor"] else torch.float32
+    )
+    with pytest.raises(UnsoundTensorError) as told:
+        make(storage, *place)
+    assert str(told.value).isprintable()
+
+
+def test_what_is_no_storage_makes_no_tensor():
+    with pytest.raises(UnsoundTensorError, match="AttributeError"):
+        ours("_rebuild_tensor_v2", "storage", 0, (1,), (1,), False, OrderedDict())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint16, torch.float8_e5m2])
+@pytest.mark.parametrize("is_untyped", [True, False])
+def test_a_tensor_whose_memory_was_freed_still_has_none(dtype, is_untyped):
+    storage = typed(b"", dtype)
+    given = storage._untyped_storage if is_untyped else storage
+    made = freed_tensor(given, 3, (2, 2), (1, 2), False, OrderedDict(), dtype)
+    assert (made.shape, made.stride(), made.storage_offset()) == ((2, 2), (1, 2), 3)
+    assert made.dtype is dtype and made.untyped_storage().nbytes() == 0
+    again = freed_tensor(given, 0, (9,), (1,), True, OrderedDict(), torch.float32)
+    assert again.untyped_storage()._cdata == made.untyped_storage()._cdata
+    assert again.requires_grad and again.is_leaf
+
+
+def test_a_tensor_with_memory_is_none_that_was_freed():
+    with pytest.raises(UnsoundTensorError, match="no memory, but its storage has 4 bytes"):
+        freed_tensor(typed(bytes(4)), 0, (1,), (1,), False, OrderedDict(), torch.float32)
+
+
+def test_a_freed_tensor_that_is_too_large_for_any_machine_is_told():
+    with pytest.raises(UnsoundTensorError, match="cannot be made"):
+        freed_tensor(typed(b""), 0, (2**62,), (1,), False, OrderedDict(), torch.float32)
+
+
+OUTSIDE = {
+    "coo": (torch.sparse_coo, (torch.tensor([[0, 2**40]]), torch.ones(2), (3,), True)),
+    "coo, not coalesced": (torch.sparse_coo, (torch.tensor([[0, -1]]), torch.ones(2), (3,), False)),
+    "csr": (
+        torch.sparse_csr,
+        (torch.tensor([0, 1, 2]), torch.tensor([0, 2**40]), torch.ones(2), (2, 3)),
+    ),
+    "csc": (
+        torch.sparse_csc,
+        (torch.tensor([0, 1, 2]), torch.tensor([0, 2**40]), torch.ones(2), (3, 2)),
+    ),
+    "bsr": (
+        torch.sparse_bsr,
+        (torch.tensor([0, 1]), torch.tensor([2**40]), torch.ones(1, 2, 2), (2, 4)),
+    ),
+    "bsc": (
+        torch.sparse_bsc,
+        (torch.tensor([0, 2**40]), torch.tensor([0]), torch.ones(1, 2, 2), (4, 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("layout", "data"), OUTSIDE.values(), ids=OUTSIDE)
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_a_sparse_tensor_with_indices_outside_is_refused_whatever_torch_is_told(
+    layout, data, is_asked_for
+):
+    with (
+        torch.sparse.check_sparse_tensor_invariants(is_asked_for),
+        pytest.raises(UnsoundTensorError, match="the tensor that it describes cannot be made"),
+    ):
+        ours("_rebuild_sparse_tensor", layout, data)
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc"])
+def test_a_sparse_tensor_is_made_as_it_was(layout):
+    tensor = torch.eye(4).to_sparse(
+        layout=getattr(torch, f"sparse_{layout}"),
+        **({"blocksize": (2, 2)} if layout.startswith("b") else {}),
+    )
+    function, arguments = tensor.__reduce_ex__(4)
+    again = rebuilding(False)(function)(*arguments)
+    assert again.layout is tensor.layout and torch.equal(again.to_dense(), torch.eye(4))
+
+
+def test_a_sparse_tensor_without_content_has_no_indices_to_look_at():
+    indices, values = torch.zeros(1, 2, dtype=torch.int64, device="meta"), torch.ones(2).to("meta")
+    made = ours("_rebuild_sparse_tensor", torch.sparse_coo, (indices, values, (3,), True))
+    assert made.is_meta and made.is_sparse

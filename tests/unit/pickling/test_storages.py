@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from modpack.errors import UnpicklingError
+from modpack.errors import DeviceNotFoundError, UnpicklingError
 from modpack.pickling.storages import StorageLoader, StorageSaver, storage_bytes
 
 
@@ -179,3 +179,31 @@ def test_a_map_location_of_the_wrong_type_is_a_type_error(wrong):
 def test_a_map_location_that_is_no_device_is_a_value_error():
     with pytest.raises(ValueError, match="'gpu' is no device"):
         loader(Source({}), "gpu")
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_a_storage_has_to_be_large_enough_each_time_that_it_is_asked_for(order):
+    load = loader(Source({".data/0.storage": bytes(64), "byteorder": order.encode()})).load
+    load(torch.ShortStorage, "0", "cpu", 32)
+    with pytest.raises(UnpicklingError, match="holds 64 bytes, but 512 are needed"):
+        load(torch.DoubleStorage, "0", "cpu", 64)
+
+
+@pytest.mark.parametrize("place", ["cuda:99999999999999", "junk\x1b[31m", ""])
+@pytest.mark.parametrize("map_location", [None, {"elsewhere": "cpu"}])
+def test_a_place_that_there_is_not_is_told_in_harmless_letters(place, map_location):
+    source = Source({".data/0.storage": bytes(4)})
+    with pytest.raises(
+        DeviceNotFoundError, match=r"0\.storage' cannot be put on .*map_location"
+    ) as told:
+        loader(source, map_location).load(torch.FloatStorage, "0", place, 1)
+    assert str(told.value).isprintable()
+
+
+def test_what_a_function_for_places_raises_is_its_own_affair():
+    def nowhere(storage, place):
+        raise RuntimeError("the caller's own")
+
+    source = Source({".data/0.storage": bytes(4)})
+    with pytest.raises(RuntimeError, match="the caller's own"):
+        loader(source, nowhere).load(torch.FloatStorage, "0", "cpu", 1)

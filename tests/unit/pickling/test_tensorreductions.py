@@ -132,3 +132,12 @@ def test_one_that_is_larger_than_its_storage_is_refused(tensor):
     tensor.untyped_storage().resize_(3)
     with pytest.raises(RefusedError, match="its storage has 3 bytes, but it needs"):
         reduce_tensor(tensor, 4)
+
+
+@pytest.mark.parametrize("kind", [Tagged, Weight])
+def test_one_without_memory_keeps_its_class_and_has_none_again(kind):
+    tensor = torch.arange(4.0).as_subclass(kind) if kind is Tagged else kind(torch.arange(4.0))
+    tensor.untyped_storage().resize_(0)
+    again = made(reduce_tensor(tensor, 4))
+    assert type(again) is kind and again.shape == (4,)
+    assert again.untyped_storage().nbytes() == 0

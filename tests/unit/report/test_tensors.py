@@ -50,6 +50,9 @@ STORED = {**ENTRY, "storage": "0", "offset": 0, "stride": [1]}
         {**STORED, "offset": 1},
         {**STORED, "stride": [2]},
         {**STORED, "dtype": "float64"},
+        {**STORED, "dtype": "double"},
+        {**STORED, "dtype": "quint8"},
+        {**STORED, "dtype": "quint4x2", "shape": [25], "form": "quantized"},
         {key: value for key, value in STORED.items() if key != "stride"},
         {**STORED, "name": None},
         "w",
@@ -61,6 +64,12 @@ def test_a_record_that_does_not_fit_the_package_is_damaged(rewritten, entry):
     file = rewritten({RECORD: json.dumps(document).encode()})
     with pytest.raises(ArchiveError, match=r"tensors\.json"):
         read(file)
+
+
+def test_several_elements_may_share_a_byte(rewritten):
+    packed = {**STORED, "dtype": "quint4x2", "shape": [24], "form": "quantized"}
+    document = {"version": 1, "resources": {"model/till.pkl": [packed]}}
+    assert read(rewritten({RECORD: json.dumps(document).encode()}))
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"[" * 100_000, b'{"version": 1}', b"\xff"])

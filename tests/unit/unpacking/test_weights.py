@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 import pytest
 import torch
@@ -138,7 +139,18 @@ def test_a_package_that_does_not_record_its_tensors_says_so(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"offset": 10**6}, {"shape": [10**6, 2]}, {"storage": "../0"}, {"dtype": "no_such_type"}],
+    [
+        {"offset": 10**6},
+        {"shape": [10**6, 2]},
+        {"storage": "../0"},
+        {"dtype": "no_such_type"},
+        {"dtype": "Tensor"},
+        {"dtype": "double"},
+        {"dtype": "qint32"},
+        {"device": "junk\x1b[31m"},
+        {"device": ""},
+        {"device": "cuda:99999999999999"},
+    ],
 )
 def test_a_record_that_lies_about_its_tensors_is_refused(path, tmp_path, change):
     modpack.save(torch.nn.Linear(2, 2), path)
@@ -155,5 +167,47 @@ def test_a_record_that_lies_about_its_tensors_is_refused(path, tmp_path, change)
             elif "manifest" not in name:
                 writer.write(name, content)
         writer.commit()
-    with pytest.raises(modpack.ModpackError):
+    with pytest.raises(modpack.ModpackError) as told:
         load_weights(forged)
+    assert str(told.value).isprintable()
+
+
+def test_two_tensors_in_one_storage_of_the_other_byte_order_have_its_bytes_and_no_more(tmp_path):
+    path = tmp_path / "other.modpack"
+    two = [
+        {"name": "a", "dtype": "int16", "shape": [32]},
+        {"name": "b", "dtype": "uint8", "shape": [65]},
+    ]
+    with ArchiveWriter(path) as writer:
+        write_foreign(writer, two)
+    with pytest.raises(modpack.ModpackError, match="needs 65 bytes"):
+        load_weights(path, package="m", resource="m.pkl")
+    two[1]["dtype"] = "bits16"
+    two[1]["shape"] = [32]
+    with ArchiveWriter(path) as writer:
+        write_foreign(writer, two)
+    sizes = {
+        each.untyped_storage().nbytes()
+        for each in load_weights(path, package="m", resource="m.pkl").values()
+    }
+    assert sizes == {64}
+
+
+def test_a_second_name_of_a_type_is_no_name_even_if_no_table_has_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("modpack.report.tensors.DTYPE_ALIASES", frozenset())
+    path = tmp_path / "other.modpack"
+    with ArchiveWriter(path) as writer:
+        write_foreign(writer, [{"name": "a", "dtype": "double", "shape": [8]}])
+    with pytest.raises(modpack.ModpackError, match="does not know: 'double'"):
+        load_weights(path, package="m", resource="m.pkl")
+
+
+def write_foreign(writer: ArchiveWriter, tensors: list[dict]) -> None:
+    plain = {"kind": "value", "requires_grad": False, "storage": "0", "offset": 0, "stride": [1]}
+    document = {"version": 1, "resources": {"m/m.pkl": [{**each, **plain} for each in tensors]}}
+    writer.write(".data/modpack/tensors.json", json.dumps(document).encode())
+    writer.write(".data/version", b"6\n")
+    writer.write(".data/extern_modules", b"torch\n")
+    writer.write("byteorder", b"big" if sys.byteorder == "little" else b"little")
+    writer.write_storage(".data/0.storage", memoryview(bytes(64)))
+    writer.commit()
