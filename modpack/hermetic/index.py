@@ -240,6 +240,8 @@ def _paths_of(records: tuple[str, ...], externs: tuple[str, ...]) -> _Paths:
     # A folder that holds nothing but resources must not hide a module of its name.
     folders = {each for each in set(map(root_of, entries)) if not reaches_host(each, extern_roots)}
     roots = frozenset(with_code | folders)
+    # Nor may it make anybody think that a module from outside is the package's own.
+    entries = {module: entry for module, entry in entries.items() if root_of(module) in roots}
     for module in externs:
         if root_of(module) in roots:
             entries[module] = Entry(module, EntryKind.EXTERN)

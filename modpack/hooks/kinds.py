@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.nn.modules import module as module_globals
@@ -20,8 +20,9 @@ from modpack.hooks.graphbound import attach
 from modpack.hooks.graphparts import PARTS
 from modpack.hooks.groups import multi_grad_parts
 
-__all__ = ["KINDS", "Found", "Kind", "kinds_of"]
+__all__ = ["KINDS", "MULTI_GRAD", "Found", "Kind", "kinds_of"]
 
+MULTI_GRAD: Final = "multi_grad"
 Flags = Mapping[str, "bool | str"]
 
 
@@ -298,7 +299,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         *_module_kinds(),
         *_tensor_kinds(),
-        Kind("multi_grad", "group", _in_table(""), _register_multi_grad, ("_backward_hooks",)),
+        Kind(MULTI_GRAD, "group", _in_table(""), _register_multi_grad, ("_backward_hooks",)),
         *_optimizer_kinds(),
         *_global_kinds(),
         *_declared_kinds(),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final, cast
 
+import torch
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
 from modpack.core.hookspec import PARAMETRIZATION
 from modpack.errors import ModpackError
 from modpack.hooks.graphbound import handle_of
-from modpack.hooks.kinds import KINDS, Kind, kinds_of
-from modpack.hooks.loadedmodules import modules_in
+from modpack.hooks.groups import multi_grad_parts
+from modpack.hooks.kinds import KINDS, MULTI_GRAD, Kind, kinds_of
+from modpack.hooks.loadedmodules import instances_in, modules_in
 from modpack.hooks.native import travels_natively
 
 __all__ = ["Fresh", "kinds_in", "register_payload", "remove_hooks"]
@@ -69,14 +71,29 @@ def register_payload(
 
 
 def kinds_in(obj: Any) -> Iterator[tuple[str, str]]:
-    """The kinds of hooks that the modules in an object have, each with the module's class."""
-    for part in modules_in(obj):
-        name = type(part).__name__
-        for kind in kinds_of("module"):
-            if any(True for _ in kind.find(part)):
-                yield kind.name, name
-        if is_parametrized(part):
-            yield PARAMETRIZATION, name
+    """The kinds of hooks that modules, tensors and optimizers in an object have, with the class."""
+    for scope, kind_of_part in _SCOPES.items():
+        for part in cast("Iterator[Any]", instances_in(obj, (kind_of_part,))):
+            name = type(part).__name__
+            for kind in kinds_of(scope):
+                if any(True for _ in kind.find(part)):
+                    yield kind.name, name
+            if scope == "module" and is_parametrized(part):
+                yield PARAMETRIZATION, name
+            if scope == "tensor" and any(map(multi_grad_parts, _backward_hooks_of(part))):
+                yield MULTI_GRAD, name
+
+
+_SCOPES: Final = {
+    "module": torch.nn.Module,
+    "tensor": torch.Tensor,
+    "optimizer": torch.optim.Optimizer,
+}
+"""What hooks hang on; those of groups hang on each tensor."""
+
+
+def _backward_hooks_of(tensor: torch.Tensor) -> list[Any]:
+    return list((tensor._backward_hooks or {}).values())
 
 
 def remove_hooks(obj: Any) -> None:

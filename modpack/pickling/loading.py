@@ -134,7 +134,8 @@ class _Unpickler(pickle.Unpickler):
         self._global_names: type[GlobalNames] | None = None
         self._rebuilt: dict[object, object] = {}
         start = stream.getvalue()[:2]
-        self._old_names = start[:1] == pickle.PROTO and start[1:] < bytes([3])
+        is_new = start[:1] == pickle.PROTO and start[1:] >= bytes([3])
+        self._old_names = not is_new  # as the scan of pickles has it, and as Python does
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == _LOOSE_GLOBALS:

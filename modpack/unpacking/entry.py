@@ -24,9 +24,13 @@ def find_entry(archive: Archive) -> tuple[str, str]:
 
     Raises:
         ModpackError: there is none, or there are several; they are listed.
+        ArchiveError: it names one that it does not list.
     """
     main, saved = _recorded(archive) if archive.has(_ENTRY) else (None, _guessed(archive))
     if main is not None:
+        if main not in saved:  # whoever looked at all saved objects has not seen it
+            reason = f"its main object {main!r:.200} is not among its saved objects"
+            raise ArchiveError(archive.source, reason, _ENTRY)
         return main
     if len(saved) == 1:
         return saved[0]

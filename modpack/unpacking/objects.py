@@ -71,6 +71,8 @@ def load_object(
         TrustError: it names, or has, what is not allowed.
     """
     data = archive.read(record)
+    if trust is not None and trust.restricts_names:
+        trust.require_scanned(record)
     require_operators(archive)
     result = Loaded()
     _, appended_record = hook_records(record)
@@ -107,7 +109,7 @@ def load_object(
     if trust is not None and trust.restricts_hooks:
         from modpack.hooks.restoring import kinds_in
 
-        trust.require_hooks(kinds_in(result.obj))
+        trust.require_hooks(kinds_in((result.obj, result.extras)))
     _refuse_disagreement(archive.source, record, specs, found)
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:

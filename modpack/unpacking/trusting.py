@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -18,6 +18,7 @@ from modpack.errors import ModpackError, SignatureError, TrustError
 from modpack.hermetic.index import ModuleIndex
 
 if TYPE_CHECKING:
+    from modpack.report.auditing.facts import Finding
     from modpack.report.scanning.judging import Judge
 
 __all__ = ["ObjectTrust", "require_policy", "require_signature", "require_trust"]
@@ -78,12 +79,18 @@ def _in_pickles(archive: Archive, policy: TrustPolicy) -> Iterable[str]:
     """What is wrong with the pickles, if the policy restricts them."""
     if policy.pickle_globals is None:
         return
-    from modpack.report.auditing.facts import Severity
     from modpack.report.scanning.scanning import read_package
-    from modpack.report.trusting import name_remedy
 
     scan = read_package(archive, read_manifest(archive), policy, with_sources=False)
-    for found in scan.findings:
+    yield from _refusals(scan.findings, policy)
+
+
+def _refusals(findings: Iterable[Finding], policy: TrustPolicy) -> Iterator[str]:
+    """What is to be told of findings for which a package is refused."""
+    from modpack.report.auditing.facts import Severity
+    from modpack.report.trusting import name_remedy
+
+    for found in findings:
         if found.severity is Severity.ERROR:
             place = f" ({found.place})" if found.place and found.place not in found.text else ""
             yield f"{found.text}{place}. Remedy: {name_remedy(found, policy)}"
@@ -115,6 +122,19 @@ class ObjectTrust:
     def restricts_hooks(self) -> bool:
         """Whether not all kinds of hooks are allowed."""
         return self.policy.hook_kinds is not None
+
+    def require_scanned(self, record: str) -> None:
+        """Refuse a pickle that a scan of the package would refuse, had the package listed it.
+
+        Raises:
+            TrustError: tells why.
+        """
+        from modpack.report.scanning.scanning import scan_unlisted
+
+        found = scan_unlisted(self.archive, record, self.policy)
+        problems = tuple(_refusals(found, self.policy))
+        if problems:
+            raise TrustError(self.archive.source, problems)
 
     def require(self, module: str, name: str) -> None:
         """Refuse a name that is neither known, nor the package's own, nor allowed."""

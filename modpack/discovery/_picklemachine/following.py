@@ -9,6 +9,7 @@ from modpack.discovery._picklemachine.actions import FOR_ACTIONS
 from modpack.discovery._picklemachine.found import Found, MalformedError, Memo
 from modpack.discovery._picklemachine.machine import Machine
 from modpack.discovery._picklemachine.opcodes import FOR_VALUES, Handler
+from modpack.discovery._picklemachine.stack import NO_FRAME
 from modpack.discovery._picklemachine.values import OPAQUE
 from modpack.discovery.pickledvalues import FlawKind
 
@@ -97,6 +98,8 @@ def _follow(machine: Machine) -> int:
     at = machine.start
     while True:
         found.at = at
+        if at >= machine.frame_end:
+            _leave_frame(machine, at)
         code = data[at]
         size = sizes[code]
         if size >= 0:
@@ -104,9 +107,18 @@ def _follow(machine: Machine) -> int:
             at += 1 + size
         elif size == _STOP:
             machine.pop()
+            if machine.frame_end not in (at + 1, NO_FRAME):
+                found.flaw(FlawKind.MALFORMED, "it ends before its frame does")
             return at + 1
         else:
             handler = handlers[code]
             if handler is None:
                 raise MalformedError(f"{data[at : at + 1]!r} is no opcode")
             at = handler(machine, at + 1)
+
+
+def _leave_frame(machine: Machine, at: int) -> None:
+    """A frame ends with an opcode: of one that goes on, the unpickler would read other bytes."""
+    if at > machine.frame_end:
+        machine.found.flaw(FlawKind.MALFORMED, "an opcode goes on behind the end of its frame")
+    machine.frame_end = NO_FRAME

@@ -13,6 +13,7 @@ from typing import Final
 from modpack.discovery._picklemachine.found import MalformedError
 from modpack.discovery._picklemachine.machine import Machine
 from modpack.discovery._picklemachine.reach import give
+from modpack.discovery._picklemachine.stack import NO_FRAME
 from modpack.discovery._picklemachine.values import OPAQUE
 from modpack.discovery.pickledvalues import FlawKind
 
@@ -219,7 +220,13 @@ def _proto(machine: Machine, at: int) -> int:
 
 
 def _frame(machine: Machine, at: int) -> int:
-    machine.fixed(at, 8)
+    """Bytes that the unpickler reads at once; what does not fit into them is read elsewhere."""
+    if machine.frame_end != NO_FRAME:
+        machine.found.flaw(FlawKind.MALFORMED, "a frame begins inside of another")
+    end = at + 8 + machine.number(at, 8)
+    if end > len(machine.data):
+        machine.found.flaw(FlawKind.MALFORMED, "a frame ends behind the pickle")
+    machine.frame_end = end
     return at + 8
 
 

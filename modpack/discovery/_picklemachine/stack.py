@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 from modpack.discovery._picklemachine.found import MalformedError
 from modpack.discovery._picklemachine.values import OPAQUE
 
-__all__ = ["Stack"]
+__all__ = ["NO_FRAME", "Stack"]
+
+NO_FRAME: Final = sys.maxsize
 
 _MOST_KEPT: Final = 1_500_000
 """Tuples of interest, and other values that cost memory; what has more is not followed."""
@@ -21,6 +24,7 @@ class Stack:
         data: the record with the pickle in it.
         stack: the values.
         marks: how many values were there when a mark was set.
+        frame_end: where the frame ends that the machine is in; far away if it is in none.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -28,6 +32,7 @@ class Stack:
         self.stack: list[object] = []
         self.marks: list[int] = []
         self.kept = 0
+        self.frame_end = NO_FRAME
 
     def pop(self) -> object:
         """Take the value on top."""

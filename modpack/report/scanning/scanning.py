@@ -8,7 +8,7 @@ from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.archive.manifest import Manifest
+from modpack.archive.manifest import Manifest, read_manifest
 from modpack.core.hookspec import hook_records
 from modpack.core.names import resource_record
 from modpack.core.trust import TrustPolicy
@@ -30,7 +30,7 @@ from modpack.report.scanning.judging import Judge
 from modpack.report.scanning.pickled import Pickle, judge_pickle, looks_pickled
 from modpack.report.scanning.sources import source_effects
 
-__all__ = ["PackageScan", "read_package", "scan_package"]
+__all__ = ["PackageScan", "read_package", "scan_package", "scan_unlisted"]
 
 _PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".pck", ".dill", ".joblib")
 _SCRIPTS: Final = layout.MODPACK_PREFIX + "torchscript/"
@@ -106,6 +106,21 @@ def read_package(
     return PackageScan(tuple(found), scan.records, scan.storages)
 
 
+def scan_unlisted(archive: Archive, record: str, policy: TrustPolicy) -> tuple[Finding, ...]:
+    """The same of one pickle that the package does not list among its saved objects.
+
+    Args:
+        archive: an opened package.
+        record: what is about to be loaded as a pickle.
+        policy: what the loader allows.
+
+    Returns:
+        Nothing for one that is listed, for :func:`scan_package` has told.
+    """
+    scan = _Scan(archive, read_manifest(archive), policy, with_sources=False)
+    return tuple(scan.unlisted(record))
+
+
 class _Scan:
     """The scan of one package."""
 
@@ -139,6 +154,11 @@ class _Scan:
                     yield from self._hooks_alone(record)
             elif not layout.is_storage(record):
                 yield from self._other(record)
+
+    def unlisted(self, record: str) -> Iterator[Finding]:
+        """What is wrong with a pickle that is no saved object which the package lists."""
+        if record not in self._declared:
+            yield from self._object(record)
 
     def names_to_allow(self) -> Iterator[str]:
         """What a policy with a list must have in it to allow all that pickles name."""

@@ -171,6 +171,23 @@ def test_kinds_of_hooks_are_found_on_live_modules():
     }
 
 
+def test_kinds_of_hooks_are_found_on_live_tensors_and_optimizers():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    assert list(kinds_in((model, optimizer))) == []
+    model.weight.register_hook(print)
+    model.bias.register_post_accumulate_grad_hook(print)
+    optimizer.register_step_pre_hook(print)
+    assert set(kinds_in((model, {"optimizer": optimizer}))) == {
+        ("tensor", "Parameter"),
+        ("post_accumulate_grad", "Parameter"),
+        ("optimizer.step_pre", "SGD"),
+    }
+    others = [torch.zeros(1, requires_grad=True) for _ in range(2)]
+    torch.autograd.graph.register_multi_grad_hook(others, print)
+    assert {kind for kind, _ in kinds_in(others)} == {"multi_grad"}
+
+
 def test_hooks_of_other_kinds_are_refused(packaged):
     importer = packaged(SOURCES)
     policy = TrustPolicy(hook_kinds="forward")
