@@ -31,7 +31,11 @@ __all__ = [
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
-_URL = re.compile(r"(?:https?|git\+https?|git\+ssh|hg\+https?|svn\+https?)://[\w./@:%~+=?&#-]+")
+_URL = re.compile(
+    r"(?:https?|git\+https?|git\+ssh|hg\+https?|svn\+https?)://"
+    r"(?:\w+@)?[A-Za-z0-9][\w.-]*(?::\d+)?(?:/[\w./@:%~+=?#-]*)?"
+)
+"""Addresses without passwords, of hosts that no program could take for an option."""
 
 
 def public_version(version: str) -> str:

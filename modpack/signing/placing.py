@@ -14,7 +14,7 @@ from modpack.archive.folderarchive import FolderArchive
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import open_archive, refuse_state_files
 from modpack.archive.sinks import open_sink
-from modpack.errors import ArchiveError, SignatureError
+from modpack.errors import ArchiveError, SignatureError, TargetError
 from modpack.signing.dsse import read_envelope
 from modpack.signing.envelopes import sign
 from modpack.signing.finding import beside, find_signatures, read_beside
@@ -77,9 +77,16 @@ def sign_package(
         if is_inside:
             target = _write_inside(archive, file, envelope, output)
         else:
-            target = os.fspath(output) if output is not None else str(beside(file))
+            target = os.fspath(output) if output is not None else _own(beside(file))
             _write(target, envelope)
     return SignedPackage(digest, target, is_inside, key_ids)
+
+
+def _own(target: Path) -> str:
+    """A path that nobody has named and that is written to: no link may lead elsewhere."""
+    if target.is_symlink():
+        raise TargetError(str(target), "it is a link. Remedy: remove it, or say where to write")
+    return str(target)
 
 
 def _checked_digest(archive: Archive, workers: int) -> str:

@@ -257,6 +257,14 @@ def test_a_signed_package_is_the_same_package(package, key, tmp_path):
     assert first == second
 
 
+def test_a_signature_beside_a_package_is_written_through_no_link(package, key, tmp_path):
+    (tmp_path / "mine").write_text("kept")
+    package.with_name(package.name + ".sig").symlink_to(tmp_path / "mine")
+    done = run("sign", package, "--key", key, "--beside", "--replace")
+    assert done.exit_code == 2 and "it is a link" in done.output
+    assert (tmp_path / "mine").read_text() == "kept"
+
+
 def test_a_signed_package_loads(package, key, tmp_path):
     run("sign", package, "--key", key)
     run("sign", package, "--key", key, "--beside")

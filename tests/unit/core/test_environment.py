@@ -143,3 +143,22 @@ def test_a_comparison_tells_what_to_repair_and_how():
     assert comparison.missing == (gone,)
     assert comparison.repair == "pip install 'o==1.0' 'g==1'"
     assert EnvironmentComparison((python, same)).repair is None
+
+
+@pytest.mark.parametrize(
+    ("url", "is_given"),
+    [
+        ("https://example.org/a/b-1.0.whl#sha256=0f", True),
+        ("git+https://example.org/a/b.git@1.0#egg=b", True),
+        ("git+ssh://git@example.org:22/a/b.git", True),
+        ("https://example.org", True),
+        ("git+ssh://-oProxyCommand=touch%20x/y", False),
+        ("git+ssh://git@-oProxyCommand=touch/y", False),
+        ("https://me:password@example.org/b.whl", False),
+        ("https://example.org/b.whl&touch", False),
+        ("file:///etc/passwd", False),
+    ],
+)
+def test_an_address_is_given_to_pip_if_it_can_be_nothing_else(url, is_given):
+    found = RecordedDistribution("b", "1.0", url=url)
+    assert found.requirement == (f"b @ {url}" if is_given else "b==1.0")

@@ -1,0 +1,144 @@
+"""Pickles that would run something: what a scan says, and what a strict policy lets happen."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+import modpack
+from modpack import PackageExporter, PackageImporter, TrustPolicy
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import ArchiveError, ModpackError, TrustError
+from modpack.report.verifying.verifying import verify_package
+
+STRICT = TrustPolicy(pickle_globals=(), hook_kinds=("forward",), externs=(), native=False)
+
+
+PICKLE, ENTRY = "model/model.pkl", ".data/modpack/entry.json"
+
+
+@pytest.fixture
+def plain() -> dict[str, bytes]:
+    """The records of a good package, without the manifest."""
+    buffer = io.BytesIO()
+    with PackageExporter(buffer) as exporter:
+        exporter.save_source_string("shop", "total = 3\n")
+        exporter.save_pickle("model", "model.pkl", {"a": 1})
+    with open_archive(io.BytesIO(buffer.getvalue())) as archive:
+        names = (n for n in archive.names() if not n.startswith(".data/modpack/manifest."))
+        return {name: archive.read(name) for name in names}
+
+
+def zipped(records: dict[str, bytes]) -> bytes:
+    """A package of these records, with a manifest that tells of them."""
+    buffer = io.BytesIO()
+    with ArchiveWriter(buffer) as writer:
+        for name, content in records.items():
+            writer.write(name, content)
+        writer.commit()
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def touched(tmp_path: Path) -> Path:
+    """A file that is there if the pickle of :func:`system` was carried out."""
+    return tmp_path / "touched"
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def system(touched: Path) -> bytes:
+    return b"cos\nsystem\n(" + text(f"touch {touched}") + b"tR"
+
+
+def errors(records: dict[str, bytes]) -> set[str]:
+    found = verify_package(io.BytesIO(zipped(records))).findings
+    return {each.code for each in found if each.severity.value == "error"}
+
+
+def framed(opcodes: bytes) -> bytes:
+    """A scan that passes over frames sees a number and a text, the unpickler opcodes."""
+    frame = b"\x95" + struct.pack("<Q", 3) + b"Gaa"
+    return b"\x80\x04" + frame + b"bbbbbb\x8c" + bytes([len(opcodes)]) + opcodes + b"."
+
+
+@pytest.mark.parametrize("folder", ["os", "os/deep", "posix"])
+def test_a_folder_of_data_makes_no_module_the_packages_own(plain, touched, folder):
+    records = {**plain, PICKLE: b"\x80\x03" + system(touched) + b".", f"{folder}/a.txt": b"hi"}
+    assert "pickle-unknown-global" in errors(records)
+    with pytest.raises(TrustError, match=r"os\.system"):
+        modpack.load(io.BytesIO(zipped(records)), policy=STRICT)
+    assert not touched.exists()
+
+
+def test_an_opcode_that_goes_on_behind_its_frame_is_refused(plain, touched):
+    records = {**plain, PICKLE: framed(b"0" + system(touched))}
+    assert "pickle-malformed" in errors(records)
+    with pytest.raises(TrustError, match="behind the end of its frame"):
+        modpack.load(io.BytesIO(zipped(records)), policy=STRICT)
+    assert not touched.exists()
+
+
+def test_the_main_object_must_be_one_that_is_listed(plain, touched):
+    entry = json.loads(plain[ENTRY])
+    entry["main"] = ["model", "evil.py"]
+    evil = b"\x80\x03" + system(touched) + b"."
+    records = {**plain, ENTRY: json.dumps(entry).encode(), "model/evil.py": evil}
+    for policy in (None, STRICT):
+        with pytest.raises(ArchiveError, match="is not among its saved objects"):
+            modpack.load(io.BytesIO(zipped(records)), policy=policy)
+    assert not touched.exists()
+
+
+def test_a_pickle_that_is_not_listed_is_followed_when_a_policy_restricts_it(plain, touched):
+    evil = b"\x80\x03" + system(touched) + b"."
+    records = {**plain, "model/evil.py": evil}
+    importer = PackageImporter(io.BytesIO(zipped(records)), policy=STRICT)
+    with pytest.raises(TrustError, match=r"os\.system"):
+        importer.load_pickle("model", "evil.py")
+    assert not touched.exists()
+
+
+def test_names_of_python_2_lead_where_the_scan_says(plain, touched):
+    called = b"cUserDict\nUserDict\n(" + text(f"touch {touched}") + b"tR."
+    hidden = {"UserDict.py": b"from os import system as UserDict\n"}
+    records = {**plain, **hidden, PICKLE: called}
+    with pytest.raises(ValueError, match="unpack"):  # collections.UserDict, of a text
+        modpack.load(io.BytesIO(zipped(records)))
+    assert not touched.exists()
+
+
+def test_hooks_in_the_state_of_an_optimizer_are_hooks(plain):
+    relu = b"ctorch.nn.functional\nrelu\n"
+    state = b"}" + text("defaults") + b"}s" + text("state") + b"}s" + text("param_groups") + b"]s"
+    state += text("_optimizer_step_pre_hooks") + b"}K\x00" + relu + b"ss"
+    records = {**plain, PICKLE: b"\x80\x03ctorch.optim.sgd\nSGD\n)\x81" + state + b"b."}
+    with pytest.raises(TrustError, match=r"hooks of the kind 'optimizer\.step_pre'"):
+        modpack.load(io.BytesIO(zipped(records)), policy=TrustPolicy(hook_kinds=()))
+    assert isinstance(modpack.load(io.BytesIO(zipped(records))), torch.optim.SGD)
+
+
+@pytest.mark.parametrize(
+    ("pickle", "flaw"),
+    [
+        (
+            b"\x80\x04\x95" + struct.pack("<Q", 11) + b"\x95" + struct.pack("<Q", 2) + b"N.",
+            "inside",
+        ),
+        (b"\x80\x04\x95" + struct.pack("<Q", 99) + b"N.", "behind the pickle"),
+        (b"\x80\x04\x95" + struct.pack("<Q", 3) + b"N.N", "before its frame does"),
+    ],
+)
+def test_frames_that_no_pickler_makes_are_flaws(plain, pickle, flaw):
+    records = {**plain, PICKLE: pickle}
+    assert "pickle-malformed" in errors(records)
+    with pytest.raises(ModpackError, match=flaw):
+        modpack.load(io.BytesIO(zipped(records)), policy=STRICT)
