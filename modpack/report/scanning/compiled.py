@@ -48,18 +48,25 @@ def judge_archive(record: str, content: bytes, judge: Judge, depth: int = 1) -> 
         return
     try:
         with ZipArchive(BufferBytes(content), DEFAULT_LIMITS) as archive:
-            for inner, told in expressions_wrong(archive):
-                text = f"{record}!{inner} has the expression {told}, which torch would evaluate"
-                yield finding("nested-archive", record, text, f"{record}!{inner}")
-            pickled = pickled_names(archive)
-            for name in archive.names():
-                shown = f"{record}!{name}"
-                if is_program_pickle(name, pickled):
-                    yield from _judge_unpickled(archive, name, shown, judge, depth)
-                else:
-                    yield from _judge_record(archive, name, shown, judge, depth)
+            yield from _judge_records(archive, record, judge, depth)
     except ArchiveError as failure:
         yield finding("nested-archive", record, f"{record}: {failure.reason}", record)
+
+
+def _judge_records(archive: Archive, record: str, judge: Judge, depth: int) -> Iterator[Finding]:
+    for inner, told in expressions_wrong(archive):
+        text = f"{record}!{inner} has the expression {told}, which torch would evaluate"
+        yield finding("nested-archive", record, text, f"{record}!{inner}")
+    pickled = pickled_names(archive)
+    for name in archive.names():
+        shown = f"{record}!{name}"
+        if "aotinductor/" in name.lower():
+            text = f"{shown} is compiled code, which torch would load"
+            yield finding("nested-archive", record, text, shown)
+        elif is_program_pickle(name, pickled):
+            yield from _judge_unpickled(archive, name, shown, judge, depth)
+        else:
+            yield from _judge_record(archive, name, shown, judge, depth)
 
 
 def _judge_unpickled(

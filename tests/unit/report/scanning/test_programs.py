@@ -107,3 +107,7 @@ def test_an_expression_that_torch_writes_is_accepted(text):
 def test_a_record_of_programs_that_does_not_begin_as_an_archive_is_an_error():
     with opened({PROGRAM: b"X" * 16 + zipped({})}) as package:
         assert "nested-archive" in [each.code for each in scan_package(package, None)]
+
+
+def test_a_program_with_compiled_code_is_an_error():
+    assert errors({"data/aotinductor/model/a.wrapper.so": b"\x7fELF"})
