@@ -231,6 +231,20 @@ def exported():
     return {"program": torch.export.export(layer(), (ONES,))}
 
 
+class Sized(nn.Module):
+    def forward(self, x, y):
+        half, more = x[: x.shape[0] // 2].repeat(3, 1), y[: y.shape[0] % 3]
+        wide = nn.functional.interpolate(x[None, None], scale_factor=1.5)
+        return half, more, wide, torch.cat([x, y]), x.nonzero(), x.new_zeros(max(x.shape[0], 4))
+
+
+@case
+def exported_with_dynamic_shapes():
+    sizes = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    given = (torch.ones(8, 4), torch.ones(8, 4))
+    return torch.export.export(Sized(), given, dynamic_shapes={"x": sizes, "y": sizes})
+
+
 # -- torch: training -------------------------------------------------------------------------------
 
 

@@ -15,6 +15,11 @@ from modpack.report.auditing.facts import Finding
 from modpack.report.auditing.findings import finding
 from modpack.report.scanning.judging import Judge
 from modpack.report.scanning.pickled import Pickle, judge_pickle, looks_pickled
+from modpack.report.scanning.programs import (
+    expressions_wrong,
+    is_program_pickle,
+    pickled_names,
+)
 
 __all__ = ["is_archive", "judge_archive", "judge_script_code"]
 
@@ -43,10 +48,36 @@ def judge_archive(record: str, content: bytes, judge: Judge, depth: int = 1) -> 
         return
     try:
         with ZipArchive(BufferBytes(content), DEFAULT_LIMITS) as archive:
-            for name in archive.names():
-                yield from _judge_record(archive, name, f"{record}!{name}", judge, depth)
+            yield from _judge_records(archive, record, judge, depth)
     except ArchiveError as failure:
         yield finding("nested-archive", record, f"{record}: {failure.reason}", record)
+
+
+def _judge_records(archive: Archive, record: str, judge: Judge, depth: int) -> Iterator[Finding]:
+    for inner, told in expressions_wrong(archive):
+        text = f"{record}!{inner} has the expression {told}, which torch would evaluate"
+        yield finding("nested-archive", record, text, f"{record}!{inner}")
+    pickled = pickled_names(archive)
+    for name in archive.names():
+        shown = f"{record}!{name}"
+        if "aotinductor/" in name.lower():
+            text = f"{shown} is compiled code, which torch would load"
+            yield finding("nested-archive", record, text, shown)
+        elif is_program_pickle(name, pickled):
+            yield from _judge_unpickled(archive, name, shown, judge, depth)
+        else:
+            yield from _judge_record(archive, name, shown, judge, depth)
+
+
+def _judge_unpickled(
+    archive: Archive, name: str, shown: str, judge: Judge, depth: int
+) -> Iterator[Finding]:
+    """What torch unpickles, even if it does not begin like a pickle."""
+    content = archive.read(name)
+    if is_archive(content[:4]):
+        yield from judge_archive(shown, content, judge, depth + 1)
+    else:
+        yield from judge_pickle(Pickle(shown, content), judge)[1]
 
 
 def _judge_record(

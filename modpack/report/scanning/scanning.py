@@ -196,14 +196,22 @@ class _Scan:
         start = self._archive.start(record, 4)
         if record.startswith(_ANCESTORS_SCRIPTS):
             yield from self._script_part(record, start)
+        elif record.startswith(_SCRIPTS):
+            yield from self._script(record, start)
         elif record.endswith(".py"):
             if self._with_sources:
                 self.records += 1
                 yield from source_effects(record, self._archive.read(record))
-        elif is_archive(start) and record.startswith(_SCRIPTS):
-            yield from judge_archive(record, self._archive.read(record), self._judge)
         elif record.endswith(_PICKLE_SUFFIXES) or looks_pickled(start):
             yield from self._undeclared(record)
+
+    def _script(self, record: str, start: bytes) -> Iterator[Finding]:
+        """An archive that torch reads: it finds one that begins later in a record as well."""
+        if is_archive(start):
+            yield from judge_archive(record, self._archive.read(record), self._judge)
+        else:
+            text = f"{record} does not begin as an archive"
+            yield finding("nested-archive", record, text, record)
 
     def _script_part(self, record: str, start: bytes) -> Iterator[Finding]:
         """A part of a ScriptModule in a package of torch.package."""
