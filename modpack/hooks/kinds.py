@@ -90,7 +90,8 @@ def _calls(method: str, *names: str) -> Callable[[Any, Any, Flags], Any]:
     """Registers through a method of the target, with those flags that were set."""
 
     def register(target: Any, hook: Any, flags: Flags) -> Any:
-        return getattr(target, method)(hook, **{n: flags[n] for n in names if n in flags})
+        kept = {name: flags[name] for name in names if name in flags}
+        return getattr(type(target), method)(target, hook, **kept)  # not what its state says
 
     return register
 
@@ -121,7 +122,7 @@ def _load_state_dict_pre(target: Any) -> Iterator[Found]:
 
 def _register_load_state_dict_pre(target: Any, hook: Any, flags: Flags) -> Any:
     with_module = bool(flags.get("with_module"))
-    return target._register_load_state_dict_pre_hook(hook, with_module)
+    return type(target)._register_load_state_dict_pre_hook(target, hook, with_module)
 
 
 def _module_kinds() -> Iterator[Kind]:
@@ -191,7 +192,7 @@ def _keeping_frozen(method: str) -> Callable[[Any, Any, Flags], Any]:
         if frozen:
             target.requires_grad_(True)
         try:
-            return getattr(target, method)(hook)
+            return getattr(type(target), method)(target, hook)
         finally:
             if frozen:
                 target.requires_grad_(False)

@@ -45,7 +45,7 @@ def register_payload(
         torch's handles, by hook name.
 
     Raises:
-        ModpackError: a kind of hook is unknown.
+        ModpackError: a kind of hook is unknown, or hangs on what can have none of that kind.
     """
     # hooks that stayed in a module's state keep their ids: new ones must not take them
     RemovableHandle.next_id = max(RemovableHandle.next_id, int(payload["next_id"]))
@@ -55,6 +55,7 @@ def register_payload(
     fresh = {} if fresh is None else fresh
     for name, kind, target, flags, identities, hook in payload["hooks"]:
         row = _row(kind)
+        _require_target(row, target, name)
         if wanted(name) and (restore_global or row.scope != "global"):
             registered = row.register(target, hook, flags)
             handles[name] = handle_of(hook, registered, handles.get(name))
@@ -109,6 +110,16 @@ def _row(kind: str) -> Kind:
     if kind not in KINDS:
         raise ModpackError(f"hooks of kind {kind!r} are not known; is modpack too old?")
     return KINDS[kind]
+
+
+def _require_target(row: Kind, target: Any, name: str) -> None:
+    """Refuse a target that is not what torch lets one register such hooks on."""
+    kind = _SCOPES.get(row.scope)
+    if kind is not None and not issubclass(type(target), kind):
+        raise ModpackError(
+            f"the hook {name!r:.200} of kind {row.name!r} hangs on a {type(target).__name__}, "
+            f"which is no {kind.__name__}"
+        )
 
 
 def _made(

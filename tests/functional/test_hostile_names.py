@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from modpack import PackageExporter, PackageImporter, TrustPolicy
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, ModpackError, TrustError
+from modpack.hooks.restoring import register_payload
 from modpack.report.verifying.verifying import verify_package
 
 STRICT = TrustPolicy(pickle_globals=(), hook_kinds=("forward",), externs=(), native=False)
@@ -127,7 +130,7 @@ def test_hooks_in_the_state_of_an_optimizer_are_hooks(plain):
 
 
 @pytest.mark.parametrize(
-    ("pickle", "flaw"),
+    ("content", "flaw"),
     [
         (
             b"\x80\x04\x95" + struct.pack("<Q", 11) + b"\x95" + struct.pack("<Q", 2) + b"N.",
@@ -137,8 +140,50 @@ def test_hooks_in_the_state_of_an_optimizer_are_hooks(plain):
         (b"\x80\x04\x95" + struct.pack("<Q", 3) + b"N.N", "before its frame does"),
     ],
 )
-def test_frames_that_no_pickler_makes_are_flaws(plain, pickle, flaw):
-    records = {**plain, PICKLE: pickle}
+def test_frames_that_no_pickler_makes_are_flaws(plain, content, flaw):
+    records = {**plain, PICKLE: content}
     assert "pickle-malformed" in errors(records)
     with pytest.raises(ModpackError, match=flaw):
         modpack.load(io.BytesIO(zipped(records)), policy=STRICT)
+
+
+SPACE = b"ctypes\nSimpleNamespace\n(tR"
+
+
+def test_a_method_that_the_pickle_has_set_is_not_called_by_adding_items(plain):
+    """APPEND calls ``append`` of what is no list."""
+    printing = b"}" + text("append") + b"cbuiltins\nprint\nsb"
+    records = {**plain, PICKLE: b"\x80\x03" + SPACE + printing + text("called") + b"a."}
+    assert "pickle-reaches-inside" in errors(records)
+    with pytest.raises(TrustError, match="may call what the pickle has set"):
+        modpack.load(io.BytesIO(zipped(records)), policy=STRICT)
+
+
+@pytest.mark.parametrize("name", ["update_wrapper", "wraps"])
+def test_what_copies_attributes_is_given_to_nobody(plain, name):
+    records = {**plain, PICKLE: b"\x80\x03]cfunctools\n" + name.encode() + b"\na."}
+    assert errors(records)
+
+
+def test_dictionaries_may_have_keys_like_methods_of_lists(plain):
+    operators = {"add": torch.add, "append": torch.cat, "items": [1, {2}]}
+    records = {**plain, PICKLE: pickle.dumps(operators, 3)}
+    assert errors(records) == set()
+
+
+def test_hooks_are_registered_by_the_method_of_the_class(capsys):
+    model = torch.nn.Linear(2, 2)
+    model.__dict__["register_forward_hook"] = print
+    payload = {"hooks": [("h", "forward", model, {}, (0,), torch.relu)], "next_id": 0}
+    nothing = {"dropped": [], "orders": [], "handles": []}
+    register_payload({**payload, **nothing}, lambda name: True, restore_global=False)
+    assert torch.relu in model._forward_hooks.values()
+    assert capsys.readouterr().out == ""
+
+
+def test_hooks_of_what_is_no_module_are_refused():
+    target = SimpleNamespace(register_forward_hook=print)
+    payload = {"hooks": [("h", "forward", target, {}, (0,), torch.relu)], "next_id": 0}
+    nothing = {"dropped": [], "orders": [], "handles": []}
+    with pytest.raises(ModpackError, match="'h' of kind 'forward' hangs on a SimpleNamespace"):
+        register_payload({**payload, **nothing}, lambda name: True, restore_global=False)

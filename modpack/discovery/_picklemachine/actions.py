@@ -139,13 +139,23 @@ def _adding_many(machine: Machine, at: int) -> int:
     return at
 
 
+def _append(machine: Machine, at: int) -> int:
+    machine.append([machine.pop()])
+    return at
+
+
+def _append_many(machine: Machine, at: int) -> int:
+    machine.append(machine.pop_to_mark())
+    return at
+
+
 FOR_ACTIONS: Final[Mapping[str, Handler]] = {
     **{"GLOBAL": _global, "STACK_GLOBAL": _stack_global},
     **{f"EXT{size}": _extension(size) for size in (1, 2, 4)},
     **{"NEXT_BUFFER": _next_buffer, "READONLY_BUFFER": _readonly_buffer},
     **{"PERSID": _persid, "BINPERSID": _binpersid},
     **{"REDUCE": _reduce, "NEWOBJ": _newobj, "NEWOBJ_EX": _newobj_ex, "OBJ": _obj, "INST": _inst},
-    **{"BUILD": _build, "APPEND": _adding(1), "SETITEM": _adding(2)},
-    **dict.fromkeys(("APPENDS", "SETITEMS", "ADDITEMS"), _adding_many),
+    **{"BUILD": _build, "SETITEM": _adding(2), "SETITEMS": _adding_many},
+    **{"APPEND": _append, "APPENDS": _append_many, "ADDITEMS": _append_many},
 }
 """By their names in :mod:`pickletools`."""

@@ -75,6 +75,8 @@ class Found:
         self.nested: list[tuple[int, bytes]] = []
         self.at = 0
         self._times = 0
+        self.has_adder: bool = before.has_adder if before else False
+        """Whether something that may be called has the name of a method that adds items."""
         self.has_old_names: bool | None = before.has_old_names if before else None
         """Whether names of Python 2 are translated; the first bytes of all decide that."""
         self._named: dict[tuple[str, str], Named] = before._named if before else {}
@@ -107,6 +109,9 @@ class Found:
         first, most, _ = self._positions.get(named, (self.at, NameUse.HELD, self.at))
         if named not in self._positions or _USES.index(use) > _USES.index(most):
             self._positions[named] = (first, use, self.at)
+
+    def sets_adder(self) -> None:
+        self.has_adder = True
 
     def flaw(self, kind: FlawKind, text: str) -> None:
         self._times += 1

@@ -80,6 +80,16 @@ class Machine(Stack):
         else:
             mutate(self.found, target)
 
+    def append(self, values: list[object]) -> None:
+        """Follow how items are added to a list or a set, or to what has methods like theirs."""
+        target = self.top()
+        if self.found.has_adder and isinstance(target, Made):
+            text = (
+                f"it adds to {target}, which may call what the pickle has set as a method for that"
+            )
+            self.found.flaw(FlawKind.REACHES, text)
+        self.add(values)
+
     def take(self, module: str, name: str) -> object:
         """Follow how something is taken from a module."""
         if not module or not name or _BLANK.search(module) or _BLANK.search(name):

@@ -25,6 +25,7 @@ __all__ = ["give", "give_method", "is_attribute_harmless", "put", "require_calla
 
 _ONLY_CALLED: Final = frozenset(
     {("builtins", "getattr"), ("modpack.hooks.parametrized", "fill_parametrized")}
+    | {("functools", "update_wrapper"), ("functools", "wraps")}
     | {(module, name) for module in ("operator", "_operator") for name in ("attrgetter",)}
     | {(module, name) for module in ("operator", "_operator") for name in ("methodcaller",)}
     | {("modpack.pickling.definitions", name) for name in ("defined", "set_in_script")}
@@ -40,6 +41,8 @@ _FOR_PACKAGES: Final = frozenset(
     | {("torch.jit._script", "unpackage_script_module")}
 )
 """They read the package that they are given; a pickle must leave that to the unpickler."""
+_ADDERS: Final = frozenset({"append", "extend", "add"})
+"""Methods of whatever it is that items are added to."""
 _TARGET: Final = "target"
 """Where the nodes of graphs hold what they call."""
 _DATA: Final = frozenset(
@@ -96,6 +99,8 @@ def put(to: Recorder, values: list[Value]) -> None:
             if key != _TARGET:
                 give(to, [value])
             if key.__class__ is str:
+                if key in _ADDERS:
+                    to.sets_adder()
                 if key.startswith("__") and key.endswith("__") and key not in _DATA:
                     require_callable(to, value, f"as {key}")
             elif isinstance(key, Made) and (key.by.module, key.by.name) in _TEXTS:

@@ -111,6 +111,9 @@ class Recorder(Protocol):
     def flaw(self, kind: FlawKind, text: str) -> None:
         """Something cannot be known."""
 
+    def sets_adder(self) -> None:
+        """What may be called is set as ``append``, ``extend`` or ``add``, which pickles call."""
+
     def function_text(self, text: str, name: str, line: int) -> None:
         """A function is made from its source."""
 
