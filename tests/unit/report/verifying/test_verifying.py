@@ -368,9 +368,14 @@ def test_metadata_that_nothing_decided_is_a_warning(forge):
     assert [each.code for each in facts.findings] == ["code-undecided"]
 
 
-@pytest.mark.parametrize(
-    "record", [".data/modpack/more.json", ".data/odd", ".data/modpack/torchscript/x.txt"]
-)
+def test_a_record_among_the_scripts_that_is_no_archive_is_an_error(forge):
+    record = ".data/modpack/torchscript/x.txt"
+    facts = verify_package(forge({record: b"?"}))
+    assert ("nested-archive", record) in [(each.code, each.subject) for each in facts.findings]
+    assert not facts.is_accepted
+
+
+@pytest.mark.parametrize("record", [".data/modpack/more.json", ".data/odd"])
 def test_a_record_that_the_format_does_not_have_is_a_warning(forge, record):
     facts = verify_package(forge({record: b"?"}))
     assert [(each.code, each.subject) for each in facts.findings] == [("record-unknown", record)]
