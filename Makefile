@@ -37,7 +37,7 @@ format: $(READY) ## rewrite the sources in the project's style
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-# One model after the other, for their times to be worth something: half an hour.
+# One model after the other, for their times to be worth something: three quarters of an hour.
 # make corpus ONLY="timm_vit timm_swin" tries some, and leaves the page alone.
 corpus: $(CORPUS)/ready.stamp ## package models of real libraries, load them without; writes docs/reference/corpus.md
 	@$(CORPUS)/bin/python tools/corpus $(if $(ONLY),--only $(ONLY),--write)

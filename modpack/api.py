@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -12,6 +13,7 @@ from modpack.core.garbage import collection_paused
 from modpack.core.names import root_of
 from modpack.errors import ModpackError
 from modpack.packing.arguments import DEFAULT_PROTOCOL, require_target
+from modpack.report.progress import working
 from modpack.resolution.importers import Importer, sys_importer
 from modpack.resolution.importers import importer_of as module_importer
 
@@ -48,6 +50,7 @@ def save(
     example_kwargs: object = None,
     trial: bool | str = True,
     allow_secrets: str | Iterable[str] = (),
+    progress: bool | None = None,
 ) -> Plan:
     """Package a model, or any object, with its hooks and the code that it needs.
 
@@ -81,6 +84,8 @@ def save(
             cannot see what it interns; ``"warn"`` writes it even if it fails; False does nothing.
         allow_secrets: where something may be that looks like a secret; see
             :class:`PackageExporter`.
+        progress: Whether stderr shows what is being done, once that takes more than a second. By
+            default at a terminal and in a notebook.
 
     Returns:
         The plan that was carried out.
@@ -96,7 +101,10 @@ def save(
     exporter_of = _exporter_class()
     given = {"deny": deny, "mock": mock, "extern": extern, "intern": intern}
     rules = {action: _patterns(patterns, action) for action, patterns in given.items()}
-    with exporter_of(path, importer, debug, trial=trial, allow_secrets=allow_secrets) as exporter:
+    with (
+        _shown("Saving", path, progress),
+        exporter_of(path, importer, debug, trial=trial, allow_secrets=allow_secrets) as exporter,
+    ):
         for action, patterns in rules.items():
             if patterns:
                 getattr(exporter, action)(patterns)
@@ -129,6 +137,7 @@ def load(
     strict: bool = False,
     policy: TrustPolicy | None = None,
     verify: str = "code",
+    progress: bool | None = None,
 ) -> Any:
     """Load the object that a package is about, with its hooks registered again.
 
@@ -152,6 +161,7 @@ def load(
         policy: what the package may ask for; see :class:`TrustPolicy`. None allows everything.
         verify: ``"code"`` compares everything but tensors with its digests first, ``"all"`` the
             tensors too; see :class:`PackageImporter`.
+        progress: Whether stderr shows what is being done; see :func:`save`.
 
     Returns:
         The object; with ``optimizer=True`` the object and its optimizer, or None.
@@ -166,23 +176,24 @@ def load(
     """
     if (package is None) != (resource is None):
         raise TypeError("give both package and resource, or neither")
-    importer = _importer_class()(
-        path, namespace=namespace, strict=strict, policy=policy, verify=verify
-    )
-    try:
-        if package is None or resource is None:
-            package, resource = importer.main_resource()
-        return importer.load_model(
-            package,
-            resource,
-            map_location,
-            hooks=hooks,
-            optimizer=optimizer,
-            restore_global=restore_global,
+    with _shown("Loading", path, progress):
+        importer = _importer_class()(
+            path, namespace=namespace, strict=strict, policy=policy, verify=verify
         )
-    except BaseException:
-        importer.close()
-        raise
+        try:
+            if package is None or resource is None:
+                package, resource = importer.main_resource()
+            return importer.load_model(
+                package,
+                resource,
+                map_location,
+                hooks=hooks,
+                optimizer=optimizer,
+                restore_global=restore_global,
+            )
+        except BaseException:
+            importer.close()
+            raise
 
 
 def importer_of(obj: object) -> PackageImporter | None:
@@ -192,11 +203,18 @@ def importer_of(obj: object) -> PackageImporter | None:
     ``importer=[importer_of(model), sys_importer]``.
 
     Args:
-        obj: a module, a class, a function, or an object of a packaged class.
+        obj: a model that was loaded, a part of it, or its optimizer; a module, a class, a
+            function, or an object of a packaged class.
 
     Returns:
-        The importer, or None if it came from no package.
+        The importer, or None if it came from no package, or from one that is closed.
     """
+    wanted = _importer_class()
+    from modpack.importer.objects import loader_of, loader_of_part
+
+    loader = loader_of(obj)
+    if isinstance(loader, wanted):
+        return loader
     if isinstance(obj, ModuleType):
         places = [obj]
     else:
@@ -204,13 +222,21 @@ def importer_of(obj: object) -> PackageImporter | None:
         name = str(getattr(named, "__module__", ""))
         # A module may have put something else into its place; its namespace is still there.
         places = [sys.modules[n] for n in (name, root_of(name)) if n in sys.modules]
-    wanted = _importer_class()
     owners = (module_importer(place) for place in places)
-    return next((owner for owner in owners if isinstance(owner, wanted)), None)
+    owner = next((owner for owner in owners if isinstance(owner, wanted)), None)
+    if owner is None and _is_module_of_torch(obj):  # a part of a model may have packaged hooks
+        loader = loader_of_part(obj)
+        return loader if isinstance(loader, wanted) else None
+    return owner
+
+
+def _is_module_of_torch(obj: object) -> bool:
+    nn = sys.modules.get("torch.nn")
+    return nn is not None and isinstance(obj, nn.Module)
 
 
 def is_from_package(obj: object) -> bool:
-    """Whether a module, a class, a function or an object's class was loaded from a package."""
+    """Whether a model, a module, a class, a function or an object's class is from a package."""
     return importer_of(obj) is not None
 
 
@@ -256,6 +282,14 @@ def _require_target(obj: object, path: object) -> None:
         if not isinstance(obj, (str, os.PathLike)):
             raise
         raise TypeError(f"{failure}. The object comes first: save(model, {obj!r})") from None
+
+
+def _shown(doing: str, path: object, progress: object) -> AbstractContextManager[None]:
+    """Show the progress of what is done to a package, if that is wanted."""
+    if not (progress is None or isinstance(progress, bool)):
+        raise TypeError(f"progress must be a bool or None, not {type(progress).__name__}")
+    name = str(path) if isinstance(path, (str, os.PathLike)) else "a package"
+    return working(f"{doing} {name}", progress)
 
 
 def _patterns(given: object, argument: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib
 import os
 import subprocess
@@ -164,18 +166,28 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Insta
         head += [f"Requires-Dist: {other}" for other in requires]
         everything = {**files, f"{info}/METADATA": "\n".join(head) + "\n"}
         everything.update((f"{info}/{file}", text) for file, text in (metadata or {}).items())
-        everything[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in everything)
-        for file, content in everything.items():
+        contents = {
+            file: textwrap.dedent(content).encode() if isinstance(content, str) else content
+            for file, content in everything.items()
+        }
+        rows = (f"{file},{_digest(data)},{len(data)}\n" for file, data in contents.items())
+        contents[f"{info}/RECORD"] = f"{''.join(rows)}{info}/RECORD,,\n".encode()
+        for file, data in contents.items():
             place = site / file
             place.parent.mkdir(parents=True, exist_ok=True)
-            is_text = isinstance(content, str)
-            place.write_bytes(textwrap.dedent(content).encode() if is_text else content)
+            place.write_bytes(data)
         importlib.invalidate_caches()
         return site
 
     yield write
     for name in [n for n, module in sys.modules.items() if _lives_below(module, [site])]:
         del sys.modules[name]
+
+
+def _digest(data: bytes) -> str:
+    """A digest as RECORD has it."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+    return f"sha256={digest.rstrip(b'=').decode()}"
 
 
 def _lives_below(module: object, roots: list[Path]) -> bool:

@@ -1,7 +1,6 @@
 """Pickles that try to do harm while they are loaded, or to hide that they will: built in code.
 
-Each has the code of a finding that a scan must have for it. They are meant for a package with the
-modules of :data:`SOURCES` and the extern modules of :data:`EXTERNS`.
+They are meant for a package that declares the extern modules of :data:`EXTERNS`.
 """
 
 from __future__ import annotations
@@ -10,37 +9,10 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["EXTERNS", "HOSTILE_PICKLES", "SOURCES", "HostilePickle"]
+__all__ = ["EXTERNS", "HOSTILE_PICKLES", "HostilePickle"]
 
 CANARY = "touch modpack_canary"
 """What they would have a shell do."""
-
-SOURCES = {
-    "shop": """
-        import os
-        import os.path as paths
-        from subprocess import run as execute
-        from shop_tools import *
-
-        runner = os.system
-
-        class Till:
-            shell = os
-
-            def open(self):
-                return 3
-
-        def pay(amount):
-            return amount
-    """,
-    "shop_tools": """
-        from importlib import import_module
-
-        def wrap(thing):
-            return thing
-    """,
-}
-"""Modules of the package that holds them."""
 
 EXTERNS = ("acme",)
 """Modules that the package declares to take from outside."""
@@ -53,14 +25,10 @@ class HostilePickle:
     Attributes:
         name: what it tries, for test ids.
         data: the pickle.
-        code: of a finding that a scan must have.
-        is_recognised: whether other scanners can be expected to see something in it.
     """
 
     name: str
     data: bytes
-    code: str
-    is_recognised: bool = True
 
 
 # -- an assembler ----------------------------------------------------------------------------------
@@ -134,10 +102,6 @@ def whole(*body: bytes, protocol: int = 4) -> bytes:
 GETATTR = named("builtins", "getattr")
 SHELL = text(CANARY)
 
-UNKNOWN, CALLS, UNRESOLVED = "pickle-unknown-global", "pickle-calls-unknown", "pickle-unresolved"
-CALL, REACHES, CHANGES = "pickle-call", "pickle-reaches-inside", "pickle-changes-global"
-MALFORMED, EXTERN, NESTED = "pickle-malformed", "pickle-extern-call", "pickle-nested"
-
 _RUNNERS = (
     *(("os", name) for name in ("system", "popen", "execv", "remove", "putenv", "fork", "kill")),
     *(("posix", "system"), ("nt", "system")),
@@ -192,53 +156,50 @@ _RUNNERS = (
 
 def _runners() -> Iterator[HostilePickle]:
     for path, name in _RUNNERS:
-        code = UNKNOWN if path else UNRESOLVED
-        yield HostilePickle(
-            f"calls {path}.{name}", whole(call(stacked(path, name), SHELL)), code, False
-        )
+        yield HostilePickle(f"calls {path}.{name}", whole(call(stacked(path, name), SHELL)))
 
 
 def _ways_of_naming() -> Iterator[HostilePickle]:
     """One thing to call, and all ways to name and to call it."""
     system = named("os", "system")
-    yield HostilePickle("GLOBAL and REDUCE", whole(call(system, SHELL), protocol=3), UNKNOWN)
-    yield HostilePickle("protocol 0", b"cos\nsystem\n(S'" + CANARY.encode() + b"'\ntR.", UNKNOWN)
-    yield HostilePickle("INST", b"(S'" + CANARY.encode() + b"'\nios\nsystem\n.", UNKNOWN)
-    yield HostilePickle("OBJ", whole(b"(" + system + SHELL + b"o"), UNKNOWN)
-    yield HostilePickle("NEWOBJ", whole(new(named("subprocess", "Popen"), SHELL)), UNKNOWN)
+    yield HostilePickle("GLOBAL and REDUCE", whole(call(system, SHELL), protocol=3))
+    yield HostilePickle("protocol 0", b"cos\nsystem\n(S'" + CANARY.encode() + b"'\ntR.")
+    yield HostilePickle("INST", b"(S'" + CANARY.encode() + b"'\nios\nsystem\n.")
+    yield HostilePickle("OBJ", whole(b"(" + system + SHELL + b"o"))
+    yield HostilePickle("NEWOBJ", whole(new(named("subprocess", "Popen"), SHELL)))
     extended = named("subprocess", "Popen") + values(SHELL) + b"}" + b"\x92"
-    yield HostilePickle("NEWOBJ_EX", whole(extended), UNKNOWN)
-    yield HostilePickle("only held", whole(many(system)), UNKNOWN)
+    yield HostilePickle("NEWOBJ_EX", whole(extended))
+    yield HostilePickle("only held", whole(many(system)))
     memo = text("os") + b"\x940" + text("system") + b"\x940" + b"h\x00h\x01\x93" + values(SHELL)
-    yield HostilePickle("names from the memo", whole(memo + b"R"), UNKNOWN)
+    yield HostilePickle("names from the memo", whole(memo + b"R"))
     twice = text("os") + b"2\x93"
-    yield HostilePickle("a name that is duplicated", whole(call(twice, SHELL)), UNKNOWN)
+    yield HostilePickle("a name that is duplicated", whole(call(twice, SHELL)))
     yield HostilePickle(
-        "before it turns out to be none", b"\x80\x04" + call(system, SHELL) + b"\xff", UNKNOWN
+        "before it turns out to be none", b"\x80\x04" + call(system, SHELL) + b"\xff"
     )
-    yield HostilePickle("without an end", b"\x80\x04" + call(system, SHELL), MALFORMED)
-    yield HostilePickle("a dropped result", whole(call(system, SHELL) + b"0" + b"N"), UNKNOWN)
-    yield HostilePickle("names of Python 2", b"ccommands\ngetoutput\n(V" + b"x\ntR.", UNKNOWN)
-    yield HostilePickle("an unknown protocol", whole(b"N", protocol=9), MALFORMED, False)
+    yield HostilePickle("without an end", b"\x80\x04" + call(system, SHELL))
+    yield HostilePickle("a dropped result", whole(call(system, SHELL) + b"0" + b"N"))
+    yield HostilePickle("names of Python 2", b"ccommands\ngetoutput\n(V" + b"x\ntR.")
+    yield HostilePickle("an unknown protocol", whole(b"N", protocol=9))
     later = b"\x80\x02" + b"\x80\x04" + call(named("commands", "getoutput"), SHELL) + b"."
-    yield HostilePickle("a protocol that changes on the way", later, MALFORMED)
+    yield HostilePickle("a protocol that changes on the way", later)
     spoken = call(named("builtins", "str"), text("os")) + text("system") + b"\x93"
-    yield HostilePickle("a computed module", whole(call(spoken, SHELL)), UNRESOLVED, False)
+    yield HostilePickle("a computed module", whole(call(spoken, SHELL)))
     held = many(text("system")) + b"0" + text("os") + b"N\x93"
-    yield HostilePickle("a name that is none", whole(held), UNRESOLVED, False)
-    yield HostilePickle("EXT1", whole(b"\x82\x01"), "pickle-extension")
-    yield HostilePickle("EXT2", whole(b"\x83\x01\x01"), "pickle-extension")
-    yield HostilePickle("EXT4", whole(b"\x84\x01\x01\x01\x01"), "pickle-extension")
-    yield HostilePickle("NEXT_BUFFER", whole(b"\x97", protocol=5), "pickle-buffer", False)
-    yield HostilePickle("PERSID", b"Pos\n.", UNRESOLVED, False)
-    yield HostilePickle("a pickle behind its end", whole(b"N") + whole(system), "pickle-trailing")
-    yield HostilePickle("bytes behind its end", whole(b"N") + b"more", "pickle-trailing", False)
+    yield HostilePickle("a name that is none", whole(held))
+    yield HostilePickle("EXT1", whole(b"\x82\x01"))
+    yield HostilePickle("EXT2", whole(b"\x83\x01\x01"))
+    yield HostilePickle("EXT4", whole(b"\x84\x01\x01\x01\x01"))
+    yield HostilePickle("NEXT_BUFFER", whole(b"\x97", protocol=5))
+    yield HostilePickle("PERSID", b"Pos\n.")
+    yield HostilePickle("a pickle behind its end", whole(b"N") + whole(system))
+    yield HostilePickle("bytes behind its end", whole(b"N") + b"more")
     inner = octets(whole(call(system, SHELL)))
-    yield HostilePickle("a pickle in bytes", whole(many(inner)), NESTED, False)
+    yield HostilePickle("a pickle in bytes", whole(many(inner)))
     inner = b"\x96" + len(inner[5:]).to_bytes(8, "little") + inner[5:]
-    yield HostilePickle("a pickle in a bytearray", whole(inner, protocol=5), NESTED, False)
+    yield HostilePickle("a pickle in a bytearray", whole(inner, protocol=5))
     loaded = call(named("torch.storage", "_load_from_bytes"), octets(pickle.dumps(len)))
-    yield HostilePickle("a pickle in bytes that torch loads", whole(loaded), UNKNOWN, False)
+    yield HostilePickle("a pickle in bytes that torch loads", whole(loaded))
 
 
 def _attributes() -> Iterator[HostilePickle]:
@@ -246,87 +207,66 @@ def _attributes() -> Iterator[HostilePickle]:
     yield HostilePickle(
         "getattr of a held module",
         whole(call(call(GETATTR, module("os"), text("system")), SHELL)),
-        UNKNOWN,
     )
     os_of_torch = call(GETATTR, module("torch.serialization"), text("os"))
-    yield HostilePickle(
-        "getattr, twice", whole(call(GETATTR, os_of_torch, text("system"))), UNKNOWN
-    )
+    yield HostilePickle("getattr, twice", whole(call(GETATTR, os_of_torch, text("system"))))
     getter = call(named("operator", "attrgetter"), text("system"))
-    yield HostilePickle("attrgetter", whole(call(call(getter, module("os")), SHELL)), UNKNOWN)
+    yield HostilePickle("attrgetter", whole(call(call(getter, module("os")), SHELL)))
     dotted = call(named("operator", "attrgetter"), text("os.system"))
-    yield HostilePickle("attrgetter, dotted", whole(call(dotted, module("torch"))), UNKNOWN)
+    yield HostilePickle("attrgetter, dotted", whole(call(dotted, module("torch"))))
     inside = call(GETATTR, named("shop", "pay"), text("__globals__"))
-    yield HostilePickle("getattr of __globals__", whole(inside), REACHES)
-    yield HostilePickle(
-        "a dotted name with __globals__", whole(stacked("shop", "pay.__globals__")), REACHES
-    )
+    yield HostilePickle("getattr of __globals__", whole(inside))
+    yield HostilePickle("a dotted name with __globals__", whole(stacked("shop", "pay.__globals__")))
     yield HostilePickle(
         "a dotted name with __subclasses__",
         whole(call(stacked("builtins", "object.__subclasses__"))),
-        REACHES,
-        False,
     )
     late = call(named("operator", "attrgetter"), text("__globals__"))
-    yield HostilePickle("attrgetter of __globals__", whole(late), REACHES)
+    yield HostilePickle("attrgetter of __globals__", whole(late))
     method = call(named("operator", "methodcaller"), text("__reduce__"))
-    yield HostilePickle("methodcaller of __reduce__", whole(method), REACHES)
+    yield HostilePickle("methodcaller of __reduce__", whole(method))
     computed = call(GETATTR, module("os"), call(named("builtins", "str"), text("system")))
-    yield HostilePickle("getattr of a computed name", whole(computed), UNRESOLVED)
+    yield HostilePickle("getattr of a computed name", whole(computed))
     hidden = GETATTR + call(named("builtins", "tuple"), many(module("os"), text("system"))) + b"R"
-    yield HostilePickle("getattr with hidden arguments", whole(hidden), UNRESOLVED)
+    yield HostilePickle("getattr with hidden arguments", whole(hidden))
     path = new(named("pathlib", "PosixPath"), text("/"))
-    yield HostilePickle("a method of a path", whole(call(GETATTR, path, text("unlink"))), UNKNOWN)
+    yield HostilePickle("a method of a path", whole(call(GETATTR, path, text("unlink"))))
     yield HostilePickle(
-        "a module under a module of the package", whole(stacked("shop", "os.system")), UNKNOWN
+        "a module under a module of the package", whole(stacked("shop", "os.system"))
     )
     yield HostilePickle(
-        "a name that the package imports", whole(call(stacked("shop", "execute"), SHELL)), UNKNOWN
+        "a name that the package imports", whole(call(stacked("shop", "execute"), SHELL))
     )
+    yield HostilePickle("an alias in the package", whole(call(stacked("shop", "runner"), SHELL)))
     yield HostilePickle(
-        "an alias in the package", whole(call(stacked("shop", "runner"), SHELL)), UNKNOWN
-    )
-    yield HostilePickle(
-        "a module in a class of the package", whole(stacked("shop", "Till.shell.system")), UNKNOWN
+        "a module in a class of the package", whole(stacked("shop", "Till.shell.system"))
     )
     yield HostilePickle(
         "a name that comes by a star",
         whole(call(stacked("shop", "import_module"), text("os"))),
-        UNKNOWN,
     )
-    yield HostilePickle(
-        "a module that runs when it is imported", whole(module("antigravity")), UNKNOWN, False
-    )
-    yield HostilePickle("a module of nobody", whole(module("nowhere")), UNKNOWN, False)
+    yield HostilePickle("a module that runs when it is imported", whole(module("antigravity")))
+    yield HostilePickle("a module of nobody", whole(module("nowhere")))
     yield HostilePickle(
         "a module by a computed name",
         whole(persistent(text("module"), call(named("builtins", "str"), text("os")))),
-        UNRESOLVED,
     )
     yield HostilePickle(
         "a persistent id of bytes",
         whole(persistent(octets(b"module"), octets(b"os"))),
-        UNRESOLVED,
-        False,
     )
     yield HostilePickle(
         "an unknown persistent id",
         whole(persistent(text("file"), text("/etc/passwd"))),
-        UNRESOLVED,
-        False,
     )
     yield HostilePickle(
         "an operator that loads libraries",
         whole(call(named("modpack.pickling.remade", "operator_of"), text("load_library"))),
-        UNKNOWN,
-        False,
     )
     graph = named("torch.fx.graph_module", "reduce_package_graph_module")
     yield HostilePickle(
         "a graph whose code is elsewhere",
         whole(persistent(text("reduce_package"), graph, values(b"}", text("os")))),
-        UNKNOWN,
-        False,
     )
 
 
@@ -335,12 +275,10 @@ def _calls() -> Iterator[HostilePickle]:
     system = named("os", "system")
     relu = named("torch.nn.functional", "relu")
     till = new(named("shop", "Till"))
-    yield HostilePickle("calls what objects only hold", whole(call(relu, SHELL)), CALL, False)
+    yield HostilePickle("calls what objects only hold", whole(call(relu, SHELL)))
     for path, name in (("types", "FunctionType"), ("collections", "namedtuple")):
-        yield HostilePickle(
-            f"calls {path}.{name}", whole(call(named(path, name), SHELL)), CALL, False
-        )
-    yield HostilePickle("calls print", whole(call(named("builtins", "print"), SHELL)), CALL, False)
+        yield HostilePickle(f"calls {path}.{name}", whole(call(named(path, name), SHELL)))
+    yield HostilePickle("calls print", whole(call(named("builtins", "print"), SHELL)))
     yield HostilePickle(
         "calls an operator",
         whole(
@@ -349,99 +287,75 @@ def _calls() -> Iterator[HostilePickle]:
                 b"N",
             )
         ),
-        CALL,
-        False,
     )
-    yield HostilePickle(
-        "calls an extern function", whole(call(named("acme", "run"), SHELL)), EXTERN, False
-    )
+    yield HostilePickle("calls an extern function", whole(call(named("acme", "run"), SHELL)))
     yield HostilePickle(
         "calls a method of an extern class",
         whole(call(stacked("acme", "Client.start"))),
-        EXTERN,
-        False,
     )
     yield HostilePickle(
         "calls an extern function for the package",
         whole(persistent(text("reduce_package"), named("acme", "run"), values(SHELL))),
-        EXTERN,
-        False,
     )
     yield HostilePickle(
         "calls a function for the package",
         whole(persistent(text("reduce_package"), system, values(SHELL))),
-        UNKNOWN,
     )
     for name in ("map", "filter"):
         mapped = call(named("builtins", name), named("acme", "run"), many(SHELL))
         yield HostilePickle(
             f"{name} of an extern function",
             whole(call(named("builtins", "list"), mapped)),
-            EXTERN,
-            False,
         )
         getting = call(named("builtins", name), GETATTR, many(module("os")), many(text("system")))
-        yield HostilePickle(f"{name} of getattr", whole(getting), UNRESOLVED, False)
+        yield HostilePickle(f"{name} of getattr", whole(getting))
     reduced = call(named("functools", "reduce"), GETATTR, many(module("os"), text("system")))
-    yield HostilePickle("reduce of getattr", whole(call(reduced, SHELL)), UNRESOLVED)
+    yield HostilePickle("reduce of getattr", whole(call(reduced, SHELL)))
     starred = call(
         named("itertools", "starmap"), GETATTR, many(values(module("os"), text("system")))
     )
-    yield HostilePickle("starmap of getattr", whole(starred), UNRESOLVED)
+    yield HostilePickle("starmap of getattr", whole(starred))
     part = call(named("functools", "partial"), named("acme", "run"), SHELL)
-    yield HostilePickle("a partial that is called", whole(call(part)), EXTERN, False)
+    yield HostilePickle("a partial that is called", whole(call(part)))
     changed = build(
         call(named("functools", "partial"), named("shop", "pay")),
         values(named("acme", "run"), values(SHELL), b"}", b"N"),
     )
-    yield HostilePickle("a partial that is changed and called", whole(call(changed)), EXTERN, False)
+    yield HostilePickle("a partial that is changed and called", whole(call(changed)))
     hidden = build(
         call(named("functools", "partial"), named("shop", "pay")),
         call(named("builtins", "tuple"), many(named("acme", "run"), b")", b"}", b"N")),
     )
-    yield HostilePickle("a partial with a hidden function", whole(call(hidden)), CALLS, False)
+    yield HostilePickle("a partial with a hidden function", whole(call(hidden)))
     bound = call(named("types", "MethodType"), named("acme", "run"), SHELL)
-    yield HostilePickle("a method that is called", whole(call(bound)), EXTERN, False)
+    yield HostilePickle("a method that is called", whole(call(bound)))
     yield HostilePickle(
         "iter with a function",
         whole(call(named("builtins", "iter"), named("acme", "run"), b"N")),
-        CALLS,
-        False,
     )
     yield HostilePickle(
         "a made class",
         whole(call(named("builtins", "type"), text("Own"), b")", b"}")),
-        CALLS,
-        False,
     )
-    yield HostilePickle(
-        "calls a result", whole(call(call(named("shop", "pay"), SHELL))), CALLS, False
-    )
-    yield HostilePickle("calls an instance", whole(call(till)), CALLS, False)
-    yield HostilePickle("calls a list", whole(call(many(SHELL))), CALLS, False)
-    yield HostilePickle("calls a module", whole(call(module("shop"))), CALLS, False)
-    yield HostilePickle(
-        "an instance of a result", whole(new(call(named("shop", "pay"), SHELL))), CALLS, False
-    )
+    yield HostilePickle("calls a result", whole(call(call(named("shop", "pay"), SHELL))))
+    yield HostilePickle("calls an instance", whole(call(till)))
+    yield HostilePickle("calls a list", whole(call(many(SHELL))))
+    yield HostilePickle("calls a module", whole(call(module("shop"))))
+    yield HostilePickle("an instance of a result", whole(new(call(named("shop", "pay"), SHELL))))
     default = call(named("collections", "defaultdict"), named("acme", "run"))
     yield HostilePickle(
         "an item of a default dict",
         whole(call(named("operator", "getitem"), default, SHELL)),
-        CALLS,
     )
     retyped = named("torch._tensor", "_rebuild_from_type_v2")
     yield HostilePickle(
         "a tensor of a type",
         whole(call(retyped, named("acme", "run"), named("torch", "Tensor"), values(SHELL), b"}")),
-        EXTERN,
-        False,
     )
     remade = "modpack.pickling.remade"
     yield HostilePickle(
         "a weak reference of a kind",
         whole(call(named(remade, "weak_reference"), named("acme", "run"), values(SHELL), b"N")),
-        EXTERN,
-        False,
     )
     yield HostilePickle(
         "a context manager",
@@ -454,21 +368,15 @@ def _calls() -> Iterator[HostilePickle]:
                 b"}",
             )
         ),
-        EXTERN,
-        False,
     )
     yield HostilePickle(
         "the same, called",
         whole(call(call(named(remade, "the_same"), named("acme", "run")), SHELL)),
-        EXTERN,
-        False,
     )
     fresh = named("modpack.hooks.resetting", "fresh")
     yield HostilePickle(
         "an empty container",
         whole(persistent(text("reduce_package"), fresh, values(named("acme", "run"), SHELL))),
-        EXTERN,
-        False,
     )
     metaclass = call(
         named("modpack.pickling.classes", "make_class"),
@@ -479,7 +387,7 @@ def _calls() -> Iterator[HostilePickle]:
         b")",
         b"}",
     )
-    yield HostilePickle("a metaclass", whole(metaclass), EXTERN, False)
+    yield HostilePickle("a metaclass", whole(metaclass))
     set_name = call(
         named("modpack.pickling.definitions", "set_in_script"),
         module("shop"),
@@ -487,83 +395,63 @@ def _calls() -> Iterator[HostilePickle]:
         named("acme", "run"),
     )
     taken = call(named("modpack.pickling.definitions", "defined"), module("shop"), text("pay"))
-    yield HostilePickle(
-        "a name that is set first", whole(set_name, b"0", call(taken, SHELL)), EXTERN, False
-    )
+    yield HostilePickle("a name that is set first", whole(set_name, b"0", call(taken, SHELL)))
     encoded = call(named("_codecs", "encode"), text("x"), text("zip"))
-    yield HostilePickle("a codec", whole(encoded), CALLS, False)
+    yield HostilePickle("a codec", whole(encoded))
 
 
 def _changes() -> Iterator[HostilePickle]:
     """What is changed without being made by the pickle."""
     state = mapping(text("forward"), named("shop", "pay"))
     linear = named("torch.nn.modules.linear", "Linear")
-    yield HostilePickle("a class is given a state", whole(build(linear, state)), CHANGES, False)
-    yield HostilePickle(
-        "a class is given slots", whole(build(linear, values(b"N", state))), CHANGES, False
-    )
-    yield HostilePickle(
-        "a function is given a state", whole(build(named("shop", "pay"), state)), CHANGES, False
-    )
-    yield HostilePickle(
-        "a module is given a state", whole(build(module("torch.nn"), state)), CHANGES, False
-    )
-    yield HostilePickle(
-        "an item is set in a module", whole(module("shop") + text("pay") + b"Ns"), CHANGES, False
-    )
+    yield HostilePickle("a class is given a state", whole(build(linear, state)))
+    yield HostilePickle("a class is given slots", whole(build(linear, values(b"N", state))))
+    yield HostilePickle("a function is given a state", whole(build(named("shop", "pay"), state)))
+    yield HostilePickle("a module is given a state", whole(build(module("torch.nn"), state)))
+    yield HostilePickle("an item is set in a module", whole(module("shop") + text("pay") + b"Ns"))
     yield HostilePickle(
         "a list of a module is added to",
         whole(named("shop", "Till") + b"(" + b"Ne"),
-        CHANGES,
-        False,
     )
     filled = call(named("modpack.pickling.functions", "fill_function"), named("shop", "pay"), b"}")
-    yield HostilePickle("a function is filled that is not new", whole(filled), CHANGES, False)
+    yield HostilePickle("a function is filled that is not new", whole(filled))
     filled = call(named("modpack.pickling.classes", "fill_class"), linear, b"}")
-    yield HostilePickle("a class is filled that is not new", whole(filled), CHANGES, False)
+    yield HostilePickle("a class is filled that is not new", whole(filled))
     set_state = call(named("modpack.pickling.remade", "set_state"), linear, state)
-    yield HostilePickle("a state is set in a class", whole(set_state), CHANGES, False)
+    yield HostilePickle("a state is set in a class", whole(set_state))
     set_state = call(named("torch._utils", "_set_obj_state"), module("shop"), state)
-    yield HostilePickle("attributes of no tensor are set", whole(set_state), CHANGES, False)
+    yield HostilePickle("attributes of no tensor are set", whole(set_state))
     inside = call(
         named("modpack.pickling.definitions", "set_in_script"),
         module("shop"),
         values(text("pay"), text("__code__")),
         b"N",
     )
-    yield HostilePickle("a function of the package gets other code", whole(inside), REACHES, False)
+    yield HostilePickle("a function of the package gets other code", whole(inside))
 
 
 def _malformed() -> Iterator[HostilePickle]:
-    yield HostilePickle("nothing", b"", MALFORMED, False)
-    yield HostilePickle("no opcode", b"\x80\x04\xfe.", MALFORMED, False)
-    yield HostilePickle("an empty stack", b"\x80\x04.", MALFORMED, False)
-    yield HostilePickle("a mark for a value", b"\x80\x04(R.", MALFORMED, False)
-    yield HostilePickle("an unknown place of the memo", b"\x80\x04h\x07.", MALFORMED, False)
+    yield HostilePickle("nothing", b"")
+    yield HostilePickle("no opcode", b"\x80\x04\xfe.")
+    yield HostilePickle("an empty stack", b"\x80\x04.")
+    yield HostilePickle("a mark for a value", b"\x80\x04(R.")
+    yield HostilePickle("an unknown place of the memo", b"\x80\x04h\x07.")
     yield HostilePickle(
         "a huge place of the memo",
         b"\x80\x04N" + b"r\xff\xff\xff\xff" * 2 + b"\x940\x940.",
-        MALFORMED,
-        False,
     )
-    yield HostilePickle(
-        "a text that is cut off", b"\x80\x04X\xff\xff\x00\x00abc.", MALFORMED, False
-    )
-    yield HostilePickle("a line without an end", b"\x80\x04cos", MALFORMED, False)
-    yield HostilePickle(
-        "a text that is no UTF-8", b"\x80\x04X\x01\x00\x00\x00\xff.", MALFORMED, False
-    )
+    yield HostilePickle("a text that is cut off", b"\x80\x04X\xff\xff\x00\x00abc.")
+    yield HostilePickle("a line without an end", b"\x80\x04cos")
+    yield HostilePickle("a text that is no UTF-8", b"\x80\x04X\x01\x00\x00\x00\xff.")
     part = named("functools", "partial")
     within = (part + b"(") * 30_000 + named("shop", "pay") + b"tR" * 30_000
-    yield HostilePickle("a partial in a partial in ...", whole(call(within)), MALFORMED, False)
+    yield HostilePickle("a partial in a partial in ...", whole(call(within)))
     itself = call(part, named("shop", "pay")) + b"\x94(h\x00)}Ntb"
-    yield HostilePickle("a partial of itself", whole(call(itself)), MALFORMED, False)
-    yield HostilePickle("marks in marks", b"\x80\x04" + b"(" * 200_000 + b".", MALFORMED, False)
+    yield HostilePickle("a partial of itself", whole(call(itself)))
+    yield HostilePickle("marks in marks", b"\x80\x04" + b"(" * 200_000 + b".")
     yield HostilePickle(
         "more names than there can be",
         b"\x80\x03" + b"".join(b"cshop\n%d\n0" % each for each in range(110_000)) + b"N.",
-        MALFORMED,
-        False,
     )
 
 
@@ -572,15 +460,15 @@ def _tensors_of_classes() -> Iterator[HostilePickle]:
     maker = call(GETATTR, base, text("_make_subclass"))
     retyped, tensor = named("torch._tensor", "_rebuild_from_type_v2"), named("torch", "Tensor")
     hidden = call(named("shop", "pay"), SHELL)
-    for name, body, code in (
-        ("a result as the class", call(maker, hidden, b"N", b"\x89"), CALLS),
-        ("classes that are not known", maker + hidden + b"R", CALLS),
-        ("a class of the process", call(maker, named("os", "system"), SHELL), UNKNOWN),
-        ("arguments in a list", call(retyped, maker, tensor, many(tensor), b"}"), CALLS),
-        ("another maker", call(call(GETATTR, base, text("_make_dtensor")), SHELL), UNKNOWN),
-        ("a part of the maker", call(call(GETATTR, maker, text("__self__")), SHELL), REACHES),
+    for name, body in (
+        ("a result as the class", call(maker, hidden, b"N", b"\x89")),
+        ("classes that are not known", maker + hidden + b"R"),
+        ("a class of the process", call(maker, named("os", "system"), SHELL)),
+        ("arguments in a list", call(retyped, maker, tensor, many(tensor), b"}")),
+        ("another maker", call(call(GETATTR, base, text("_make_dtensor")), SHELL)),
+        ("a part of the maker", call(call(GETATTR, maker, text("__self__")), SHELL)),
     ):
-        yield HostilePickle(f"a tensor of a class: {name}", whole(body), code, False)
+        yield HostilePickle(f"a tensor of a class: {name}", whole(body))
 
 
 def _of_torch() -> Iterator[HostilePickle]:
@@ -588,45 +476,35 @@ def _of_torch() -> Iterator[HostilePickle]:
     inner = call(named("_codecs", "encode"), text(CANARY), text("latin1"))
     for kind in ("_IterDataPipeSerializationWrapper", "_MapDataPipeSerializationWrapper"):
         wrapper = new(named("torch.utils.data.dataloader", kind))
-        yield HostilePickle(
-            f"bytes for {kind}", whole(build(wrapper, values(inner, b"\x89"))), UNKNOWN, False
-        )
+        yield HostilePickle(f"bytes for {kind}", whole(build(wrapper, values(inner, b"\x89"))))
     dropped = new(named("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"))
-    yield HostilePickle("an iterator that is dropped", whole(build(dropped, b"}")), UNKNOWN, False)
+    yield HostilePickle("an iterator that is dropped", whole(build(dropped, b"}")))
     optimized = named("torch._dynamo.eval_frame", "OptimizedModule")
     linear = new(named("torch.nn.modules.linear", "Linear"))
     act = call(named("functools", "partial"), named("acme", "act"))
-    yield HostilePickle("a compiled module", whole(call(optimized, linear, act)), CALLS, False)
+    yield HostilePickle("a compiled module", whole(call(optimized, linear, act)))
     state = mapping(text("_orig_mod"), linear, text("dynamo_ctx"), act)
-    yield HostilePickle(
-        "a compiled module gets a state", whole(build(new(optimized), state)), CHANGES, False
-    )
+    yield HostilePickle("a compiled module gets a state", whole(build(new(optimized), state)))
     wrapper = named("torch", "_TorchCompileInductorWrapper")
     compiler = mapping(text("cpp.cxx"), values(text("acme")))
     yield HostilePickle(
         "a compiler of its own",
         whole(build(new(wrapper), mapping(text("config"), compiler))),
-        "pickle-runs-code",
-        False,
     )
     later = b"}\x940" + build(new(wrapper), mapping(text("config"), b"h\x00")) + b"0h\x00"
     later += text("cpp.cxx") + values(text("acme")) + b"s"
-    yield HostilePickle("a compiler that comes later", whole(later), CHANGES, False)
+    yield HostilePickle("a compiler that comes later", whole(later))
     hidden = call(named("builtins", "dict"), many(values(text("cpp.cxx"), text("acme"))))
     yield HostilePickle(
         "a compiler that is not seen",
         whole(build(new(wrapper), mapping(text("config"), hidden))),
-        UNRESOLVED,
-        False,
     )
     twice = mapping(text("config"), b"}", text("config"), compiler)
-    yield HostilePickle(
-        "a compiler in place of another", whole(build(new(wrapper), twice)), UNRESOLVED, False
-    )
+    yield HostilePickle("a compiler in place of another", whole(build(new(wrapper), twice)))
     fill = call(named("modpack.pickling.remade", "set_state"), new(wrapper), mapping())
-    yield HostilePickle("a compiler by another way", whole(fill), CHANGES, False)
+    yield HostilePickle("a compiler by another way", whole(fill))
     for module_, name in (("torch", "compile"), ("torch.utils._pytree", "key_get")):
-        yield HostilePickle(f"holds {name}", whole(many(named(module_, name))), UNKNOWN, False)
+        yield HostilePickle(f"holds {name}", whole(many(named(module_, name))))
 
 
 def _given_away() -> Iterator[HostilePickle]:
@@ -637,7 +515,6 @@ def _given_away() -> Iterator[HostilePickle]:
     yield HostilePickle(
         "an instance's own __setstate__",
         whole(build(build(namespace, planted), module("os"))),
-        REACHES,
     )
     for owner, name in (
         ("builtins", "eval"),
@@ -646,16 +523,16 @@ def _given_away() -> Iterator[HostilePickle]:
         ("uu", "encode"),
     ):
         caller = call(named("operator", "methodcaller"), text(name), SHELL)
-        yield HostilePickle(f"methodcaller of {owner}.{name}", whole(many(caller)), REACHES, False)
+        yield HostilePickle(f"methodcaller of {owner}.{name}", whole(many(caller)))
     part = call(named("functools", "partial"), system, module("os"))
     keys = build(namespace, mapping(text("keys"), part))
-    yield HostilePickle("keys for a dict", whole(call(named("builtins", "dict"), keys)), REACHES)
+    yield HostilePickle("keys for a dict", whole(call(named("builtins", "dict"), keys)))
     getter = call(named("functools", "partial"), GETATTR, module("os"))
-    yield HostilePickle("a partial of getattr", whole(many(getter)), CALLS)
-    yield HostilePickle("getattr in a list", whole(many(GETATTR)), CALLS, False)
-    yield HostilePickle("getattr in a dict", b"(V__call__\ncbuiltins\ngetattr\nd.", CALLS, False)
+    yield HostilePickle("a partial of getattr", whole(many(getter)))
+    yield HostilePickle("getattr in a list", whole(many(GETATTR)))
+    yield HostilePickle("getattr in a dict", b"(V__call__\ncbuiltins\ngetattr\nd.")
     inside = call(named("modpack.pickling.remade", "referent_of"), values(module("os")))
-    yield HostilePickle("the referent", whole(call(GETATTR, inside, text("system"))), UNKNOWN)
+    yield HostilePickle("the referent", whole(call(GETATTR, inside, text("system"))))
     dotted = call(named("operator", "attrgetter"), text("m.system"))
     for name, attribute in (
         ("property", call(named("builtins", "property"), dotted)),
@@ -663,51 +540,47 @@ def _given_away() -> Iterator[HostilePickle]:
     ):
         body = mapping(text("m"), module("os"), text("__setstate__"), attribute)
         made = call(named("modpack.pickling.classes", "make_class"), *_own_class(b")"), body)
-        yield HostilePickle(
-            f"{name} of a made class", whole(build(new(made), SHELL)), REACHES, False
-        )
+        yield HostilePickle(f"{name} of a made class", whole(build(new(made), SHELL)))
     cached = build(new(named("functools", "cached_property")), mapping(text("func"), dotted))
-    yield HostilePickle("a cached property", whole(cached), REACHES, False)
+    yield HostilePickle("a cached property", whole(cached))
     path = call(
         named("modpack.pickling.classes", "make_class"),
         *_own_class(values(named("pathlib", "PosixPath"))),
         b"}",
     )
     touch = call(GETATTR, call(path, SHELL), text("touch"))
-    yield HostilePickle("what a made class inherits", whole(touch), UNKNOWN, False)
+    yield HostilePickle("what a made class inherits", whole(touch))
     till = build(new(named("shop", "Till")), mapping(text("m"), module("os")))
     attribute = call(GETATTR, call(GETATTR, till, text("m")), text("system"))
-    yield HostilePickle("an attribute that was set before", whole(attribute), REACHES, False)
+    yield HostilePickle("an attribute that was set before", whole(attribute))
     again = call(GETATTR, call(named("shop", "pay"), module("os")), text("system"))
-    yield HostilePickle("what a function only passes on", whole(again), REACHES, False)
+    yield HostilePickle("what a function only passes on", whole(again))
     array = call(named("numpy._core.multiarray", "scalar"), b"N")
     tofile = call(GETATTR, array, text("tofile"))
-    yield HostilePickle("a method of an array", whole(tofile), REACHES, False)
+    yield HostilePickle("a method of an array", whole(tofile))
     planted = mapping(text("__init__"), named("acme", "run"))
     made = call(named("modpack.pickling.classes", "make_class"), *_own_class(b")"), planted)
-    yield HostilePickle("an extern __init__", whole(call(made, SHELL)), EXTERN, False)
+    yield HostilePickle("an extern __init__", whole(call(made, SHELL)))
     pairs = many(values(text("__setstate__"), named("acme", "run")))
     state = call(named("builtins", "dict"), pairs)
-    yield HostilePickle("a state from pairs", whole(build(namespace, state)), UNRESOLVED, False)
+    yield HostilePickle("a state from pairs", whole(build(namespace, state)))
     key = call(named("builtins", "str"), text("__setstate__"))
     state = mapping(key, named("acme", "run"))
-    yield HostilePickle("a state by a made key", whole(build(namespace, state)), UNRESOLVED, False)
+    yield HostilePickle("a state by a made key", whole(build(namespace, state)))
     program = named("modpack.pickling.remade", "exported_program")
     yield HostilePickle(
         "a program of nobody's package",
         whole(call(program, namespace, text("x"))),
-        UNRESOLVED,
-        False,
     )
     elsewhere = persistent(text("reduce_package"), program, values(text("model/other.bin")))
-    yield HostilePickle("a program from elsewhere", whole(elsewhere), UNRESOLVED, False)
+    yield HostilePickle("a program from elsewhere", whole(elsewhere))
     patched = call(
         named("modpack.pickling.definitions", "set_in_script"),
         module("torch.nn.functional"),
         values(text("relu")),
         named("shop", "pay"),
     )
-    yield HostilePickle("a function of torch is replaced", whole(patched), CHANGES, False)
+    yield HostilePickle("a function of torch is replaced", whole(patched))
     graph = named("torch.fx.graph_module", "reduce_graph_module")
     for name, line in (
         ("a method of an array", "torch.zeros(3).numpy().tofile('x')"),
@@ -718,12 +591,72 @@ def _given_away() -> Iterator[HostilePickle]:
         code = f"def forward(self, x):\n    {line}\n    return x\n"
         body = mapping(text("_code"), text(code), text("os"), module("os"))
         ran = call(graph, body, text("import torch"))
-        yield HostilePickle(f"a graph that calls {name}", whole(ran), "pickle-runs-code", False)
+        yield HostilePickle(f"a graph that calls {name}", whole(ran))
 
 
 def _own_class(bases: bytes) -> tuple[bytes, ...]:
     """What ``make_class`` is given before the body of a class."""
     return named("builtins", "type"), text("Own"), text("Own"), text("shop"), bases
+
+
+def _past_a_scanner() -> Iterator[HostilePickle]:
+    """Ways past whoever predicts what a pickle computes from what it calls."""
+    remade = named("modpack.pickling.classes", "make_class")
+    parts = text("Own"), text("Own"), text("shop")
+    defaults = named("collections", "defaultdict")
+    getitem = call(GETATTR, defaults, text("__getitem__"))
+    body = mapping(text("__setstate__"), getitem)
+    kind = call(remade, named("builtins", "type"), *parts, values(defaults), body)
+    caller = call(named("functools", "partial"), named("acme", "run"), SHELL)
+    made = new(kind) + mapping(text("default_factory"), caller) + b"b"
+    yield HostilePickle("a missing key that calls", whole(build(made, SHELL)))
+    held = call(named("operator", "attrgetter"), text("system"))
+    yield HostilePickle("a getter that is held", whole(many(held, module("os"))))
+    deep = call(named("operator", "attrgetter"), text("serialization.os.system"))
+    yield HostilePickle("a getter of all of torch", whole(call(call(deep, module("torch")), SHELL)))
+    code = text("def f(x: __import__('os').system('touch modpack_canary')): pass")
+    function = named("modpack.pickling.functions", "make_function")
+    fields = values(code, b"\x89", text("f"), b")", number(0), b"N", number(1))
+    annotated = call(
+        function, fields, values(text("f"), text("f"), text("m")), module("shop"), b")"
+    )
+    signature = call(
+        named("functools", "partial"), named("inspect", "signature"), annotated
+    ) + mapping(text("eval_str"), b"\x88")
+    yield HostilePickle("an annotation that is evaluated", whole(many(signature)))
+    string = call(
+        remade,
+        named("builtins", "type"),
+        *parts,
+        values(named("builtins", "str")),
+        mapping(text("isidentifier"), named("builtins", "object")),
+    )
+    field = call(string, text("x: 0\nimport os"))
+    fields = call(named("dataclasses", "make_dataclass"), text("D"), many(field))
+    yield HostilePickle("a name of a field that is code", whole(fields))
+    graph = named("torch.fx.graph_module", "reduce_graph_module")
+    quoted = mapping(
+        text("_code"),
+        text("def forward(self): return 1"),
+        text("_modules"),
+        mapping(text("a');__import__('os').system('touch modpack_canary');('"), b"N"),
+    )
+    yield HostilePickle("a name of a submodule that is code", whole(call(graph, quoted, text(""))))
+    events = named("torch.autograd.profiler_util", "EventList")
+    export = call(GETATTR, events, text("export_chrome_trace"))
+    tracing = call(
+        remade,
+        named("builtins", "type"),
+        *parts,
+        values(events),
+        mapping(text("__setstate__"), export),
+    )
+    yield HostilePickle("a trace that writes a file", whole(build(new(tracing), SHELL)))
+    runs = named("numpy.testing", "runstring")
+    yield HostilePickle("a test helper of numpy", whole(call(runs, SHELL, b"}")))
+    for state in ("__dict__", "__class__", "__reduce_ex__"):
+        planted = mapping(text(state), module("os"))
+        yield HostilePickle(f"sets {state}", whole(build(new(named("shop", "Till")), planted)))
 
 
 HOSTILE_PICKLES: tuple[HostilePickle, ...] = (
@@ -736,5 +669,6 @@ HOSTILE_PICKLES: tuple[HostilePickle, ...] = (
     *_of_torch(),
     *_given_away(),
     *_malformed(),
+    *_past_a_scanner(),
 )
 """All of them; each name once."""

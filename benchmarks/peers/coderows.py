@@ -38,6 +38,7 @@ def walking(share: int) -> Iterator[Row]:
         ),
     )
     yield _growing(1000 // share, 10_000 // share)
+    yield _mocking(1000 // share, 10_000 // share)
 
 
 def _growing(few: int, many: int) -> Row:
@@ -63,6 +64,32 @@ def _growing(few: int, many: int) -> Row:
         subjects,
         tuple(
             no_more("per module", small, 1.3, large) for small, large in (tuple(cold), tuple(warm))
+        ),
+    )
+
+
+def _mocking(few: int, many: int) -> Row:
+    """What looking for uses of mocks costs: the same code, with a module mocked or extern."""
+    extern, mocked = "modpack, extern", "modpack, mocked"
+    jobs = {
+        f"{extern}, {few:,}": ("tracked-few", "extern"),
+        f"{mocked}, {few:,}": ("tracked-few", "mock"),
+        f"{mocked}, {many:,}": ("tracked-many", "mock"),
+    }
+    subjects = {
+        name: Job("walk_project", {"how": "modpack", "folder": folder, "tracker": action})
+        for name, (folder, action) in jobs.items()
+    }
+    other, ours, larger = subjects
+    counts = {"tracked-few": few, "tracked-many": many}
+    return Row(
+        "walk-mocks",
+        "export of a made-up project of which a twentieth uses a mocked module",
+        (Job("write_projects", {"counts": counts, "tracked": 20}),),
+        subjects,
+        (
+            no_more("per module", other, 1.15, ours),
+            no_more("per module", ours, 1.3, larger),
         ),
     )
 

@@ -122,20 +122,23 @@ def round_trip(saver: str, loader: str, times: int) -> Figures:
     return {"first": first, "later": later, "importing the tool, before": importing()}
 
 
-def write_projects(counts: dict[str, int]) -> Figures:
+def write_projects(counts: dict[str, int], tracked: int = 0) -> Figures:
     """Write projects of many modules, one in each folder."""
     for folder, count in counts.items():
-        project.write_project(Path(folder), count)
+        project.write_project(Path(folder), count, tracked)
     return {}
 
 
-def walk_project(how: str, folder: str, needs_cache: bool = False) -> Figures:
-    """Export a project of many modules."""
+def walk_project(
+    how: str, folder: str, needs_cache: bool = False, tracker: str = "extern"
+) -> Figures:
+    """Export a project of many modules; ``tracker`` says what becomes of what some of them use."""
     exporter_of = EXPORTERS[how]()
     _require_cache(needs_cache)
     sys.path.insert(0, folder)
     with clock() as seconds, exporter_of(f"walked-{how}-{folder}.pt") as exporter:
         exporter.intern("app.**")
+        getattr(exporter, tracker)(f"{project.TRACKER}.**")
         exporter.save_module(project.MAIN)
         count = len(exporter.interned_modules())
     return {"per module": seconds() / count, "modules": count}

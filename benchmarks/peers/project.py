@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-__all__ = ["MAIN", "write_project"]
+__all__ = ["MAIN", "TRACKER", "write_project"]
 
 MAIN = "app.main"
 """The module that imports all others."""
+TRACKER = "tracker"
+"""The module that some of them use, where that is wanted; there is none of that name."""
 
 _FUNCTIONS_EACH = 8
 _FUNCTION = '''
@@ -31,8 +33,34 @@ def step_{number}(values, weight={number}, *, scale=1.0):
 '''
 
 
-def write_project(folder: Path, count: int) -> None:
-    """A package of so many modules, each of which imports three of those before it."""
+_TRACKED = '''
+import tracker
+
+log = tracker.get_logger(__name__)
+
+
+class Watching(tracker.Callback):
+    """Derived from something that is not there."""
+
+    @tracker.watched
+    def finished_{number}(self, results):
+        log.info("finished", report_{number}(results))
+
+
+def report_{number}(values):
+    """Tell the tracker about some values."""
+    tracker.log(sum(values))
+'''
+
+
+def write_project(folder: Path, count: int, tracked: int = 0) -> None:
+    """A package of so many modules, each of which imports three of those before it.
+
+    Args:
+        folder: where it is written.
+        count: how many modules.
+        tracked: each module whose number this divides uses :data:`TRACKER`; 0 for none.
+    """
     chance = random.Random(count)
     package = folder / "app"
     package.mkdir(parents=True)
@@ -40,7 +68,8 @@ def write_project(folder: Path, count: int) -> None:
     names = [f"m{number:05}" for number in range(count)]
     for number, name in enumerate(names):
         used = sorted(set(chance.choices(names[:number], k=3))) if number else []
-        (package / f"{name}.py").write_text(_source(used))
+        tracking = _TRACKED.format(number=number) if tracked and number % tracked == 0 else ""
+        (package / f"{name}.py").write_text(_source(used) + tracking)
     imports = "".join(f"import app.{name}\n" for name in names)
     (package / "main.py").write_text(f'"""Generated."""\n{imports}')
 

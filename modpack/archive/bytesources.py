@@ -9,6 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
+from modpack.archive.otherfiles import other_url
 from modpack.errors import ArchiveError, NotAPackageError, PackageNotFoundError
 
 __all__ = ["BufferBytes", "ByteSource", "FileBytes"]
@@ -63,7 +64,9 @@ class FileBytes(ByteSource):
         try:
             self._descriptor = os.open(path, _READING)
         except FileNotFoundError as error:
-            raise PackageNotFoundError(label, "there is no such file") from error
+            raise PackageNotFoundError(
+                label, other_url(label) or "there is no such file"
+            ) from error
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise NotAPackageError(label, f"it cannot be opened: {_why(error)}") from error
         self._seeking = threading.Lock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -135,12 +134,15 @@ def _on_threads(
     function: Callable[[_Argument], _Result], arguments: Sequence[_Argument], workers: int
 ) -> list[_Result]:
     if workers > 1:
-        # At the limit of a container, or while Python ends, none can be started.
-        with contextlib.suppress(RuntimeError):
-            from concurrent.futures import ThreadPoolExecutor
+        from concurrent.futures import ThreadPoolExecutor
 
+        try:
             with ThreadPoolExecutor(workers) as pool:
                 return list(pool.map(function, arguments))
+        except ArchiveError:
+            raise
+        except RuntimeError:  # at the limit of a container, or while Python ends: none can start
+            pass
     return list(map(function, arguments))
 
 

@@ -15,6 +15,7 @@ from modpack.archive.bytesources import ByteSource
 from modpack.archive.directoryheaders import Columns, check_columns, shown, split_headers
 from modpack.archive.endrecord import End, find_directory
 from modpack.archive.limits import Limits
+from modpack.archive.otherfiles import other_zip
 from modpack.archive.recordnames import count_folders, find_problem, find_unsafe
 from modpack.archive.repacked import FOREIGN_EXTRAS, NO_TOP_FOLDER, are_of_files
 from modpack.archive.zipformat import MAX16, MAX32
@@ -183,11 +184,11 @@ def parse_directory(source: ByteSource, limits: Limits) -> Directory:
         raise ArchiveError(label, reason)
     content = source.read_at(end.offset, end.size)
     if b"/version" not in content:  # first of all, lest another zip be called a broken package
-        raise _no_package(label)
+        raise _no_package(label, content)
     directory = Directory(label, content, end)
     directory.check(limits, source.size)
     if not any(map(directory.has, layout.VERSIONS)):
-        raise _no_package(label)
+        raise _no_package(label, content)
     return directory
 
 
@@ -215,6 +216,9 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
     root = raw_names[0].partition(b"/")[0] + b"/"
     strangers = [raw_name for raw_name in raw_names if not raw_name.startswith(root)]
     if strangers:
+        known = other_zip(label, lambda mark: any(n.endswith(mark.encode()) for n in raw_names))
+        if known is not None:
+            raise NotAPackageError(label, known)
         is_bare = any(raw_name.startswith(_ITS_OWN_FOLDER) for raw_name in raw_names)
         reason = NO_TOP_FOLDER if is_bare else f"it is not in the top-level folder {shown(root)!r}"
         raise ArchiveError(label, reason, shown(strangers[0]))
@@ -229,5 +233,7 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
     return names
 
 
-def _no_package(label: str) -> NotAPackageError:
-    return NotAPackageError(label, "it is a zip archive, but no package: it has no version record")
+def _no_package(label: str, directory: bytes) -> NotAPackageError:
+    known = other_zip(label, lambda mark: mark.encode() in directory)
+    reason = "this is a zip archive with no version record, not a package. Check the path"
+    return NotAPackageError(label, known or reason)

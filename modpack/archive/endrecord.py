@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from modpack.archive import zipformat
 from modpack.archive.bytesources import ByteSource
+from modpack.archive.otherfiles import START_BYTES, other_file
 from modpack.archive.zipformat import MAX16, MAX32
 from modpack.errors import ArchiveError, NotAPackageError
 
@@ -16,14 +17,6 @@ _LOCATOR_BYTES: Final = zipformat.END64_LOCATOR.size
 _END64_BYTES: Final = zipformat.END64.size
 _TAIL_BYTES: Final = _END64_BYTES + _LOCATOR_BYTES + _END_BYTES
 _LONGEST_COMMENT: Final = MAX16 + _END_BYTES
-_LEGACY_NUMBER: Final = 0x1950A86A20F9469CFC6C
-"""What files of torch.save began with, pickled, before they were zips."""
-_LEGACY_MARKS: Final = (
-    b"\x8a\x0a" + _LEGACY_NUMBER.to_bytes(10, "little"),
-    b"L%dL" % _LEGACY_NUMBER,
-)
-"""The number in a pickle: of protocol 2 or newer, and of an older one."""
-_LEGACY_BYTES: Final = 64
 
 
 class End(NamedTuple):
@@ -66,8 +59,6 @@ def find_directory(source: ByteSource) -> End:
 
 
 def _no_end(source: ByteSource) -> ArchiveError:
-    if not source.size:
-        return NotAPackageError(source.label, "it is not a zip archive: it is empty")
     if source.size >= 4 and source.read_at(0, 4) == zipformat.LOCAL_SIGNATURE:
         last = min(source.size, _LONGEST_COMMENT)
         tail = source.read_at(source.size - last, last)
@@ -75,11 +66,8 @@ def _no_end(source: ByteSource) -> ArchiveError:
             return ArchiveError(source.label, "something follows its end record")
         reason = "it starts as a zip archive but does not end as one: is it truncated?"
         return ArchiveError(source.label, reason)
-    start = source.read_at(0, min(source.size, _LEGACY_BYTES))
-    if any(mark in start for mark in _LEGACY_MARKS):
-        reason = "it was written by torch.save, in its older form. Remedy: torch.load"
-        return NotAPackageError(source.label, reason)
-    return NotAPackageError(source.label, "it is not a zip archive")
+    start = source.read_at(0, min(source.size, START_BYTES))
+    return NotAPackageError(source.label, other_file(source.label, start))
 
 
 def _has_locator(tail: bytes) -> bool:

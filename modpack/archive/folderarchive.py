@@ -11,6 +11,7 @@ from typing import Final
 from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
 from modpack.archive.limits import DEFAULT_LIMITS, Limits
+from modpack.archive.otherfiles import other_folder
 from modpack.archive.recordnames import find_collision, find_unsafe
 from modpack.errors import ArchiveError, NotAPackageError
 
@@ -151,13 +152,14 @@ def _package_root(folder: str) -> str:
     if _holds_package(folder):
         return folder
     try:
-        with os.scandir(folder) as entries:
-            inner = [entry.path for entry in entries if entry.is_dir()]
+        with os.scandir(folder) as scanned:
+            entries = list(scanned)
     except OSError as error:
         raise NotAPackageError(folder, f"it cannot be read: {error.strerror}") from error
+    inner = [entry.path for entry in entries if entry.is_dir()]
     if len(inner) == 1 and _holds_package(inner[0]):
         return inner[0]
-    raise NotAPackageError(folder, "it is no unzipped package: it has no .data/version")
+    raise NotAPackageError(folder, other_folder(folder, [entry.name for entry in entries]))
 
 
 def _holds_package(folder: str) -> bool:

@@ -10,21 +10,24 @@ from modpack.archive.base import Archive, DataRange
 from modpack.archive.bytesources import BufferBytes, FileBytes
 from modpack.archive.folderarchive import FolderArchive
 from modpack.archive.limits import DEFAULT_LIMITS, Limits
+from modpack.archive.otherfiles import other_zip
+from modpack.archive.readerarchive import ReaderArchive, RecordReader
 from modpack.archive.ziparchive import ZipArchive
 from modpack.errors import ArchiveError, NotAPackageError
 
-__all__ = ["Archive", "DataRange", "open_archive", "refuse_state_files"]
+__all__ = ["Archive", "DataRange", "RecordReader", "open_archive"]
 
 
 def open_archive(
-    source: str | os.PathLike[str] | BinaryIO, limits: Limits = DEFAULT_LIMITS
+    source: str | os.PathLike[str] | BinaryIO | RecordReader, limits: Limits = DEFAULT_LIMITS
 ) -> Archive:
     """Opens a package for reading; nothing in it is executed or unpickled.
 
     Args:
         source: the path of a zip archive; or of an unzipped package (the folder that holds
             ``.data``, or one that holds just that folder); or a binary buffer, which is read
-            at once from its current position to its end, and may be closed afterwards.
+            at once from its current position to its end, and may be closed afterwards; or a
+            reader of torch's, which stays open (:class:`.RecordReader`).
         limits: what the archive may claim.
 
     Raises:
@@ -44,30 +47,31 @@ def open_archive(
     ...     archive.read("pkg/greeting.txt")
     b'hello'
     """
+    if isinstance(source, RecordReader):
+        return _refuse_others(ReaderArchive(source, limits))
     if not isinstance(source, (str, os.PathLike)):
         return _open_content(BufferBytes(_read_buffer(source)), limits)
     path = os.fspath(source)
     if not isinstance(path, str):
         raise TypeError("source must be a str path, not a bytes path")
     if os.path.isdir(path):
-        return FolderArchive(path, limits)
+        return _refuse_others(FolderArchive(path, limits))
     return _open_content(FileBytes(path, path), limits)
 
 
-def refuse_state_files(archive: Archive) -> None:
-    """Tell files of ``torch.save`` and ``torch.jit.save``, which are zips as well, from packages.
-
-    Raises:
-        NotAPackageError: it is such a file.
-    """
-    if archive.has("data.pkl") and not archive.has(layout.EXTERN_MODULES):
-        reason = "it was written by torch.save or torch.jit.save. Remedy: torch.load"
-        raise NotAPackageError(archive.source, reason)
+def _refuse_others(archive: Archive) -> Archive:
+    """Tell zip archives of torch's other formats, which have a version too, from packages."""
+    if not (archive.has(layout.EXTERN_MODULES) or archive.has(layout.MANIFEST)):
+        reason = other_zip(archive.source, archive.has)
+        if reason is not None:
+            archive.close()
+            raise NotAPackageError(archive.source, reason)
+    return archive
 
 
 def _open_content(content: FileBytes | BufferBytes, limits: Limits) -> Archive:
     try:
-        return ZipArchive(content, limits)
+        return _refuse_others(ZipArchive(content, limits))
     except BaseException:
         content.close()
         raise

@@ -6,6 +6,7 @@ import io
 import os
 import stat
 
+from modpack.archive.otherfiles import other_url
 from modpack.errors import TargetError
 
 __all__ = ["is_text", "mode_of_target", "require_writable"]
@@ -23,7 +24,8 @@ def mode_of_target(target: str, path: str) -> int | None:
     """
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
-        raise TargetError(f"cannot write {target}: the folder {folder} does not exist")
+        reason = other_url(target, is_target=True) or f"the folder {folder} does not exist"
+        raise TargetError(f"cannot write {target}: {reason}")
     try:
         found = os.stat(path)
     except FileNotFoundError:

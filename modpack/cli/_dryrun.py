@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from modpack.cli._console import warn
-from modpack.cli._progress import working
 from modpack.cli._rules import GivenRule, add_rules, pattern, rules_in_order
 from modpack.core.allowances import as_allowances
 from modpack.planning.presets import POLICIES
+from modpack.report.progress import working
 
 if TYPE_CHECKING:
     from modpack.cli._config import Settings

@@ -12,8 +12,8 @@ from modpack.cli._completion import complete_code, complete_file
 from modpack.cli._console import show, write
 from modpack.cli._dryrun import planning_options
 from modpack.cli._failures import FINDINGS, failing_clearly
-from modpack.cli._progress import working
 from modpack.cli._rules import RulesCommand
+from modpack.report.progress import working
 
 if TYPE_CHECKING:
     from modpack.report.auditing.facts import AuditFacts

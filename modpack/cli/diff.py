@@ -10,7 +10,7 @@ import click
 from modpack.cli._completion import complete_file
 from modpack.cli._console import make_console, write
 from modpack.cli._failures import FINDINGS, failing_clearly
-from modpack.cli._progress import working
+from modpack.report.progress import working
 
 if TYPE_CHECKING:
     from modpack.report.differences.lines import Line

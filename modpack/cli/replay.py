@@ -9,7 +9,7 @@ import click
 from modpack.cli._completion import complete_file
 from modpack.cli._console import warn, write
 from modpack.cli._failures import FINDINGS, failing_clearly
-from modpack.cli._progress import working
+from modpack.report.progress import working
 
 if TYPE_CHECKING:
     from modpack.core.planjson import Json
@@ -75,8 +75,8 @@ def replay_command(
         from modpack.core.trust import TrustPolicy
         from modpack.replaying.replay import replay
 
-        allowed = None if policy is None else TrustPolicy.from_toml(policy)
         with working(f"Replaying {file}"), collected_warnings() as collected:
+            allowed = None if policy is None else TrustPolicy.from_toml(policy)
             outcome = replay(file, strict=strict, policy=allowed, verify=verify)
         for text in collected:
             warn(text)

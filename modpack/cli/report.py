@@ -10,7 +10,8 @@ import click
 from modpack.cli._completion import complete_file
 from modpack.cli._console import refuse_same, write, write_file
 from modpack.cli._failures import failing_clearly, needing_extra
-from modpack.cli._progress import working
+from modpack.report.progress import working
+from modpack.report.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ Examples:
   modpack report model.modpack
   modpack report model.modpack -o audit.html --force
 """
+_LEFT_OUT = "It has the sources nearest to the model, and no room for {}: --all-sources keeps them."
 
 
 @click.command(
@@ -54,21 +56,36 @@ Examples:
     default=True,
     help="Whether the page has the packaged sources.  [default: sources]",
 )
+@click.option(
+    "--all-sources",
+    is_flag=True,
+    help="Keep every packaged source, however large the page becomes. By default, it has those "
+    "nearest to the model, and stays small.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Tell what was written as JSON.")
 def report_command(
-    file: str, output: str | None, force: bool, sources: bool, as_json: bool
+    file: str,
+    output: str | None,
+    force: bool,
+    sources: bool,
+    all_sources: bool,
+    as_json: bool,
 ) -> None:
     """Write the audit of a package as one HTML page."""
     with failing_clearly(as_json):
         page = Path(output if output is not None else _default_name(file))
+        if all_sources and not sources:
+            raise click.UsageError("--all-sources and --no-sources contradict each other")
         _check(file, page, force)
         with working(f"Reading {file}"):
-            audit, text = _made(file, sources)
+            audit, text, left_out = _made(file, sources, all_sources)
         write_file(page, text)
         if as_json:
             _tell_json(page, audit, text)
         else:
             click.echo(f"Wrote {page}", err=True)
+            if left_out:
+                click.echo(_LEFT_OUT.format(counted(left_out, "other")), err=True)
 
 
 def _default_name(file: str) -> str:
@@ -89,15 +106,18 @@ def _check(file: str, page: Path, force: bool) -> None:
         )
 
 
-def _made(file: str, with_sources: bool) -> tuple[AuditFacts, str]:
+def _made(file: str, with_sources: bool, with_all: bool) -> tuple[AuditFacts, str, int]:
+    """The audit, its page, and how many sources the page has no room for."""
     render = _renderer()
     from modpack.report.auditing.auditing import audit_package
-    from modpack.report.html.sources import read_sources
+    from modpack.report.html.sources import PackagedSources, nearest_sources, read_sources
     from modpack.report.requirements import requirements_of
 
     audit = audit_package(file)
-    sources = read_sources(file, audit.modules) if with_sources else None
-    return audit, render(audit, sources, requirements_of(file).comparison)
+    sources = read_sources(file, audit.modules) if with_sources else PackagedSources()
+    shown = sources if with_all else nearest_sources(sources, audit)
+    text = render(audit, shown, requirements_of(file).comparison)
+    return audit, text, len(sources.texts) - len(shown.texts)
 
 
 def _renderer() -> Callable[..., str]:

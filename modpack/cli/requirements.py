@@ -20,9 +20,9 @@ __all__ = ["requirements_command"]
 _HELP = """\
 Print what must be installed where a package is loaded.
 
-The output is a requirements file: torch and the distributions of extern modules, in the versions
-with which the package was made. What pip cannot install again is a comment. Nothing in FILE is
-run or unpickled.
+The output is a requirements file: torch, modpack, and the distributions of extern modules, in the
+versions with which the package was made. What loading can do without comes last, below a comment.
+What pip cannot install again is a comment. Nothing in FILE is run or unpickled.
 
 \b
 Examples:

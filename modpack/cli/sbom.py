@@ -11,7 +11,7 @@ import click
 from modpack.cli._completion import complete_file
 from modpack.cli._console import refuse_same, write, write_file
 from modpack.cli._failures import failing_clearly, needing_extra
-from modpack.cli._progress import working
+from modpack.report.progress import working
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -11,7 +11,7 @@ from modpack.cli import _passphrases
 from modpack.cli._completion import complete_file
 from modpack.cli._console import refuse_same, warn, write
 from modpack.cli._failures import failing_clearly
-from modpack.cli._progress import working
+from modpack.report.progress import working
 
 if TYPE_CHECKING:
     from modpack.core.planjson import Json

@@ -25,8 +25,8 @@ from modpack.cli._dryrun import (
     untold,
 )
 from modpack.cli._failures import FINDINGS, failing_clearly
-from modpack.cli._progress import working
 from modpack.cli._rules import GivenRule, RulesCommand
+from modpack.report.progress import working
 
 if TYPE_CHECKING:
     from modpack.core.plan import Plan, Problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import click
@@ -9,7 +10,7 @@ import click
 from modpack.cli._completion import complete_file
 from modpack.cli._console import show, write
 from modpack.cli._failures import FINDINGS, failing_clearly
-from modpack.cli._progress import working
+from modpack.report.progress import working
 
 if TYPE_CHECKING:
     from modpack.core.trust import Signer, TrustPolicy
@@ -102,8 +103,11 @@ def _policy(path: str | None) -> TrustPolicy | None:
     if path is None:
         return None
     from modpack.core.trust import TrustPolicy
+    from modpack.errors import ModpackWarning
 
-    return TrustPolicy.from_toml(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ModpackWarning)  # a finding says the same
+        return TrustPolicy.from_toml(path)
 
 
 def _report(facts: VerifyFacts, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from modpack.core.names import normalised_distribution, parents
 from modpack.core.native import NativeTag
 
 if TYPE_CHECKING:
+    from modpack.core.graph import DependencyGraph
     from modpack.core.plan import Plan
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "RecordedDistribution",
     "RecordedEnvironment",
     "RowStatus",
+    "is_optional",
+    "needed_at_once",
     "public_version",
 ]
 
@@ -107,13 +110,14 @@ class RecordedEnvironment:
         providers: the normalised name of the distribution that provided an extern module, by the
             module path of which it provided everything: the first component, or a longer path
             where distributions share that (namespace packages).
-        distributions: by normalised name: those of ``providers``, torch's, and all that they
-            require, as far as installed.
+        distributions: by normalised name: those of ``providers``, torch's, modpack's, and all
+            that they require, as far as installed.
         native: what its compiled modules were built for; None if it holds none.
         knows_distributions: whether the package has the metadata of all distributions that it
             holds.
         knows_required: whether ``distributions`` has what others require: older packages record
             nothing of that.
+        modpack: the version of the modpack that made it.
     """
 
     python: str | None = None
@@ -126,6 +130,7 @@ class RecordedEnvironment:
     native: NativeTag | None = None
     knows_distributions: bool = False
     knows_required: bool = False
+    modpack: str | None = None
 
     def provider_of(self, module: str) -> RecordedDistribution | None:
         """The distribution that provided an extern module; None if that is not recorded.
@@ -148,10 +153,18 @@ class RecordedEnvironment:
     @cached_property
     def torchs_distribution(self) -> RecordedDistribution | None:
         """The distribution of the torch that was loaded; None if none was."""
-        if self.torch is None:
+        return self._of_runtime("torch", self.torch)
+
+    @cached_property
+    def modpacks_distribution(self) -> RecordedDistribution | None:
+        """The distribution of the modpack that made the package; None if that is not recorded."""
+        return self._of_runtime("modpack", self.modpack)
+
+    def _of_runtime(self, name: str, version: str | None) -> RecordedDistribution | None:
+        if version is None:
             return None
-        installed = self.distributions.get("torch") or RecordedDistribution("torch", self.torch)
-        return replace(installed, version=self.torch)
+        installed = self.distributions.get(name) or RecordedDistribution(name, version)
+        return replace(installed, version=version)
 
     def by_provider(
         self, externs: Iterable[str]
@@ -269,12 +282,26 @@ class EnvironmentComparison:
         Args:
             plan: the plan that the package was written by.
         """
-        at_once = plan.graph.reached(at_once=True)
+        at_once = needed_at_once(plan.graph)
         judged = (
             _judged(row, plan, at_once) if row.status is RowStatus.MISSING else row
             for row in self.rows
         )
         return replace(self, rows=tuple(row for row in judged if row is not None))
+
+
+def needed_at_once(graph: DependencyGraph) -> frozenset[str] | None:
+    """The modules that loading imports; None if nothing is known of imports."""
+    return graph.reached(at_once=True) if graph.roots() else None
+
+
+def is_optional(modules: Iterable[str], at_once: frozenset[str] | None) -> bool:
+    """Whether loading can do without some extern modules.
+
+    They are imported in functions only, or where the code copes with their absence.
+    """
+    listed = list(modules)
+    return bool(listed) and at_once is not None and at_once.isdisjoint(listed)
 
 
 def repair_command(rows: Iterable[EnvironmentRow]) -> str | None:
@@ -283,11 +310,12 @@ def repair_command(rows: Iterable[EnvironmentRow]) -> str | None:
     return "pip install " + " ".join(f"'{each}'" for each in wanted) if wanted else None
 
 
-def _judged(row: EnvironmentRow, plan: Plan, at_once: frozenset[str]) -> EnvironmentRow | None:
+def _judged(
+    row: EnvironmentRow, plan: Plan, at_once: frozenset[str] | None
+) -> EnvironmentRow | None:
     if row.recorded is None and not any(_was_there(module, plan) for module in row.modules):
         return None
-    is_optional = bool(row.modules) and at_once.isdisjoint(row.modules)
-    return replace(row, is_optional=is_optional)
+    return replace(row, is_optional=is_optional(row.modules, at_once))
 
 
 def _was_there(module: str, plan: Plan) -> bool:

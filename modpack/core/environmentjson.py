@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["environment_from_json", "environment_to_json"]
 
-_TEXTS = ("python", "implementation", "platform", "machine", "torch")
+_TEXTS = ("python", "implementation", "platform", "machine", "torch", "modpack")
 
 
 def environment_to_json(environment: RecordedEnvironment) -> dict[str, Json]:
@@ -52,7 +52,7 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
         named = as_mapping(record["providers"], "providers")
         providers = {_path(path): as_text(name, "a provider") for path, name in named.items()}
     texts = (as_optional_text(record.get(key), key) for key in _TEXTS)
-    python, implementation, system, machine, torch = texts
+    python, implementation, system, machine, torch, modpack = texts
     native = record.get("native")
     return RecordedEnvironment(
         python,
@@ -65,6 +65,7 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
         NativeTag.from_json(native) if native is not None else None,
         "distributions" in record,
         "installed" in record,
+        modpack,
     )
 
 

@@ -41,6 +41,7 @@ HOOK_KINDS = frozenset(
         *("state_dict_pre", "state_dict_post", "state_dict_post_private"),
         *("load_state_dict_pre", "load_state_dict_post"),
         *("tensor", "post_accumulate_grad", "multi_grad"),
+        *("accumulate_grad_pre", "accumulate_grad"),
         *(f"optimizer.{e}_{m}" for e in _OPTIMIZER_EVENTS for m in ("pre", "post")),
         *("global.forward_pre", "global.forward", "global.backward"),
         *("global.full_backward_pre", "global.full_backward"),

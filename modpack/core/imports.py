@@ -8,8 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from modpack.core.defined import Defined
+
 __all__ = [
+    "AstrayImport",
     "FileRead",
+    "FolderListing",
     "ImportKind",
     "ImportStatement",
     "ModuleScan",
@@ -76,11 +80,30 @@ class ImportStatement:
             import; empty for ``import module``. Each may be a submodule or an attribute.
         kind: how strongly the source depends on it.
         line: 1-based line in the source.
+        is_optional: whether a condition around it tells what is there, such as a flag of a ``try``
+            that imports: what is absent then is not needed.
+        asked: names of other modules of the library (``lib.utils.has_x``) that the conditions
+            around it ask: one of them may tell the same.
     """
 
     module: str
     names: tuple[str, ...]
     kind: ImportKind
+    line: int
+    is_optional: bool = False
+    asked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AstrayImport:
+    """A relative import that leads beyond the top-level package: it fails wherever it runs.
+
+    Attributes:
+        statement: the statement as written, shortened to one line.
+        line: 1-based line in the source.
+    """
+
+    statement: str
     line: int
 
 
@@ -129,6 +152,23 @@ class FileRead:
 
 
 @dataclass(frozen=True)
+class FolderListing:
+    """A place in a source that lists a folder of code, in a module that imports by such names.
+
+    Attributes:
+        path: the folder, relative to that of the module, with ``/`` and ``..``.
+        is_deep: whether the folders in it are listed as well.
+        line: 1-based line in the source.
+        module: the package or module whose folder is meant, where it is not the scanned one.
+    """
+
+    path: str
+    is_deep: bool
+    line: int
+    module: str | None = None
+
+
+@dataclass(frozen=True)
 class ScanFailure:
     """Why a source could not be read as Python.
 
@@ -148,18 +188,27 @@ class ModuleScan:
     Attributes:
         imports: every import in source order.
         unreadable: dynamic imports that cannot be read statically.
+        astray: relative imports that cannot succeed, where the code does not cope with that.
         bound: names that module-level code binds (assignments, definitions, imports): such a
             name, taken with ``from module import name``, is an attribute and not a submodule.
+        binds_unseen: whether it may have other names than ``bound``: it takes ``*`` from another
+            module, has a ``__getattr__``, or changes its own dictionary.
         exported: the literal ``__all__``, or None if there is none or it is computed.
         failure: set if the source does not parse; all else is then empty.
         reads: places that may read files beside the code.
+        listings: folders of code whose modules are imported by names that are listed.
         is_clean: whether it is known that nothing in the source looks like a secret.
+        defined: what it defines, to be compared with the module that runs.
     """
 
     imports: tuple[ImportStatement, ...] = ()
     unreadable: tuple[UnreadableImport, ...] = ()
+    astray: tuple[AstrayImport, ...] = ()
     bound: frozenset[str] = field(default_factory=frozenset)
+    binds_unseen: bool = False
     exported: tuple[str, ...] | None = None
     failure: ScanFailure | None = None
     reads: tuple[FileRead, ...] = ()
+    listings: tuple[FolderListing, ...] = ()
     is_clean: bool = field(default=False, compare=False)
+    defined: Defined = field(default_factory=Defined, compare=False)

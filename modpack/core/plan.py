@@ -35,9 +35,16 @@ __all__ = [
 class PackagingErrorReason(Enum):
     """Why a module, or a resource, cannot go into the package as it is."""
 
-    IS_EXTENSION_MODULE = "It is compiled code, which cannot be interned. Extern it, or mock it."
+    IS_EXTENSION_MODULE = (
+        "It is compiled code, which is interned with intern_native=True (--intern-native) only. "
+        "Pass that, or extern or mock it."
+    )
     NO_DUNDER_FILE = "It has no source file that could be interned. Extern it, or mock it."
     SOURCE_FILE_NOT_FOUND = "It was not found where it is exported. Install it, or mock it."
+    IMPORT_LEADS_NOWHERE = (
+        "It imports what does not exist, and fails wherever that import runs. Correct it, or catch "
+        "ImportError."
+    )
     SOURCE_NOT_PARSABLE = (
         "Its source is no Python that this interpreter can read. Extern or mock it."
     )
@@ -58,6 +65,11 @@ class PackagingErrorReason(Enum):
         "out, or allow it."
     )
     EMPTY_MATCH = "The rule says allow_empty=False, but it matched no module."
+
+    @property
+    def asks_for_chains(self) -> bool:
+        """Whether nobody can judge it without knowing why its subject is in the package."""
+        return self is PackagingErrorReason.SECRET
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}.{self.name}>"
@@ -95,9 +107,15 @@ class NoteKind(str, Enum):
     FILES_LEFT_OUT = "files-left-out"
     FILES_UNKNOWN = "files-unknown"
     SOURCE_EDITED = "source-edited"
+    LIVE_CHANGED = "live-changed"
+    LIVE_STATE = "live-state"
+    EXTERN_PATCHED = "extern-patched"
     SOURCE_UNREADABLE = "source-unreadable"
     PICKLE_UNREADABLE = "pickle-unreadable"
     STORAGE_MOSTLY_UNUSED = "storage-mostly-unused"
+    HEAVY_DISTRIBUTION = "heavy-distribution"
+    NESTED_PICKLE = "nested-pickle"
+    REGISTERED_OUTSIDE = "registered-outside"
 
     @property
     def is_warning(self) -> bool:
@@ -106,7 +124,9 @@ class NoteKind(str, Enum):
 
 
 _MOST_QUIET = 4
-_QUIET = frozenset({NoteKind.ABSENT, NoteKind.DYNAMIC_LIBRARY, NoteKind.FILES_UNKNOWN})
+_QUIET = frozenset(
+    {NoteKind.ABSENT, NoteKind.DYNAMIC_LIBRARY, NoteKind.FILES_UNKNOWN, NoteKind.LIVE_STATE}
+)
 
 
 @dataclass(frozen=True)
@@ -330,5 +350,6 @@ def _problem_lines(problems: Sequence[Problem], debug: bool) -> Iterator[str]:
         context = " ".join(filter(None, (place, problem.context)))
         if context:
             yield f"  Context: {context}"
-    if debug and problems[0].chain:
+    is_shown = debug or problems[0].reason.asks_for_chains
+    if is_shown and len(problems[0].chain) > 1:
         yield f"  Reached through: {' -> '.join(problems[0].chain)}"

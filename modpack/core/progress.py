@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-__all__ = ["Listener", "Phase", "Unit", "advance", "heard_by", "phase"]
+__all__ = ["Listener", "Phase", "Unit", "advance", "heard_by", "is_heard", "phase"]
 
 _log = logging.getLogger("modpack")
 
@@ -71,6 +71,11 @@ def heard_by(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+def is_heard() -> bool:
+    """Whether a listener hears of the phases of this thread already."""
+    return _listener.get() is not None
 
 
 @contextmanager

@@ -14,8 +14,10 @@ __all__ = [
     "TRIAL_VERSION",
     "Addition",
     "CaseRecords",
+    "OutsideImport",
     "TrialRecord",
     "TriedCase",
+    "UnfilledTable",
     "touch_from_json",
     "touch_to_json",
     "trial_from_json",
@@ -43,6 +45,44 @@ class Addition:
     kind: str
     name: str
     by: str | None = None
+
+
+@dataclass(frozen=True)
+class OutsideImport:
+    """A distribution that was imported in the trial, and that nothing in the package names.
+
+    Attributes:
+        distribution: its name.
+        version: its version.
+        module: the first of its modules that was imported.
+        by: the module that imported it, as far as that is known.
+    """
+
+    distribution: str
+    version: str
+    module: str
+    by: str | None = None
+
+
+@dataclass(frozen=True)
+class UnfilledTable:
+    """A table of a module that names a class where the package was made, and not in the trial.
+
+    Attributes:
+        module: the module.
+        name: of the table in it.
+        kind: the class.
+    """
+
+    module: str
+    name: str
+    kind: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.module}.{self.name} names {self.kind} in this process, and does not after "
+            "loading: a constructor may fill it, which loading does not call"
+        )
 
 
 @dataclass(frozen=True)
@@ -115,6 +155,8 @@ class TrialRecord:
         torch: the version of torch.
         touches: what the package did with mocked modules.
         tells_touches: whether that was watched; trials of older versions did not watch.
+        imported: distributions that extern modules imported, and that nothing in the package names.
+        unfilled: tables that name a class of the model where the package was made only.
     """
 
     passed: bool
@@ -132,6 +174,8 @@ class TrialRecord:
     torch: str | None = None
     touches: tuple[MockTouch, ...] = ()
     tells_touches: bool = True
+    imported: tuple[OutsideImport, ...] = ()
+    unfilled: tuple[UnfilledTable, ...] = ()
 
     @property
     def deterministic(self) -> bool:
@@ -142,6 +186,13 @@ class TrialRecord:
     def records(self) -> tuple[CaseRecords, ...]:
         """The records of each case."""
         return tuple(CaseRecords(case.number) for case in self.cases)
+
+    @property
+    def outcome(self) -> str:
+        """Whether it passed, and how far that goes, in a word or two."""
+        if not self.passed:
+            return "failed"
+        return "passed" if self.deterministic else "passed, structure only"
 
     def to_json(self) -> dict[str, Json]:
         """The record that a package holds; the archive format page documents it."""
@@ -159,6 +210,18 @@ class TrialRecord:
             "operators": list(self.operators),
             "python": self.python,
             "torch": self.torch,
+            "imported": [
+                {
+                    "distribution": o.distribution,
+                    "version": o.version,
+                    "module": o.module,
+                    "by": o.by,
+                }
+                for o in self.imported
+            ],
+            "unfilled": [
+                {"module": t.module, "name": t.name, "class": t.kind} for t in self.unfilled
+            ],
             **({"touches": [touch_to_json(t) for t in self.touches]} if self.tells_touches else {}),
         }
 
@@ -187,6 +250,8 @@ def trial_from_json(record: Mapping[str, Json]) -> TrialRecord:
         _optional(record["torch"]),
         tuple(map(touch_from_json, _list(record.get("touches", [])))),
         "touches" in record,
+        tuple(map(_read_outside, _list(record.get("imported", [])))),
+        tuple(map(_read_unfilled, _list(record.get("unfilled", [])))),
     )
 
 
@@ -253,6 +318,23 @@ def _read_addition(record: Mapping[str, Json]) -> Addition:
     if kind not in ADDITION_KINDS:
         raise ValueError(f"{kind!r:.60} is no kind of what a trial adds")
     return Addition(kind, _text(record["name"]), _optional(record["by"]))
+
+
+def _read_outside(record: Json) -> OutsideImport:
+    if not isinstance(record, dict):
+        raise TypeError(f"{record!r:.60} is no object")
+    return OutsideImport(
+        _text(record["distribution"]),
+        _text(record["version"]),
+        _text(record["module"]),
+        _optional(record["by"]),
+    )
+
+
+def _read_unfilled(record: Json) -> UnfilledTable:
+    if not isinstance(record, dict):
+        raise TypeError(f"{record!r:.60} is no object")
+    return UnfilledTable(_text(record["module"]), _text(record["name"]), _text(record["class"]))
 
 
 def _list(value: Json) -> list[Json]:

@@ -1,6 +1,7 @@
 """What a loader trusts: policies, which belong to whoever loads a package and never to the package.
 
-A policy is not a sandbox: what it lets through runs with all rights of the process.
+Without code a package is data, and cannot do anything. With code it can do everything: a policy is
+no sandbox.
 """
 
 from __future__ import annotations
@@ -8,35 +9,43 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from modpack.core.arguments import require_type
+from modpack.core.frames import frames_of_ours
 from modpack.core.globs import GlobGroup
 from modpack.core.hookspec import HOOK_KINDS
 from modpack.core.names import root_of
 from modpack.core.publickeys import public_key_bytes
+from modpack.errors import ModpackWarning
 
 __all__ = [
+    "CODE_FROM_ANYBODY",
     "PATTERN_FIELDS",
     "VERIFY_LEVELS",
     "Signer",
     "TrustPolicy",
-    "is_pattern",
+    "require_exact_name",
     "require_pattern",
 ]
 
 VERIFY_LEVELS: Final = ("code", "all")
 """What can be compared with its digests on loading, from less to more."""
 
-PATTERN_FIELDS: Final = ("externs", "standard_library", "pickle_globals", "hook_kinds")
+PATTERN_FIELDS: Final = ("externs", "standard_library", "hook_kinds")
 """The fields of a policy that hold patterns."""
 _RUNTIME: Final = frozenset({"torch", "torchgen", "functorch", "modpack"})
 """What is there wherever a package is loaded."""
 _LANGUAGE: Final = frozenset({"builtins", "__future__"})
 """What no module can do without."""
+CODE_FROM_ANYBODY: Final = (
+    "the policy allows code and demands no signature: whoever makes a package can do anything in "
+    "the process that loads it. Remedy: name signers, or leave allow_code out"
+)
 _SIGNER_OBJECTS: Final = "Signer objects: modpack.Signer(name, public_key)"
 
 
@@ -68,19 +77,25 @@ class Signer:
 class TrustPolicy:
     """What a package may ask of the process that loads it; checked before any of its code runs.
 
-    Restrictions are patterns in the language of rules (``numpy.**``): one, several, or None for no
-    restriction. torch and modpack are always there, and so is the language itself (``builtins``).
+    By default a package may hold data, and no code. What is data is a short list of exact names
+    (tensors, containers, numbers, texts); everything else is code: sources, hooks, ScriptModules,
+    compiled modules, pickles that name anything else. Most models need code, and code runs with
+    all rights of the process: ``allow_code=True`` says that you trust whoever made the package.
+    ``signers`` says who that is.
 
-    A policy says what a package may ask for, and refuses what asks for more. It is not a sandbox:
-    code that is let in runs with all rights of the process.
+    The other restrictions are patterns in the language of rules (``numpy.**``): one, several, or
+    None for no restriction. They tell apart honest packages; code that wants to get around them
+    can. torch and modpack are always there, and so is the language itself (``builtins``).
 
     Attributes:
+        allow_code: whether the package may hold code. Without signers that is code from anybody,
+            and a :class:`ModpackWarning` says so.
         externs: modules from outside the package that its code and its pickles may import, but for
             the standard library.
         standard_library: the same for modules of the standard library.
-        pickle_globals: what its pickles may name (``collections.OrderedDict``, ``numpy.**``) beyond
-            what the built-in list knows to be harmless and what the package's own modules define;
-            an empty tuple allows nothing beyond these, None allows everything.
+        pickle_globals: exact names (``numpy.dtype``) that pickles of a package without code may
+            take besides the list. They are called as the pickle wants: whoever adds
+            ``functools.partial`` adds code.
         hook_kinds: kinds of hooks that it may have (``forward``, ``optimizer.*``).
         signers: if there are any, a valid signature of one of them is demanded. Without any, none
             is: an empty tuple is the default, and demands nothing.
@@ -90,7 +105,7 @@ class TrustPolicy:
             for the tensors too, else ``"code"``.
 
     Raises:
-        TypeError, ValueError: a value is none of these; it is named.
+        TypeError, ValueError: a value is none of these, or two do not go together; they are named.
 
     >>> policy = TrustPolicy(externs="numpy.**", hook_kinds=("forward", "forward_pre"))
     >>> policy.allows_extern("numpy.linalg"), policy.allows_extern("requests")
@@ -100,9 +115,10 @@ class TrustPolicy:
     ValueError: hook_kinds: no kind of hook matches 'forwards'. Did you mean 'forward'?
     """
 
+    allow_code: bool = False
     externs: tuple[str, ...] | None = None
     standard_library: tuple[str, ...] | None = None
-    pickle_globals: tuple[str, ...] | None = None
+    pickle_globals: tuple[str, ...] = ()
     hook_kinds: tuple[str, ...] | None = None
     signers: tuple[Signer, ...] = ()
     native: bool = True
@@ -111,6 +127,13 @@ class TrustPolicy:
     def __post_init__(self) -> None:
         for name in PATTERN_FIELDS:
             object.__setattr__(self, name, _patterns(getattr(self, name), name))
+        require_type(self.allow_code, bool, "allow_code", "a bool")
+        object.__setattr__(self, "pickle_globals", _exact_names(self.pickle_globals))
+        if self.allow_code and self.pickle_globals:
+            raise ValueError(
+                "pickle_globals adds names for packages without code; with allow_code=True pickles "
+                "may name everything. Remedy: give one of the two"
+            )
         object.__setattr__(self, "signers", _signers(self.signers))
         require_type(self.native, bool, "native", "a bool")
         require_type(self.verify, str, "verify", "'code' or 'all'")
@@ -118,6 +141,8 @@ class TrustPolicy:
             raise ValueError(f"verify must be 'code' or 'all', not {self.verify!r}")
         level = self.verify or ("all" if self.signers else "code")
         object.__setattr__(self, "verify", level)
+        if self.allow_code and not self.signers:
+            warnings.warn(CODE_FROM_ANYBODY, ModpackWarning, stacklevel=frames_of_ours())
 
     @staticmethod
     def from_toml(path: str | os.PathLike[str]) -> TrustPolicy:
@@ -149,17 +174,6 @@ class TrustPolicy:
         patterns = self._standard_library if is_standard else self._externs
         return patterns is None or patterns.matches(module)
 
-    def allows_global(self, module: str, name: str) -> bool:
-        """Whether a pickle may name something that no built-in list knows.
-
-        Args:
-            module: where it is taken from.
-            name: what is taken, dotted; empty for the module itself.
-        """
-        if self._pickle_globals is None:
-            return True
-        return self._pickle_globals.matches(f"{module}.{name}" if name else module)
-
     def allows_hook(self, kind: str) -> bool:
         """Whether a package may have hooks of a kind."""
         return self._hook_kinds is None or self._hook_kinds.matches(kind)
@@ -171,10 +185,6 @@ class TrustPolicy:
     @cached_property
     def _standard_library(self) -> GlobGroup | None:
         return None if self.standard_library is None else GlobGroup(self.standard_library)
-
-    @cached_property
-    def _pickle_globals(self) -> GlobGroup | None:
-        return None if self.pickle_globals is None else GlobGroup(self.pickle_globals)
 
     @cached_property
     def _hook_kinds(self) -> GlobGroup | None:
@@ -199,6 +209,33 @@ def _patterns(given: object, argument: str) -> tuple[str, ...] | None:
     return patterns
 
 
+def _exact_names(given: object) -> tuple[str, ...]:
+    """The names of ``pickle_globals``, each of which is a whole one."""
+    listed = [given] if isinstance(given, str) else given
+    if isinstance(listed, (bytes, bytearray)) or not isinstance(listed, Iterable):
+        kind = type(given).__name__
+        raise TypeError(f"pickle_globals must be a name or several names, not {kind}")
+    names = tuple(listed)
+    for name in names:
+        require_type(name, str, "pickle_globals", "names (str)")
+        require_exact_name(name)
+    return names
+
+
+def require_exact_name(name: str) -> None:
+    """Check a name of ``pickle_globals``.
+
+    Raises:
+        ValueError: it is a pattern, or no name of something in a module.
+    """
+    parts = name.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise ValueError(
+            f"pickle_globals: {name!r} is no exact name such as 'numpy.dtype'; patterns are not "
+            "allowed here, for nobody knows all that they match"
+        )
+
+
 def require_pattern(pattern: str, field: str) -> None:
     """Check a pattern of a policy.
 
@@ -219,15 +256,6 @@ def require_pattern(pattern: str, field: str) -> None:
     similar = difflib.get_close_matches(pattern, sorted(HOOK_KINDS), n=1)
     hint = f"Did you mean {similar[0]!r}?" if similar else "There are forward, forward_pre and more"
     raise ValueError(f"no kind of hook matches {pattern!r}. {hint}")
-
-
-def is_pattern(text: str, field: str) -> bool:
-    """Whether a text can be a pattern in a field of a policy; see :func:`require_pattern`."""
-    try:
-        require_pattern(text, field)
-    except ValueError:
-        return False
-    return True
 
 
 def _signers(given: object) -> tuple[Signer, ...]:

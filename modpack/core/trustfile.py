@@ -3,13 +3,14 @@
 .. code-block:: toml
 
     [trust]
+    allow_code = true
     externs = ["numpy.**"]
     hook_kinds = ["forward", "forward_pre"]
     native = false
     signers = [{ name = "release", key = "keys/release.pub" }]
 
 Each key is a field of :class:`TrustPolicy`, by its very name, so that what an error says about a
-field can be done in a file as well; what is left out is not restricted.
+field can be done in a file as well; what is left out is as in :class:`TrustPolicy`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from modpack.core.trust import (
     VERIFY_LEVELS,
     Signer,
     TrustPolicy,
+    require_exact_name,
     require_pattern,
 )
 from modpack.errors import PolicyError, PolicyNotFoundError
@@ -32,7 +34,7 @@ from modpack.errors import PolicyError, PolicyNotFoundError
 __all__ = ["read_policy"]
 
 _TABLE: Final = "trust"
-_KEYS: Final = (*PATTERN_FIELDS, "native", "signers", "verify")
+_KEYS: Final = ("allow_code", *PATTERN_FIELDS, "pickle_globals", "native", "signers", "verify")
 _MOST_KEY_BYTES: Final = 1 << 16
 
 
@@ -79,12 +81,26 @@ class _Reading:
         self.problems += [f"{key}: nothing but the table [{_TABLE}] is read here" for key in others]
         self.problems += unknown_keys(table, _KEYS, _TABLE)
         patterns = {field: self._patterns(table, field) for field in PATTERN_FIELDS}
-        native = self._native(table.get("native", True))
+        allow_code = self._truth(table, "allow_code", False)
+        names = self._names(table)
+        if allow_code and names:
+            self.problems.append(
+                f"{_TABLE}.pickle_globals: adds names for packages without code, and allow_code is "
+                "true. Remedy: give one of the two"
+            )
+        native = self._truth(table, "native", True)
         verify = self._verify(table.get("verify"))
         signers = self._signers(table["signers"]) if "signers" in table else ()
         if self.problems:
             return TrustPolicy()
-        return TrustPolicy(**patterns, native=native, verify=verify, signers=signers)
+        return TrustPolicy(
+            allow_code=allow_code,
+            pickle_globals=names,
+            native=native,
+            verify=verify,
+            signers=signers,
+            **patterns,
+        )
 
     def _patterns(self, table: Mapping[str, object], field: str) -> tuple[str, ...] | None:
         if field not in table:
@@ -101,9 +117,23 @@ class _Reading:
                 self.problems.append(f"{_TABLE}.{field}: {failure}")
         return tuple(listed)
 
-    def _native(self, value: object) -> bool:
+    def _names(self, table: Mapping[str, object]) -> tuple[str, ...]:
+        value = table.get("pickle_globals", [])
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+            self._expected("pickle_globals", "a name or an array of names", value)
+            return ()
+        for name in listed:
+            try:
+                require_exact_name(name)
+            except ValueError as failure:
+                self.problems.append(f"{_TABLE}.{failure}")
+        return tuple(listed)
+
+    def _truth(self, table: Mapping[str, object], field: str, default: bool) -> bool:
+        value = table.get(field, default)
         if not isinstance(value, bool):
-            self._expected("native", "true or false", value)
+            self._expected(field, "true or false", value)
         return value is True
 
     def _verify(self, value: object) -> str:

@@ -41,6 +41,7 @@ class Violation:
 def violations(
     policy: TrustPolicy,
     *,
+    code: Sequence[str] = (),
     externs: Iterable[str] = (),
     hook_kinds: Mapping[str, Sequence[str]] = _NONE,
     native_records: Sequence[str] = (),
@@ -49,6 +50,7 @@ def violations(
 
     Args:
         policy: the policy.
+        code: what of the package is code, in some words for each kind.
         externs: the modules that the package takes from where it is loaded.
         hook_kinds: the kinds of its hooks, and the names of those hooks.
         native_records: the records that hold machine code.
@@ -56,7 +58,8 @@ def violations(
     >>> [each.text for each in violations(TrustPolicy(externs=()), externs=["torch.nn", "yaml"])]
     ["it takes 'yaml' from where it is loaded, which externs of the policy does not allow"]
     """
-    found = [*_of_externs(policy, externs), *_of_hooks(policy, hook_kinds)]
+    found = [*_of_code(policy, code), *_of_externs(policy, externs)]
+    found += _of_hooks(policy, hook_kinds)
     if native_records and not policy.native:
         found.append(
             Violation(
@@ -81,6 +84,17 @@ def import_violation(policy: TrustPolicy, module: str) -> Violation | None:
         f"it imports {_shown(module)}, which {field} of the policy does not allow",
         _allowing(f"{module}", field),
     )
+
+
+def _of_code(policy: TrustPolicy, code: Sequence[str]) -> Iterator[Violation]:
+    if code and not policy.allow_code:
+        text = f"it holds code, which allow_code of the policy does not allow: {'; '.join(code)}"
+        remedy = (
+            "load only packages of data. If you trust whoever made this one, set allow_code to "
+            "true in the policy, beside the signers who may have; if all that stands in the way "
+            "are names of which you know that they run nothing, add them to pickle_globals"
+        )
+        yield Violation("allow_code", code[0], text, remedy)
 
 
 def _of_externs(policy: TrustPolicy, externs: Iterable[str]) -> Iterator[Violation]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 
-__all__ = ["BINDING", "assigned_names", "bindings"]
+__all__ = ["BINDING", "assigned_names", "bindings", "binds_unseen"]
+
+_BINDS_UNSEEN = re.compile(
+    r"\b(?:__getattr__|__dict__|globals|vars|locals|exec|eval|setattr|modules)\b|import\s*\(?\s*\*"
+)
 
 _BINDING = frozenset(
     {ast.Assign, ast.AnnAssign, ast.AugAssign, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef}
@@ -45,6 +50,11 @@ def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
             yield name, None
     elif sys.version_info >= (3, 12) and isinstance(statement, ast.TypeAlias):
         yield from _bound_to(statement.name, None)
+
+
+def binds_unseen(text: str) -> bool:
+    """Whether a source has a word for binding names of the module that are not spelled in it."""
+    return _BINDS_UNSEEN.search(text) is not None
 
 
 def _bound_to(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -22,6 +23,8 @@ class Part(Enum):
     BODY = "body"
     ELSE = "else"
     FINALLY = "finally"
+    REST = "rest"
+    """What follows a statement that leaves the body around it unless its condition says so."""
 
 
 @dataclass(eq=False)
@@ -34,12 +37,15 @@ class Scope:
             scanned module's own.
         declared_global: names that a ``global`` statement gives to the module.
         owner: the function or class whose scope it is; None for a module.
+        origins: name -> the blocks that bind it, each with what it is bound to: an expression, the
+            definition of a function, or None.
     """
 
     parent: Scope | None = None
     names: dict[str, str] = field(default_factory=dict)
     declared_global: set[str] = field(default_factory=set)
     owner: ast.stmt | ast.Lambda | None = None
+    origins: dict[str, list[tuple[Block, ast.AST | None]]] = field(default_factory=dict)
 
     def binds_in_module(self, name: str) -> bool:
         """Whether an assignment to ``name`` here makes a name of the module."""
@@ -57,14 +63,24 @@ class Scope:
 
     def meaning_of(self, name: str) -> str:
         """What ``name`` stands for; itself where nothing binds it."""
+        scope = self._binding(name)
+        return name if scope is None else scope.names[name]
+
+    def origins_of(self, name: str) -> Sequence[tuple[Block, ast.AST | None]]:
+        """What binds ``name`` as it is seen here, as :attr:`origins` has it."""
+        scope = self._binding(name)
+        return () if scope is None else scope.origins.get(name, ())
+
+    def _binding(self, name: str) -> Scope | None:
+        """The nearest scope that gives ``name`` a meaning."""
         scope: Scope | None = self
         while scope is not None:
             # A method does not see the names of its class.
             seen = scope is self or not isinstance(scope.owner, ast.ClassDef)
             if seen and name in scope.names:
-                return scope.names[name]
+                return scope
             scope = scope.parent
-        return name
+        return None
 
 
 @dataclass(eq=False)

@@ -23,6 +23,7 @@ __all__ = ["Binding", "Findings", "collect"]
 _IMPORTERS = ("import_module", "__import__")
 _SCOPES = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
 _CHAINS = (ast.Name, ast.Attribute)
+_LEAVING = frozenset({ast.If, ast.Assert})
 _COMPOUND = frozenset(
     {*_SCOPES, *TRIES, ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith}
     | {ast.Match}
@@ -55,6 +56,7 @@ class Findings:
         bindings: the module's names, coming and going.
         exports: module-level statements that touch ``__all__``.
         exports_change_out_of_sight: whether a function changes ``__all__``.
+        scope: the module's own.
     """
 
     imports: list[tuple[ast.Import | ast.ImportFrom, Block]] = field(default_factory=list)
@@ -62,6 +64,7 @@ class Findings:
     bindings: list[Binding] = field(default_factory=list)
     exports: list[tuple[ast.stmt, Block]] = field(default_factory=list)
     exports_change_out_of_sight: bool = False
+    scope: Scope = field(default_factory=Scope)
 
 
 def collect(parsed: ParsedSource, module: str, package: str) -> Findings:
@@ -103,7 +106,7 @@ class _Walk:
         self._package = package
         self._everywhere = everywhere
         self._tree = parsed.tree
-        self._root = Block(None, Scope(), parsed.tree)
+        self._root = Block(None, self.findings.scope, parsed.tree)
         text = parsed.text
         # In all that matters of functions and classes stands one of these; import in importers.
         imports, exports = list(places_of("import", text)), list(places_of("__all__", text))
@@ -126,8 +129,12 @@ class _Walk:
                     see[kind](statement, block)
                 if self._has_words:
                     self._see_words(statement, block)
+                around = block
+                if kind in _LEAVING and _leaves(statement):
+                    block = block.inside(statement, Part.REST)
+                    waiting[-1] = statements, block
                 if kind in _COMPOUND and self._is_entered(statement):
-                    bodies = reversed(list(_bodies(statement, block)))
+                    bodies = reversed(list(_bodies(statement, around)))
                     waiting.extend((iter(body), inside) for body, inside in bodies)
                     break
             else:
@@ -160,7 +167,12 @@ class _Walk:
             self._visit_expressions(statement, block)
 
     def _bind(
-        self, name: str, block: Block, value: ast.expr | None = None, meaning: str | None = None
+        self,
+        name: str,
+        block: Block,
+        value: ast.expr | None = None,
+        meaning: str | None = None,
+        definition: ast.stmt | None = None,
     ) -> None:
         scope = block.scope
         if meaning is None and value is not None and type(value) in _CHAINS:
@@ -171,6 +183,7 @@ class _Walk:
             scope = self._root.scope
             self.findings.bindings.append(Binding(name, block, value))
         scope.bind(name, meaning or f".{name}")
+        scope.origins.setdefault(name, []).append((block, value or definition))
 
     def _see_binding(self, statement: ast.stmt, block: Block) -> None:
         for name, value in bindings(statement):
@@ -188,7 +201,7 @@ class _Walk:
     def _see_definition(
         self, statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, block: Block
     ) -> None:
-        self._bind(statement.name, block)
+        self._bind(statement.name, block, definition=statement)
 
     def _see_global(self, statement: ast.Global, block: Block) -> None:
         block.scope.declared_global.update(statement.names)
@@ -207,9 +220,12 @@ class _Walk:
         source = resolve_relative(self._package, statement.level, statement.module or "")
         for alias in statement.names:
             name = alias.asname or alias.name
+            meaning = f"{source or ''}.{alias.name}"
             # ``from . import x`` in a package may well bind its submodule x.
-            if alias.name != "*" and not (source == self._module and name == alias.name):
-                self._bind(name, block, meaning=f"{source or ''}.{alias.name}")
+            if source == self._module and name == alias.name:
+                block.scope.bind(name, meaning)
+            elif alias.name != "*":
+                self._bind(name, block, meaning=meaning)
 
     def _see_delete(self, statement: ast.Delete, block: Block) -> None:
         for target in statement.targets:
@@ -231,6 +247,13 @@ class _Walk:
             elif isinstance(node, ast.Call):
                 self.findings.calls.append((node, here))
             waiting.extend(_subexpressions(node, here))
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """Whether what follows a statement runs only if its condition says so."""
+    if isinstance(statement, ast.If):
+        return isinstance(statement.body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
+    return True
 
 
 def _is_importer(text: str, at: int) -> bool:

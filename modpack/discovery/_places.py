@@ -79,6 +79,7 @@ class Places:
 
     Attributes:
         used: the names that are read anywhere.
+        values: name -> every expression that it is bound to, None for what is no expression.
         docstrings: the expressions (by id) that are statements of their own.
     """
 
@@ -90,6 +91,7 @@ class Places:
         self._no_paths: set[int] = set()
         self._names = names = PlaceNames(tree, package)
         self.used = names.used
+        self.values = names.values
         self.docstrings = names.docstrings
 
     def of(self, node: ast.AST | None) -> Place | None:

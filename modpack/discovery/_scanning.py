@@ -7,17 +7,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from modpack.core.imports import (
+    AstrayImport,
     ImportKind,
     ImportStatement,
     ModuleScan,
     ScanFailure,
     UnreadableImport,
 )
+from modpack.discovery._bindings import binds_unseen
 from modpack.discovery._blocks import resolve_relative
 from modpack.discovery._collect import Binding, collect
 from modpack.discovery._constants import StaticStrings
+from modpack.discovery._defined import defined_by
 from modpack.discovery._dynamic import read_call
 from modpack.discovery._exports import literal_exports
+from modpack.discovery._listings import find_listings
 from modpack.discovery._parse import ParsedSource, parse_source
 from modpack.discovery._reads import find_reads
 from modpack.discovery._standing import Conditions, Standing
@@ -35,7 +39,7 @@ def scanned(source: str | bytes, module: str, is_package: bool) -> ModuleScan:
     return _Scan(parsed, module, is_package).result()
 
 
-_Found = tuple[int, int, ImportStatement | UnreadableImport]  # line, column, what
+_Found = tuple[int, int, ImportStatement | UnreadableImport | AstrayImport]  # line, column, what
 
 
 class _Scan:
@@ -47,8 +51,8 @@ class _Scan:
         self._text = parsed.text
         self._package = module if is_package else module.rpartition(".")[0]
         self._findings = collect(parsed, module, self._package)
+        self._conditions = Conditions(module)
         values = _values_by_name(self._findings.bindings)
-        self._conditions = Conditions(values)
         self._strings = StaticStrings(module, self._package, values)
 
     def result(self) -> ModuleScan:
@@ -57,9 +61,13 @@ class _Scan:
         return ModuleScan(
             imports=tuple(item for item in results if isinstance(item, ImportStatement)),
             unreadable=tuple(item for item in results if isinstance(item, UnreadableImport)),
+            astray=tuple(item for item in results if isinstance(item, AstrayImport)),
             bound=self._bound(),
+            binds_unseen=binds_unseen(self._text),
             exported=self._exported(),
             reads=find_reads(self._parsed, self._module, self._package),
+            listings=find_listings(self._parsed, self._module, self._package),
+            defined=defined_by(self._parsed),
         )
 
     def _statements(self) -> Iterator[_Found]:
@@ -71,18 +79,22 @@ class _Scan:
 
     def _modules_of(
         self, statement: ast.Import | ast.ImportFrom, standing: Standing
-    ) -> Iterator[ImportStatement | UnreadableImport]:
+    ) -> Iterator[ImportStatement | AstrayImport]:
         kind = _kind(standing)
         if isinstance(statement, ast.Import):
             for alias in statement.names:
-                yield ImportStatement(alias.name, (), kind, statement.lineno)
+                yield ImportStatement(
+                    alias.name, (), kind, statement.lineno, standing.optional, standing.asked
+                )
             return
         module = resolve_relative(self._package, statement.level, statement.module or "")
         if module is not None:
             names = tuple(alias.name for alias in statement.names)
-            yield ImportStatement(module, names, kind, statement.lineno)
-        elif not standing.never:
-            yield self._unreadable(statement, standing)
+            yield ImportStatement(
+                module, names, kind, statement.lineno, standing.optional, standing.asked
+            )
+        elif not (standing.never or standing.guarded or standing.optional):
+            yield AstrayImport(_excerpt(self._text, statement), statement.lineno)
 
     def _calls(self) -> Iterator[_Found]:
         for call, block in self._findings.calls:
@@ -93,7 +105,10 @@ class _Scan:
             kind = _kind_of_call(standing)
             position = (call.lineno, call.col_offset)
             for module in reading.modules:
-                yield *position, ImportStatement(module, reading.names, kind, call.lineno)
+                found = ImportStatement(
+                    module, reading.names, kind, call.lineno, standing.optional, standing.asked
+                )
+                yield *position, found
             if not reading.readable and not standing.never:
                 yield *position, self._unreadable(call, standing)
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from modpack.discovery._blocks import Block, Part, Scope, qualified_name
 from modpack.discovery._nodes import FUNCTIONS, TRIES
+from modpack.discovery._presence import Presence, catches_absence, is_caught
 
 __all__ = ["Conditions", "Standing"]
 
 _TESTS = (ast.If, ast.IfExp, ast.While)
-_ABSENCE = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
-_FINDERS = frozenset({"find_spec", "find_loader"})
-_ENVIRONMENT = frozenset(
-    {"sys.version_info", "sys.hexversion", "sys.platform", "sys.implementation", "os.name"}
-    | {"platform.system", "platform.python_implementation"}
-)
 
 
 class Standing(NamedTuple):
@@ -27,30 +22,37 @@ class Standing(NamedTuple):
         in_function: it runs when a function is called.
         guarded: the code copes with its failure.
         never: it does not run at all.
+        optional: a condition tells whether what it imports may be there.
+        asked: names of other modules of the library that its conditions ask.
     """
 
     in_function: bool = False
     guarded: bool = False
     never: bool = False
+    optional: bool = False
+    asked: tuple[str, ...] = ()
 
     def within(self, outer: Standing) -> Standing:
         """This standing, inside a block that has another."""
-        return Standing(*(mine or theirs for mine, theirs in zip(self, outer, strict=True)))
+        return Standing(
+            self.in_function or outer.in_function,
+            self.guarded or outer.guarded,
+            self.never or outer.never,
+            self.optional or outer.optional,
+            tuple(dict.fromkeys((*self.asked, *outer.asked))),
+        )
 
 
 class Conditions:
     """Judges blocks by the tests, handlers and functions around them.
 
     Args:
-        values: name -> every expression that module-level code assigns to it, None for a
-            binding that assigns no single expression. A name that holds the outcome of a
-            guarding test is as good as the test.
+        module: the scanned module's name.
     """
 
-    def __init__(self, values: Mapping[str, Sequence[ast.expr | None]]) -> None:
-        self._values = values
+    def __init__(self, module: str) -> None:
+        self._presence = Presence(module)
         self._standings: dict[Block, Standing] = {}
-        self._guards: dict[ast.AST, bool] = {}
 
     def standing(self, block: Block) -> Standing:
         """What all the blocks around a statement, ``block`` first, say about it."""
@@ -73,52 +75,34 @@ class Conditions:
         scope = block.scope
         if isinstance(owner, FUNCTIONS):
             return Standing(in_function=True)
+        if isinstance(owner, ast.Assert):
+            never = _truth(owner.test, scope) is False
+            return self._asking(owner.test, scope, never, is_rest=True)
         if isinstance(owner, _TESTS):
-            never = _truth(owner.test, scope) is (block.part is Part.ELSE)
-            return Standing(guarded=self._is_guard(owner.test, scope), never=never)
+            never = _truth(owner.test, scope) is (block.part is not Part.BODY)
+            return self._asking(owner.test, scope, never, block.part is Part.REST)
         if isinstance(owner, TRIES):
-            return Standing(guarded=block.part is Part.BODY and _is_caught(owner.handlers))
+            return Standing(guarded=block.part is Part.BODY and is_caught(owner.handlers))
         if isinstance(owner, ast.ExceptHandler):
-            return Standing(guarded=_catches_absence(owner.type))
+            return Standing(guarded=catches_absence(owner.type))
         if isinstance(owner, (ast.With, ast.AsyncWith)):
             return Standing(guarded=any(_suppresses(item, scope) for item in owner.items))
         if isinstance(owner, ast.Match):
-            return Standing(guarded=self._is_guard(owner.subject, scope))
+            return self._asking(owner.subject, scope)
         if isinstance(owner, ast.BoolOp):
-            return Standing(guarded=self._is_guard(owner, scope))
+            return self._asking(owner, scope)
         return Standing()
 
-    def _is_guard(self, test: ast.expr, scope: Scope) -> bool:
-        if test not in self._guards:
-            self._guards[test] = self._mentions_guard(test, scope)
-        return self._guards[test]
+    def _asking(
+        self, test: ast.expr, scope: Scope, never: bool = False, is_rest: bool = False
+    ) -> Standing:
+        """What a test says of the block that it opens, or of the rest of the body around it.
 
-    def _mentions_guard(self, test: ast.expr, scope: Scope) -> bool:
-        seen: set[str] = set()
-        waiting: list[ast.AST] = [test]
-        while waiting:
-            for node in ast.walk(waiting.pop()):
-                name = qualified_name(node, scope)
-                if name is None:
-                    continue
-                if name in _ENVIRONMENT or name.rpartition(".")[2] in _FINDERS:
-                    return True
-                if isinstance(node, ast.Name) and node.id not in seen:
-                    seen.add(node.id)
-                    waiting.extend(filter(None, self._values.get(node.id, ())))
-        return False
-
-
-def _is_caught(handlers: Sequence[ast.ExceptHandler]) -> bool:
-    return any(_catches_absence(handler.type) for handler in handlers)
-
-
-def _catches_absence(caught: ast.expr | None) -> bool:
-    """Whether an ``except`` clause of this type catches a failed import."""
-    if caught is None:
-        return True
-    types = caught.elts if isinstance(caught, ast.Tuple) else [caught]
-    return any(_last_name(kind) in _ABSENCE for kind in types)
+        Of a rest, the Python and the platform that a module refuses say nothing.
+        """
+        answer = self._presence.asked_by(test, scope)
+        guarded = answer.is_guard and not is_rest
+        return Standing(False, guarded, never, answer.is_told, answer.elsewhere)
 
 
 def _suppresses(item: ast.withitem, scope: Scope) -> bool:
@@ -128,13 +112,7 @@ def _suppresses(item: ast.withitem, scope: Scope) -> bool:
     name = qualified_name(call.func, scope)
     if name not in ("contextlib.suppress", "suppress"):
         return False
-    return any(_catches_absence(argument) for argument in call.args)
-
-
-def _last_name(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else None
+    return any(catches_absence(argument) for argument in call.args)
 
 
 def _truth(test: ast.expr, scope: Scope) -> bool | None:

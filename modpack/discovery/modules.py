@@ -7,12 +7,15 @@ place and the same bytes, those that were scanned, looked through for secrets, a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from modpack.core.imports import ModuleScan, ScanFailure
 from modpack.core.location import CodeKind, Environment, Location
 from modpack.core.names import root_of
 from modpack.discovery.source import scan_source
+
+if TYPE_CHECKING:
+    from modpack.discovery.presence import Answer
 
 __all__ = ["Modules", "Scan"]
 
@@ -39,9 +42,12 @@ class Modules:
         self._environments = tuple(environments)
         self._scan_source = scan
         self._provided: dict[str, tuple[bytes, Location]] = {}
+        self._folders: dict[str, Location] = {}
         self._home: dict[str, Environment] = {}
         self._found: dict[str, tuple[Environment, Location]] = {}
         self._sources: dict[str, bytes] = {}
+        self._telling: dict[str, bool] = {}
+        self._presences: dict[str, Callable[[str], Answer]] = {}
         self._kept = 0
 
     def home_of(self, module: str) -> Environment | None:
@@ -55,10 +61,24 @@ class Modules:
     def locate(self, module: str) -> Location | None:
         """Where a module was found, in the first environment that has it.
 
-        A module whose source was given is found in no file.
+        A module whose source was given is found in no file, and neither is a folder of saved
+        resources that no environment has a module for.
         """
         given = self._provided.get(module)
-        return given[1] if given is not None else self._find(module)[1]
+        if given is not None:
+            return given[1]
+        return self._find(module)[1] or self._folders.get(module)
+
+    def add_folder(self, package: str) -> None:
+        """Note a package that will exist in any case, for the resources that are saved in it."""
+        self._folders[package] = Location(package, CodeKind.NAMESPACE, None, True)
+
+    def is_folder(self, module: str) -> bool:
+        """Whether a module is nothing but the folder of saved resources."""
+        if module not in self._folders:
+            return False
+        location = self.locate(module)
+        return location is not None and location.kind is CodeKind.NAMESPACE
 
     def is_loaded(self, module: str) -> bool:
         """Whether a module is loaded in this process, or held by a package."""
@@ -120,6 +140,31 @@ class Modules:
         if module not in self.scans:
             self.scans[module] = self._scan(module)
         return self.scans[module]
+
+    def tells_presence(self, name: str) -> bool:
+        """Whether a name, such as ``lib.utils.is_x_available``, tells if some module is there.
+
+        Most need not be asked: a few modules of a library have such names.
+        """
+        if name not in self._telling:
+            waiting, seen, is_told = [name], {name}, False
+            while waiting and not is_told:
+                module, _, attribute = waiting.pop().rpartition(".")
+                if self.has_source(module) and self.scan(module).failure is None:
+                    answer = self._presence(module)(attribute)
+                    is_told = answer.is_told
+                    waiting.extend(each for each in answer.elsewhere if each not in seen)
+                    seen.update(answer.elsewhere)
+            self._telling[name] = is_told
+        return self._telling[name]
+
+    def _presence(self, module: str) -> Callable[[str], Answer]:
+        if module not in self._presences:
+            from modpack.discovery.presence import presence_in
+
+            source = self.source(module)
+            self._presences[module] = presence_in(source, module, self.is_package(module))
+        return self._presences[module]
 
     def _scan(self, module: str) -> ModuleScan:
         if not self.has_source(module):

@@ -109,7 +109,9 @@ class ScanCache:
 
 def _scanned(source: bytes, module: str, is_package: bool) -> ModuleScan:
     scan = scan_source(source, module, is_package)
-    return replace(scan, is_clean=not find_secrets(source, TextKind.SOURCE))
+    if find_secrets(source, TextKind.SOURCE):
+        return replace(scan, is_clean=False, defined=scan.defined.without_values())
+    return replace(scan, is_clean=True)
 
 
 def _read(file: str) -> ModuleScan | None:
@@ -155,6 +157,6 @@ def _scanner() -> bytes:
     digest = hashlib.blake2b(f"{sys.version}\0{__version__}".encode(), digest_size=20)
     here, core = Path(__file__).parent, Path(__file__).parents[1] / "core"
     scanner = (*sorted(here.glob("*.py")), *sorted((here / "leaks").glob("*.py")))
-    for file in (*scanner, core / "imports.py", core / "scanjson.py"):
+    for file in (*scanner, core / "defined.py", core / "imports.py", core / "scanjson.py"):
         digest.update(file.read_bytes())
     return digest.digest()

@@ -92,6 +92,8 @@ class Walker(Modules):
         self._foresee = foresee
         self._told = 0
         self._submodule: dict[str, bool] = {}
+        self._ends: set[str] = set()
+        self._followed: set[str] = set()
         self._queue: deque[str] = deque()
         self._running = False
 
@@ -116,10 +118,19 @@ class Walker(Modules):
         self.undecided.pop(module, None)
         self.actions[module] = Action.INTERN
         self._forget_source(module)
+        self._followed.discard(module)
         if follow:
             self._reach_parents(module)
             self._follow(module)
         self._run()
+
+    def is_followed(self, module: str) -> bool:
+        """Whether the walk went on to what a module imports."""
+        return module in self._followed
+
+    def end_at(self, module: str) -> None:
+        """Do not walk on to what a module imports, once it is decided."""
+        self._ends.add(module)
 
     def reach(self, edges: Sequence[Edge]) -> None:
         """Follow evidence from outside the sources: pickles, or a user's word."""
@@ -141,6 +152,7 @@ class Walker(Modules):
     def reopen(self, module: str) -> None:
         """Take a decision back: the module is undecided, and what it led to is forgotten."""
         self.actions.pop(module, None)
+        self._followed.discard(module)
         self.undecided[module] = None
         self.graph.drop_edges_from(module)
 
@@ -223,9 +235,9 @@ class Walker(Modules):
         self.undecided.pop(module, None)
         self.actions[module] = action
         advance()
-        if action is not Action.DENY:
+        if action is not Action.DENY and module not in self._ends:
             self._reach_parents(module)
-        if action is Action.INTERN:
+        if action is Action.INTERN and module not in self._ends:
             self._follow(module)
 
     def _reach(self, edge: Edge) -> None:
@@ -240,14 +252,24 @@ class Walker(Modules):
             child = parent
 
     def _follow(self, module: str) -> None:
+        self._followed.add(module)
         for statement in self.scan(module).imports:
-            self._reach(
-                Edge(module, statement.module, statement.kind, statement.line, statement.names)
-            )
-            if statement.kind.is_dependency:
+            kind = self._kind(statement)
+            self._reach(Edge(module, statement.module, kind, statement.line, statement.names))
+            if kind.is_dependency:
                 for name in self._submodules(statement):
                     submodule = f"{statement.module}.{name}"
-                    self._reach(Edge(module, submodule, statement.kind, statement.line))
+                    self._reach(Edge(module, submodule, kind, statement.line))
+
+    def _kind(self, statement: ImportStatement) -> ImportKind:
+        """How strong a dependency is; what is absent here is not, if conditions tell that."""
+        kind = statement.kind
+        has_condition = statement.is_optional or bool(statement.asked)
+        # Others are not located here: a finder of the process may import something for that.
+        if kind.may_be_absent or not has_condition or self.locate(statement.module) is not None:
+            return kind
+        is_optional = statement.is_optional or any(map(self.tells_presence, statement.asked))
+        return ImportKind.GUARDED if is_optional else kind
 
     def _submodules(self, statement: ImportStatement) -> list[str]:
         """Those names of ``from package import names`` that are modules, not attributes."""

@@ -31,6 +31,7 @@ from modpack.errors.surroundings import (
     EnvironmentMismatchWarning,
     ExternNotFoundError,
     NamespaceConflictError,
+    OperatorConflictError,
     OperatorNotFoundError,
     PlatformMismatchError,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "NotAPackageError",
     "ObjMismatchError",
     "ObjNotFoundError",
+    "OperatorConflictError",
     "OperatorNotFoundError",
     "PackageNotFoundError",
     "PicklingError",

@@ -15,8 +15,8 @@ __all__ = [
 ]
 
 
-class ArchiveError(ModpackError):
-    """A package file is not what a package file must be.
+class ArchiveError(ModpackError, RuntimeError):
+    """A package file is not what a package file must be; torch raises a RuntimeError.
 
     Args:
         source: the file, as the user named it.
@@ -69,5 +69,5 @@ class CacheError(ModpackError):
     """The folder into which packages are unpacked cannot be used."""
 
 
-class TargetError(ModpackError):
-    """The file or buffer that a package should be written to cannot be used."""
+class TargetError(ModpackError, RuntimeError):
+    """The file or buffer for a package cannot be written; torch raises a RuntimeError."""

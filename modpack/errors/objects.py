@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 from modpack.errors.base import ModpackError
 
 __all__ = [
@@ -13,7 +15,7 @@ __all__ = [
 ]
 
 
-class PicklingError(ModpackError):
+class PicklingError(ModpackError, pickle.PicklingError):
     """An object cannot be saved.
 
     Args:
@@ -59,7 +61,7 @@ def _told(problems: tuple[tuple[str | None, str], ...]) -> str:
     )
 
 
-class UnpicklingError(ModpackError):
+class UnpicklingError(ModpackError, pickle.UnpicklingError):
     """A pickle in a package asks for something that is not there or not allowed.
 
     Args:

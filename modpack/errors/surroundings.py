@@ -11,6 +11,7 @@ __all__ = [
     "EnvironmentMismatchWarning",
     "ExternNotFoundError",
     "NamespaceConflictError",
+    "OperatorConflictError",
     "OperatorNotFoundError",
     "PlatformMismatchError",
 ]
@@ -160,6 +161,38 @@ class OperatorNotFoundError(ModpackError):
         super().__init__(
             f"{source} needs operators that are not here:{listed}\nRemedy: import the library that "
             "has them, or declare each with torch.library.define(name, signature), before loading"
+        )
+
+
+class OperatorConflictError(ModpackError, RuntimeError):
+    """Packaged code defines operators of torch that this process has already.
+
+    torch lets a process define an operator once, so such a package loads once per process, and
+    not next to the project that it was made from. torch raises a RuntimeError.
+
+    Args:
+        source: the package file.
+        name: the operators' namespace (``mylib``), or one operator (``mylib::add``).
+        place: where packaged code defines it, if that is known.
+        first: where it was defined before, if that is known.
+    """
+
+    def __init__(
+        self, source: str, name: str, place: str | None = None, first: str | None = None
+    ) -> None:
+        self.source = source
+        self.name = name
+        self.place = place
+        self.first = first
+        what = f"the operator {name!r}" if "::" in name else f"the operators of {name!r}"
+        where = f" at {place}" if place else ""
+        earlier = first or "other code in this process"
+        super().__init__(
+            f"{source}: packaged code{where} defines {what}, which {earlier} has defined already. "
+            "A process can define an operator once only. Remedy: load the package once per "
+            "process and use that model again, or load it in a process that does not import "
+            "that code; or declare the operators with torch.library.custom_op, which "
+            "replaces an earlier definition, and export again"
         )
 
 

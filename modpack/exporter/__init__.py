@@ -19,7 +19,7 @@ from modpack.core.arguments import require_type
 from modpack.core.frames import frames_of_ours
 from modpack.core.globs import GlobPattern
 from modpack.core.plan import NoteKind, Plan
-from modpack.errors import ModpackWarning
+from modpack.errors import ModpackWarning, TrialError
 from modpack.exporter.answers import ExporterAnswers
 from modpack.exporter.rules import ExporterRules
 from modpack.exporter.saving import ExporterSaving
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PackageExporter"]
 
-_TRIED_OUT = (NoteKind.DYNAMIC_IMPORT,)
+_TRIED_OUT = (
+    NoteKind.DYNAMIC_IMPORT,
+    NoteKind.NESTED_PICKLE,
+    NoteKind.REGISTERED_OUTSIDE,
+)
 """Hazards that a trial looks into."""
 
 
@@ -112,9 +116,15 @@ class PackageExporter(ExporterRules, ExporterSaving, ExporterAnswers):
             if self._plans_only:
                 return plan
             if self._cases:
-                plan = self._tried(plan, self._cases)
+                try:
+                    plan = self._tried(plan, self._cases)
+                except TrialError:
+                    _warn(note for note in plan.warnings() if note.kind in tried_out)
+                    raise
             else:
-                self._bench.write(plan, self._inherited_namespace())
+                inherited = self._inherited_namespace()
+                namespace = self._bench.namespace(plan) if inherited == "private" else inherited
+                self._bench.write(plan, namespace)
             self._writer.commit()
             return plan
         finally:

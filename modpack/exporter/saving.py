@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from modpack.core.progress import Unit, phase
 from modpack.exporter.workplace import Workplace
 from modpack.packing.arguments import DEFAULT_PROTOCOL, record_of, require_protocol
 from modpack.packing.sources import encoded, files_of
+from modpack.resolution.importers import importer_of
 
 if TYPE_CHECKING:
     from modpack.hooks.report import HookReport
@@ -31,16 +33,35 @@ class ExporterSaving(Workplace):
         """Intern a module, whatever the rules say. It is found and read, not imported.
 
         Args:
-            module_name: its path.
+            module_name: its path; or the name that a module of a loaded package has in
+                ``sys.modules``.
             dependencies: whether to follow what it imports.
 
         Raises:
             TypeError, ValueError: it is no module path.
+            ObjNotFoundError: If it was loaded from a package whose importer is not listed.
         """
         self._check_open()
         require_module_name(module_name)
         require_type(dependencies, bool, "dependencies", "a bool")
-        self._planner.add_module(module_name, dependencies)
+        self._planner.add_module(self._own_name(module_name), dependencies)
+
+    def add_dependency(self, module_name: str, dependencies: bool = True) -> None:
+        """Let the rules decide a module, as if a saved object or saved code needed it.
+
+        Args:
+            module_name: its path, as for :meth:`save_module`.
+            dependencies: whether to follow its imports, if it is interned.
+
+        Raises:
+            TypeError: If an argument has the wrong type.
+            ValueError: If ``module_name`` is not a module path.
+            ObjNotFoundError: If it was loaded from a package whose importer is not listed.
+        """
+        self._check_open()
+        require_module_name(module_name)
+        require_type(dependencies, bool, "dependencies", "a bool")
+        self._planner.add_dependency(self._own_name(module_name), dependencies)
 
     def only_definitions(self, module_name: str) -> None:
         """Treat a module like the script that runs.
@@ -219,6 +240,7 @@ class ExporterSaving(Workplace):
         data = bytes(binary)
         self._writer.write(record, data)
         self._guard.look_at_resource(record, data)
+        self._planner.add_folder(record)
 
     def _save(
         self,
@@ -237,7 +259,17 @@ class ExporterSaving(Workplace):
             edges = self._objects.save(record, obj, pickle_protocol, hooks, dependencies)
         self._objects.note_resource(package, resource, main=hooks is not None)
         self._objects.pin_homes(self._planner.walker)
+        self._planner.add_folder(record)
         self._planner.add_resource(f"<{record}>", edges, dependencies)
+
+    def _own_name(self, module_name: str) -> str:
+        """The path of a module that may be given by its name in ``sys.modules``."""
+        live = sys.modules.get(module_name)
+        if live is None or importer_of(live) is None:
+            return module_name
+        local = self._objects.module_name(live)
+        self._objects.pin_homes(self._planner.walker)
+        return local
 
     def _example(self, model: object, inputs: object, kwargs: object) -> Example | None:
         """The example to try the model with, if one was given and is wanted."""

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from modpack.core.cachefolder import cache_folder, make_private, refuse_others, refuse_strangers
 from modpack.core.progress import Unit, advance, phase
-from modpack.errors import CacheError
+from modpack.errors import ArchiveError, CacheError
 from modpack.hermetic.leases import exclusive, hold, in_use
 from modpack.hermetic.treerecord import (
     FILES,
@@ -72,6 +72,8 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
         records = {each: size for each, size in records.items() if not _is_bytecode(each)}
     try:
         return _in_cache(cache_folder(), digest, records, read, name) / FILES
+    except ArchiveError:  # the package's fault, not the cache's, and a RuntimeError as well
+        raise
     except (OSError, RuntimeError) as failure:
         _log.warning(
             "the cache cannot be used (%s); unpacking into a temporary folder for this "

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
 from modpack.errors import ModpackError, ObjMismatchError, ObjNotFoundError
@@ -17,7 +18,7 @@ from modpack.hooks.collect import HookCollector
 from modpack.hooks.graphbound import GraphHandle
 from modpack.hooks.naming import Names
 from modpack.hooks.observer import HookObserver
-from modpack.hooks.parts import Path, parts_of, roots_beside
+from modpack.hooks.parts import Path, holds_tables, parts_of, roots_beside
 from modpack.hooks.recalling import handle, part
 from modpack.hooks.resetting import Emptied
 from modpack.pickling.context import Reference
@@ -52,11 +53,22 @@ class _NoExporter:
 
 
 class ModelParts:
-    """The parts of a model, and where references and storages of its hooks go."""
+    """The parts of a model, and where references and storages of its hooks go.
+
+    Args:
+        model: the model.
+        optimizer: its optimizer.
+        closures: whether hooks refer to the closures of the model's functions, too.
+    """
 
     exporter = _NoExporter()
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        closures: bool = False,
+    ) -> None:
         self.model = model
         self.optimizer = optimizer
         self.objects: dict[int, tuple[Any, Path]] = {}
@@ -66,8 +78,8 @@ class ModelParts:
         self._kept: list[torch.UntypedStorage] = []
         self._reduced = 0
         self._names = _ThisProcess()
-        roots = {"model": model, **roots_beside(optimizer)}
-        for obj, path in parts_of(roots):
+        self.roots = {"model": model, **roots_beside(optimizer)}
+        for obj, path in parts_of(self.roots, self._enters if closures else None):
             self.objects[id(obj)] = (obj, path)
             if isinstance(obj, torch.Tensor) and _has_storage(obj):
                 self._of_the_model.setdefault(obj.untyped_storage()._cdata, path)
@@ -88,6 +100,9 @@ class ModelParts:
         except (ObjNotFoundError, ObjMismatchError):
             return False
         return function.__module__ != "__main__"
+
+    def _enters(self, function: FunctionType) -> bool:
+        return bool(function.__closure__) and not self.is_importable(function)
 
     def module_name(self, module: ModuleType) -> str:
         """The module path by which a live module is imported."""
@@ -167,17 +182,19 @@ class CapturingObserver(HookObserver):
     def _note_part(self, obj: Any) -> None:
         if isinstance(obj, torch.nn.Module):
             self._note_module(obj)
-        elif isinstance(obj, torch.Tensor) and obj.is_leaf:
-            self._collector.tensor(obj)
+        elif isinstance(obj, torch.Tensor):
+            self._note_tensor(obj)
         elif isinstance(obj, torch.optim.Optimizer):
             self._collector.optimizer(obj)
-        elif isinstance(obj, RemovableHandle):
+        elif holds_tables(type(obj)):
             self._collector.handle(obj)
         elif isinstance(obj, GraphHandle):
             self._graph_handles.append(obj)
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
+    if is_lazy(tensor):  # it raises whatever it is asked
+        return False
     try:
         tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):  # sparse and wrapper tensors have none

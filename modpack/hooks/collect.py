@@ -19,14 +19,16 @@ from modpack.core.hookspec import PARAMETRIZATION, HookSpec
 from modpack.hooks.attachments import attachment_specs, is_silent
 from modpack.hooks.ddp import belongs_to_wrapper
 from modpack.hooks.describe import describe
+from modpack.hooks.gradnodes import hooks_of_leaf, keeper_of, living_nodes, tables_of
 from modpack.hooks.graphparts import Part
 from modpack.hooks.groups import Group, Groups
-from modpack.hooks.kinds import KINDS, Found, Kind, kinds_of
+from modpack.hooks.kinds import KINDS, MULTI_GRAD, Found, Kind, kinds_of
 from modpack.hooks.naming import Names
 from modpack.hooks.native import travels_natively
 from modpack.hooks.numbering import HookNumbers, LiveIds
 from modpack.hooks.parametrized import parametrizations_of
 from modpack.hooks.state import describe_hook
+from modpack.hooks.unsaved import Unsaved, behind_handle, on_graphs
 
 __all__ = ["Collected", "HookCollector"]
 
@@ -89,6 +91,9 @@ class HookCollector:
     _tables: dict[int, tuple[Any, str]] = field(default_factory=dict)
     _untold: list[tuple[Any, str]] = field(default_factory=list)
     _seen: dict[int, Any] = field(default_factory=dict)
+    _differentiable: dict[int, torch.Tensor] = field(default_factory=dict)
+    _unasked: list[torch.Tensor] = field(default_factory=list)
+    _asked: list[Any] = field(default_factory=list)
 
     def module(self, module: torch.nn.Module) -> None:
         """Note a module's hooks."""
@@ -114,12 +119,19 @@ class HookCollector:
         self._parametrized.append(module)
 
     def tensor(self, tensor: torch.Tensor) -> None:
-        """Note a tensor's hooks."""
+        """Note the hooks of a leaf tensor."""
+        self.differentiable(tensor)
         if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
             self._note(tensor, "tensor")
             for group in self._groups.note(tensor):
                 if not is_silent(group.hook.function):
                     self._note_group(group)
+
+    def differentiable(self, tensor: torch.Tensor) -> None:
+        """Note a tensor whose gradient may pass nodes with hooks: looked at with many others."""
+        if id(tensor) not in self._differentiable:
+            self._differentiable[id(tensor)] = tensor
+            self._unasked.append(tensor)
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Note an optimizer's hooks."""
@@ -155,16 +167,33 @@ class HookCollector:
             if id(part) not in self._seen:
                 unseen.module(part)
         for tensor in (*root.parameters(), *root.buffers()):
-            if id(tensor) not in self._seen:
+            if id(tensor) not in self._seen and id(tensor) not in self._differentiable:
                 unseen.tensor(tensor)
         if not unseen.has_news:
             return []
         specs, _ = unseen.take(names())
         return [spec for spec in specs if self.wanted(spec)]
 
+    def unsaved(self) -> Iterator[Unsaved]:
+        """What is lost: hooks on graphs, and those behind handles of nothing that is saved."""
+        groups = set(self._groups.keys)
+        for group in self.on_graphs:
+            yield Unsaved(group.members, MULTI_GRAD, group.hook.function)
+        tables: list[object] = []
+        with torch._C.DisableTorchFunctionSubclass():  # a class may refuse to be asked
+            found = list(on_graphs(self._differentiable, groups))
+        for table, hooks in found:
+            tables.append(table)
+            yield from hooks
+        for handle in self._handles:
+            table = handle.hooks_dict_ref()
+            if self._owner(handle) is None and not any(table is each for each in tables):
+                yield from behind_handle(handle, groups)
+
     @property
     def has_news(self) -> bool:
         """Whether anything was noted since the last call of :meth:`take`."""
+        self._ask_nodes()
         news = self._hooks or self._parametrized or len(self.native) > self._told
         return bool(news) or any(self._owner(handle) is not None for handle in self._handles)
 
@@ -177,6 +206,7 @@ class HookCollector:
         Returns:
             The specs, and a payload with the hooks in the order in which to register them.
         """
+        self._ask_nodes()
         for each in self._hooks:
             if each.group is not None:
                 each.group.settle()
@@ -230,6 +260,30 @@ class HookCollector:
                 position += not isinstance(found.hook, Part)  # those have names of their own
         self._hooks.extend(sorted(noted, key=lambda c: (KINDS[c.kind].tables[0], c.rank)))
 
+    def _ask_nodes(self) -> None:
+        """Note the hooks of the nodes that accumulate the gradients of leaves."""
+        tensors, self._unasked = self._unasked, []
+        with torch._C.DisableTorchFunctionSubclass():  # their classes need not know these questions
+            leaves = [tensor for tensor in tensors if tensor.is_leaf]
+            nodes = {id(tensor): node for tensor, node in living_nodes(leaves)}
+            for tensor in leaves:
+                if id(tensor) in nodes or tensor._backward_hooks:
+                    self._note_node(tensor, nodes.get(id(tensor)))
+
+    def _note_node(self, tensor: torch.Tensor, node: Any) -> None:
+        on_node = {} if node is None else tables_of(node)
+        keeper = keeper_of(tensor)
+        for tables in (on_node, {} if keeper is None else keeper.tables):
+            self._tables.update({id(table): (tensor, name) for name, table in tables.items()})
+        self._asked.append(on_node)  # else another table may get its id
+        for kind in kinds_of("accumulator"):
+            position = 0
+            for identity, hook in hooks_of_leaf(tensor, kind.name, on_node.get(kind.name, {})):
+                if not is_silent(hook) and not belongs_to_wrapper(hook):
+                    found = Found(identity, hook, {})
+                    self._hooks.append(Collected(kind.name, tensor, found, position))
+                    position += 1
+
     def _note_tables(self, target: Any, kind: Kind) -> None:
         for table in kind.tables:
             holder = getattr(kind.home or target, table, None)
@@ -241,7 +295,7 @@ class HookCollector:
             self.on_graphs.append(group)
             return
         found = Found(-1, group.hook.function, {"mode": group.hook.mode})
-        noted = Collected("multi_grad", group.members, found, self._grouped, 0, group)
+        noted = Collected(MULTI_GRAD, group.members, found, self._grouped, 0, group)
         self._grouped += 1
         self._hooks.append(noted)
 

@@ -13,7 +13,7 @@ from typing import TypeGuard
 from modpack.core.hookspec import CallableSpec
 from modpack.pickling.functions import SCRIPTS, closed_over, named_globals
 from modpack.pickling.functiontext import FunctionText, NoSourceError, text_of
-from modpack.resolution.importers import importer_of
+from modpack.resolution.importers import local_path
 
 __all__ = ["describe", "name_of", "state_of"]
 
@@ -27,13 +27,13 @@ def describe(hook: object, importable: bool) -> CallableSpec:
     """
     if importable or isinstance(hook, type) or _is_builtin_function(hook):
         return CallableSpec("reference", name_of(hook))
-    texts = list(_texts(hook))
-    sources = dict.fromkeys(_readable(text) for _, text in texts)
+    texts = dict(_texts(hook))
+    sources = dict.fromkeys(map(_readable, texts.values()))
     return CallableSpec(
         by="source" if isinstance(hook, FunctionType) else "object",
         name=name_of(hook),
         source="\n\n".join(sources) or None,  # pickling reports it if there should be one
-        place=f"{_module_of(texts[0][0])}:{texts[0][1].line}" if texts else None,
+        place=_place(texts),
         state=tuple(state_of(hook)),
     )
 
@@ -47,6 +47,8 @@ def name_of(hook: object) -> str:
     qualname = getattr(hook, "__qualname__", None)
     if _is_bound_builtin(hook):
         return f"{_module_of(type(hook.__self__))}.{qualname} (bound)"
+    if isinstance(hook, FunctionType):
+        hook = _innermost(hook)
     if isinstance(qualname, str):
         return f"{_module_of(getattr(hook, '__objclass__', hook))}.{qualname}"
     return f"instance of {_module_of(type(hook))}.{type(hook).__qualname__}"
@@ -100,7 +102,37 @@ def _texts(hook: object) -> Iterator[tuple[FunctionType, FunctionText]]:
             except NoSourceError:  # pickling it reports that as an error, with the path to it
                 continue
             todo.extend(value for _, value in closed_over(part))
+            todo.append(_wrapped_by(part))
             todo.extend(named_globals(part).values() if part.__module__ in SCRIPTS else ())
+        elif not isinstance(part, FunctionType):
+            todo.append(_wrapped_by(part))
+
+
+def _place(texts: dict[FunctionType, FunctionText]) -> str | None:
+    """Where the user's function is: what a decorator of another file has wrapped, if that is told.
+
+    The module is that of the code. A decorator's wrapper carries the name of what it has wrapped.
+    """
+    for function in texts:
+        inside = _innermost(function)
+        shown = inside if inside in texts else function
+        module = local_path(str(shown.__globals__.get("__name__")))
+        return f"{module}:{texts[shown].line}"
+    return None
+
+
+def _wrapped_by(part: object) -> object:
+    """What :func:`functools.wraps` has noted; asked of no object that may answer by itself."""
+    attributes = getattr(part, "__dict__", None)
+    return attributes.get("__wrapped__") if isinstance(attributes, dict) else None
+
+
+def _innermost(function: FunctionType) -> FunctionType:
+    """The function behind wrappers that carry its name."""
+    passed = {function}
+    while isinstance(inside := _wrapped_by(function), FunctionType) and inside not in passed:
+        passed.add(function := inside)
+    return function
 
 
 def _needs_source(function: FunctionType) -> bool:
@@ -127,7 +159,4 @@ def _readable(text: FunctionText) -> str:
 
 def _module_of(obj: object) -> str:
     """The module path of a function or class; for a packaged one, that inside its package."""
-    name = str(getattr(obj, "__module__", None))
-    module = sys.modules.get(name)
-    owner = importer_of(module) if module is not None else None
-    return owner.whichmodule(obj, "") if owner is not None else name
+    return local_path(str(getattr(obj, "__module__", None)))

@@ -64,7 +64,8 @@ class Attachment:
             place: tells what the hook is for. A leaf tensor outlives its graphs: the hook that
                 an earlier pass put onto it for the same place is taken off.
         """
-        handle = tensor.register_hook(OnGraph(self, function))  # type: ignore[no-untyped-call]
+        with torch._C.DisableTorchFunctionSubclass():  # as in Part.register_on
+            handle = torch.Tensor.register_hook(tensor, OnGraph(self, function))  # type: ignore[no-untyped-call]
         if tensor.is_leaf:
             handles = self._leaves.setdefault(tensor, {})
             if place in handles:
@@ -111,8 +112,12 @@ class Part:
         attachment.size += 1
 
     def register_on(self, module: torch.nn.Module) -> Any:
-        """Register it as a hook of the kind that it is; returns torch's handle."""
-        return module.register_forward_hook(self)
+        """Register it as a hook of the kind that it is; returns torch's handle.
+
+        With torch's own method: a class that overrides it may wrap the part, which nobody would
+        find again.
+        """
+        return torch.nn.Module.register_forward_hook(module, self)
 
     def __call__(self, *given: Any) -> None:  # noqa: D102
         raise NotImplementedError
@@ -143,7 +148,7 @@ class EnterPart(Part):
     """Enters the pair of saved-tensor hooks before a module's forward."""
 
     def register_on(self, module: torch.nn.Module) -> Any:
-        return module.register_forward_pre_hook(self)
+        return torch.nn.Module.register_forward_pre_hook(module, self)
 
     def __call__(self, module: Any, args: Any) -> None:
         attached: Any = self.attachment
@@ -160,7 +165,7 @@ class LeavePart(Part):
     """Leaves it again, first of all hooks after the forward, also if that raised."""
 
     def register_on(self, module: torch.nn.Module) -> Any:
-        return module.register_forward_hook(self, prepend=True, always_call=True)
+        return torch.nn.Module.register_forward_hook(module, self, prepend=True, always_call=True)
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
         attached = self.attachment
@@ -195,7 +200,7 @@ class BeginPart(Part):
     """Starts afresh at each call of the model."""
 
     def register_on(self, module: torch.nn.Module) -> Any:
-        return module.register_forward_pre_hook(self)
+        return torch.nn.Module.register_forward_pre_hook(module, self)
 
     def __call__(self, module: Any, args: Any) -> None:
         spec = self.attachment.spec
@@ -220,7 +225,7 @@ class EndPart(Part):
     """Registers the hook over what was noted, at the end of a call of the model."""
 
     def register_on(self, module: torch.nn.Module) -> Any:
-        return module.register_forward_hook(self, always_call=True)
+        return torch.nn.Module.register_forward_hook(module, self, always_call=True)
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
         attached: Any = self.attachment
@@ -244,7 +249,7 @@ class CaptureInputsPart(Part):
     """Captures the gradients of a module's input tensors."""
 
     def register_on(self, module: torch.nn.Module) -> Any:
-        return module.register_forward_pre_hook(self, with_kwargs=True)
+        return torch.nn.Module.register_forward_pre_hook(module, self, with_kwargs=True)
 
     def __call__(self, module: Any, args: Any, kwargs: Any) -> None:
         _capture(self, (args, kwargs))

@@ -6,7 +6,7 @@ group (:func:`torch.autograd.graph.register_multi_grad_hook`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +86,11 @@ class Groups:
 
     def __init__(self) -> None:
         self._groups: dict[int, Group] = {}
+
+    @property
+    def keys(self) -> Collection[int]:
+        """The keys of all that were met."""
+        return self._groups.keys()
 
     def note(self, tensor: torch.Tensor) -> Iterator[Group]:
         """Note a tensor's groups; gives those that are new."""

@@ -6,7 +6,8 @@ torch's public API, and how to take all of them off. A new kind is a new row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -16,6 +17,7 @@ from torch.nn.modules import module as module_globals
 from torch.optim import optimizer as optimizer_globals
 
 from modpack.hooks.ddp import keep_comm_hook
+from modpack.hooks.gradnodes import AFTER, BEFORE, NodeKeeper, hooks_of_leaf, register_on_node
 from modpack.hooks.graphbound import attach
 from modpack.hooks.graphparts import PARTS
 from modpack.hooks.groups import multi_grad_parts
@@ -47,8 +49,8 @@ class Kind:
 
     Attributes:
         name: as specs call it.
-        scope: what it hangs on: ``module``, ``tensor``, ``group`` (of tensors), ``optimizer``
-            or ``global``.
+        scope: what it hangs on: ``module``, ``tensor``, ``accumulator`` (a tensor's node),
+            ``group`` (of tensors), ``optimizer`` or ``global``.
         find: lists the hooks of a target in the order in which they run.
         register: registers one again and returns torch's handle.
         tables: the dictionaries that hold them, by attribute of the target; the first one
@@ -86,12 +88,16 @@ def _in_table(table: str, **flag_tables: str) -> Callable[[Any], Iterator[Found]
     return find
 
 
-def _calls(method: str, *names: str) -> Callable[[Any, Any, Flags], Any]:
-    """Registers through a method of the target, with those flags that were set."""
+def _calls(home: type, method: str, *names: str) -> Callable[[Any, Any, Flags], Any]:
+    """Registers through torch's own method, with those flags that were set.
+
+    A class that overrides the method may wrap hooks. What torch stores of those is the wrapper:
+    the override would wrap it once more on each load.
+    """
 
     def register(target: Any, hook: Any, flags: Flags) -> Any:
         kept = {name: flags[name] for name in names if name in flags}
-        return getattr(type(target), method)(target, hook, **kept)  # not what its state says
+        return getattr(home, method)(target, hook, **kept)
 
     return register
 
@@ -122,7 +128,8 @@ def _load_state_dict_pre(target: Any) -> Iterator[Found]:
 
 def _register_load_state_dict_pre(target: Any, hook: Any, flags: Flags) -> Any:
     with_module = bool(flags.get("with_module"))
-    return type(target)._register_load_state_dict_pre_hook(target, hook, with_module)
+    register = _calls(torch.nn.Module, "_register_load_state_dict_pre_hook", "with_module")
+    return register(target, hook, {"with_module": with_module})
 
 
 def _module_kinds() -> Iterator[Kind]:
@@ -132,27 +139,26 @@ def _module_kinds() -> Iterator[Kind]:
         "forward_pre",
         "module",
         _in_table("_forward_pre_hooks", with_kwargs=kwargs_pre),
-        _calls("register_forward_pre_hook", "with_kwargs"),
+        _calls(torch.nn.Module, "register_forward_pre_hook", "with_kwargs"),
         ("_forward_pre_hooks", kwargs_pre),
     )
     yield Kind(
         "forward",
         "module",
         _in_table("_forward_hooks", with_kwargs=kwargs, always_call=always),
-        _calls("register_forward_hook", "with_kwargs", "always_call"),
+        _calls(torch.nn.Module, "register_forward_hook", "with_kwargs", "always_call"),
         ("_forward_hooks", kwargs, always),
     )
     yield _simple("full_backward_pre", "module", "_backward_pre_hooks")
     for name, full in (("full_backward", True), ("backward", False)):
-        register = _calls(f"register_{name}_hook")
+        register = _calls(torch.nn.Module, f"register_{name}_hook")
         yield Kind(name, "module", _backward(full), register, ("_backward_hooks",))
     yield _simple("state_dict_pre", "module", "_state_dict_pre_hooks")
-    public, private = _state_dict_post(True), _state_dict_post(False)
     table = ("_state_dict_hooks",)
-    yield Kind("state_dict_post", "module", public, _calls("register_state_dict_post_hook"), table)
-    yield Kind(
-        "state_dict_post_private", "module", private, _calls("_register_state_dict_hook"), table
-    )
+    for name, public in (("state_dict_post", True), ("state_dict_post_private", False)):
+        method = "register_state_dict_post_hook" if public else "_register_state_dict_hook"
+        register = _calls(torch.nn.Module, method)
+        yield Kind(name, "module", _state_dict_post(public), register, table)
     yield Kind(
         "load_state_dict_pre",
         "module",
@@ -164,7 +170,8 @@ def _module_kinds() -> Iterator[Kind]:
 
 
 def _simple(name: str, scope: str, table: str, prefix: str = "") -> Kind:
-    register = _calls(f"register_{name}_hook")
+    home = torch.optim.Optimizer if scope == "optimizer" else torch.nn.Module
+    register = _calls(home, f"register_{name}_hook")
     return Kind(f"{prefix}{name}", scope, _in_table(table), register, (table,))
 
 
@@ -180,45 +187,79 @@ def _optimizer_kinds() -> Iterator[Kind]:
 
 def _tensor_hooks(target: Any) -> Iterator[Found]:
     for found in _in_table("_backward_hooks")(target):
-        if multi_grad_parts(found.hook) is None:
+        if multi_grad_parts(found.hook) is None and not isinstance(found.hook, NodeKeeper):
             yield found
 
 
-def _keeping_frozen(method: str) -> Callable[[Any, Any, Flags], Any]:
-    """Registers on a tensor that may not require a gradient: torch refuses that otherwise."""
+@contextmanager
+def _differentiable(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Tensors that may be frozen, as torch wants them, and without what their classes do."""
+    with torch._C.DisableTorchFunctionSubclass():
+        frozen = [tensor for tensor in tensors if not tensor.requires_grad]
+        for tensor in frozen:
+            torch.Tensor.requires_grad_(tensor, True)
+        try:
+            yield
+        finally:
+            for tensor in frozen:
+                torch.Tensor.requires_grad_(tensor, False)
+
+
+def _on_tensor(method: str) -> Callable[[Any, Any, Flags], Any]:
+    """Registers through torch's own method, as :func:`_calls` does."""
 
     def register(target: Any, hook: Any, flags: Flags) -> Any:
-        frozen = not target.requires_grad
-        if frozen:
-            target.requires_grad_(True)
-        try:
-            return getattr(type(target), method)(target, hook)
-        finally:
-            if frozen:
-                target.requires_grad_(False)
+        with _differentiable([target]):
+            return getattr(torch.Tensor, method)(target, hook)
 
     return register
 
 
 def _tensor_kinds() -> Iterator[Kind]:
-    yield Kind(
-        "tensor", "tensor", _tensor_hooks, _keeping_frozen("register_hook"), ("_backward_hooks",)
-    )
-    name = "register_post_accumulate_grad_hook"
+    register = _on_tensor("register_hook")
+    yield Kind("tensor", "tensor", _tensor_hooks, register, ("_backward_hooks",))
+    register = _on_tensor("register_post_accumulate_grad_hook")
     table = "_post_accumulate_grad_hooks"
-    yield Kind("post_accumulate_grad", "tensor", _in_table(table), _keeping_frozen(name), (table,))
+    yield Kind("post_accumulate_grad", "tensor", _in_table(table), register, (table,))
+
+
+def _accumulator_kinds() -> Iterator[Kind]:
+    """What hangs on the node that accumulates a leaf's gradients, before and after it does."""
+
+    def of(moment: str) -> Kind:
+        def find(target: Any) -> Iterator[Found]:
+            yield from (Found(i, hook, {}) for i, hook in hooks_of_leaf(target, moment))
+
+        def register(target: Any, hook: Any, flags: Flags) -> Any:
+            with _differentiable([target]):
+                return register_on_node(target, moment, hook)
+
+        return Kind(moment, "accumulator", find, register, (moment,))
+
+    yield from map(of, (BEFORE, AFTER))
+
+
+class _Member:
+    """A tensor of a group as it would be without the methods of its class."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tensor, name)
+
+    def view_as(self, other: object) -> torch.Tensor:
+        return torch.Tensor.view_as(self._tensor, self._tensor)
+
+    def register_hook(self, hook: Any) -> Any:
+        return torch.Tensor.register_hook(self._tensor, hook)  # type: ignore[no-untyped-call]
 
 
 def _register_multi_grad(target: Any, hook: Any, flags: Flags) -> Any:
-    frozen = [tensor for tensor in target if not tensor.requires_grad]
-    for tensor in frozen:
-        tensor.requires_grad_(True)
-    try:
-        mode = str(flags.get("mode", "all"))
-        return torch.autograd.graph.register_multi_grad_hook(target, hook, mode=mode)  # type: ignore[arg-type]
-    finally:
-        for tensor in frozen:
-            tensor.requires_grad_(False)
+    members: list[Any] = list(map(_Member, target))
+    mode = str(flags.get("mode", "all"))
+    with _differentiable(target):
+        return torch.autograd.graph.register_multi_grad_hook(members, hook, mode=mode)  # type: ignore[arg-type]
 
 
 # -- process-wide ----------------------------------------------------------------------------
@@ -300,6 +341,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         *_module_kinds(),
         *_tensor_kinds(),
+        *_accumulator_kinds(),
         Kind(MULTI_GRAD, "group", _in_table(""), _register_multi_grad, ("_backward_hooks",)),
         *_optimizer_kinds(),
         *_global_kinds(),

@@ -21,8 +21,8 @@ _UTILITIES = "torch.nn.utils."
 def travels_natively(hook: object) -> bool:
     """Whether a hook belongs to one of torch's utilities, recognised by its type."""
     called = getattr(hook, "hook", hook) if _is_wrapper(hook) else hook
-    if isinstance(called, BasePruningMethod):
-        return True
+    if isinstance(called, (BasePruningMethod, torch.jit.ScriptFunction)):
+        return True  # a ScriptModule's own hooks are compiled, and a part of it
     if isinstance(called, MethodType):
         own = called.__func__.__module__ == LazyModuleMixin.__module__
         return own and isinstance(called.__self__, LazyModuleMixin)

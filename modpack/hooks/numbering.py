@@ -10,8 +10,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch.utils.hooks import RemovableHandle
-
 __all__ = ["FIRST", "HookNumbers", "LiveIds"]
 
 FIRST = 1_000_000
@@ -50,8 +48,8 @@ class LiveIds(HookNumbers):
 
     @property
     def following(self) -> int:
-        """Torch's next id."""
-        return RemovableHandle.next_id
+        """Zero: hooks that are restored without a package get fresh ids, and none keeps its own."""
+        return 0
 
     def of(self, identity: Any) -> Any:
         """The id."""

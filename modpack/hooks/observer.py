@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,8 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from modpack.core.hookspec import HookSpec
-from modpack.errors import ModpackError
-from modpack.hooks.attachments import is_silent
+from modpack.errors import ModpackError, ModpackWarning
 from modpack.hooks.collect import HookCollector
 from modpack.hooks.ddp import (
     CommHook,
@@ -24,7 +23,6 @@ from modpack.hooks.ddp import (
     unwrapped,
     world_group,
 )
-from modpack.hooks.groups import multi_grad_parts
 from modpack.hooks.kinds import kinds_of
 from modpack.hooks.naming import Names
 from modpack.hooks.parametrized import (
@@ -32,6 +30,8 @@ from modpack.hooks.parametrized import (
     reduce_parametrized,
     state_of_parametrized,
 )
+from modpack.hooks.parts import holds_tables
+from modpack.hooks.report import HookStatus, lost
 from modpack.hooks.resetting import NOTHING, Emptied
 from modpack.hooks.scripted import ScriptedTensors
 from modpack.hooks.state import describe_hook
@@ -58,7 +58,6 @@ class HookObserver:
     Attributes:
         specs: the hooks that went into the package, so far.
         unwrapped: the wrappers of which only the module inside is saved.
-        on_graphs: tensors with hooks that die with their graph.
         has_met_torch: whether a module, a tensor or an optimizer may have been met by now.
         reductions: what was written of each tensor; tells which part of a storage it is.
     """
@@ -72,7 +71,6 @@ class HookObserver:
     ) -> None:
         self.specs: list[HookSpec] = []
         self.unwrapped: list[DistributedDataParallel] = []
-        self.on_graphs: list[torch.Tensor] = []
         self.has_met_torch = False
         self.reductions: list[Any] = []
         self._collector = collector
@@ -110,7 +108,7 @@ class HookObserver:
             return self._tensor
         if issubclass(kind, torch.optim.Optimizer):
             return self._optimizer
-        if issubclass(kind, RemovableHandle) and _holds_tables(kind):
+        if holds_tables(kind):
             return self._handle
         if torch.distributed.is_available() and issubclass(kind, torch.distributed.ProcessGroup):
             return self._process_group
@@ -123,7 +121,8 @@ class HookObserver:
     def packaged(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Note the hooks of a module that packages itself: an FX GraphModule, a ScriptModule."""
         self.has_met_torch = True
-        if isinstance(obj, torch.jit.ScriptModule):  # which refuses hooks; its tensors do not
+        if isinstance(obj, torch.jit.ScriptModule):
+            self._note_module(obj)  # only a traced one takes hooks
             for tensor in self._scripted.add(obj):
                 self._collector.tensor(tensor)
         elif isinstance(obj, torch.nn.Module):
@@ -148,6 +147,15 @@ class HookObserver:
         specs, self._payload = self._collector.take(self.names)
         self.specs.extend(specs)
         return self._payload
+
+    def lost(self) -> Iterator[HookStatus]:
+        """What cannot be saved at all, which is told aloud."""
+        for each in list(self._collector.unsaved()):
+            path, _ = self.names.of(each.target)
+            called = describe_hook(each.hook, self._collector.is_importable)
+            status = lost(each, path, called)
+            warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
+            yield status
 
     def whereabouts(self, obj: object) -> tuple[str, str] | None:
         """Which hook leads to an object that could not be pickled, and what can be done."""
@@ -205,6 +213,8 @@ class HookObserver:
         hooks: Any = tensor._backward_hooks or tensor._post_accumulate_grad_hooks
         if hooks or self._scripted.reduced(tensor) is not None:
             return self._tensor(tensor, own)
+        if tensor.requires_grad:
+            self._collector.differentiable(tensor)
         reduced = without_marks(own())
         if not is_small(reduced):
             self.reductions.append(reduced)
@@ -230,8 +240,8 @@ class HookObserver:
         hooks = tensor._backward_hooks
         if tensor.is_leaf:
             self._collector.tensor(tensor)
-        elif hooks and any(map(_is_of_the_users, hooks.values())):
-            self.on_graphs.append(tensor)
+            return hooks
+        self._collector.differentiable(tensor)
         return hooks
 
     def _optimizer(self, optimizer: torch.optim.Optimizer, own: _Own) -> Any:
@@ -255,13 +265,3 @@ class HookObserver:
             "a process group belongs to this run and cannot be saved. Remedy: keep None in its "
             "place, which torch's comm hooks take for the default group, and set it after loading"
         )
-
-
-def _is_of_the_users(hook: Any) -> bool:
-    parts = multi_grad_parts(hook)
-    return not is_silent(hook if parts is None else parts.function)
-
-
-def _holds_tables(kind: type[RemovableHandle]) -> bool:
-    """Whether a handle refers to tables of hooks; one for a group holds other handles."""
-    return kind.__getstate__ is RemovableHandle.__getstate__

@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from modpack.errors import ModpackError
 from modpack.hooks.captured import HookCapture
+from modpack.hooks.gradnodes import NodeKeeper, clear_node_hooks
 from modpack.hooks.kinds import KINDS
 from modpack.hooks.parts import part_at, roots_beside
 from modpack.pickling.loading import unpickle_object
@@ -125,4 +126,9 @@ def take_off(payload: dict[str, Any]) -> None:
         row = KINDS[kind]
         if row.scope in ("tensor", "group"):
             for tensor in target if row.scope == "group" else [target]:
-                (getattr(tensor, row.tables[0]) or {}).clear()
+                table = getattr(tensor, row.tables[0]) or {}
+                kept = [(i, hook) for i, hook in table.items() if isinstance(hook, NodeKeeper)]
+                table.clear()
+                table.update(kept)
+        elif row.scope == "accumulator":
+            clear_node_hooks(target, kind)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from modpack.core.hookspec import HookSpec
+from modpack.core.hookspec import CallableSpec, HookSpec
 from modpack.hooks.describe import name_of
 from modpack.hooks.kinds import kinds_of
 from modpack.hooks.naming import Names
+from modpack.hooks.unsaved import HANDLE, Unsaved
 
 __all__ = ["HookReport", "HookStatus"]
 
@@ -88,10 +89,36 @@ def missed(spec: HookSpec) -> HookStatus:
     )
 
 
-def on_graph(target: tuple[str, ...], kind: str = "tensor") -> HookStatus:
-    """The status of the hooks of a tensor that is no leaf, or of a group with such tensors."""
-    why = "it hangs on a graph, which is not saved; modpack.hooks.attach declares such hooks"
-    return HookStatus("/".join(("+".join(target), kind)), "left out", why)
+def lost(hook: Unsaved, target: tuple[str, ...], called: CallableSpec) -> HookStatus:
+    """The status of a hook that cannot be saved.
+
+    Args:
+        hook: the hook.
+        target: the paths of what leads to it.
+        called: what it calls.
+    """
+    path, text = "+".join(target), f"{called.name} ({called.place})"
+    shown = text if called.place else called.name
+    if hook.kind == HANDLE:
+        why = (
+            f"the handle removes {shown}, which hangs on nothing that is saved. Remedy: save what "
+            "it hangs on with the model, or register it again after loading"
+        )
+        return HookStatus(path, "left out", why)
+    place = f"the node {hook.node} of a graph" if hook.node else "a graph"
+    why = (
+        f"{shown} hangs on {place}, which is not saved. Remedy: attach it to the module that makes "
+        f"the output: modpack.hooks.attach(model, modpack.hooks.{_ATTACHED[hook.kind]})"
+    )
+    return HookStatus(f"{path}/{hook.kind}", "left out", why)
+
+
+_ATTACHED = {
+    "tensor": "OutputGrad(path, hook)",
+    "multi_grad": "MultiGrad(paths, hook)",
+    "graph.node": "NodeHook(path, hook)",
+    "graph.node_pre": "NodePreHook(path, hook)",
+}
 
 
 def unwrapped(wrapper: object) -> HookStatus:

@@ -88,6 +88,7 @@ def kinds_in(obj: Any) -> Iterator[tuple[str, str]]:
 _SCOPES: Final = {
     "module": torch.nn.Module,
     "tensor": torch.Tensor,
+    "accumulator": torch.Tensor,
     "optimizer": torch.optim.Optimizer,
 }
 """What hooks hang on; those of groups hang on each tensor."""

@@ -21,11 +21,10 @@ class ScriptedTensors:
         self._places: dict[int, tuple[torch.Tensor, torch.jit.ScriptModule, str]] = {}
 
     def add(self, module: torch.jit.ScriptModule) -> Iterator[torch.Tensor]:
-        """Remember a module's tensors; gives those with hooks."""
+        """Remember a module's tensors, and give them."""
         for name, tensor in _named_tensors(module):
             self._places.setdefault(id(tensor), (tensor, module, name))
-            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
-                yield tensor
+            yield tensor
 
     def reduced(self, tensor: torch.Tensor) -> tuple[Any, ...] | None:
         """What pickle needs to take a tensor from its ScriptModule; None for other tensors."""

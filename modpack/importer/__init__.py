@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from modpack.archive.manifest import read_manifest
+from modpack.archive.reader import RecordReader
 from modpack.core.arguments import require_type
 from modpack.core.trust import TrustPolicy
 from modpack.errors import ArchiveError
@@ -42,7 +43,8 @@ class PackageImporter(ImporterCode, ImporterObjects, ImporterFiles):
     ever taken from the host.
 
     Args:
-        file_or_buffer: a package file, a binary file object, or the folder of an unzipped package.
+        file_or_buffer: a package file, a binary file object, the folder of an unzipped package, or
+            an open ``torch._C.PyTorchFileReader``.
         module_allowed: asked for each extern module whether it may be used.
         namespace: ``"private"`` or ``"process"``; None for the one in which the package's trial
             found that it works, which is private unless it says otherwise.
@@ -74,7 +76,7 @@ class PackageImporter(ImporterCode, ImporterObjects, ImporterFiles):
 
     def __init__(
         self,
-        file_or_buffer: str | os.PathLike[str] | BinaryIO,
+        file_or_buffer: str | os.PathLike[str] | BinaryIO | RecordReader,
         module_allowed: Callable[[str], bool] = lambda module_name: True,
         *,
         namespace: str | None = "private",
@@ -93,6 +95,7 @@ class PackageImporter(ImporterCode, ImporterObjects, ImporterFiles):
 
         What was loaded keeps working as long as it imports nothing more.
         """
+        self._forget_loaded()
         self._namespace.close()
         self._archive.close()
 
@@ -122,7 +125,8 @@ class PackageImporter(ImporterCode, ImporterObjects, ImporterFiles):
 
 
 def _require_arguments(file_or_buffer: object, module_allowed: object, namespace: object) -> None:
-    if not isinstance(file_or_buffer, (str, os.PathLike)) and not hasattr(file_or_buffer, "read"):
+    is_opened = hasattr(file_or_buffer, "read") or isinstance(file_or_buffer, RecordReader)
+    if not isinstance(file_or_buffer, (str, os.PathLike)) and not is_opened:
         raise TypeError(
             "file_or_buffer must be a path or a binary file object, "
             f"not {type(file_or_buffer).__name__}"

@@ -35,7 +35,12 @@ class ImporterCode(OpenPackage):
         """
         if str(name).startswith(".") and package is not None:
             name = importlib.util.resolve_name(name, require_module_name(package, "package"))
-        return self._namespace.import_module(require_module_name(name, "name"))
+        if "torch" not in sys.modules:
+            return self._namespace.import_module(require_module_name(name, "name"))
+        from modpack.unpacking.operators import operator_conflicts_explained  # it needs torch
+
+        with operator_conflicts_explained(self.filename):
+            return self._namespace.import_module(require_module_name(name, "name"))
 
     def get_source(self, module_name: str) -> str:
         """The source text of a packaged module; nothing is imported.
@@ -98,6 +103,17 @@ class ImporterCode(OpenPackage):
         module = sys.modules.get(self._namespace.full_name(module_name))
         own = getattr(module, "__dict__", {}).get("__modpack__", self) is self
         return module if own else None
+
+    def has_unloaded(self, module_name: str) -> bool:
+        """Whether the package has a module that is not loaded, so that no live object is of it."""
+        entry = self._entry(module_name)
+        is_code = entry is not None and entry.is_code
+        return is_code and self.loaded_module(module_name) is None
+
+    def hides(self, module_name: str) -> bool:
+        """Whether a packaged module cannot be found in ``sys.modules`` under its real name."""
+        entry = self._index.entries.get(module_name)
+        return bool(self._namespace.prefix) and entry is not None and entry.is_code
 
     def ready_module(self, name: str) -> ModuleType | None:
         """What :meth:`import_module` gives for an absolute name, if that is imported already.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from modpack.archive import layout
 from modpack.core.directory import Directory
 from modpack.core.globs import GlobPattern
-from modpack.core.names import package_folder, require_module_name, resource_record
+from modpack.core.names import package_folder, require_module_name
 from modpack.hermetic.finder import FolderResources
 from modpack.importer.opening import OpenPackage
 from modpack.unpacking.entry import find_namespace
@@ -16,21 +18,25 @@ __all__ = ["ImporterFiles"]
 class ImporterFiles(OpenPackage):
     """The part of an importer that reads records."""
 
-    def load_binary(self, package: str, resource: str) -> bytes:
-        """The bytes of a resource.
+    def load_binary(self, package: str | ModuleType, resource: str) -> bytes:
+        """The bytes of a resource; see :meth:`load_text`.
 
         Raises:
             RecordNotFoundError: there is no such resource.
         """
-        return self._archive.read(resource_record(package, resource))
+        return self._archive.read(self._record(package, resource))
 
     def load_text(
-        self, package: str, resource: str, encoding: str = "utf-8", errors: str = "strict"
+        self,
+        package: str | ModuleType,
+        resource: str,
+        encoding: str = "utf-8",
+        errors: str = "strict",
     ) -> str:
         """The text of a resource.
 
         Args:
-            package: the package that the resource belongs to.
+            package: the package that the resource belongs to: its path, or the loaded module.
             resource: its name.
             encoding: how to decode it.
             errors: what to do with bytes that cannot be decoded; see :meth:`bytes.decode`.

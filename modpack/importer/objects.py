@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from modpack.archive.specs import read_specs
-from modpack.core.names import resource_record
 from modpack.core.progress import phase
 from modpack.errors import ModpackError
 from modpack.importer.opening import OpenPackage
@@ -17,13 +18,35 @@ if TYPE_CHECKING:
     from modpack.hooks.selection import HookChoice
     from modpack.unpacking.objects import Loaded
 
-__all__ = ["ImporterObjects"]
+__all__ = ["ImporterObjects", "loader_of", "loader_of_part"]
+
+_LOADERS: dict[int, tuple[weakref.ref[Any], ImporterObjects]] = {}
+"""Which importer has loaded a model, by its id: the class of a model may be torch's own."""
+
+
+def loader_of(obj: object) -> ImporterObjects | None:
+    """The open importer that has loaded this very model or optimizer; None for anything else."""
+    known, importer = _LOADERS.get(id(obj), (None, None))
+    return importer if known is not None and known() is obj else None
+
+
+def loader_of_part(module: object) -> ImporterObjects | None:
+    """The open importer that has loaded a model which a module is a part of."""
+    import torch  # it is loaded, for there is a module
+
+    for known, importer in list(_LOADERS.values()):
+        model = known()
+        if isinstance(model, torch.nn.Module) and any(each is module for each in model.modules()):
+            return importer
+    return None
 
 
 class ImporterObjects(OpenPackage):
     """The part of an importer that unpickles."""
 
-    def load_pickle(self, package: str, resource: str, map_location: Any = None) -> Any:
+    def load_pickle(
+        self, package: str | ModuleType, resource: str, map_location: Any = None
+    ) -> Any:
         """Load an object that was saved with ``save_pickle``.
 
         Tensors are mapped from the file where possible: they cost no copy and no memory until
@@ -31,7 +54,7 @@ class ImporterObjects(OpenPackage):
         of its own. Safe to call from several threads.
 
         Args:
-            package: the package that the resource belongs to.
+            package: the package that the resource belongs to: its path, or the loaded module.
             resource: its name.
             map_location: where tensors go; see :func:`torch.load`.
 
@@ -80,7 +103,7 @@ class ImporterObjects(OpenPackage):
         Raises:
             ModpackError: the specs are damaged or of an unknown version.
         """
-        return read_specs(self._archive, resource_record(package, resource))
+        return read_specs(self._archive, self._record(package, resource))
 
     def hook_state(self, name: str) -> dict[str, Any]:
         """What a registered hook carries along, by name: its collected lists, its parameters.
@@ -112,7 +135,7 @@ class ImporterObjects(OpenPackage):
 
     def _load(
         self,
-        package: str,
+        package: str | ModuleType,
         resource: str,
         map_location: Any,
         hooks: HookChoice,
@@ -120,7 +143,7 @@ class ImporterObjects(OpenPackage):
     ) -> Loaded:
         from modpack.unpacking.objects import load_object
 
-        record = resource_record(package, resource)
+        record = self._record(package, resource)
         with phase(f"loading {record}", is_major=True):
             loaded = load_object(
                 self,
@@ -133,10 +156,26 @@ class ImporterObjects(OpenPackage):
             )
         self.hook_handles.update(loaded.handles)
         self.hooks.update(loaded.hooks)
+        for made in (loaded.obj, *loaded.extras.values()):
+            self._remember(made)
         return loaded
+
+    def _remember(self, made: Any) -> None:
+        from torch.nn import Module  # imported by now, as the next one
+        from torch.optim import Optimizer
+
+        if isinstance(made, (Module, Optimizer)):
+            key = id(made)
+            known = weakref.ref(made, lambda _: _LOADERS.pop(key, None))
+            _LOADERS[key] = known, self
+
+    def _forget_loaded(self) -> None:
+        for key, (_, importer) in list(_LOADERS.items()):
+            if importer is self:
+                _LOADERS.pop(key, None)
 
     def _trust(self) -> ObjectTrust | None:
         """What its objects may name and have."""
         if self._policy is None:
             return None
-        return ObjectTrust(self._archive, self._policy, self._index, self._namespace.local_name)
+        return ObjectTrust(self._archive, self._policy)

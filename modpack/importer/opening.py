@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO
 
 from modpack.archive.externs import read_externs
 from modpack.archive.layout import is_internal
 from modpack.archive.manifest import contents_digest, package_digest
-from modpack.archive.reader import open_archive, refuse_state_files
+from modpack.archive.reader import RecordReader, open_archive
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.garbage import collection_paused
+from modpack.core.names import resource_record
 from modpack.core.trust import TrustPolicy
 from modpack.errors import DisallowedModuleError
 from modpack.hermetic.index import Entry, ModuleIndex
@@ -38,7 +40,8 @@ class OpenPackage(Importer):
     """The state of an importer, all of it; its parts derive from this and add methods only.
 
     Args:
-        file_or_buffer: a package file, a binary file object, or the folder of an unzipped package.
+        file_or_buffer: a package file, a binary file object, the folder of an unzipped package, or
+            an open ``torch._C.PyTorchFileReader``.
         module_allowed: asked for each extern module whether it may be used.
         namespace: in which namespace it is loaded; None for the one that it says.
         strict: whether to refuse what was made with other versions than those that are here.
@@ -55,7 +58,7 @@ class OpenPackage(Importer):
 
     def __init__(
         self,
-        file_or_buffer: str | os.PathLike[str] | BinaryIO,
+        file_or_buffer: str | os.PathLike[str] | BinaryIO | RecordReader,
         module_allowed: Callable[[str], bool],
         namespace: str | None,
         strict: bool,
@@ -75,7 +78,6 @@ class OpenPackage(Importer):
         self, module_allowed: Callable[[str], bool], namespace: str | None, strict: bool
     ) -> None:
         self.filename = self._archive.source
-        refuse_state_files(self._archive)
         digest = self._verified_digest()
         self.extern_modules = read_externs(self._archive)
         _refuse_disallowed(self.filename, self.extern_modules, module_allowed)
@@ -127,6 +129,12 @@ class OpenPackage(Importer):
         """Check the contents, and return the package's digest."""
         require_contents(self._archive, self._verify)
         return package_digest(self._archive)
+
+    def _record(self, package: object, resource: object) -> str:
+        """The record of a resource; its package may be a module, or the name that one carries."""
+        name = package.__name__ if isinstance(package, ModuleType) else package
+        local = self._namespace.local_name(name) if isinstance(name, str) else None
+        return resource_record(name if local is None else local, resource)
 
     def _entry(self, module: str) -> Entry | None:
         local = self._namespace.local_name(module)

@@ -16,12 +16,18 @@ from modpack.core.plan import (
     Problem,
 )
 from modpack.core.progress import phase
+from modpack.core.usage import NameUse
 from modpack.packing.contents import write_contents
 from modpack.packing.edited import edited_notes
+from modpack.packing.externpatches import extern_notes
 from modpack.packing.files import with_room
 from modpack.packing.leakguard import LeakGuard
+from modpack.packing.livenotes import live_notes
+from modpack.packing.nested import needs_process_namespace, nested_notes
 from modpack.packing.objects import ObjectSaver
 from modpack.packing.records import clashes, interned_records
+from modpack.packing.registered import registered_notes
+from modpack.packing.weights import heavy_notes
 from modpack.planning.ownership import InstalledOwnership
 from modpack.planning.planner import Planner
 
@@ -56,6 +62,7 @@ class Bench:
         self._guard = guard
         self._debug = debug
         self._start: Checkpoint | None = None
+        self._found_uses: tuple[object, tuple[NameUse, ...]] = (None, ())
 
     def preview(self) -> Plan:
         """What the package will hold by now, with all problems."""
@@ -67,17 +74,30 @@ class Bench:
         taken = self._writer.names()
         found = clashes(plan, self._planner.walker, taken)
         problems = (*_told_better(plan.problems, self._objects), *found)
-        edited = edited_notes(plan, self._planner.walker)
-        notes = (*plan.notes, *edited, *self._objects.notes())
+        walker = self._planner.walker
+        edited = tuple(edited_notes(plan, walker))
+        found_here = (
+            *edited,
+            *live_notes(plan, walker, {note.subject for note in edited}),
+            *extern_notes(plan, walker),
+            *self._objects.notes(),
+            *nested_notes(plan, self._objects.nested),
+            *registered_notes(plan, walker, self._ownership),
+        )
+        notes = (*plan.notes, *found_here)
         plan = replace(plan, problems=problems, notes=notes)
-        return self._guarded(with_room(plan, self._planner.walker, taken))
+        plan = with_room(plan, self._planner.walker, taken)
+        plan = replace(plan, notes=(*plan.notes, *heavy_notes(plan, self._planner.walker)))
+        return self._guarded(plan)
 
     def _guarded(self, plan: Plan) -> Plan:
         """The plan with the secrets that it would give away."""
         with phase("looking for secrets"):
-            folders = self._planner.holdings.own_folders(plan.decisions)
+            holdings, walker = self._planner.holdings, self._planner.walker
+            folders = holdings.own_folders(plan.decisions)
+            published = holdings.published(plan.decisions)
             place = self._objects.script_place
-            leaks = self._guard.problems(plan, self._planner.walker, folders, place)
+            leaks = self._guard.problems(plan, walker, folders, published, place)
             return replace(plan, problems=(*plan.problems, *leaks))
 
     def plan(self) -> Plan:
@@ -105,15 +125,21 @@ class Bench:
                 for module in interned_records(plan, walker)
             }
             names = callable_from_outside(plan.graph)
-            return replace(
-                plan, uses=find_uses(sources, mocked, names, plan.graph), tells_uses=True
-            )
+            asked = (sources, mocked, names, list(plan.graph.edges()))
+            if self._found_uses[0] != asked:  # most rounds of a trial change files only
+                uses = find_uses(sources, mocked, names, plan.graph)
+                self._found_uses = asked, uses
+            return replace(plan, uses=self._found_uses[1], tells_uses=True)
 
     def write(self, plan: Plan, namespace: str = "private") -> None:
         """Write all that the plan adds to what was saved, in place of what was written so."""
         self._clear()
         walker = self._planner.walker
         write_contents(plan, walker, self._writer, self._objects, self._ownership, namespace)
+
+    def namespace(self, plan: Plan) -> str:
+        """The namespace in which the saved objects can be loaded, as far as their pickles tell."""
+        return "process" if needs_process_namespace(plan, self._objects.nested) else "private"
 
     def previewed(self) -> AbstractContextManager[str]:
         """The complete package, in a temporary file."""

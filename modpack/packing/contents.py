@@ -12,7 +12,8 @@ from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.actions import Action
 from modpack.core.garbage import collection_paused
-from modpack.core.names import module_record, why_too_long
+from modpack.core.location import CodeKind
+from modpack.core.names import module_record, package_folder, why_too_long
 from modpack.core.plan import Plan
 from modpack.core.planjson import Json, plan_to_json
 from modpack.core.portabletext import folders_here, portable_text
@@ -55,6 +56,7 @@ def write_contents(
     _write_mocks(plan, walker, writer)
     write_files(plan, walker, writer)
     objects.write_values()
+    _write_empty_folders(plan, writer)
     externs = sorted({*plan.modules(Action.EXTERN), *_runtime_externs(writer)})
     writer.write(".data/extern_modules", ("\n".join(externs) + "\n").encode())
     writer.write(".data/python_version", platform.python_version().encode())
@@ -89,6 +91,20 @@ def _write_sources(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:
         for module, record in records.items():
             writer.write(record, walker.source(module), compress=True)
             writing.advance()
+
+
+def _write_empty_folders(plan: Plan, writer: ArchiveWriter) -> None:
+    """Write an empty ``__init__.py`` for each interned folder without any record in it.
+
+    A package has no other way to record that such a folder can be imported. A module that another
+    one makes when it is imported may look like a folder, but is searched for nowhere.
+    """
+    names = writer.names()
+    for module in plan.modules(Action.INTERN):
+        location = plan.decisions[module].location
+        if location is not None and location.kind is CodeKind.NAMESPACE and location.search:
+            if not any(name.startswith(package_folder(module) + "/") for name in names):
+                writer.write(module_record(module, True), b"")
 
 
 def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:

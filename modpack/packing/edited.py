@@ -25,7 +25,7 @@ from modpack.resolution.live import contents_of
 if TYPE_CHECKING:
     from modpack.packing.editedcode import Difference
 
-__all__ = ["edited_notes"]
+__all__ = ["edited_notes", "is_awake"]
 
 _FIRST_IMPORTED: Final = time.time()
 _MARGIN: Final = 1.0  # seconds: clocks of file systems are coarser, and some are elsewhere
@@ -67,14 +67,14 @@ def _imported_from(location: Location) -> Mapping[str, object]:
     Other loaders may compile something else than what the file says.
     """
     module = sys.modules.get(location.module)
-    if location.kind is not CodeKind.SOURCE or not _is_awake(module):
+    if location.kind is not CodeKind.SOURCE or not is_awake(module):
         return {}
     live = contents_of(module)
     is_plain = type(live.get("__loader__")) is SourceFileLoader
     return live if is_plain and live.get("__file__") == location.file else {}
 
 
-def _is_awake(module: object) -> bool:
+def is_awake(module: object) -> bool:
     """Whether a module was really loaded, or waits for the first question, as LazyLoader's do."""
     kind = type(module)
     return issubclass(kind, ModuleType) and kind.__getattribute__ is ModuleType.__getattribute__

@@ -31,7 +31,6 @@ def environment_record(plan: Plan, ownership: InstalledOwnership) -> dict[str, J
     """
     return {
         **environment_to_json(_environment(plan, ownership)),
-        "modpack": __version__,
         "distributions": {d.name: d.version for d in plan.distributions},
     }
 
@@ -39,7 +38,7 @@ def environment_record(plan: Plan, ownership: InstalledOwnership) -> dict[str, J
 def _environment(plan: Plan, ownership: InstalledOwnership) -> RecordedEnvironment:
     providers = _providers(plan, ownership)
     torch = ownership.named("torch") if _torch_version() is not None else None
-    needed = [*providers.values(), *([torch] if torch is not None else [])]
+    needed = [*providers.values(), *filter(None, (torch, ownership.named("modpack")))]
     return RecordedEnvironment(
         platform.python_version(),
         platform.python_implementation(),
@@ -49,6 +48,7 @@ def _environment(plan: Plan, ownership: InstalledOwnership) -> RecordedEnvironme
         {path: normalised(found.name) for path, found in providers.items()},
         ownership.recorded_closure(needed),
         _native(plan),
+        modpack=__version__,
     )
 
 

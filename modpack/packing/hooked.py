@@ -24,7 +24,6 @@ from modpack.hooks.report import (
     left_out,
     missed,
     native,
-    on_graph,
     process_wide,
     unwrapped,
 )
@@ -114,7 +113,7 @@ class HookSaver:
             writer.write(pickle_record, appended)
         yield from map(unwrapped, self.observer.unwrapped)
         yield from (captured(s, self._emptied.by_hook.get(s.name, ())) for s in specs)
-        yield from self._on_graphs()
+        yield from self.observer.lost()
         yield from self._missed()
         yield from map(left_out, self._collector.left_out)
         yield from self._native()
@@ -134,16 +133,3 @@ class HookSaver:
             status = missed(spec)
             warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
             yield status
-
-    def _on_graphs(self) -> Iterator[HookStatus]:
-        """What cannot be saved at all, which is told aloud."""
-        lost = [on_graph(self._path_of(tensor)) for tensor in self.observer.on_graphs]
-        groups = self._collector.on_graphs
-        lost += [on_graph(self._path_of(group.members), "multi_grad") for group in groups]
-        for status in lost:
-            warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
-            yield status
-
-    def _path_of(self, target: object) -> tuple[str, ...]:
-        """The path of a target. To name the first one, the saved object is walked through."""
-        return self.observer.names.of(target)[0]

@@ -14,13 +14,12 @@ import os
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
 from modpack.core.allowances import Allowance
 from modpack.core.currentfolder import current_folder
-from modpack.core.plan import FileKind, PackagingErrorReason, Plan, PlannedFile, Problem
+from modpack.core.plan import FileKind, Plan, PlannedFile, Problem
 from modpack.core.spelledpath import spelled_path
 from modpack.discovery.leaks.dotenv import (
     folders_around,
@@ -31,6 +30,7 @@ from modpack.discovery.leaks.dotenv import (
 )
 from modpack.discovery.leaks.finding import Secret, TextKind, find_secrets
 from modpack.discovery.walk import Walker
+from modpack.packing.leaks import Leak
 from modpack.packing.records import interned_records
 
 __all__ = ["LeakGuard"]
@@ -38,34 +38,9 @@ __all__ = ["LeakGuard"]
 _log = logging.getLogger("modpack")
 _SCRIPT_CODE = (".py", ".pkl", ".json", ".txt")
 _MOST_CLEAN = 10_000
+_IsPublished = Callable[[str, str, bytes], bool]
 _clean: set[tuple[TextKind, bytes]] = set()
 """Digests of texts in which this process found nothing."""
-
-
-@dataclass(frozen=True)
-class _Leak:
-    """A secret in something that is to be packaged.
-
-    Attributes:
-        subject: the module or the record.
-        secret: what was found.
-        place: where the user finds it.
-    """
-
-    subject: str
-    secret: Secret
-    place: str
-
-    def problem(self, chain: tuple[str, ...]) -> Problem:
-        """What the plan says of it."""
-        secret = self.secret
-        allow = f"{self.subject}#{secret.fingerprint}"
-        context = (
-            f"{secret.what}, {secret.shown}. If it is none: allow_secrets=[{allow!r}], or "
-            f"--allow-secret '{allow}'"
-        )
-        reason = PackagingErrorReason.SECRET
-        return Problem(self.subject, reason, context, self.place, chain)
 
 
 class LeakGuard:
@@ -77,7 +52,7 @@ class LeakGuard:
 
     def __init__(self, allowed: Sequence[Allowance]) -> None:
         self._allowed = tuple(allowed)
-        self._saved: dict[str, tuple[_Leak, ...]] = {}
+        self._saved: dict[str, tuple[Leak, ...]] = {}
         self._seen: dict[tuple[object, ...], tuple[Secret, ...]] = {}
         self._values: dict[str, dict[bytes, str]] = {}
         self._nearby: dict[bytes, str] | None = None
@@ -88,7 +63,7 @@ class LeakGuard:
     def look_at_resource(self, record: str, data: bytes) -> None:
         """Look through a text, or bytes, that the user saves."""
         found = [*_by_name(record, data), *find_secrets(data, TextKind.DATA, self._known())]
-        self._saved[record] = tuple(_Leak(record, s, _place(record, s)) for s in found)
+        self._saved[record] = tuple(Leak(record, s, _place(record, s)) for s in found)
 
     def look_at_pickle(
         self, record: str, data: bytes, places: Callable[[Sequence[bytes]], Mapping[bytes, str]]
@@ -104,7 +79,7 @@ class LeakGuard:
         unique = {secret.value: secret for secret in found}
         paths = places(list(unique)) if unique else {}
         self._saved[record] = tuple(
-            _Leak(record, secret, paths.get(value) or _place(record, secret))
+            Leak(record, secret, paths.get(value) or _place(record, secret))
             for value, secret in unique.items()
         )
 
@@ -116,13 +91,18 @@ class LeakGuard:
                 if name.endswith(_SCRIPT_CODE):
                     kind = TextKind.PICKLE if name.endswith(".pkl") else TextKind.SOURCE
                     found = find_secrets(archive.read(name), kind, self._known())
-                    leaks += [_Leak(record, s, _place(f"{record}/{name}", s)) for s in found]
+                    leaks += [Leak(record, s, _place(f"{record}/{name}", s)) for s in found]
         self._saved[record] = tuple(leaks)
 
     # -- what is planned -----------------------------------------------------------------------
 
     def problems(
-        self, plan: Plan, walker: Walker, own_folders: Iterable[Path], place: Callable[[str], str]
+        self,
+        plan: Plan,
+        walker: Walker,
+        own_folders: Iterable[Path],
+        is_published: _IsPublished,
+        place: Callable[[str], str],
     ) -> Iterator[Problem]:
         """What of a plan must not be written.
 
@@ -130,24 +110,30 @@ class LeakGuard:
             plan: what will be written.
             walker: knows the sources.
             own_folders: the folders of the user's own code that is interned.
+            is_published: tells, given a file's owner, the file and its content, whether others can
+                get it as well.
             place: names a ``file:line`` as the user knows it.
         """
         known = dict(self._known())
         for folder in {each for own in set(own_folders) for each in self._around(str(own))}:
             known.update(self._values_in(folder))
         leaks = [leak for saved in self._saved.values() for leak in saved]
-        leaks += self._in_sources(plan, walker, known, place)
-        leaks += self._in_files(plan.files, known)
+        leaks += self._in_sources(plan, walker, known, is_published, place)
+        leaks += self._in_files(plan.files, known, is_published)
         for leak in leaks:
             if self._admits(leak):
                 _log.info("%s: %s is allowed to go along", leak.place, leak.secret.what)
             else:
-                node = f"<{leak.subject}>" if leak.subject in self._saved else leak.subject
-                yield leak.problem(plan.graph.shortest_path(node))
+                yield leak.problem(plan.graph, leak.subject in self._saved)
 
     def _in_sources(
-        self, plan: Plan, walker: Walker, known: Mapping[bytes, str], place: Callable[[str], str]
-    ) -> Iterator[_Leak]:
+        self,
+        plan: Plan,
+        walker: Walker,
+        known: Mapping[bytes, str],
+        is_published: _IsPublished,
+        place: Callable[[str], str],
+    ) -> Iterator[Leak]:
         for module in interned_records(plan, walker):
             source = walker.source(module)
             if walker.scan(module).is_clean and not any(value in source for value in known):
@@ -156,19 +142,30 @@ class LeakGuard:
             file = location.file if location is not None and location.file else module
             key = (module, len(source), hash(source), len(known))
             if key not in self._seen:
-                self._seen[key] = find_secrets(source, TextKind.SOURCE, known)
+                found = find_secrets(source, TextKind.SOURCE, known)
+                if found and is_published(module, file, source):
+                    found = find_secrets(source, TextKind.PUBLISHED, known)
+                self._seen[key] = found
             for secret in self._seen[key]:
-                yield _Leak(module, secret, place(_place(file, secret)))
+                yield Leak(module, secret, place(_place(file, secret)))
 
     def _in_files(
-        self, files: Iterable[PlannedFile], known: Mapping[bytes, str]
-    ) -> Iterator[_Leak]:
+        self,
+        files: Iterable[PlannedFile],
+        known: Mapping[bytes, str],
+        is_published: _IsPublished,
+    ) -> Iterator[Leak]:
         for file in files:
             if file.kind is not FileKind.COMPILED:
-                for secret in self._in_file(file, known):
-                    yield _Leak(file.record, secret, _place(file.source, secret))
+                for secret in self._in_file(file, known, is_published):
+                    yield Leak(file.record, secret, _place(file.source, secret), is_file=True)
 
-    def _in_file(self, file: PlannedFile, known: Mapping[bytes, str]) -> tuple[Secret, ...]:
+    def _in_file(
+        self,
+        file: PlannedFile,
+        known: Mapping[bytes, str],
+        is_published: _IsPublished,
+    ) -> tuple[Secret, ...]:
         try:
             status = os.stat(file.source)  # noqa: PTH116 - of all metadata, in each export
             when = status.st_mtime_ns, status.st_ctime_ns
@@ -177,14 +174,16 @@ class LeakGuard:
                 with open(file.source, "rb") as opened:  # noqa: PTH123
                     data = opened.read()
                 is_metadata = file.kind is FileKind.METADATA
-                kind = TextKind.PUBLISHED if is_metadata else TextKind.DATA
+                kind = TextKind.DESCRIPTION if is_metadata else TextKind.DATA
                 found = (*_by_name(file.record, data), *_secrets_in(data, kind, known))
+                if found and is_published(file.owner, file.source, data):
+                    found = _secrets_in(data, TextKind.PUBLISHED, known)
                 self._seen[key] = found
         except OSError:  # writing it will say so
             return ()
         return self._seen[key]
 
-    def _admits(self, leak: _Leak) -> bool:
+    def _admits(self, leak: Leak) -> bool:
         return any(a.admits(leak.subject, leak.secret.fingerprint) for a in self._allowed)
 
     # -- .env files ----------------------------------------------------------------------------

@@ -42,6 +42,18 @@ class ObjectHomes:
         mismatches = [f for f in failures if isinstance(f, ObjMismatchError)]
         raise (mismatches or failures)[0]
 
+    def require_listed(self, importer: Importer, obj: object) -> None:
+        """Refuse an object of a package that the exporter does not know.
+
+        Raises:
+            ObjNotFoundError: If its importer is none of the exporter's.
+        """
+        if not any(importer is each for each in self._environments.importers):
+            raise ObjNotFoundError(
+                f"{obj!r} was loaded from {importer!r}: name that one too, "
+                "importer=[package, sys_importer]"
+            )
+
     def remember(self, importer: Importer, module: str, obj: object) -> None:
         """Note that something of a module is saved.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 from modpack.packing.leakguard import LeakGuard
+from modpack.packing.nested import nested_edges
 from modpack.packing.objecthomes import ObjectHomes
 from modpack.packing.scriptsaver import ScriptSaver, stored_values
 from modpack.packing.sources import ImporterEnvironments
@@ -25,7 +26,8 @@ from modpack.pickling.definitions import is_of_script
 from modpack.pickling.functions import SCRIPTS, home_module
 from modpack.planning.planner import Planner
 from modpack.resolution.distributions import is_everywhere
-from modpack.resolution.importers import Importer, importer_of, sys_importer
+from modpack.resolution.importers import Importer, importer_of, local_path, sys_importer
+from modpack.security.nested_pickles import nested_names
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from modpack.pickling.definitions import ScriptSource
     from modpack.pickling.saving import Pickled
     from modpack.pickling.storages import StorageSaver
+    from modpack.security.pickle_tree import PickledName
 
 __all__ = ["ObjectSaver"]
 
@@ -68,6 +71,7 @@ class ObjectSaver:
         self.resources: list[tuple[str, str]] = []
         self.main: tuple[str, str] | None = None
         self.hook_statuses: list[HookStatus] = []
+        self.nested: dict[str, Mapping[PickledName, None]] = {}
         self.tensors: dict[str, tuple[TensorFacts, ...]] = {}
         self._writer = writer
         self._planner = planner
@@ -127,7 +131,19 @@ class ObjectSaver:
             self._notes_of(self._storages).look_at(record, hooked.observer.reductions, roots)
         self._scripts.provide(follow)
         node = f"<{record}>"
-        return [*_named(node, pickled.references), *_imported(node, pickled.loose_sources)]
+        nested = self._nested_in(record, pickled)
+        return [
+            *_named(node, pickled.references),
+            *_imported(node, pickled.loose_sources),
+            *nested_edges(node, nested),
+        ]
+
+    def _nested_in(self, record: str, pickled: Pickled) -> Mapping[PickledName, None]:
+        """What pickles among the bytes of an object's pickle name."""
+        found = {**nested_names(pickled.data), **nested_names(pickled.appended)}
+        if found:
+            self.nested[record] = found
+        return found
 
     def _notes_of(self, storages: StorageSaver) -> StorageNotes:
         from modpack.packing.storagenotes import StorageNotes
@@ -230,10 +246,17 @@ class ObjectSaver:
         return Reference(module, attribute, live if isinstance(live, str) else module)
 
     def module_name(self, module: ModuleType) -> str:
-        """The module path by which a live module is imported after loading."""
+        """The module path by which a live module is imported after loading.
+
+        Raises:
+            ObjNotFoundError: If it comes from a package whose importer is not listed.
+            ObjMismatchError: If something of the same library is saved from another importer.
+        """
         owner = importer_of(module) or sys_importer
         name = module.__name__
-        local = owner.whichmodule(_Named(name), "") if owner is not sys_importer else name
+        local = local_path(name)
+        if local != name:
+            self._homes.require_listed(owner, module)
         self._remember_home(owner, local, module)
         return local
 
@@ -299,7 +322,7 @@ class ObjectSaver:
                 self._store_value(record, load(package, resource))
 
     def _remember_home(self, importer: Importer, module: str, obj: object) -> None:
-        if not is_everywhere(module):
+        if module == "__main__" or not is_everywhere(module):
             self._keep_values(importer, str(getattr(obj, "__module__", None) or module))
             self._homes.remember(importer, module, obj)
 
@@ -319,10 +342,3 @@ def _imported(node: str, sources: tuple[str, ...]) -> Iterator[Edge]:
         for statement in scan_source(source, "__main__", False).imports:
             if statement.kind.is_dependency:
                 yield Edge(node, statement.module, statement.kind, None, statement.names)
-
-
-class _Named:
-    """Something that says which module it lives in."""
-
-    def __init__(self, module: str) -> None:
-        self.__module__ = module

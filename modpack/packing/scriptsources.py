@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType
 
+from modpack.core.cellmagic import magic_body, without_magics
 from modpack.discovery.definitions import Cell
 
 __all__ = ["cells_of", "name_of", "same_file", "title_of"]
@@ -26,7 +27,27 @@ def cells_of(namespace: Mapping[str, object]) -> tuple[Cell, ...]:
     for name in _executed(namespace):
         files.setdefault(_absolute(name), name)
     cells = [Cell(name, _text(name, namespace)) for name in files.values()]
-    return tuple(cell for cell in _in_history_order(cells, namespace) if cell.text)
+    return tuple(_as_python(cell for cell in _in_history_order(cells, namespace) if cell.text))
+
+
+def _as_python(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Cells of which those with magics are the Python that the magics run.
+
+    Some magics run it as a cell of its own, which is left out: it has no place in the history.
+    """
+    known = {cell.text.strip(): cell for cell in cells}
+    bodies = {cell: magic_body(cell.text) for cell in known.values()}
+    inner = {body.strip() for body in bodies.values() if body is not None}
+    for cell, body in bodies.items():
+        if body is not None:
+            same = known.get(body.strip())
+            yield Cell(same.file, body) if same else Cell(cell.file, "\n" + body)
+        elif cell.text.strip() not in inner:
+            yield Cell(cell.file, without_magics(cell.text)) if _is_cell(cell.file) else cell
+
+
+def _is_cell(file: str) -> bool:
+    return file.startswith("<") or _CELL_NAMES.search(file) is not None
 
 
 def name_of(namespace: Mapping[str, object]) -> str:

@@ -38,7 +38,7 @@ def named_tensors(
 
     Of a module these are the parameters and buffers, under all of their names. In containers, and
     in attributes that pickle saves as they are, modules and tensors are looked for; of the latter
-    those are listed that were stored.
+    those are listed that were stored, or that are made of other tensors.
 
     Args:
         obj: the object.
@@ -50,7 +50,11 @@ def named_tensors(
     with torch._C.DisableTorchFunctionSubclass():
         described = [_described(*each, key_of) for each in found]
     is_own = (TensorKind.PARAMETER, TensorKind.BUFFER)
-    return tuple(t for t in described if t.kind in is_own or t.storage is not None)
+    return tuple(t for t in described if t.kind in is_own or _was_stored(t))
+
+
+def _was_stored(tensor: TensorFacts) -> bool:
+    return tensor.storage is not None or tensor.form in _MADE_OF_OTHERS
 
 
 _Place = tuple["_Place | None", str]
@@ -197,6 +201,7 @@ def _name_of_device(device: torch.device) -> str:
 
 
 _WITHOUT_SHAPE: Final = frozenset({"lazy", "nested"})
+_MADE_OF_OTHERS: Final = frozenset({"meta", "nested", "sparse", "wrapper"})
 _WITHOUT_STORAGE: Final = _WITHOUT_SHAPE | {"wrapper", "sparse", "meta"}
 
 

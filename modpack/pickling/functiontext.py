@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType
 
+from modpack.core.cellmagic import magic_texts
+
 __all__ = [
     "FUTURE_FLAGS",
     "FunctionText",
@@ -76,6 +78,10 @@ _KNOWN: dict[int, tuple[FunctionText, object]] = {}
 def _searched(code: CodeType, function: FunctionType) -> FunctionText:
     lines = linecache.getlines(code.co_filename, function.__globals__)
     if not lines:
+        for text in magic_texts():  # IPython's own magics compile under a name without a source
+            magic = _text_in(text.splitlines(keepends=True), code)
+            if magic is not None:
+                return magic
         raise NoSourceError(f"there is no source for {code.co_filename!r}")
     found = _text_in(lines, code)
     if found is None:  # what is cached may be older than the module, after a reload

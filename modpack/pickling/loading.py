@@ -5,9 +5,9 @@ from __future__ import annotations
 import _compat_pickle
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from modpack.core.names import require_module_name
 from modpack.errors import ModpackError, UnpicklingError
@@ -16,34 +16,7 @@ from modpack.pickling.placing import wants_fakes
 from modpack.pickling.rebuilding import UnsoundTensorError, rebuilding
 from modpack.pickling.storages import StorageLoader
 
-__all__ = ["NameCheck", "unpickle_object"]
-
-
-class NameCheck(Protocol):
-    """Decides what a pickle may name."""
-
-    def require(self, module: str, name: str) -> None:
-        """Refuse a name before its module is imported.
-
-        Args:
-            module: where it is taken from.
-            name: what is taken, dotted; empty for the module itself.
-
-        Raises:
-            ModpackError: it may not be named.
-        """
-
-    def require_found(self, module: str, name: str, steps: Sequence[object]) -> None:
-        """Refuse what a name has led to.
-
-        Args:
-            module: where it was taken from.
-            name: what was taken, dotted.
-            steps: what was met on the way: the module, the value of each part of the name.
-
-        Raises:
-            ModpackError: it may not be named.
-        """
+__all__ = ["unpickle_object"]
 
 
 def unpickle_object(
@@ -55,7 +28,6 @@ def unpickle_object(
     package: object,
     appended: bytes = b"",
     on_payload: Callable[[Any], None] | None = None,
-    check: NameCheck | None = None,
 ) -> Any:
     """Load a pickle, with the C unpickler.
 
@@ -67,7 +39,6 @@ def unpickle_object(
         package: what functions that rebuild packaged objects are called with.
         appended: pickles that continue it and refer to its objects.
         on_payload: called with the object in each of those.
-        check: decides what it may name; None for anything.
 
     Raises:
         UnpicklingError: it is damaged, or names something that is not there.
@@ -75,18 +46,18 @@ def unpickle_object(
         Exception: whatever packaged code raises while the object is made.
     """
     stream = io.BytesIO(data + appended)
-    unpickler = _Unpickler(stream, resource, import_module, storages, package, check)
+    unpickler = _Unpickler(stream, resource, import_module, storages, package)
     try:
         loaded = unpickler.load()
         while on_payload is not None and stream.tell() < len(data) + len(appended):
             on_payload(unpickler.load())
         return loaded
-    except (pickle.UnpicklingError, EOFError) as failure:
-        raise UnpicklingError(resource, f"the pickle is damaged ({failure})") from failure
     except UnsoundTensorError as failure:
         raise UnpicklingError(resource, str(failure)) from failure
     except ModpackError:
         raise
+    except (pickle.UnpicklingError, EOFError) as failure:
+        raise UnpicklingError(resource, f"the pickle is damaged ({failure})") from failure
     except Exception as failure:
         if _is_the_unpicklers(failure):
             told = f"{type(failure).__name__}: {failure}"
@@ -122,10 +93,8 @@ class _Unpickler(pickle.Unpickler):
         import_module: Callable[[str], ModuleType],
         storages: StorageLoader,
         package: object,
-        check: NameCheck | None,
     ) -> None:
         super().__init__(stream)
-        self._check = check
         self._resource = resource
         self._import_module = import_module
         self._storages = storages
@@ -135,26 +104,22 @@ class _Unpickler(pickle.Unpickler):
         self._rebuilt: dict[object, object] = {}
         start = stream.getvalue()[:2]
         is_new = start[:1] == pickle.PROTO and start[1:] >= bytes([3])
-        self._old_names = not is_new  # as the scan of pickles has it, and as Python does
+        self._old_names = not is_new  # as Python does
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == _LOOSE_GLOBALS:
             return self._names()
         if self._old_names:
             module, name = _python3_name(module, name)
-        if self._check is not None:
-            self._check.require(module, name)
-        steps: list[Any] = [self._imported(module, name)]
+        found: Any = self._imported(module, name)
         try:
             for part in name.split("."):
-                steps.append(getattr(steps[-1], part))
+                found = getattr(found, part)
         except AttributeError as failure:
             raise UnpicklingError(
                 self._resource, f"it needs {name!r} from {module}, which has no such name"
             ) from failure
-        if self._check is not None:
-            self._check.require_found(module, name, steps)
-        return self._rebuilding(steps[-1])
+        return self._rebuilding(found)
 
     def _names(self) -> type[GlobalNames]:
         if self._global_names is None:
@@ -197,8 +162,6 @@ class _Unpickler(pickle.Unpickler):
         )
 
     def _held_module(self, module: str) -> Any:
-        if self._check is not None:
-            self._check.require(module, "")
         return self._imported(module, "a module")
 
     def _rebuild(

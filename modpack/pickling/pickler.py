@@ -15,6 +15,7 @@ import torch
 from modpack.errors import ArchiveError, TargetError
 from modpack.pickling.bound import BOUND, reduce_bound
 from modpack.pickling.context import Observer, PickleContext
+from modpack.pickling.graphmodules import GraphModules
 from modpack.pickling.madepaths import without_folders
 from modpack.pickling.naming import Naming
 from modpack.pickling.ordinarytensors import Reduced, ordinary_reduction
@@ -74,6 +75,7 @@ class Pickler(pickle.Pickler):
         self.naming = Naming(context)
         self._reducers: dict[type, _Handler | None] = {}
         self._packaged: dict[int, tuple[object, object]] = {}
+        self._graph_modules = GraphModules()
         self._graph = Graph(self._attach, self._own_reduce)
         self._sets = SetWriting(self._graph.ordered)
         self._storage_ids = StorageIds(self._add_storage)
@@ -194,7 +196,7 @@ class Pickler(pickle.Pickler):
         if issubclass(kind, torch.jit.ScriptModule):
             return self._script_module
         if callable(getattr(kind, "__reduce_package__", None)) and not issubclass(kind, type):
-            return self._reduce_package
+            return None if isinstance(ROWS.of(kind), Refusal) else self._reduce_package
         if issubclass(kind, ModuleType):
             return self.naming.module if ROWS.of(kind) is None else None
         if kind is ModuleNamed:
@@ -296,8 +298,10 @@ class Pickler(pickle.Pickler):
 
     def _reduce_package(self, obj: Any) -> object:
         def reduce() -> tuple[Any, ...]:
-            parts = obj.__reduce_package__(self._context.exporter)
-            return self._observed(obj, without_folders(parts))
+            parts = self._graph_modules.reduction(obj)
+            if parts is None:
+                parts = without_folders(obj.__reduce_package__(self._context.exporter))
+            return self._observed(obj, parts)
 
         return self._once(obj, reduce)
 

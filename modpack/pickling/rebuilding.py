@@ -13,7 +13,7 @@ from modpack.core.storageuse import StorageView
 from modpack.errors import ModpackError
 from modpack.pickling.placing import unmoved
 
-__all__ = ["PACKED", "UnsoundTensorError", "freed_tensor", "rebuilding"]
+__all__ = ["OF_TORCH", "PACKED", "UnsoundTensorError", "freed_tensor", "rebuilding", "unsound"]
 
 
 class UnsoundTensorError(ModpackError):
@@ -104,13 +104,14 @@ def _or_unsound(function: Any) -> Any:
     def tried(*arguments: Any) -> Any:
         try:
             return function(*arguments)
-        except _OF_TORCH as failure:
-            raise _unsound(failure) from failure
+        except OF_TORCH as failure:
+            raise unsound(failure) from failure
 
     return tried
 
 
-def _unsound(failure: Exception) -> UnsoundTensorError:
+def unsound(failure: Exception) -> UnsoundTensorError:
+    """The error for what torch raised; it tells what a pickle has wrong."""
     told = f"{type(failure).__name__}: {failure}".encode("unicode_escape").decode()
     return UnsoundTensorError(f"the tensor that it describes cannot be made ({told:.400})")
 
@@ -172,6 +173,22 @@ def _rebuild_sparse(layout: Any, data: Any) -> torch.Tensor:
     return made
 
 
+def _rebuild_nested(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> torch.Tensor:
+    """As torch's own function, which does not look whether its parts lie inside of the buffer."""
+    count = buffer.numel()
+    is_row = buffer.dim() == 1 and buffer.is_contiguous()
+    if not is_row or sizes.shape != strides.shape or len(offsets) != len(sizes):
+        raise UnsoundTensorError("a nested tensor has parts of different number")
+    for shape, steps, offset in zip(
+        sizes.tolist(), strides.tolist(), offsets.tolist(), strict=True
+    ):
+        reach = StorageView(offset, tuple(shape), tuple(steps), 1).reach
+        if 0 not in shape and not (reach[0] >= 0 and reach[1] <= count):
+            raise UnsoundTensorError(f"a nested tensor needs {reach[1]} elements of {count}")
+    parts = (buffer, sizes, strides, offsets)
+    return torch._utils._rebuild_nested_tensor(*parts)  # type: ignore[no-any-return, no-untyped-call]
+
+
 @functools.cache
 def _unpinned() -> dict[str, Any]:
     """That it does not matter where the parts lie; older versions of torch do not ask."""
@@ -203,17 +220,17 @@ def _rebuild_tensor(
         if metadata:
             torch._utils.set_tensor_metadata(tensor, metadata)  # type: ignore[no-untyped-call]
         tensor._backward_hooks = hooks
-    except _OF_TORCH as failure:
+    except OF_TORCH as failure:
         if isinstance(storage, torch.storage.TypedStorage):
             _or_unsound(_require_room)(storage, offset, shape, strides, storage.dtype)
-        raise _unsound(failure) from failure
+        raise unsound(failure) from failure
     return tensor  # type: ignore[no-any-return]
 
 
 PACKED = (torch.quint4x2, torch.quint2x4)
 """Element types of which several make a byte."""
 
-_OF_TORCH = (
+OF_TORCH = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -234,6 +251,7 @@ _OURS = (
     _UNTYPED,
     (_SPARSE, _or_unsound(_rebuild_sparse)),
     (torch._utils._rebuild_qtensor, _or_unsound(_rebuild_quantized)),
+    (torch._utils._rebuild_nested_tensor, _or_unsound(_rebuild_nested)),
     (_OLD, _rebuild_old),
 )
 _OURS_OF_FAKES = (

@@ -99,16 +99,41 @@ REFUSED: tuple[Row, ...] = (
         "make it where the work is done, or on first use",
     ),
     Refusal(
+        "a module of `fully_shard` or `replicate`",
+        (
+            "torch.distributed.fsdp.FSDPModule",
+            "torch.distributed._composable.fsdp.fully_shard.FSDPModule",  # before torch 2.6
+        ),
+        "each process holds a part of it, and shares work with the others of its group",
+        "make a model without it as well, in every process, give that "
+        "plain.load_state_dict(get_model_state_dict(model, "
+        "options=StateDictOptions(full_state_dict=True))), both from "
+        "torch.distributed.checkpoint.state_dict, and save it in one process",
+        by_name=False,
+        mixin=True,
+    ),
+    Refusal(
         "a node of an autograd graph",
         (torch.autograd.graph.Node,),
         "graphs are not saved, only tensors",
-        "keep the tensor, detached, and compute from it again",
+        "keep the tensor, detached, and compute from it again; keep the node of a parameter, and "
+        "with it the node's hooks, outside of what is saved: those are saved with the parameter",
     ),
     Refusal(
         "a fake tensor",
         ("torch._subclasses.fake_tensor.FakeTensor",),
         "it has no values, and belongs to a mode of this process",
         "keep a tensor of the device meta",
+    ),
+    Refusal(
+        "the module of an exported program",
+        (
+            "torch.export._unlift._StatefulGraphModule",
+            "torch.export.unflatten.UnflattenedModule",
+        ),
+        "torch writes its code while it makes the module",
+        "save the ExportedProgram (torch.export.export) in its place, and call .module() on it, or "
+        "torch.export.unflatten, where the package is loaded",
     ),
     Refusal(
         "a registration of operators",

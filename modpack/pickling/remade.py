@@ -36,6 +36,7 @@ __all__ = [
     "fresh_rlock",
     "fresh_semaphore",
     "fresh_simple_queue",
+    "graph_module",
     "lru_cached",
     "mapping_proxy",
     "memory_view",
@@ -312,6 +313,28 @@ def program_bytes(program: Any) -> bytes:
 def exported_program(importer: Any, record: str) -> Any:
     """Load an exported program from a record of a package."""
     return torch.export.load(io.BytesIO(importer.zip_reader.get_record(record)))
+
+
+def graph_module(
+    importer: Any, kind: Any, name: str, graphs: dict[str, Any], state: dict[str, Any]
+) -> Any:
+    """Make a GraphModule of a derived class, or one with several Graphs.
+
+    Args:
+        importer: the package.
+        kind: its class.
+        name: what the class that torch makes for it is called.
+        graphs: a plain GraphModule for each of its Graphs, by attribute.
+        state: its other attributes.
+    """
+    made = kind.__new__(kind)
+    type(made).__name__ = name
+    made.__dict__.update(state)
+    for attribute, plain in graphs.items():
+        plain.graph.owning_module = made
+        made.__dict__[attribute] = plain.graph
+    made.recompile()
+    return made
 
 
 def only_referent(view: object) -> Any:

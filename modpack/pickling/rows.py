@@ -106,6 +106,8 @@ class Refusal:
         why: why it cannot be saved.
         remedy: what to do instead.
         by_name: whether one that a module holds under a name is saved by that name.
+        mixin: whether derived types are refused even if they have a reduction of their own, since
+            that comes from a class that knows nothing of this one.
     """
 
     what: str
@@ -113,6 +115,7 @@ class Refusal:
     why: str
     remedy: str
     by_name: bool = True
+    mixin: bool = False
 
 
 Row = Substitute | Refusal
@@ -147,6 +150,8 @@ def _dotted(kind: type) -> str:
 def _holds_for(row: Row, kind: type, base: type) -> bool:
     if isinstance(row, Substitute) and not row.subclasses:
         return False
+    if isinstance(row, Refusal) and row.mixin:
+        return True
     return all(_same(kind, base, name) for name in ("__reduce__", "__reduce_ex__", "__getstate__"))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from modpack.pickling import remade
+from modpack.pickling.graphmodules import is_held_by_owner
 from modpack.pickling.madepaths import portable_path
 from modpack.pickling.rows import BY_NAME, Packaged, Row, Substitute, Surroundings
 from modpack.pickling.torchscript import load_script_module, script_bytes
@@ -45,6 +46,8 @@ def _graph(graph: Any, around: Surroundings) -> Any:
     if isinstance(made, dict) and isinstance(made.get("co_filename"), str):
         place = portable_path(made["co_filename"])
         state = {**state, "_co_fields": {**made, "co_filename": place}}
+    if is_held_by_owner(graph):  # its owner does not exist before this is loaded
+        state = {**state, "_owning_module": None}
     return function, arguments, state, *rest
 
 
@@ -136,6 +139,12 @@ TORCH: tuple[Row, ...] = (
         "its nodes; where it was traced, by the path of the module",
         "the same",
         _graph,
+    ),
+    Substitute(
+        "classes derived from `torch.fx.GraphModule`, and Graphs in attributes of one",
+        (),
+        "attributes, and the code of each Graph, which is traced again as torch does",
+        "one of the same class; what nodes have in `meta` is lost, as torch does",
     ),
     Substitute(
         "modules and functions of `torch.compile`",

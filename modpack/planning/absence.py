@@ -9,6 +9,7 @@ from typing import Protocol
 
 from modpack.core.actions import Action, Owner
 from modpack.core.graph import Edge
+from modpack.core.imports import ImportKind
 from modpack.core.location import CodeKind, Location
 from modpack.core.names import root_of
 from modpack.core.rules import Origin, Rule
@@ -69,7 +70,7 @@ class Absence:
             return None
         is_sourceless = location.kind is CodeKind.UNKNOWN and not _had_source(location)
         if is_sourceless and self._walker.is_loaded(module):
-            return _made_by_code(module, edges)
+            return None if _is_named_by_object(module, edges) else _made_by_code(module, edges)
         if staying is not None and self._is_optional(location, edges, staying):
             by = edges[0].importer
             return (
@@ -88,7 +89,7 @@ class Absence:
         if rule is None or rule.origin is not Origin.PRESET:
             return None
         if self._walker.is_loaded(module):
-            return _made_by_code(module, edges)
+            return None if _is_named_by_object(module, edges) else _made_by_code(module, edges)
         if all(edge.kind.may_be_absent or self._is_theirs(edge.importer) for edge in edges):
             return (
                 f"{module} is not installed here: {edges[0].importer} cannot import it here either"
@@ -121,6 +122,11 @@ def _had_source(location: Location) -> bool:
     """Whether a module was loaded from a source file, which is gone if it has none now."""
     file = location.file
     return file is not None and file.endswith(tuple(SOURCE_SUFFIXES)) and Path(file).is_absolute()
+
+
+def _is_named_by_object(module: str, edges: Sequence[Edge]) -> bool:
+    """Whether a saved object needs it, and no package around it can make it again."""
+    return root_of(module) == module and any(each.kind is ImportKind.PICKLE for each in edges)
 
 
 def _made_by_code(module: str, edges: Sequence[Edge]) -> str:

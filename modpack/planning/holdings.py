@@ -8,7 +8,7 @@ if the source says so. Nothing is executed.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
 from modpack.core.plan import (
@@ -69,6 +69,29 @@ class HoldingsPlanner:
         """The folders of the user's own code that is interned."""
         homes = self._homes.of(interned(decisions)).values()
         return {home.folder for home in homes if not home.is_installed and home.package is None}
+
+    def published(self, decisions: Mapping[str, Decision]) -> Callable[[str, str, bytes], bool]:
+        """Tell which files are as an index has them.
+
+        Those that a package holds of a distribution count as well: what was not published was
+        refused, or allowed, when that package was made.
+
+        Args:
+            decisions: what happens to each module.
+
+        Returns:
+            Tells that, given a file's owner, which is a module or a distribution, the file, and
+            its content.
+        """
+        homes = self._homes.of(interned(decisions)).values()
+        kept = {
+            owner
+            for home in homes
+            if home.package is not None and home.distribution is not None
+            for owner in (home.module, home.distribution.name)
+        }
+        host = self._homes.host
+        return lambda owner, file, content: owner in kept or host.is_published(file, content)
 
     def add_file(self, decisions: Mapping[str, Decision], record: str, why: str) -> bool:
         """Take the file, or the files of the folder, that packaged code looked for.

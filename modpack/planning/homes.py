@@ -29,6 +29,9 @@ class Installed(Protocol):
     def named(self, name: str) -> Distribution | None:
         """The installed distribution of a name."""
 
+    def is_published(self, file: str, content: bytes) -> bool:
+        """Whether an index has a file with this content."""
+
 
 @runtime_checkable
 class Unpacked(Protocol):
@@ -52,6 +55,10 @@ class NothingInstalled:
     def named(self, name: str) -> Distribution | None:
         """None: there is none."""
         return None
+
+    def is_published(self, file: str, content: bytes) -> bool:
+        """No: nothing was installed."""
+        return False
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def _near_misses(plan: Plan, unused: Sequence[Rule]) -> Iterator[Note]:
     for rule in unused:
         for pattern in rule.pattern.include:
             near = get_close_matches(root_of(pattern), roots, n=1, cutoff=0.85)
-            if near and not rule.pattern.exclude:
+            if near and pattern != f"{near[0]}.**" and not rule.pattern.exclude:
                 yield Note(
                     NoteKind.UNUSED_RULE,
                     str(rule),
@@ -86,13 +86,16 @@ def _dynamic_imports(
             NoteKind.DYNAMIC_LIBRARY,
             root,
             f"{module} imports by names that are known at run time only{others}: what is loaded "
-            f"of {root} here was taken for that. A trial run shows whether it is enough",
+            f"of {root} here was taken for that",
             _place(walker, module, line),
         )
     for module in plan.modules(Action.INTERN):
         if module in libraries.get(root_of(module), {}):
             continue
-        for unreadable in walker.scan(module).unreadable:
+        scan = walker.scan(module)
+        if len(scan.unreadable) <= len(scan.listings):
+            continue  # they import what the listed folders hold, which is in the plan
+        for unreadable in scan.unreadable:
             yield Note(
                 NoteKind.DYNAMIC_IMPORT,
                 module,

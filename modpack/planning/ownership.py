@@ -41,11 +41,19 @@ class InstalledOwnership:
         """The installed distribution of that name; None if there is none."""
         return self._index.named(name)
 
+    def is_published(self, file: str, content: bytes) -> bool:
+        """Whether an index has a file with this content."""
+        return self._index.is_published(file, content)
+
     def recorded_closure(
         self, needed: Iterable[Distribution]
     ) -> Mapping[str, RecordedDistribution]:
         """What a package records of distributions, and of all that they require."""
         return recorded_closure(self._index, needed)
+
+    def required_closure(self, distribution: Distribution) -> frozenset[str]:
+        """The normalised names of all that a distribution requires, directly or not."""
+        return self._index.required_closure(distribution)
 
     def always_installed(self) -> frozenset[str]:
         """The normalised names of torch and modpack, and of all that they require."""

@@ -8,16 +8,20 @@ from typing import Protocol
 
 from modpack.core.actions import Action, Owner
 from modpack.core.graph import Edge
+from modpack.core.imports import ImportKind
 from modpack.core.location import Environment, Location
+from modpack.core.names import parents
 from modpack.core.plan import Decision, PackagingErrorReason, Plan, Problem
 from modpack.core.rules import Origin, Rule, inherited, saved
 from modpack.discovery.modules import Scan
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Ahead, Walker
 from modpack.planning.absence import Absence
+from modpack.planning.astray import AstrayImports
 from modpack.planning.holdings import HoldingsPlanner
 from modpack.planning.homes import Installed, NothingInstalled
 from modpack.planning.hooks import Match, MatchHooks, Outcome
+from modpack.planning.listed import listed_edges
 from modpack.planning.live import dynamic_importers, live_edges
 from modpack.planning.notes import find_notes
 from modpack.planning.parents import is_made_up, leading_child
@@ -26,6 +30,8 @@ from modpack.planning.rulebook import RuleBook, Staying
 
 __all__ = ["Ownership", "Planner"]
 
+_ASKED_FOR = "<add_dependency>"
+"""The node of the graph that leads to modules which the user asked for by name."""
 _PROVISIONAL = (Origin.IMPLICIT, Origin.PARENT, Origin.PRESET)
 """Rules that decide for want of a rule of the user's, and give way to one that comes later."""
 
@@ -66,7 +72,8 @@ class Planner:
     ) -> None:
         self.hooks = MatchHooks()
         self.walker = Walker(environments, self._decide, scan, ahead, self._foresees_interning)
-        self.holdings = HoldingsPlanner(self.walker, installed or NothingInstalled())
+        self._installed = installed or NothingInstalled()
+        self.holdings = HoldingsPlanner(self.walker, self._installed)
         self._rulebook = RuleBook(self.walker, ownership)
         self._decisions: dict[str, Decision] = {}
         self._ownership = ownership
@@ -124,6 +131,17 @@ class Planner:
         elif self._is_saved(module, "saved explicitly by name"):
             self.walker.include(module, follow)
 
+    def add_dependency(self, module: str, follow: bool) -> None:
+        """Let the rules decide a module that nothing saved may lead to.
+
+        Args:
+            module: its path.
+            follow: whether to walk on to what it imports, if it is interned.
+        """
+        if not follow:
+            self.walker.end_at(module)
+        self.add_resource(_ASKED_FOR, [Edge(_ASKED_FOR, module, ImportKind.SAVED)], follow=True)
+
     def _is_saved(self, module: str, why: str) -> bool:
         """Decide a module that the user saves by name."""
         self._decisions[module] = decision = self._saved(module, why)
@@ -169,6 +187,27 @@ class Planner:
         """
         return self.holdings.add_metadata(self.decisions(), name, why)
 
+    def add_folder(self, record: str) -> None:
+        """Let packaged code import the folders around a saved resource, as it can when loaded.
+
+        Args:
+            record: the resource's record.
+        """
+        package = record.rpartition("/")[0].replace("/", ".")
+        for folder in (package, *parents(package)) if package else ():
+            self.walker.add_folder(folder)
+            decision = self._decisions.get(folder)
+            if decision is not None and self._folder_rule(folder, decision.rule) != decision.rule:
+                self._forget(folder)
+
+    def _folder_rule(self, module: str, rule: Rule | None) -> Rule | None:
+        """The rule of a module that may be a folder of resources: those are in the package."""
+        if not self.walker.is_folder(module):
+            return rule
+        if rule is not None and (rule.action is Action.INTERN or rule.spells(module)):
+            return rule
+        return saved(module, "resources are saved in it")
+
     def add_resource(self, node: str, edges: Iterable[Edge], follow: bool) -> None:
         """Note what a saved resource refers to, and follow it.
 
@@ -192,6 +231,7 @@ class Planner:
         unused = self._rulebook.unused(self._matched.values())
         required = [rule for rule in unused if not rule.allow_empty]
         problems += find_problems(self.walker, decisions, required, self._left_out, self.native)
+        problems += AstrayImports(self.walker, decisions, self._is_own).problems()
         plan = Plan(decisions, tuple(problems), (), self.walker.graph)
         interned = plan.modules(Action.INTERN) if self._rulebook.presets else []
         libraries = dynamic_importers(self.walker, interned, self._ownership)
@@ -204,6 +244,11 @@ class Planner:
             files=held.files,
             distributions=held.distributions,
         )
+
+    def _is_own(self, module: str) -> bool:
+        """Whether a module is the user's own code, and was not taken from a package."""
+        owner = self._ownership.owner(module, self.walker.locate(module))
+        return owner is Owner.LOCAL and not self.walker.is_from_package(module)
 
     def decisions(self) -> dict[str, Decision]:
         """One decision for each module that something leads to, as far as it can be made."""
@@ -222,7 +267,12 @@ class Planner:
         if self.hooks.current is not None:
             return  # a hook asks, in the middle of the walk
         self.walker.retry()
-        while self._settle_parents() or self._bind_externs() or self._take_loaded():
+        while (
+            self._settle_parents()
+            or self._bind_externs()
+            or self._take_loaded()
+            or self._take_listed()
+        ):
             pass
 
     def _settle_parents(self) -> bool:
@@ -262,6 +312,13 @@ class Planner:
         found = list(live_edges(self.walker, decisions, self._ownership))
         return self.walker.reach_more(found)
 
+    def _take_listed(self) -> bool:
+        """Follow what own code finds by listing folders; tells whether it is news."""
+        reached = self.walker.graph.reached()
+        decisions = {m: d for m, d in self._decisions.items() if m in reached}
+        found = listed_edges(self.walker, decisions, self._is_own, self._installed)
+        return self.walker.reach_more(list(found))
+
     def _reconsider(self) -> None:
         """Take back what was decided for want of a rule, where there is one by now."""
         for module, decision in list(self._decisions.items()):
@@ -285,7 +342,7 @@ class Planner:
     # -- one module --------------------------------------------------------------------------
 
     def _decide(self, module: str) -> Action | None:
-        rule = self._rulebook.rule_of(module)
+        rule = self._folder_rule(module, self._rulebook.rule_of(module))
         if self._is_left_out(module, rule) or rule is None or is_made_up(self.walker, module):
             return None
         outcome = self._ask_hooks(module, rule)

@@ -24,6 +24,11 @@ _NO_SOURCE = {
     CodeKind.UNKNOWN: PackagingErrorReason.NO_DUNDER_FILE,
 }
 
+_MADE_BY_CODE = (
+    "; code made this module when it ran (exec, types.ModuleType). Write its source into a file "
+    "on sys.path, and import it from there"
+)
+
 
 def find_problems(
     walker: Walker,
@@ -114,10 +119,13 @@ def _interning_problems(
         reason = PackagingErrorReason.SOURCE_FILE_NOT_FOUND
         edges = [e for e in walker.graph.edges_to(module) if e.kind.is_dependency]
         context, place = (_by(edges[0]), place_of(walker, edges[0])) if edges else ("", None)
-        yield _problem(walker, module, reason, context, place)
+        made = _MADE_BY_CODE if walker.is_loaded(module) else ""
+        yield _problem(walker, module, reason, context + made, place)
     elif location is not None and location.kind in _NO_SOURCE:
         file = location.file or location.kind.value
-        yield _problem(walker, module, _NO_SOURCE[location.kind], f"it is {file}")
+        is_made = location.kind is CodeKind.UNKNOWN and location.file is None
+        made = _MADE_BY_CODE if is_made and walker.is_loaded(module) else ""
+        yield _problem(walker, module, _NO_SOURCE[location.kind], f"it is {file}{made}")
 
 
 def _is_extension(location: Location | None) -> bool:
@@ -167,11 +175,11 @@ def _undecided_problems(walker: Walker, module: str) -> Iterator[Problem]:
 
 
 def _by(edge: Edge) -> str:
-    return (
-        f"imported by {edge.importer}"
-        if edge.kind is not ImportKind.PICKLE
-        else f"{edge.importer} holds {', '.join(edge.names) or 'it'}"
-    )
+    if edge.kind is ImportKind.SAVED:
+        return "added with add_dependency"
+    if edge.kind is ImportKind.PICKLE:
+        return f"{edge.importer} holds {', '.join(edge.names) or 'it'}"
+    return f"imported by {edge.importer}"
 
 
 def _in_script(walker: Walker) -> Problem:

@@ -58,7 +58,7 @@ class RuleBook:
         if module == "__main__":
             return self._rule_of_main()
         owner = self._ownership.owner(module, None)
-        if owner is Owner.LOCAL and any(rule.owner is not None for rule in rules):
+        if owner is Owner.LOCAL:
             owner = self._ownership.owner(module, self._walker.locate(module))
         if owner is Owner.INSTALLED and self.staying is not None:
             return self._rule_of_installed(module, self.staying)

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from modpack.core.names import root_of
 from modpack.core.planjson import Json
 from modpack.core.trialrecord import touch_to_json
 from modpack.core.trustjson import policy_from_json
@@ -20,6 +22,10 @@ from modpack.replaying.telling import place_of, trace_of, what_failed
 from modpack.trial.hiding import hidden_from_json
 
 __all__ = ["main"]
+
+_OWN_FRAMES = 32
+"""How deep on the stack the trial itself is, below what it loads and in the audit hooks above: a
+chain of imports that can be loaded must not be too deep to be tried."""
 
 
 def main(job: dict[str, Any], handle: int) -> None:
@@ -33,6 +39,7 @@ def main(job: dict[str, Any], handle: int) -> None:
         handle: of the connection with the parent.
     """
     faulthandler.enable()
+    sys.setrecursionlimit(sys.getrecursionlimit() + _OWN_FRAMES)
     os.set_inheritable(handle, False) if os.name == "posix" else None
     sys.argv = [""]
     connection = Connection(handle)
@@ -53,6 +60,7 @@ class _Performance:
         self._guard = guard
         self._connection = connection
         self._importer: Any = None
+        self._loaded_before: frozenset[str] = frozenset()
         self._asking: Any = None
 
     def verdict(self) -> dict[str, Json]:
@@ -72,7 +80,26 @@ class _Performance:
             "refused": [[n, self._without_namespace(b)] for n, b in self._guard.refused.items()],
             "operators": list(_declared_operators()) if failure is not None else [],
             "touches": list(self._touches()),
+            "imported": list(self._imported()),
+            "unfilled": list(self._unfilled()),
         }
+
+    def _unfilled(self) -> Iterator[Json]:
+        """The tables that name a class of the model in the parent, and not here."""
+        from modpack.trial.registries import mentioned
+
+        for module, name, kind in self._job.get("tables", ()) if self._importer else ():
+            loaded = sys.modules.get(self._importer.namespace.full_name(module))
+            if isinstance(loaded, ModuleType) and name in vars(loaded):
+                if kind not in mentioned(vars(loaded)[name]):
+                    yield [module, name, kind]
+
+    def _imported(self) -> Iterator[Json]:
+        """The outermost modules with a file that were imported since, and by whom."""
+        for name in sorted(set(sys.modules) - self._loaded_before):
+            if _has_file(name) and not _has_file(name.rpartition(".")[0]):
+                by = self._guard.asked.get(root_of(name))
+                yield [name, by and self._without_namespace(by)]
 
     def _touches(self) -> Iterator[Json]:
         """What the package did with mocked modules, as the runtime of stand-ins kept it."""
@@ -87,9 +114,12 @@ class _Performance:
             yield touch_to_json(touch)
 
     def _cases(self) -> Any:
+        import torch  # noqa: F401  # with all that it imports itself, numpy if that is there
+
         from modpack.replaying.importer import GrowingImporter
 
         _declare(self._job["operators"])
+        self._loaded_before = frozenset(sys.modules)
         namespace = self._job["namespace"]
         tree = Path(self._job["tree"])
         given = self._job.get("policy")
@@ -142,6 +172,11 @@ class _Performance:
         trace = trace_of(failure, importer.tree if importer is not None else None)
         text = self._without_namespace(what_failed(failure))
         return {"text": text, "trace": list(map(self._without_namespace, trace))}
+
+
+def _has_file(module: str) -> bool:
+    loaded = sys.modules.get(module)
+    return isinstance(loaded, ModuleType) and isinstance(vars(loaded).get("__file__"), str)
 
 
 def _declared_operators() -> list[str]:

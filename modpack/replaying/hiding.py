@@ -31,10 +31,12 @@ class Guard:
 
     Attributes:
         refused: what was looked for, and by which module.
+        asked: the outermost modules that were looked for, and by which module first.
     """
 
     def __init__(self, hidden: Hidden) -> None:
         self.refused: dict[str, str] = {}
+        self.asked: dict[str, str] = {}
         self._hidden = hidden
         self._distributions = frozenset(hidden.distributions)
         self._places = tuple(f"{place}{os.sep}" for place in hidden.places)
@@ -90,6 +92,8 @@ class _Filtered:
     ) -> ModuleSpec | None:
         if self._guard.hides(fullname):
             return None
+        if "." not in fullname and fullname not in self._guard.asked:
+            self._guard.asked[fullname] = _name_of(asking_frame())
         found: ModuleSpec | None = self._finder.find_spec(fullname, path, target)
         return found
 

@@ -22,9 +22,9 @@ from modpack.core.location import CodeKind, Location
 from modpack.core.names import parents
 from modpack.core.plan import Decision, Note, NoteKind, Plan
 from modpack.core.rules import UNRECORDED, Origin, Rule
-from modpack.discovery.pickles import PickleFlaw, PickleScan, scan_pickle
 from modpack.discovery.source import scan_source
 from modpack.errors import ArchiveError
+from modpack.security.pickle_names import PickleContents, read_pickle
 
 __all__ = ["reconstructed_plan", "recorded_modules"]
 
@@ -146,22 +146,21 @@ class _Reconstruction:
         is_named_so = record.endswith(".pkl")
         if not is_named_so and not self._looks_pickled(record):
             return
-        scan = scan_pickle(self._archive.read(record))
-        flaw = next((flaw for flaw in scan.flaws if flaw.kind.hides_names), None)
-        if flaw is not None and not is_named_so:
-            return  # something else that begins like a pickle
-        if flaw is not None:
-            self._notes.append(_unread_pickle(record, flaw))
-        self._add_object(record, scan)
+        contents = read_pickle(self._archive.read(record))
+        if contents.unreadable is not None:
+            if not is_named_so:
+                return  # something else that begins like a pickle
+            self._notes.append(_unread_pickle(record, contents))
+        self._add_object(record, contents)
 
     def _looks_pickled(self, record: str) -> bool:
         return self._archive.start(record, 2) in _PICKLE_STARTS
 
-    def _add_object(self, record: str, scan: PickleScan) -> None:
+    def _add_object(self, record: str, contents: PickleContents) -> None:
         node = f"<{record}>"
         self._graph.mark_root(node)
         names: dict[str, dict[str, None]] = {}
-        for each in scan.names:
+        for each in contents.names:
             names.setdefault(each.module, {})[each.name] = None
         for module, taken in names.items():
             self._graph.add_edge(Edge(node, module, ImportKind.PICKLE, None, tuple(taken)))
@@ -238,8 +237,9 @@ def _decision(module: str, action: Action, location: Location | None = None) -> 
     return Decision(module, action, rule, location)
 
 
-def _unread_pickle(record: str, flaw: PickleFlaw) -> Note:
-    text = f"what {record} needs is not known entirely: {flaw.text} (byte {flaw.position})"
+def _unread_pickle(record: str, contents: PickleContents) -> Note:
+    reason = f"{contents.unreadable} (byte {contents.position})"
+    text = f"what {record} needs is not known entirely: {reason}"
     return Note(NoteKind.PICKLE_UNREADABLE, f"<{record}>", text, record)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -16,12 +17,12 @@ from modpack.archive.base import Archive
 from modpack.archive.comparing import verify_records
 from modpack.archive.externs import read_externs
 from modpack.archive.manifest import Manifest, package_digest, read_manifest
-from modpack.archive.reader import open_archive, refuse_state_files
+from modpack.archive.reader import open_archive
 from modpack.archive.specs import read_specs
 from modpack.core.actions import Action, Owner
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.garbage import collection_paused
-from modpack.core.hookspec import hook_records
+from modpack.core.hookspec import CallableSpec, HookSpec, hook_records
 from modpack.core.names import module_record, resource_record
 from modpack.core.plan import Decision, FileKind, Plan
 from modpack.errors import ArchiveError
@@ -33,6 +34,7 @@ from modpack.report.facts import (
     ResourceKind,
     StorageFacts,
 )
+from modpack.report.pickledhooks import find_disagreements
 from modpack.report.planned import importers_of, provider_of
 from modpack.report.recorded import (
     Objects,
@@ -42,12 +44,13 @@ from modpack.report.recorded import (
     read_trial,
 )
 
-__all__ = ["facts_of", "package_facts", "read_checked_manifest"]
+__all__ = ["STAND_INS_NEED", "facts_of", "package_facts", "read_checked_manifest"]
 
 _STAND_INS: Final = "_modpack_mock"
 """The module that modpack's stand-ins import; it is in every package that has some."""
 _STAND_INS_RULE: Final = "implicit: stand-ins of mocked modules are made of it"
-_STAND_INS_NEED: Final = "implicit: stand-ins of mocked modules need it"
+STAND_INS_NEED: Final = "implicit: stand-ins of mocked modules need it"
+"""The rule of what only stand-ins import."""
 _ANCESTORS_STAND_INS: Final = "_mock.py"
 """The record that torch.package's stand-ins import."""
 _ANCESTORS_IMPORT: Final = b"from _mock import MockedObject"
@@ -77,7 +80,6 @@ def read_checked_manifest(archive: Archive) -> Manifest | None:
         ArchiveError: it is no package, or a damaged one.
     """
     manifest = read_manifest(archive)
-    refuse_state_files(archive)
     if manifest is not None:
         verify_records(archive, manifest, ())
     return manifest
@@ -181,7 +183,7 @@ def _unplanned(archive: Archive, plan: Plan) -> Iterator[ModuleFacts]:
         )
     for module in read_externs(archive):
         if module not in plan.decisions:
-            yield _extern(module, _STAND_INS_NEED)
+            yield _extern(module, STAND_INS_NEED)
 
 
 def _recorded(archive: Archive, record: str) -> ModuleFacts:
@@ -287,9 +289,26 @@ def _hooks(archive: Archive, manifest: Manifest, objects: Objects) -> tuple[Hook
     for record in saved:
         for name in filter(archive.has, hook_records(record)):
             archive.read(name, verify=manifest)
-    return tuple(
-        HookFacts(record, spec) for record in saved for spec in read_specs(archive, record)
-    )
+    return tuple(each for record in saved for each in _hooks_of(archive, record))
+
+
+def _hooks_of(archive: Archive, record: str) -> Iterator[HookFacts]:
+    """The hooks of an object: where a spec and the pickle disagree, what the pickle restores."""
+    specs = read_specs(archive, record)
+    has_pickle = archive.has(hook_records(record)[1])
+    disagreements = find_disagreements(archive, record, specs) if has_pickle else ()
+    differing = {each.hook: each for each in disagreements}
+    for spec in specs:
+        found = differing.pop(spec.name, None)
+        if found is None:
+            yield HookFacts(record, spec)
+        else:
+            shown = spec if found.pickled is None else replace(spec, callable=found.pickled)
+            yield HookFacts(record, shown, found.reason)
+    for name, each in differing.items():
+        target, _, kind = name.rpartition("/")[0].rpartition("/")
+        called = each.pickled or CallableSpec("object", "unknown")
+        yield HookFacts(record, HookSpec(name, kind, (target,), 0, called), each.reason)
 
 
 def _storages(archive: Archive) -> StorageFacts:

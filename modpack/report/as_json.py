@@ -12,6 +12,7 @@ from modpack.core.hookspec import hook_to_json
 from modpack.core.plan import Note, Problem
 from modpack.core.planjson import Json
 from modpack.report.facts import (
+    HookFacts,
     ImporterFacts,
     ModuleFacts,
     PackageFacts,
@@ -95,9 +96,16 @@ def package_to_json(facts: PackageFacts) -> Json:
         "namespace": facts.namespace,
         "trial": facts.trial.to_json() if facts.trial is not None else None,
         "resources": [resource_to_json(resource) for resource in facts.resources],
-        "hooks": [{"resource": each.resource, **hook_to_json(each.spec)} for each in facts.hooks],
+        "hooks": list(map(_hook, facts.hooks)),
         "storages": {"count": facts.storages.count, "size_bytes": facts.storages.size_bytes},
     }
+
+
+def _hook(facts: HookFacts) -> Json:
+    shown = {"resource": facts.resource, **hook_to_json(facts.spec)}
+    if facts.disagreement is not None:
+        shown["disagreement"] = facts.disagreement
+    return shown
 
 
 def module_to_json(facts: ModuleFacts) -> Json:

@@ -136,11 +136,13 @@ class HookFacts:
 
     Attributes:
         resource: the record of the object.
-        spec: what hangs where, and what it calls.
+        spec: what hangs where, and what it calls: what the pickle restores.
+        disagreement: how the package's spec shows something else; None if it does not.
     """
 
     resource: str
     spec: HookSpec
+    disagreement: str | None = None
 
 
 @dataclass(frozen=True)

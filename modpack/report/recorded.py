@@ -54,7 +54,13 @@ _GRAPH_ITEM_BYTES: Final = {
 """One item of each list is allowed for so many bytes of the archive, or of a small one."""
 _TRIAL_ITEM_BYTES: Final = {
     **{"cases": 1000, "operators": 1000, "added": 100},
-    **{"hidden": 100, "hidden_distributions": 100, "touches": 100},
+    **{
+        "hidden": 100,
+        "hidden_distributions": 100,
+        "touches": 100,
+        "imported": 100,
+        "unfilled": 100,
+    },
 }
 """The same for the trial."""
 _MOST_REMEMBERED: Final = 64 << 10

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,13 +17,16 @@ from modpack.core.environment import (
     EnvironmentComparison,
     RecordedDistribution,
     RecordedEnvironment,
+    is_optional,
+    needed_at_once,
 )
 from modpack.core.names import is_within, normalised_distribution, parents
 from modpack.core.plan import Plan
 from modpack.core.planjson import Json
+from modpack.core.trialrecord import OutsideImport
 from modpack.report.archived import read_checked_manifest
 from modpack.report.as_json import SCHEMA
-from modpack.report.recorded import environment_of, read_plan
+from modpack.report.recorded import environment_of, read_plan, read_trial
 from modpack.report.wording import counted, printable
 from modpack.resolution.distributions import is_everywhere
 from modpack.resolution.present import compare
@@ -36,6 +40,11 @@ __all__ = [
     "requirements_text",
 ]
 
+_LATER = "Not needed at once: imported in functions only, or where the code copes with the absence"
+_ABSENT_AT_ONCE = "Imported when the package is loaded, but not installed where it was made either"
+_ABSENT = "Not needed at once, and not installed where the package was made either"
+_IMPORTED = "Imported by extern modules in the trial run, and named by nothing in the package"
+_WIDTH = 100
 _HASH = re.compile(r"sha(256|384|512):[0-9a-f]+")
 
 
@@ -46,10 +55,13 @@ class Needed:
     Attributes:
         distribution: what is recorded of it.
         modules: the extern modules that it provides; none if only others require it.
+        is_optional: whether loading can do without it: its modules are imported in functions only,
+            or where the code copes with their absence.
     """
 
     distribution: RecordedDistribution
     modules: tuple[str, ...] = ()
+    is_optional: bool = False
 
     @property
     def remark(self) -> str:
@@ -80,8 +92,10 @@ class Requirements:
         needed: the distributions, by name.
         unknown: extern modules of which no distribution is recorded, the outermost of each.
         absent: extern modules that were not installed where the package was made either.
+        absent_at_once: those of ``absent`` that loading imports all the same.
         is_lock: whether ``needed`` has all that others require.
         comparison: what is here, beside it.
+        imported: what extern modules imported in the trial run, and nothing in the package names.
     """
 
     file: str
@@ -89,8 +103,10 @@ class Requirements:
     needed: tuple[Needed, ...]
     unknown: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    absent_at_once: tuple[str, ...] = ()
     is_lock: bool = False
     comparison: EnvironmentComparison = field(default_factory=EnvironmentComparison)
+    imported: tuple[OutsideImport, ...] = ()
 
     @cached_property  # each line asks
     def has_all_hashes(self) -> bool:
@@ -115,18 +131,21 @@ def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Re
         externs = _foreign_externs(archive, manifest)
         comparison = compare(environment, externs, whole=lock)
         loose = [module for module in externs if environment.provider_of(module) is None]
-        is_told = manifest is not None and bool(loose or comparison.missing)
-        plan = read_plan(archive, manifest) if is_told else None
+        plan = read_plan(archive, manifest) if manifest is not None else None
+        trial = read_trial(archive, manifest) if manifest is not None else None
+        at_once = needed_at_once(plan.graph) if plan is not None else None
         absent = _outermost(m for m in loose if plan is not None and _is_absent(m, plan))
         unknown = (m for m in loose if not any(is_within(m, each) for each in absent))
         return Requirements(
             archive.source,
             environment,
-            tuple(_needed(environment, externs, lock)),
+            tuple(_needed(environment, externs, lock, at_once)),
             _outermost(unknown),
             absent,
+            tuple(m for m in absent if not is_optional(_below(m, loose), at_once)),
             lock,
             comparison.judged_by(plan) if plan is not None else comparison,
+            trial.imported if trial is not None else (),
         )
 
 
@@ -136,16 +155,23 @@ def _foreign_externs(archive: Archive, manifest: Manifest | None) -> list[str]:
     return [module for module in named if not is_everywhere(module)]
 
 
+def _below(module: str, modules: Iterable[str]) -> Iterator[str]:
+    return (each for each in modules if is_within(each, module))
+
+
 def _needed(
-    environment: RecordedEnvironment, externs: Iterable[str], lock: bool
+    environment: RecordedEnvironment,
+    externs: Iterable[str],
+    lock: bool,
+    at_once: frozenset[str] | None,
 ) -> Iterator[Needed]:
     others = environment.distributions.values() if lock else ()
     found = {normalised_distribution(each.name): Needed(each) for each in others}
-    torch = environment.torchs_distribution
-    if torch is not None:
-        found["torch"] = Needed(torch, ("torch",))
     for name, (provider, modules) in environment.by_provider(externs).items():
-        found[name] = Needed(provider, modules)
+        found[name] = Needed(provider, modules, is_optional(modules, at_once))
+    for each in (environment.torchs_distribution, environment.modpacks_distribution):
+        if each is not None:
+            found[each.name] = Needed(each, (each.name,))
     for name in sorted(found):
         yield found[name]
 
@@ -173,17 +199,41 @@ def requirements_text(requirements: Requirements) -> str:
 def _lines(given: Requirements) -> Iterator[str]:
     yield from _head(given)
     for each in given.needed:
-        yield from _of_one(each, given)
+        if not each.is_optional:
+            yield from _of_one(each, given)
     for module in given.unknown:
         yield f"# {printable(module)}: which distribution provided it is not recorded"
-    for module in given.absent:
-        yield f"# {printable(module)}: was not installed where the package was made either"
+    yield from _named(_ABSENT_AT_ONCE, given.absent_at_once)
+    yield from _outside(given)
+    optional = [each for each in given.needed if each.is_optional]
+    if optional:
+        yield f"# {_LATER}:"
+        for each in optional:
+            yield from _of_one(each, given)
+    yield from _named(_ABSENT, [m for m in given.absent if m not in given.absent_at_once])
+
+
+def _outside(given: Requirements) -> Iterator[str]:
+    if given.imported:
+        yield f"# {_IMPORTED}:"
+    for each in given.imported:
+        if each.by:
+            yield f"# {printable(each.distribution)}, by {printable(each.by)}"
+        pin = RecordedDistribution(each.distribution, each.version).requirement
+        yield pin or f"# {printable(each.distribution)} {printable(each.version)}"
+
+
+def _named(what: str, modules: Sequence[str]) -> Iterator[str]:
+    """A comment that names modules."""
+    if modules:
+        text = f"{what}: {', '.join(map(printable, modules))}"
+        yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
 
 
 def _head(given: Requirements) -> Iterator[str]:
     made = given.environment
     what = "All that" if given.is_lock else "What"
-    yield f"# {what} {printable(given.file)} needs where it is loaded, beside modpack."
+    yield f"# {what} {printable(given.file)} needs where it is loaded."
     with_what = [f"Python {made.python}" if made.python else "", made.place or ""]
     if told := ", ".join(filter(None, with_what)):
         yield f"# It was made with {printable(told)}."
@@ -231,6 +281,16 @@ def requirements_document(given: Requirements, with_comparison: bool) -> dict[st
         "requirements": [_needed_to_json(each) for each in given.needed],
         "unknown": list(given.unknown),
         "absent": list(given.absent),
+        "imported": [
+            {
+                "distribution": each.distribution,
+                "version": each.version,
+                "requirement": RecordedDistribution(each.distribution, each.version).requirement,
+                "module": each.module,
+                "by": each.by,
+            }
+            for each in given.imported
+        ],
         "comparison": comparison_to_json(given.comparison) if with_comparison else None,
     }
 
@@ -267,4 +327,5 @@ def _needed_to_json(needed: Needed) -> Json:
         "modules": list(needed.modules),
         "requires": list(found.requires),
         "hashes": list(needed.hashes),
+        "optional": needed.is_optional,
     }

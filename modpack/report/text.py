@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -94,7 +95,7 @@ def _problem_details(problem: Problem, show_chains: bool, folder: Path | None) -
     place = relative(problem.place, folder) if problem.place else None
     if place or problem.context:
         yield ": ".join(filter(None, (place, problem.context)))
-    if show_chains and len(problem.chain) > 1:
+    if (show_chains or problem.reason.asks_for_chains) and len(problem.chain) > 1:
         yield f"reached through {' -> '.join(problem.chain)}"
 
 
@@ -256,19 +257,23 @@ def _hooks(hooks: Sequence[HookFacts]) -> list[RenderableType]:
     """The hooks of saved objects, those of a kind that call the same put together."""
     if not hooks:
         return []
-    together: dict[tuple[str, str, str, str | None], list[HookSpec]] = {}
+    together: dict[tuple[str, str, str, str | None, str | None], list[HookSpec]] = {}
     for each in hooks:
         called = each.spec.callable
-        key = (each.resource, each.spec.kind, called.name, called.source)
+        key = (each.resource, each.spec.kind, called.name, called.source, each.disagreement)
         together.setdefault(key, []).append(each.spec)
     parts: list[RenderableType] = ["", title(counted(len(hooks), "hook"), "magenta")]
-    for (resource, kind, called_name, source), specs in together.items():
-        targets = list(dict.fromkeys(_hook_target(spec) for spec in specs))
-        more = len(targets) - _SHOWN_PLACES
-        places = ", ".join(targets[:_SHOWN_PLACES]) + (f" and {more} more" if more > 0 else "")
+    for (resource, kind, called_name, source, disagreement), specs in together.items():
+        targets = list(Counter(map(_hook_target, specs)).items())[:_SHOWN_PLACES]
+        more = len(specs) - sum(number for _, number in targets)  # lines add up to the heading
+        places = ", ".join(each if n == 1 else f"{each} ({n} times)" for each, n in targets)
+        places += f" and {more} more" if more else ""
         line = Text.assemble(f"{kind} ", ("on ", "dim"), printable(places))
         line.append(f"  {printable(called_name)}, in {printable(resource)}", "dim")
         parts.append(indented(line, 2))
+        if disagreement is not None:
+            text = f"{disagreement}. This is what the pickle restores, and what runs:"
+            parts.append(indented(Text(printable(text), "red"), 6))
         parts += [indented(Text(printable(x)), 6) for x in (source or "").splitlines()]
     return parts
 

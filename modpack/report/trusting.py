@@ -2,63 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.externs import read_externs
 from modpack.archive.specs import read_specs
 from modpack.core.hookspec import hook_records
-from modpack.core.native import is_machine_code
-from modpack.core.trust import TrustPolicy, is_pattern
+from modpack.core.trust import TrustPolicy
 from modpack.core.trusting import Violation, violations
-from modpack.report.auditing.facts import Finding
-from modpack.report.scanning.allowing import NAMING
+from modpack.report.codelisting import code_kinds
+from modpack.security.code_listing import CodeListing, native_records
 
-__all__ = ["is_of_name", "name_remedy", "package_violations"]
+__all__ = ["package_violations"]
 
 _SPECS_START, _SPECS_END = hook_records("\0")[0].split("\0")
 
 
-def package_violations(archive: Archive, policy: TrustPolicy) -> tuple[Violation, ...]:
-    """Everything that a package asks for and a policy does not allow, but for names in pickles.
-
-    Nothing is executed. What the package does not tell is not known here: names in pickles and
-    imports are checked again when they happen.
+def package_violations(
+    archive: Archive, policy: TrustPolicy, code: CodeListing | None
+) -> tuple[Violation, ...]:
+    """Everything that a package asks for and a policy does not allow; nothing is executed.
 
     Args:
         archive: the package; its records are as its manifest says.
         policy: what the loader allows.
+        code: what of the package is code; None if the policy allows code.
 
     Raises:
         ModpackError: a record is damaged.
     """
     return violations(
         policy,
+        code=() if code is None else code_kinds(code, policy.pickle_globals),
         externs=read_externs(archive),
         hook_kinds=_hook_kinds(archive),
-        native_records=() if policy.native else tuple(_native_records(archive)),
+        native_records=() if policy.native else tuple(native_records(archive)),
     )
-
-
-def is_of_name(found: Finding) -> bool:
-    """Whether a finding of the scan is about a name in a pickle, which a policy can allow."""
-    return found.code in NAMING
-
-
-def name_remedy(found: Finding, policy: TrustPolicy) -> str:
-    """What to add to a policy that is to allow what a finding is about; its own remedy otherwise.
-
-    Args:
-        found: a finding of the scan.
-        policy: the policy that was scanned with.
-    """
-    name = found.subject
-    if not is_of_name(found) or not is_pattern(name, "pickle_globals"):
-        return found.remedy.removesuffix(".")
-    if policy.pickle_globals is None:
-        return found.remedy.removesuffix(".")
-    return f"add {name!r} to pickle_globals of the policy, if you trust it"
 
 
 def _hook_kinds(archive: Archive) -> Mapping[str, list[str]]:
@@ -70,9 +49,3 @@ def _hook_kinds(archive: Archive) -> Mapping[str, list[str]]:
             for spec in read_specs(archive, record):
                 found.setdefault(spec.kind, []).append(spec.name)
     return found
-
-
-def _native_records(archive: Archive) -> Iterator[str]:
-    for name in archive.names():
-        if not layout.is_storage(name) and is_machine_code(name, archive.start(name, 4096)):
-            yield name

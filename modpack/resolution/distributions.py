@@ -44,10 +44,12 @@ def is_stdlib(module: str) -> bool:
 def is_everywhere(module: str) -> bool:
     """Whether a module is there wherever a package is loaded: of Python, of torch, or modpack.
 
+    So is ``__main__``, whatever runs there.
+
     >>> is_everywhere("os.path"), is_everywhere("torch.nn"), is_everywhere("numpy")
     (True, True, False)
     """
-    return is_stdlib(module) or root_of(module) in RUNTIME_ROOTS
+    return is_stdlib(module) or root_of(module) in (*RUNTIME_ROOTS, "__main__")
 
 
 def _is_elsewhere(root: str) -> bool:
@@ -97,8 +99,12 @@ class DistributionIndex:
         if root_of(module) in RUNTIME_ROOTS:
             return Owner.RUNTIME
         distribution = self.distribution_of(module, location)
-        installed = distribution is not None and not distribution.editable
-        return Owner.INSTALLED if installed else Owner.LOCAL
+        if distribution is not None and not distribution.editable:
+            return Owner.INSTALLED
+        file = location.file if location is not None and distribution is None else None
+        # Its tests are no names of it: a user's own package may well be called ``test``.
+        is_python_s = file is not None and _is_in_standard_library(file)
+        return Owner.STDLIB if is_python_s else Owner.LOCAL
 
     def _is_shadowed(self, root: str) -> bool:
         """Whether a file of the user's has the name of a standard library module and wins."""
@@ -161,6 +167,11 @@ class DistributionIndex:
         if found.place not in self._met_before:
             self._met_before[found.place] = Installation.of(found)
         return self._met_before[found.place]
+
+    def is_published(self, file: str, content: bytes) -> bool:
+        """Whether an index has a file with this content, where others can get it as well."""
+        place = spelled_path(file)
+        return any(entry.has_published(place, content) for entry in self._claiming(place))
 
     def required_closure(self, distribution: Distribution) -> frozenset[str]:
         """The normalised names of all that a distribution requires, directly or not."""

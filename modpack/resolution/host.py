@@ -25,6 +25,10 @@ class _GivesSource(Protocol):
     def get_source(self, fullname: str) -> str | None: ...
 
 
+class _NamesFile(Protocol):
+    def get_filename(self, name: str) -> str: ...
+
+
 class HostEnvironment:
     """Finds modules where this interpreter would find them, without importing them.
 
@@ -113,6 +117,7 @@ class HostEnvironment:
 
     def _described(self, module: str, spec: ModuleSpec) -> Location:
         search = _folders(spec.submodule_search_locations)
+        spec = _as_loaded(module, spec)
         kind = self._kind(module, spec)
         file = spec.origin if spec.has_location or kind is CodeKind.SOURCE else None
         is_package = spec.submodule_search_locations is not None
@@ -198,6 +203,27 @@ def _loaded_spec(module: str) -> ModuleSpec | None:
     )
     current.has_location = spec.has_location
     return current
+
+
+def _as_loaded(module: str, spec: ModuleSpec) -> ModuleSpec:
+    """A spec whose origin is the source that its loader reads: a loader may be replaced later."""
+    loader = spec.loader
+    origin = _filename(loader, module) if hasattr(loader, "get_filename") else spec.origin
+    suffixes = tuple(importlib.machinery.SOURCE_SUFFIXES)
+    if origin == spec.origin or not isinstance(origin, str) or not origin.endswith(suffixes):
+        return spec
+    loaded = ModuleSpec(module, loader, origin=origin)
+    loaded.submodule_search_locations = spec.submodule_search_locations
+    loaded.has_location = True
+    return loaded
+
+
+def _filename(loader: object, module: str) -> str | None:
+    """The file that a loader reads a module from, by the loader protocol (PEP 302)."""
+    try:
+        return cast("_NamesFile", loader).get_filename(module)
+    except ImportError:  # it is the loader of another module
+        return None
 
 
 def _folders(path: Iterable[str] | None) -> tuple[str, ...]:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import importlib
 import sys
 from abc import ABC, abstractmethod
-from types import ModuleType
+from collections.abc import Mapping
+from types import FunctionType, ModuleType, SimpleNamespace
 
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 from modpack.resolution.live import contents_of
 
-__all__ = ["Importer", "OrderedImporter", "importer_of", "sys_importer"]
+__all__ = ["Importer", "OrderedImporter", "importer_of", "local_path", "sys_importer"]
 
 _MISSING = object()
+_ANOTHER_IMPORTER = (
+    ". If another importer has it, name that one too: importer=[package, sys_importer]"
+)
 
 
 class Importer(ABC):
@@ -46,28 +50,42 @@ class Importer(ABC):
             ObjNotFoundError: it is not found under its name, or it has none.
             ObjMismatchError: something else is found there.
         """
-        attribute = name or getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
-        if not isinstance(attribute, str):
-            raise ObjNotFoundError(f"{obj!r} has neither __qualname__ nor __name__ to find it by")
+        attribute = name or _own_name(obj)
         module = self.whichmodule(obj, attribute)
         found = self._lookup(module, attribute)
-        if found is _MISSING:
-            raise ObjNotFoundError(f"{obj!r} is not found as {module}.{attribute}{_hint(obj)}")
-        if found is not obj:
+        if found is obj:
+            return module, attribute
+        owner = _package_of(obj)
+        path = module if owner is None else owner.whichmodule(obj, attribute)
+        if found is _MISSING and path != module:
+            found = self._lookup(path, attribute)
+        if found is not _MISSING or (self.has_unloaded(path) and "<locals>" not in attribute):
+            other = _place(found) if found is not _MISSING else repr(self)
             raise ObjMismatchError(
-                f"{obj!r} says that it is {module}.{attribute}, but that is another object, "
-                f"from {_place(found)}; this one is from {_place(obj)}. If it comes from a "
-                "package, put that package's importer first: importer=[package, sys_importer]"
+                f"{obj!r} says that it is {path}.{attribute}, but that is another object, "
+                f"from {other}; this one is from {_place(obj)}{_hint(owner) or _ANOTHER_IMPORTER}"
             )
-        return module, attribute
+        hint = _hint(owner) or _how_to_be_found(obj, module)
+        raise ObjNotFoundError(f"{obj!r} is not found as {module}.{attribute}{hint}")
 
     def whichmodule(self, obj: object, name: str) -> str:
-        """The module path that an object says it lives in; overridable."""
-        return str(getattr(obj, "__module__", None) or "__main__")
+        """The module path that an object says it lives in; overridable.
+
+        An object that does not say so is looked for in ``modules``, if the importer has that.
+        """
+        carried = getattr(obj, "__module__", None)
+        return str(carried) if carried else _binding_module(obj, name, getattr(self, "modules", {}))
 
     def loaded_module(self, module_name: str) -> ModuleType | None:
         """A module of this environment if it is loaded already; overridable."""
         return self.import_module(module_name)
+
+    def has_unloaded(self, module_name: str) -> bool:
+        """Whether this environment has a module of its own that is not loaded; overridable.
+
+        No live object can be the one that is found in it.
+        """
+        return False
 
     def _lookup(self, module: str, attribute: str) -> object:
         try:
@@ -92,7 +110,7 @@ class _SysImporter(Importer):
 
     def whichmodule(self, obj: object, name: str) -> str:
         module = getattr(obj, "__module__", None)
-        return str(module) if module else _module_holding(obj, name)
+        return str(module) if module else _binding_module(obj, name, sys.modules)
 
     def loaded_module(self, module_name: str) -> ModuleType | None:
         module = sys.modules.get(module_name)
@@ -106,6 +124,10 @@ class _SysImporter(Importer):
 
 sys_importer = _SysImporter()
 """The importer of the running interpreter."""
+
+
+class _MismatchInOrderError(ObjMismatchError, ObjNotFoundError):
+    """No importer has the object, and one has another; torch.package says not found."""
 
 
 class OrderedImporter(Importer):
@@ -139,35 +161,71 @@ class OrderedImporter(Importer):
             except ModuleNotFoundError as failure:
                 failures.append(f"{importer!r}: {failure}")
         raise ModuleNotFoundError(
-            f"no importer has {module_name!r}: " + "; ".join(failures), name=module_name
+            f"no importer has {module_name!r}: {'; '.join(failures) or self}", name=module_name
         )
 
     def get_name(self, obj: object, name: str | None = None) -> tuple[str, str]:
         return self.resolve(obj, name)[1:]
+
+    def whichmodule(self, obj: object, name: str) -> str:
+        """The first module path that an importer knows for an object."""
+        paths = (importer.whichmodule(obj, name) for importer in self.importers)
+        return next((path for path in paths if path != "__main__"), "__main__")
+
+    def loaded_module(self, module_name: str) -> ModuleType | None:
+        """The module of the first importer that has loaded it."""
+        loaded = (importer.loaded_module(module_name) for importer in self.importers)
+        return next((module for module in loaded if module is not None), None)
+
+    def has_unloaded(self, module_name: str) -> bool:
+        """Whether the module is there, and not loaded, in one of the importers."""
+        return any(importer.has_unloaded(module_name) for importer in self.importers)
 
     def resolve(self, obj: object, name: str | None = None) -> tuple[Importer, str, str]:
         """Like :meth:`get_name`, with the importer in which the object was found."""
         failures: list[ObjNotFoundError | ObjMismatchError] = []
         for importer in self.importers:
             try:
+                if isinstance(importer, OrderedImporter):
+                    return importer.resolve(obj, name)
                 return (importer, *importer.get_name(obj, name))
             except (ObjNotFoundError, ObjMismatchError) as failure:
                 failures.append(failure)
-        text = f"no importer knows {obj!r}: " + "; ".join(
+        told = "; ".join(
             f"{importer!r}: {failure}"
             for importer, failure in zip(self.importers, failures, strict=True)
         )
+        text = f"no importer knows {obj!r}: {told or self}"
         if any(isinstance(failure, ObjMismatchError) for failure in failures):
-            raise ObjMismatchError(text)
+            raise _MismatchInOrderError(text)
         raise ObjNotFoundError(text)
 
     def __repr__(self) -> str:
         return f"OrderedImporter({', '.join(map(repr, self.importers))})"
 
 
-def _module_holding(obj: object, name: str) -> str:
-    """The loaded module that binds a name to an object which does not say where it lives."""
-    for module_name, module in list(sys.modules.items()):
+def _own_name(obj: object) -> str:
+    """The attribute path that an object has for itself; some objects reduce to it (PEP 307).
+
+    Raises:
+        ObjNotFoundError: If it has none.
+    """
+    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
+    failure = None
+    if not isinstance(name, str) and type(obj).__reduce__ is not object.__reduce__:
+        try:
+            name = obj.__reduce__()
+        except Exception as raised:  # an object's own method may raise anything
+            failure = raised
+    if not isinstance(name, str):
+        text = f"{obj!r} has neither __qualname__ nor __name__ to find it by"
+        raise ObjNotFoundError(text) from failure
+    return name
+
+
+def _binding_module(obj: object, name: str, modules: Mapping[str, ModuleType]) -> str:
+    """The module that binds a name to an object which does not say where it lives."""
+    for module_name, module in list(modules.items()):
         if module_name not in ("__main__", "__mp_main__"):
             if contents_of(module).get(name) is obj:
                 return module_name
@@ -180,13 +238,42 @@ def importer_of(module: ModuleType) -> Importer | None:
     return owner if isinstance(owner, Importer) else None
 
 
-def _hint(obj: object) -> str:
-    """What to do about an object that a package's importer would know."""
-    module = sys.modules.get(str(getattr(obj, "__module__", None)))
+def local_path(module_name: str) -> str:
+    """A loaded module's path as its own package knows it; without a package, the path itself."""
+    module = sys.modules.get(module_name)
     owner = importer_of(module) if module is not None else None
+    return owner.whichmodule(SimpleNamespace(__module__=module_name), "") if owner else module_name
+
+
+def _package_of(obj: object) -> Importer | None:
+    """The package importer that an object was loaded from."""
+    module = sys.modules.get(str(getattr(obj, "__module__", None)))
+    return importer_of(module) if module is not None else None
+
+
+def _hint(owner: Importer | None) -> str:
+    """What to do about an object that a package's importer would know."""
     if owner is None:
         return ""
     return f". It was loaded from {owner!r}: name that one too, importer=[package, sys_importer]"
+
+
+def _how_to_be_found(obj: object, module: str) -> str:
+    """What to do about a class of a module that is not in ``sys.modules``."""
+    if not isinstance(obj, type) or module in sys.modules:
+        return ""
+    made = [each for each in vars(obj).values() if isinstance(each, FunctionType)]
+    names = made[0].__globals__ if made else {}
+    if names.get("__spec__") is None:
+        return (
+            f": there is no module {module!r}, its code was run by exec. Remedy: write the code "
+            "into a file on sys.path, and import it from there"
+        )
+    return (
+        f": {module!r} was loaded from {names.get('__file__')} but is not in sys.modules. Remedy: "
+        f"sys.modules[{module!r}] = module before spec.loader.exec_module(module), or a plain "
+        "import with the file's folder on sys.path"
+    )
 
 
 def _place(obj: object) -> str:

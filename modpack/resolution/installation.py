@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -82,6 +84,18 @@ class Installation:
             return root_of(module) in self.top_level
         listed = file[len(self._home) :].replace(os.sep, "/")
         return listed in (self._folders if is_folder else self._listed)
+
+    def has_published(self, file: str, content: bytes) -> bool:
+        """Whether an index has a file with this content: it was installed from there like that.
+
+        What was installed from somewhere else, such as a folder, says so (PEP 610); what an
+        index gave away has its digest in the RECORD.
+        """
+        if (self._may_be_editable and self.text(ORIGIN)) or not file.startswith(self._home):
+            return False
+        listed = file[len(self._home) :].replace(os.sep, "/")
+        row = re.search(f"\n{re.escape(listed)},sha256=([\\w-]+)", self._record())
+        return row is not None and row[1] == _digest(content)
 
     def _has_source(self, module: str, file: str, is_folder: bool) -> bool:
         """Whether something in the folder of an editable install is importable through it."""
@@ -258,6 +272,12 @@ class _Looks:
         """Whether it looks the same now."""
         then = self._statuses
         return self._is_there and all(map(eq, map(status_of, then), then.values()))
+
+
+def _digest(content: bytes) -> str:
+    """The sha256 of a file, as a RECORD has it."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
+    return digest.decode("ascii").rstrip("=")
 
 
 def _folders_in(folder: str) -> Iterator[str]:

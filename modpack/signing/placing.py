@@ -12,7 +12,7 @@ from modpack.archive.base import Archive
 from modpack.archive.comparing import find_damage
 from modpack.archive.folderarchive import FolderArchive
 from modpack.archive.manifest import package_digest, read_manifest
-from modpack.archive.reader import open_archive, refuse_state_files
+from modpack.archive.reader import open_archive
 from modpack.archive.sinks import open_sink
 from modpack.errors import ArchiveError, SignatureError, TargetError
 from modpack.signing.dsse import read_envelope
@@ -91,7 +91,6 @@ def _own(target: Path) -> str:
 
 def _checked_digest(archive: Archive, workers: int) -> str:
     """The package's digest, of which all contents have been seen to be as it says."""
-    refuse_state_files(archive)
     manifest = read_manifest(archive)
     if manifest is None:
         raise SignatureError(

@@ -40,6 +40,7 @@ class Explanation:
 def explained(
     verdict: Verdict,
     differences: Sequence[Difference],
+    suspects: Sequence[str] = (),
     process: Verdict | None = None,
     process_differences: Sequence[Difference] = (),
 ) -> Explanation:
@@ -48,10 +49,12 @@ def explained(
     Args:
         verdict: what came of the private namespace.
         differences: the differences in it that count.
+        suspects: what is known to differ between the live process and the package.
         process: what came of the process namespace, if that was tried.
         process_differences: likewise.
     """
     reason, details = _reason(verdict, differences), list(_details(verdict, differences))
+    details += [f"perhaps because {each}" for each in suspects]
     if process is not None:
         other = _reason(process, process_differences)
         also = "" if other == reason else f": {other}"
@@ -73,6 +76,7 @@ def _details(verdict: Verdict, differences: Sequence[Difference]) -> Iterator[st
     yield from map(str, differences[:_MOST_DIFFERENCES])
     if len(differences) > _MOST_DIFFERENCES:
         yield f"and {len(differences) - _MOST_DIFFERENCES} more"
+    yield from map(str, verdict.unfilled)
     if verdict.failure is not None:
         yield from _refusals(verdict.refused)
 

@@ -16,6 +16,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
+from torch.nn.parameter import is_lazy
 
 __all__ = ["Leaf", "leaves_of"]
 
@@ -72,7 +74,8 @@ def leaves_of(output: object) -> list[Leaf]:
     output['scores'] Tensor torch.float32 [2] cpu None
     output['rank'] int 3
     """
-    with torch.no_grad():
+    # A tensor class may refuse to be asked; what it consists of tells what it is.
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         return list(_Taking().apart(output, "output", 0))
 
 
@@ -82,7 +85,13 @@ class _Taking:
     def __init__(self) -> None:
         self._seen: dict[int, tuple[str, object]] = {}
 
-    def apart(self, value: object, path: str, depth: int) -> Iterator[Leaf]:
+    def apart(self, value: object, path: str, depth: int) -> list[Leaf]:
+        try:
+            return list(self._apart(value, path, depth))
+        except Exception as failure:  # an object of anybody's class: its properties may raise
+            return [Leaf(path, f"{_name(value)}, which raises {type(failure).__name__}")]
+
+    def _apart(self, value: object, path: str, depth: int) -> Iterator[Leaf]:
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes, enum.Enum)):
             yield Leaf(path, _name(value), _lasting(_text(value)))
         elif isinstance(value, torch.Tensor):
@@ -119,13 +128,16 @@ class _Taking:
         return [(leaf.structure, leaf.value or "") for leaf in taken]
 
     def _tensor(self, tensor: torch.Tensor, path: str, depth: int) -> Iterator[Leaf]:
+        if is_lazy(tensor):
+            yield Leaf(path, f"{_name(tensor)} {tensor.dtype} {tensor.device.type}")
+            return
         structure = f"{_name(tensor)} {tensor.dtype} {_shape(tensor)} {tensor.device.type}"
         inner = _inner_tensors(tensor)
         if inner is not None:
             yield Leaf(path, f"{structure} {tensor.layout}")
             for name, part in inner:
                 yield from self.apart(part, f"{path}.{name}", depth + 1)
-        elif tensor.device.type == "meta":
+        elif tensor.device.type == "meta" or is_fake(tensor):
             yield Leaf(path, structure)
         else:
             yield Leaf(path, structure, None, _plain(tensor))
@@ -146,6 +158,10 @@ def _inner_tensors(tensor: torch.Tensor) -> Iterable[tuple[str, object]] | None:
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:
         return [(name, getattr(tensor, name)) for name in flatten()[0]]
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        held = [(n, part) for n, part in vars(tensor).items() if isinstance(part, torch.Tensor)]
+        if held:  # a class of its own makes: its operators may not know what is done here
+            return held
     if tensor.is_nested:
         return [(f"[{i}]", part) for i, part in enumerate(tensor.unbind())]
     if tensor.is_quantized:

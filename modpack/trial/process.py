@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from modpack.core.planjson import Json
-from modpack.core.trialrecord import touch_from_json
+from modpack.core.trialrecord import UnfilledTable, touch_from_json
 from modpack.core.usage import MockTouch
 from modpack.errors import ModpackError
 from modpack.trial.comparing import Difference, difference_from_json
@@ -74,6 +74,8 @@ class Verdict:
         log: the end of what was written to stdout and stderr.
         seconds: how long it took.
         touches: what was done with mocked modules.
+        unfilled: tables that name a class of the model here, and not there.
+        imported: modules from outside the package that were imported, each with who did so first.
     """
 
     failure: Failure | None
@@ -84,6 +86,8 @@ class Verdict:
     log: str = ""
     seconds: float = 0.0
     touches: tuple[MockTouch, ...] = ()
+    imported: tuple[tuple[str, str | None], ...] = ()
+    unfilled: tuple[UnfilledTable, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -217,6 +221,8 @@ def _understood(message: dict[str, Any]) -> Verdict:
         frozenset(message["operators"]),
         bool(message["has_skipped"]),
         touches=tuple(map(touch_from_json, message["touches"])),
+        imported=tuple((name, by) for name, by in message["imported"]),
+        unfilled=tuple(UnfilledTable(*table) for table in message["unfilled"]),
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +24,9 @@ from modpack.trial.conditions import (
 from modpack.trial.examples import Example
 from modpack.trial.leaves import Leaf, leaves_of
 from modpack.trial.outputs import CaseRecords
+from modpack.trial.preserving import PutBack, preserved, versions_of
 
 __all__ = ["Case", "record_case"]
-
-PutBack = Callable[[], None]
-"""Puts the content of every tensor back that was saved with the model and has changed."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +62,9 @@ class Case:
 
         A model that was changed after it was saved tells nothing: then nothing is returned.
         """
-        if _versions(self.model) != self.versions:
+        if versions_of(self.model) != self.versions:
             return []
-        with restored_random_states(self.conditions), _preserved(self.model, self.put_back):
+        with restored_random_states(self.conditions), preserved(self.model, self.put_back):
             again = leaves_of(_called(self.model, self.example, self.resource))
         return compare(self.leaves, again)
 
@@ -107,7 +103,7 @@ def record_case(
     """
     conditions = conditions_now()
     running = phase("running the live model", is_major=True)
-    with running, preserved_random_states(), _preserved(model, put_back):
+    with running, preserved_random_states(), preserved(model, put_back):
         started = time.perf_counter()
         output = _called(model, example, resource)
         seconds = time.perf_counter() - started
@@ -123,7 +119,7 @@ def record_case(
         seconds,
         restore_global,
         put_back,
-        _versions(model),
+        versions_of(model),
     )
 
 
@@ -144,43 +140,3 @@ def _place_of(failure: BaseException) -> str:
         return ""
     line = f": {theirs[-1].line}" if theirs[-1].line else ""
     return f"{theirs[-1].filename}:{theirs[-1].lineno}, in {theirs[-1].name}{line}"
-
-
-@contextmanager
-def _preserved(model: Any, put_back: PutBack) -> Iterator[None]:
-    """Parameters and buffers are the same tensors afterwards, with the same contents."""
-    modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
-    held = [
-        (module, type(module), dict(module._parameters), dict(module._buffers))
-        for module in modules
-    ]
-    tensors = [
-        (tensor, tensor.data)
-        for _, _, parameters, buffers in held
-        for tensor in (*parameters.values(), *buffers.values())
-        if tensor is not None and not torch.nn.parameter.is_lazy(tensor)
-    ]
-    try:
-        yield
-    finally:
-        for module, kind, parameters, buffers in held:
-            if type(module) is kind:  # a lazy module has become another one for good
-                _refill(module._parameters, parameters)
-                _refill(module._buffers, buffers)
-        for tensor, data in tensors:
-            if tensor.data_ptr() != data.data_ptr() or tensor.shape != data.shape:
-                tensor.data = data
-        put_back()
-
-
-def _refill(contents: dict[str, Any], before: dict[str, Any]) -> None:
-    if list(contents) != list(before) or any(contents[k] is not before[k] for k in before):
-        contents.clear()
-        contents.update(before)
-
-
-def _versions(model: Any) -> list[int]:
-    if not isinstance(model, torch.nn.Module):
-        return []
-    tensors = (*model.parameters(), *model.buffers())
-    return [t._version for t in tensors if not t.is_inference()]

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from modpack.core.plan import Plan
+from modpack.core.plan import NoteKind, Plan
 from modpack.core.planjson import Json
 from modpack.core.progress import phase
 from modpack.core.trialrecord import TrialRecord, TriedCase
@@ -24,13 +24,17 @@ from modpack.trial.comparing import Difference
 from modpack.trial.explaining import Explanation, explained
 from modpack.trial.hiding import Hidden, clean_path, hidden_from
 from modpack.trial.operators import declared_operators, schemas_of
+from modpack.trial.outside import imported_outside
 from modpack.trial.process import Verdict, perform
 from modpack.trial.reference import Case
+from modpack.trial.registries import tables_naming
 
 __all__ = ["Bench", "Trial"]
 
 _log = logging.getLogger("modpack")
 
+_LIVE = (NoteKind.LIVE_CHANGED, NoteKind.LIVE_STATE, NoteKind.EXTERN_PATCHED)
+"""What is known to differ between the live process and the package."""
 _STRICT, _USES, _PROBES = 0, 1, 2
 """What the child asks for; see :class:`modpack.replaying.asking.Eagerness`."""
 _MOST_ROUNDS = 24
@@ -90,6 +94,9 @@ class Trial:
         self._ownership = ownership
         self._scripts = tuple(scripts)
         self._answering = Answering(planner)
+        models = {id(case.model): case.model for case in cases}
+        self._tables = sorted({t for model in models.values() for t in tables_naming(model)})
+        self._locate = planner.walker.locate
         self._operators: list[str] = []
         self._again: dict[int, list[Difference]] = {}
         self._planned = 0
@@ -119,8 +126,9 @@ class Trial:
             seconds = time.monotonic() - started
             return self._record(process, "process", seconds, why_process=str(why))
         self._write("private")
+        suspects = [note.text for note in self.plan.notes if note.kind in _LIVE]
         also = (process, self._real(process)) if process is not private else ()
-        self.explanation = explained(private, self._real(private), *also)
+        self.explanation = explained(private, self._real(private), suspects, *also)
         seconds = time.monotonic() - started
         return self._record(private, "private", seconds, failure=self.explanation.text)
 
@@ -178,6 +186,7 @@ class Trial:
                 "eagerness": eagerness,
                 "operators": list(self._operators),
                 "tree": self._tree,
+                "tables": [list(table) for table in self._tables],
             }
             verdict = perform(job, self._answering.answer, self._limit)
             verdict = verdict.told_with(package, self._source)
@@ -252,6 +261,10 @@ class Trial:
             platform.python_version(),
             str(torch.__version__),
             verdict.touches,
+            imported=imported_outside(
+                verdict.imported, self.plan, self._hidden.modules, self._locate, self._ownership
+            ),
+            unfilled=verdict.unfilled,
         )
 
     def _tried(self, case: Case) -> TriedCase:

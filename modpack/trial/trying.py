@@ -17,6 +17,7 @@ from modpack.trial.saving import write_record
 __all__ = ["Tried", "settle_trial"]
 
 _MOST_PLACES = 4
+_CONSTRUCT = "construct one object of the class after loading"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def settle_trial(trial: Trial, writer: ArchiveWriter, write_anyway: bool) -> Tri
             raise failure
     write_record(writer, layout.TRIAL, record)
     runs = f"{record.rounds} run{'s' if record.rounds != 1 else ''}"
-    outcome = f"{'passed' if record.passed else 'failed'}, namespace {record.namespace}, {runs}"
+    outcome = f"{record.outcome}, namespace {record.namespace}, {runs}"
     told = tuple(_warnings(writer.source, failure, record))
     return Tried(replace(trial.plan, trial=outcome), told)
 
@@ -62,6 +63,8 @@ def _warnings(source: str, failure: TrialError | None, record: TrialRecord) -> I
         yield str(failure)
     else:
         yield from _swallowed(record.touches)
+        for table in record.unfilled:
+            yield f"the trial passed, but {table}. Remedy: {_CONSTRUCT}"
     if record.operators:
         yield f"whoever loads {source} must first declare {', '.join(record.operators)}"
 

@@ -34,7 +34,12 @@ def find_entry(archive: Archive) -> tuple[str, str]:
         return main
     if len(saved) == 1:
         return saved[0]
-    listed = "".join(f"\n    package={p!r}, resource={r!r}" for p, r in saved) or " none"
+    if not saved:
+        raise ModpackError(
+            f"{archive.source}: the package contains no saved object. Open it with "
+            "modpack.PackageImporter, which imports its modules and reads its resources"
+        )
+    listed = "".join(f"\n    package={p!r}, resource={r!r}" for p, r in saved)
     raise ModpackError(
         f"{archive.source} does not say which of its saved objects to load; name one. "
         f"It holds:{listed}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import ModuleType
@@ -14,13 +16,14 @@ from modpack.archive.base import Archive
 from modpack.archive.specs import read_specs
 from modpack.core.garbage import collection_allowed, collection_paused
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec, hook_records
-from modpack.errors import ArchiveError
+from modpack.core.trust import TrustPolicy
+from modpack.errors import ArchiveError, TrustError, UnpicklingError
 from modpack.hooks.loadedmodules import reserve_ids
 from modpack.hooks.selection import HookChoice, check_names, selector
 from modpack.pickling.loading import unpickle_object
 from modpack.pickling.placing import placing
 from modpack.pickling.storages import StorageLoader
-from modpack.unpacking.operators import require_operators
+from modpack.unpacking.operators import operator_conflicts_explained, require_operators
 from modpack.unpacking.records import ZipReader
 from modpack.unpacking.trusting import ObjectTrust
 
@@ -65,14 +68,15 @@ def load_object(
         map_location: where tensors go; see :func:`torch.load`.
         hooks: which hooks to register.
         restore_global: whether process-wide hooks are among them.
-        trust: what it may name, and which hooks it may have; None for anything.
+        trust: whether it may be more than data, and which hooks it may have; None for anything.
 
     Raises:
-        TrustError: it names, or has, what is not allowed.
+        TrustError: it has hooks that are not allowed.
+        UnpicklingError: the pickle is damaged, or holds code although none is allowed.
     """
+    if trust is not None and not trust.policy.allow_code:
+        return Loaded(_data(importer, archive, record, map_location, trust.policy))
     data = archive.read(record)
-    if trust is not None and trust.restricts_names:
-        trust.require_scanned(record)
     require_operators(archive)
     result = Loaded()
     _, appended_record = hook_records(record)
@@ -95,7 +99,12 @@ def load_object(
             result.handles.update(handles)
             result.hooks.update({n: hook for n, *_, hook in payload["hooks"] if n in handles})
 
-    with placing(map_location), collection_paused():
+    with (
+        operator_conflicts_explained(archive.source),
+        _lookups_explained(importer, record),
+        placing(map_location),
+        collection_paused(),
+    ):
         result.obj = unpickle_object(
             data,
             resource=record,
@@ -104,7 +113,6 @@ def load_object(
             package=_Rebuilding(importer, archive, map_location),
             appended=appended,
             on_payload=take,
-            check=trust if trust is not None and trust.restricts_names else None,
         )
     if trust is not None and trust.restricts_hooks:
         from modpack.hooks.restoring import kinds_in
@@ -119,6 +127,45 @@ def load_object(
     elif not appended:
         reserve_ids(result.obj)
     return result
+
+
+@contextmanager
+def _lookups_explained(importer: Any, record: str) -> Iterator[None]:
+    """Explain why packaged code did not find a packaged module among those of the process.
+
+    Raises:
+        UnpicklingError: It did not find one.
+    """
+    try:
+        yield
+    except (KeyError, ModuleNotFoundError) as failure:
+        missing = getattr(failure, "name", None) or (failure.args[0] if failure.args else None)
+        if type(missing) is not str or not importer.hides(missing):
+            raise
+        reason = (
+            f"packaged code looked {missing!r} up among the process's own modules, as pickle.loads "
+            f"and torch.load do ({type(failure).__name__}: {failure}). The package contains this "
+            "module, but in a private namespace. Load the package with namespace='process'"
+        )
+        raise UnpicklingError(record, reason) from failure
+
+
+def _data(
+    importer: Any, archive: Archive, record: str, map_location: Any, policy: TrustPolicy
+) -> Any:
+    """A saved object of which the policy says that it is data."""
+    from modpack.pickling.closed import unpickle_data  # most loads do without
+
+    if any(map(archive.has, hook_records(record))):
+        raise TrustError(archive.source, (f"{record} has hooks, which are code",))
+    with placing(map_location), collection_paused():
+        return unpickle_data(
+            archive.read(record),
+            resource=record,
+            storages=StorageLoader(archive, map_location, record),
+            added=policy.pickle_globals,
+            import_module=partial(_imported, importer),
+        )
 
 
 def _imported(importer: Any, module: str) -> ModuleType:

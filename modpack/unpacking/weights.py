@@ -1,9 +1,9 @@
-"""The weights of a package, without its code: nothing is unpickled, nothing imported from it."""
+"""The weights of a package, without its code: nothing is imported from it, nor run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
 import torch
@@ -13,13 +13,16 @@ from modpack.archive.base import Archive
 from modpack.archive.comparing import verify_records
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
+from modpack.core.hookspec import hook_records
 from modpack.core.names import resource_record
 from modpack.core.tensors import TensorFacts, TensorKind
 from modpack.core.trust import TrustPolicy
 from modpack.errors import ModpackError
+from modpack.pickling.placing import placing
 from modpack.pickling.storages import StorageLoader
 from modpack.report.tensors import read_tensors
-from modpack.unpacking.checking import level_of, require_storages
+from modpack.security.pickle_names import read_pickle
+from modpack.unpacking.checking import level_of, require_contents, require_storages
 from modpack.unpacking.entry import find_entry
 from modpack.unpacking.trusting import require_policy, require_signature
 
@@ -44,6 +47,10 @@ def load_weights(
     Only records that describe tensors, and the tensors' storages, are read. Tensors are mapped from
     the file where possible, copy-on-write: writing to them does not change it. Those that share
     memory in the model share it here. Hooks of ``state_dict`` do not run.
+
+    What is saved in a state dict or another plain container, and is more than numbers in a row
+    (sparse, quantized, nested), is unpickled as data: by the closed unpickler, which makes nothing
+    but tensors and plain values. A model that has such tensors needs its code.
 
     Args:
         path: a package file, a binary file object, or the folder of an unzipped package.
@@ -89,6 +96,9 @@ def load_weights(
             known = ", ".join(tensors) or "none"
             raise ModpackError(f"{archive.source} records no tensors of {record}, but of: {known}")
         wanted = _weights(tensors[record])
+        if _special(wanted) and _is_data(archive, record):
+            require_contents(archive, level)
+            return _unpickled(archive, record, wanted, map_location)
         require_storages(archive, (each.storage for each in wanted if each.storage), level)
         return _loaded(archive, record, wanted, map_location)
 
@@ -109,13 +119,53 @@ def _weights(tensors: Sequence[TensorFacts]) -> list[TensorFacts]:
     return of_modules or [each for each in tensors if each.kind is TensorKind.VALUE]
 
 
-def _refuse_special(archive: Archive, tensors: Sequence[TensorFacts]) -> None:
-    special = [
+def _is_data(archive: Archive, record: str) -> bool:
+    """Whether an object can be unpickled without running anything."""
+    contents = read_pickle(archive.read(record))
+    has_hooks = any(map(archive.has, hook_records(record)))
+    return not (has_hooks or contents.code_names or contents.unreadable)
+
+
+def _unpickled(
+    archive: Archive, record: str, wanted: Sequence[TensorFacts], map_location: Any
+) -> dict[str, torch.Tensor]:
+    from modpack.pickling.closed import unpickle_data  # most states do without
+
+    with placing(map_location):
+        storages = StorageLoader(archive, map_location, record)
+        made = unpickle_data(archive.read(record), resource=record, storages=storages)
+    found = dict(_tensors_in(made))
+    return {each.name: found[each.name] for each in wanted if each.name in found}
+
+
+def _tensors_in(root: object) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in containers, by their paths, as they are recorded."""
+    entered: set[int] = set()
+    todo: list[tuple[str, object]] = [("", root)]
+    while todo:
+        path, made = todo.pop()
+        start = f"{path}." if path else ""
+        if isinstance(made, torch.Tensor):
+            yield path, made.detach()
+        elif id(made) not in entered:
+            entered.add(id(made))
+            if isinstance(made, dict):
+                todo += [(f"{start}{key}", value) for key, value in made.items()]
+            elif isinstance(made, (list, tuple)):
+                todo += [(f"{start}{number}", value) for number, value in enumerate(made)]
+
+
+def _special(tensors: Sequence[TensorFacts]) -> list[str]:
+    """The tensors of which a storage is not all that there is."""
+    return [
         f"{each.name} ({each.form or 'not stored'})"
         for each in tensors
         if each.storage is None or each.form not in _PLAIN_FORMS
     ]
-    if special:
+
+
+def _refuse_special(archive: Archive, tensors: Sequence[TensorFacts]) -> None:
+    if special := _special(tensors):
         raise ModpackError(
             f"{archive.source} holds tensors whose elements are more than numbers in a row, and "
             f"which only unpickling restores: {', '.join(special)}. Remedy: modpack.load, which "

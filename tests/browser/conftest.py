@@ -133,6 +133,8 @@ def show(chromium: Browser) -> Iterator[Show]:
         page.on("dialog", lambda dialog: shown.complaints.append(f"dialog: {dialog.message}"))
         page.on("request", lambda request: shown.requests.append(request.url))
         page.goto(file.as_uri() + address)
+        if options.get("java_script_enabled", True):
+            page.wait_for_function("window.modpackReport")
         opened.append(shown)
         return shown
 

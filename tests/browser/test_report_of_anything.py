@@ -187,6 +187,23 @@ def test_a_large_graph_begins_with_its_distributions(show, large_page):
     assert {"lib00", "lib19", "model/net.pkl"} <= set(drawn)
 
 
+@pytest.mark.parametrize("width", [1400, 400])
+def test_labels_of_a_large_graph_can_be_read_at_first(show, large_page, width):
+    page = show(large_page, "#graph", viewport={"width": width, "height": 900}).page
+    assert page.evaluate("13 * modpackReport.graph.drawing.zoom()") >= 12
+    in_view = page.evaluate(
+        """() => {
+            const drawing = modpackReport.graph.drawing;
+            return drawing.nodes().filter(node => {
+                const { x, y } = node.renderedPosition();
+                return x > 0 && y > 0 && x < drawing.width() && y < drawing.height();
+            }).map(node => node.data('label'));
+        }"""
+    )
+    assert "model/net.pkl" in in_view
+    assert len(in_view) > 5
+
+
 def test_a_module_of_a_large_graph_is_found_opened_and_told(show, large_page):
     shown = show(large_page, "#graph")
     shown.take("lib17.part3.m20")

@@ -196,7 +196,7 @@ def test_a_place_leads_to_its_line(show, page_file):
 def test_escape_closes_the_details_and_back_shows_them_again(show, page_file):
     shown = show(page_file, "#module=pageshop.net")
     shown.page.keyboard.press("Escape")
-    shown.page.wait_for_selector("#details .empty")
+    shown.page.wait_for_selector("#details", state="hidden")
     shown.page.go_back()
     assert shown.details("pageshop.net")
 
@@ -342,3 +342,135 @@ def test_a_narrow_window_shows_details_above_the_rest(show, page_file):
     shown.page.click("#details .shut")
     shown.page.wait_for_selector("#details", state="hidden")
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= 420
+
+
+# -- readable on any screen ------------------------------------------------------------------
+
+SIZES = ({"width": 1400, "height": 900}, {"width": 400, "height": 800})
+PARTS = ("overview", "graph", "modules", "mocks", "hooks", "environment", "sizes")
+LEAST_LABEL = """() => {
+    const drawing = modpackReport.graph.drawing;
+    const sizes = drawing.nodes().map(node => parseFloat(node.style('font-size')));
+    return Math.min(...sizes) * drawing.zoom();
+}"""
+CUT = """() => {
+    const scrolled = element => element.closest('pre, .lines, .unseen, #canvas') !== null;
+    const cut = [];
+    for (const element of document.querySelectorAll('body *')) {
+        if (!element.checkVisibility() || scrolled(element)) continue;
+        const { left, right, width } = element.getBoundingClientRect();
+        if (width > 0 && (left < -1 || right > innerWidth + 1)) cut.push(element.outerHTML);
+        if (element.scrollWidth > element.clientWidth + 1 && element.clientWidth > 0
+            && getComputedStyle(element).overflowX !== 'visible') cut.push(element.outerHTML);
+    }
+    return cut.map(text => text.slice(0, 120));
+}"""
+BROKEN_WORDS = """() => {
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const broken = [];
+    while (walker.nextNode()) {
+        const text = walker.currentNode;
+        const parent = text.parentElement;
+        if (!parent.checkVisibility() || parent.closest('pre, .unseen')) continue;
+        for (const word of text.data.matchAll(/[A-Za-z0-9]+/g)) {
+            const range = document.createRange();
+            range.setStart(text, word.index);
+            range.setEnd(text, word.index + word[0].length);
+            const lines = new Set([...range.getClientRects()].map(box => box.y));
+            if (lines.size > 1) broken.push(word[0]);
+        }
+    }
+    return broken;
+}"""
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size['width']} px")
+def test_labels_of_the_first_view_can_be_read(show, page_file, size):
+    shown = show(page_file, "#graph", viewport=size)
+    assert shown.page.evaluate(LEAST_LABEL) >= 12
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size['width']} px")
+def test_labels_stay_readable_when_packages_are_opened(show, page_file, size):
+    shown = show(page_file, "#graph", viewport=size)
+    shown.page.evaluate("modpackReport.graph.reveal(indexOf.get('pageshop.tools.units'))")
+    assert shown.page.evaluate(LEAST_LABEL) >= 12
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_narrow_window_cuts_nothing_and_breaks_no_word(show, page_file, part):
+    shown = show(page_file, f"#{part}", viewport={"width": 400, "height": 800})
+    shown.page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    assert shown.page.evaluate(CUT) == []
+    assert shown.page.evaluate(BROKEN_WORDS) == []
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_a_narrow_window_cuts_nothing_of_the_details(show, page_file):
+    shown = show(page_file, "#module=pageshop.tools.units", viewport={"width": 400, "height": 800})
+    assert shown.details("pageshop.tools.units")
+    assert shown.page.evaluate(CUT) == []
+    assert shown.page.evaluate(BROKEN_WORDS) == []
+
+
+def test_all_tabs_of_a_narrow_window_can_be_clicked_without_scrolling(show, page_file):
+    shown = show(page_file, viewport={"width": 400, "height": 800})
+    for name in PARTS:
+        box = shown.page.locator(f'nav.tabs a[href="#{name}"]').bounding_box()
+        assert box is not None
+        assert 0 <= box["x"] < box["x"] + box["width"] <= 400
+        shown.part(name)
+
+
+def test_the_whole_width_is_used_until_details_are_asked_for(show, page_file):
+    shown = show(page_file, "#graph")
+    width = "document.querySelector('main').getBoundingClientRect().width"
+    canvas = "document.querySelector('#canvas').getBoundingClientRect().width"
+    assert shown.page.evaluate(width) == 1400
+    assert shown.page.evaluate(canvas) > 1300
+    shown.take("units")
+    shown.details("pageshop.tools.units")
+    assert shown.page.evaluate(width) < 1000
+    shown.page.keyboard.press("Escape")
+    shown.page.wait_for_selector("#details", state="hidden")
+    assert shown.page.evaluate(width) == 1400
+
+
+def test_the_graph_of_a_narrow_window_goes_from_top_to_bottom(show, page_file):
+    shown = show(page_file, "#graph", viewport={"width": 400, "height": 800})
+    width = shown.page.evaluate("modpackReport.graph.drawing.elements().boundingBox().w")
+    assert width < 400
+    shown.page.set_viewport_size({"width": 1400, "height": 900})
+    shown.page.wait_for_function(
+        "least => modpackReport.graph.drawing.elements().boundingBox().w > least", arg=width * 1.5
+    )
+
+
+def test_the_legend_explains_every_mark_of_the_graph(show, page_file):
+    shown = show(page_file, "#graph")
+    legend = shown.page.inner_text("#graph")
+    for text in ("interned", "mocked", "saved", "closed", "open", "may be called", "several"):
+        assert text in legend
+    border = shown.page.evaluate(
+        """() => modpackReport.graph.drawing.nodes('[risk = 1]').style('border-color')"""
+    )
+    mark = shown.page.evaluate(
+        "getComputedStyle(document.querySelector('.legend .reachable')).stroke"
+    )
+    assert mark.replace(" ", "") == border.replace(" ", "")
+
+
+def test_what_stand_ins_are_made_of_is_linked_with_them(show, page_file):
+    shown = show(page_file, "#graph")
+    assert "stand-ins of modpack" not in shown.drawn()
+    shown.page.check("#python")
+    assert "stand-ins of modpack" in shown.drawn()
+    linked = shown.page.evaluate(
+        """() => {
+            const { id } = tree.leafOf[indexOf.get('_modpack_mock')];
+            return modpackReport.graph.drawing.$id(id).incomers('node').map(n => n.data('label'));
+        }"""
+    )
+    assert linked == ["pagespy"]
+    shown.take("_modpack_mock")
+    assert "pagespy" in shown.details("_modpack_mock")

@@ -1,4 +1,4 @@
-"""Packages of stock torch, the standard library and NumPy that mean no harm: none is refused."""
+"""Packages of stock torch, the standard library and NumPy that mean no harm: nothing stands out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.report.auditing.facts import Severity
-from modpack.report.scanning.scanning import scan_package
+from modpack.report.codelisting import list_package, pickle_findings, source_findings
 
 REPRODUCIBLE = Path(__file__).parents[2] / "fixtures" / "reproducible" / "project"
 CASES = {}
@@ -86,7 +86,7 @@ def holding(*values):
 
 
 def alarms(obj, options, folder: Path) -> list[str]:
-    """What a scan of a package with the object says, but for notes."""
+    """What reading a package with the object says, but for notes."""
     afterwards = options.pop("afterwards", ())
     path = folder / "package.modpack"
     with warnings.catch_warnings():
@@ -97,7 +97,9 @@ def alarms(obj, options, folder: Path) -> list[str]:
             for clean in afterwards:
                 clean()
     with open_archive(path) as archive:
-        findings = scan_package(archive, read_manifest(archive))
+        manifest = read_manifest(archive)
+        code = list_package(archive, manifest)
+        findings = [*pickle_findings(archive, manifest, code), *source_findings(archive, code)]
     return [f"{each.code}: {each.text}" for each in findings if each.severity is not Severity.NOTE]
 
 

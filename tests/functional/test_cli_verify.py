@@ -117,14 +117,15 @@ def test_an_archive_of_torch_package_is_accepted_with_a_note():
 
 def test_a_policy_file_is_held_against_the_package(package, tmp_path):
     policy = tmp_path / "trust.toml"
-    policy.write_text("[trust]\nhook_kinds = []\n")
+    policy.write_text("[trust]\nallow_code = true\nhook_kinds = []\n")
     refused = document(package, "--policy", policy, status=1)
     assert [(each["code"], each["subject"]) for each in refused["findings"]] == [
-        ("policy", "forward")
+        ("policy", "forward"),
+        ("policy-allows-any-code", str(package)),
     ]
-    policy.write_text('[trust]\nhook_kinds = ["forward"]\n')
+    policy.write_text('[trust]\nallow_code = true\nhook_kinds = ["forward"]\n')
     assert document(package, "--policy", policy)["accepted"]
-    policy.write_text("[trust]\nhooks = []\n")
+    policy.write_text("[trust]\nallow_code = true\nhooks = []\n")
     assert run(package, "--policy", policy).exit_code == 2
     missing = run(package, "--policy", tmp_path / "nope.toml")
     assert missing.exit_code == 2
@@ -133,7 +134,7 @@ def test_a_policy_file_is_held_against_the_package(package, tmp_path):
 
 def test_each_thing_that_a_policy_refuses_has_its_remedy_below_it(package, tmp_path):
     policy = tmp_path / "trust.toml"
-    policy.write_text("[trust]\nhook_kinds = []\nstandard_library = []\n")
+    policy.write_text("[trust]\nallow_code = true\nhook_kinds = []\nstandard_library = []\n")
     lines = [line.strip() for line in run(package, "--policy", policy).stdout.splitlines()]
     for wanted in ("Add 'forward' to hook_kinds of the policy", "Add 'collections' to standard_"):
         subject = wanted.split("'")[1]

@@ -16,6 +16,7 @@ from modpack import (
     PackagingErrorReason,
     analyze,
 )
+from modpack.core.actions import Action
 from modpack.errors import ArchiveError
 
 
@@ -290,3 +291,182 @@ def test_every_error_is_a_modpack_error():
     assert issubclass(PackagingError, modpack.ModpackError)
     assert issubclass(EmptyMatchError, PackagingError)
     assert all(isinstance(reason.value, str) for reason in PackagingErrorReason)
+
+
+def astray(project, files, entry="shop.till"):
+    """What is told of imports that lead nowhere: the place below the project, and the text."""
+    root = project({"shop/__init__.py": "", **files})
+
+    def save(exporter):
+        exporter.use_policy("pinned")
+        exporter.save_module(entry)
+
+    exporter = PackageExporter(None)
+    save(exporter)
+    plan = exporter.plan()
+    assert plan.notes == ()
+    assert {problem.reason.name for problem in plan.problems} <= {"IMPORT_LEADS_NOWHERE"}
+    return {
+        str(problem.place).removeprefix(f"{root}/"): problem.context for problem in plan.problems
+    }
+
+
+@pytest.mark.parametrize("statement", ["from ... import x", "from ...desk import x"])
+def test_a_relative_import_beyond_the_top_is_a_problem(project, statement):
+    found = astray(project, {"shop/till.py": f"y = 1\n{statement}\n"})
+    assert found == {"shop/till.py:2": f"{statement}: shop.till is in no package beyond shop"}
+
+
+def test_a_relative_import_in_a_module_without_a_package_is_a_problem(project):
+    found = astray(project, {"desk.py": "def f():\n    from .lamp import x\n"}, "desk")
+    assert found == {"desk.py:2": "from .lamp import x: desk is in no package"}
+
+
+@pytest.mark.parametrize(
+    ("files", "where"),
+    [
+        ({"shop/till.py": "from . import drawer"}, "shop/till.py:1"),
+        ({"shop/till.py": "def f():\n    from shop import drawer"}, "shop/till.py:2"),
+        (
+            {"shop/till.py": "from .desk import drawer", "shop/desk.py": "lamp = 1"},
+            "shop/till.py:1",
+        ),
+        (
+            {"shop/till.py": "from . import drawer", "shop/__init__.py": "drawer = 1\ndel drawer"},
+            "shop/till.py:1",
+        ),
+    ],
+)
+def test_a_name_that_is_nowhere_is_a_problem(project, files, where):
+    found = astray(project, files)
+    assert list(found) == [where] and "import drawer" in found[where]
+
+
+TAKES = {"shop/till.py": "from .desk import drawer\n"}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"shop/till.py": "try:\n    from ... import x\nexcept ImportError:\n    x = None"},
+        {"shop/till.py": "try:\n    from . import drawer\nexcept ImportError:\n    pass"},
+        {"shop/till.py": "from typing import TYPE_CHECKING as T\nif T:\n    from .. import x"},
+        {"shop/till.py": "from . import drawer", "shop/__init__.py": "drawer = 1"},
+        {"shop/till.py": "from . import drawer", "shop/drawer/coin.txt": ""},
+        {"shop/till.py": "from . import __name__, __path__"},
+        {**TAKES, "shop/desk.py": "for drawer in (): pass"},
+        {**TAKES, "shop/desk.py": "def open():\n    global drawer\n    drawer = 1"},
+        {**TAKES, "shop/desk.py": "def __getattr__(name): return name"},
+        {**TAKES, "shop/desk.py": "from os.path import *"},
+        {**TAKES, "shop/desk.py": "globals().update(drawer=1)"},
+        {**TAKES, "shop/desk.py": "if (drawer := 1): pass"},
+        {"shop/till.py": "def f():\n    from .desk import drawer\nfrom . import lamp"}
+        | {"shop/desk.py": "", "shop/lamp.py": "from . import desk\ndesk.drawer = 1"},
+        {"shop/till.py": "def f():\n    from .desk import drawer\nfrom . import lamp"}
+        | {"shop/desk.py": "", "shop/lamp.py": "from . import desk\nsetattr(desk, 'drawer', 1)"},
+    ],
+)
+def test_a_name_that_may_be_somewhere_is_none(project, files):
+    assert astray(project, files) == {}
+
+
+def test_what_is_made_at_run_time_is_nowhere_astray(project):
+    project(
+        {
+            "shop/__init__.py": "import sys, types\nfrom shop import desk\n"
+            "sys.modules['shop.made'] = types.ModuleType('shop.made')\n"
+            "sys.modules['shop.made'].coin = 1\n"
+            "for name in ['lamp']:\n    desk.__dict__[name] = 1\n",
+            "shop/desk.py": "",
+            "shop/till.py": "from .made import coin\nfrom .desk import lamp\nclass Till: pass\n",
+        }
+    )
+    exporter = PackageExporter(None)
+    exporter.use_policy("pinned")
+    exporter.save_pickle("m", "m.pkl", __import__("shop.till").till.Till())
+    assert exporter.plan().problems == ()
+
+
+def test_a_library_may_have_imports_that_lead_nowhere(installed):
+    installed("lib", {"lib/__init__.py": "def f():\n    from .. import x\n    from . import y\n"})
+    exporter = PackageExporter(None)
+    exporter.use_policy("hermetic")
+    exporter.save_module("lib")
+    assert exporter.plan().problems == exporter.plan().notes == ()
+
+
+def test_nobody_looks_where_imports_lead_if_dependencies_are_not_wanted(project):
+    project({"desk.py": "from . import x\n"})
+    exporter = PackageExporter(None)
+    exporter.save_module("desk", dependencies=False)
+    assert exporter.plan().problems == ()
+
+
+LIBRARY = {
+    "lib/utils/__init__.py": "from .found import is_extra_available as has_extra\n",
+    "lib/utils/found.py": "import importlib.util\n"
+    "def is_extra_available(): return importlib.util.find_spec('extra') is not None\n"
+    "DEBUG = bool(1)\n",
+}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from .utils import has_extra\nif has_extra():\n    import extra\n",
+        "from .utils import has_extra as has\nHAS = has()\nif HAS and 1:\n    import extra\n",
+        "from . import utils\nif utils.has_extra():\n    import extra\n",
+        "from .utils import has_extra\n"
+        "def f():\n    if not has_extra():\n        raise ImportError\n    import extra\n",
+        "import sys\nif 'extra' in sys.modules:\n    import extra\n",
+    ],
+)
+def test_what_a_condition_of_the_library_finds_absent_may_be_absent(project, source):
+    project({"lib/__init__.py": source, **LIBRARY})
+    exporter = PackageExporter(None)
+    exporter.intern("lib.**")
+    exporter.save_module("lib")
+    assert exporter.plan().problems == ()
+
+
+def test_what_any_other_condition_of_the_library_asks_for_is_needed(project):
+    source = "from .utils.found import DEBUG\nif DEBUG:\n    import extra\n"
+    project({"lib/__init__.py": source, **LIBRARY})
+    exporter = PackageExporter(None)
+    exporter.intern("lib.**")
+    exporter.save_module("lib")
+    assert [problem.subject for problem in exporter.plan().problems] == ["extra"]
+
+
+def test_conditions_that_ask_each_other_are_no_circle(project):
+    project(
+        {
+            "lib/__init__.py": "from .a import x\nif x():\n    import extra\n",
+            "lib/a.py": "from .b import y\ndef x(): return y()\n",
+            "lib/b.py": "from .a import x\ndef y(): return x()\n",
+        }
+    )
+    exporter = PackageExporter(None)
+    exporter.intern("lib.**")
+    exporter.save_module("lib")
+    assert [problem.subject for problem in exporter.plan().problems] == ["extra"]
+
+
+@pytest.mark.parametrize("policy", ["none", "pinned", "hermetic"])
+def test_pythons_own_tests_are_no_code_of_the_user(project, policy):
+    project({"shop.py": "from test import support\nimport test.support.os_helper\n"})
+    exporter = PackageExporter(None)
+    exporter.use_policy(policy)
+    exporter.intern("shop")
+    exporter.save_module("shop")
+    plan = exporter.plan()
+    assert plan.problems == () and plan.modules(Action.INTERN) == ["shop"]
+
+
+def test_a_users_package_may_have_the_name_of_pythons_tests(project):
+    project({"shop.py": "from test import support\n", "test/__init__.py": "support = 1\n"})
+    exporter = PackageExporter(None)
+    exporter.use_policy("pinned")
+    exporter.save_module("shop")
+    plan = exporter.plan()
+    assert plan.problems == () and plan.modules(Action.INTERN) == ["shop", "test"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import modpack
 from modpack import Action, PackageExporter, PackageImporter, PackagingError
 
 
@@ -304,3 +305,34 @@ def test_a_dynamic_import_that_cannot_be_read_is_told_with_file_and_line(project
     (note,) = exporter.plan().notes
     assert note.place == f"{root}/unknowable.py:3"
     assert "importlib.import_module(input())" in note.text
+
+
+@pytest.mark.parametrize("parts", ["moves", "moves.urllib"])
+def test_modules_that_a_module_makes_when_it_is_imported_are_made_again(
+    installed, project, tmp_path, clean_python, parts
+):
+    """As six makes ``six.moves``: a module with an empty ``__path__``, and no file."""
+    making = """\
+        import sys, types
+        for name in ("moves", "moves.urllib"):
+            made = types.ModuleType(f"{__name__}.{name}")
+            made.__path__, made.twice = [], lambda x: 2 * x
+            sys.modules[made.__name__] = made
+    """
+    installed("five", {"five.py": making})
+    text = f"""\
+        import torch
+        import five
+        from five.{parts} import twice
+        class Net(torch.nn.Module):
+            def forward(self, x): return twice(x)
+    """
+    project({"net.py": text})
+    import net
+
+    modpack.save(net.Net(), tmp_path / "net.modpack", policy="hermetic")
+    told = clean_python(
+        "import modpack, torch; print(modpack.load(path)(torch.ones(1)).tolist())",
+        path=tmp_path / "net.modpack",
+    ).stdout
+    assert told == "[2.0]\n"

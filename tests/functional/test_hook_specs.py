@@ -120,6 +120,72 @@ def test_the_source_behind_partials_and_decorators_is_shown(package):
     assert "def quiet(module, args, output): return None" in quiet.source
 
 
+DECORATED = {
+    "torchs": ("hooked.torchs.<locals>.quiet", "def quiet"),
+    "of_another_file": ("hooked.of_another_file.<locals>.<lambda>", "lambda *args: None"),
+    "dispatched": ("hooked.dispatched.<locals>.chosen", "def chosen"),
+    "managed": ("hooked.managed.<locals>.opened", "def opened"),
+    "cached": ("hooked.cached.<locals>.once", "def once"),
+}
+
+
+def test_specs_of_decorated_hooks_give_the_place_of_the_users_function(project, tmp_path):
+    project(
+        {
+            "wrapping.py": """
+            import functools
+            def logged(function):
+                @functools.wraps(function)
+                def inner(*args, **kwargs):
+                    return function(*args, **kwargs)
+                return inner
+            """,
+            "hooked.py": """
+            import contextlib, functools, torch
+            from wrapping import logged
+
+
+
+            def torchs():
+                @torch.no_grad()
+                def quiet(*args): return None
+                return quiet
+            def of_another_file():
+                return logged(lambda *args: None)
+            def dispatched():
+                @functools.singledispatch
+                def chosen(*args): return None
+                return chosen
+            def managed():
+                @contextlib.contextmanager
+                def opened(*args): yield
+                return opened
+            def cached():
+                @functools.lru_cache
+                def once(*args): return None
+                return once
+            """,
+        }
+    )
+    import hooked
+
+    model = torch.nn.Identity()
+    for name in DECORATED:
+        model.register_forward_hook(getattr(hooked, name)())
+    modpack.save(model, tmp_path / "one.modpack")
+    first = modpack.PackageImporter(tmp_path / "one.modpack")
+    loaded = first.load_model(*first.main_resource())
+    modpack.save(loaded, tmp_path / "two.modpack", importer=[first, modpack.sys_importer])
+    lines = Path(hooked.__file__).read_text().splitlines()
+    for package in ("one", "two"):
+        importer = modpack.PackageImporter(tmp_path / f"{package}.modpack")
+        specs = importer.hook_specs(*importer.main_resource())
+        for (name, text), spec in zip(DECORATED.values(), specs, strict=True):
+            module, _, line = spec.callable.place.partition(":")
+            assert (spec.callable.name, module) == (name, "hooked")
+            assert text in lines[int(line) - 1] and text in spec.callable.source
+
+
 def test_shown_source_never_changes_a_string(package):
     """Taking off the indentation would change the text in the middle of the function."""
     specs = {s.name: s for s in modpack.PackageImporter(package).hook_specs("net", "model.pkl")}

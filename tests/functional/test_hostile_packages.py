@@ -105,7 +105,7 @@ def test_specs_that_are_nested_too_deeply_are_told(package):
 
 def test_a_source_that_hides_what_it_does_in_its_size_is_told(package):
     source = b"import os\n" + b"x;" * 200_000 + b"os.system('ls')\n"
-    done = modpack("verify", rewritten(package, "shop.py", source))
+    done = modpack("audit", rewritten(package, "shop.py", source))
     assert "what shop.py does when it is imported is unknown: it is too large" in done.stdout
 
 

@@ -133,5 +133,5 @@ def test_names_of_objects_are_those_that_packaged_code_knows(first):
         for stranger in (pytest.fixture, lambda: 0):
             with pytest.raises(modpack.ModpackError):
                 importer.get_name(stranger)
-        with pytest.raises(modpack.ObjNotFoundError):
+        with pytest.raises(modpack.ObjMismatchError):  # the project is importable here, too
             modpack.sys_importer.get_name(net.Net)

@@ -141,7 +141,7 @@ def test_a_policy_refuses_the_same(tmp_path, started):
             exporter.save_source_string(name, source, dependencies=False)
         asking = "name = ''.join(['soc', 'ket'])\nimportlib.import_module(name)\n"
         exporter.save_source_string("app.ask", f"import importlib, app.main\n{asking}")
-    policy = modpack.TrustPolicy(standard_library=["sys", "importlib"])
+    policy = modpack.TrustPolicy(allow_code=True, standard_library=["sys", "importlib"])
     importer = modpack.PackageImporter(str(target), policy=policy)
     with importer, pytest.raises(ImportError, match="socket"):
         importer.import_module("app.ask")

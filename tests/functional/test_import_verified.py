@@ -88,13 +88,13 @@ def test_changed_tensors_are_named_before_anything_runs(package, clean_python, t
 
 def test_a_policy_can_demand_it(package):
     damage(package, 0)
-    policy = modpack.TrustPolicy(verify="all")
+    policy = modpack.TrustPolicy(allow_code=True, verify="all")
     with pytest.raises(ArchiveError, match=r"0\.storage"):
         modpack.PackageImporter(package, policy=policy)
     with pytest.raises(ArchiveError, match=r"0\.storage"):
         modpack.load_weights(package, package="model", resource="model.pkl", policy=policy)
     with pytest.raises(ArchiveError, match=r"0\.storage"):
-        modpack.PackageImporter(package, policy=modpack.TrustPolicy(), verify="all")
+        modpack.PackageImporter(package, policy=modpack.TrustPolicy(allow_code=True), verify="all")
 
 
 def test_weights_are_compared_as_far_as_they_are_given_out(package):

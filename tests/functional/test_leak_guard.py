@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -267,3 +268,79 @@ def test_a_file_that_was_clean_is_not_once_an_env_file_says_so(project):
     (root / ".env").unlink()
     (root / "shop" / "kept.txt").write_text("password = 'Tr0ub4dor&3'")
     assert [subject for subject, _, _ in problems_of(save)] == ["shop/kept.txt"]
+
+
+TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+PUBLISHED = {
+    "shop/__init__.py": f"import shop.till\n{SOURCE}",
+    "shop/till.py": "token = 'Zq8xVb71LmPo93TtRw'\n",
+    "shop/examples.json": '{"Password": "Tr0ub4dor&3"}',
+}
+
+
+def save_shop(exporter):
+    exporter.use_policy("hermetic")
+    exporter.save_source_string("net", "import shop")
+
+
+def test_what_an_index_publishes_is_no_secret_by_its_name(installed):
+    installed("shop", PUBLISHED)
+    assert problems_of(save_shop) == []
+
+
+def test_what_an_index_publishes_is_looked_through_for_tokens_and_keys(installed):
+    installed("shop", {**PUBLISHED, "shop/till.py": f"password = 'x {TOKEN}'\n"})
+    [(subject, _, context)] = problems_of(save_shop)
+    assert subject == "shop.till" and "a GitHub token" in context
+
+
+def test_what_a_published_file_keeps_of_an_env_file_is_found(installed, project):
+    root = project({"pyproject.toml": ""})
+    (root / ".env").write_text(f"SHOP_PASSWORD={PASSWORD}\n")
+    installed("shop", PUBLISHED)
+    assert {each[0] for each in problems_of(save_shop)} == {"shop", "shop/examples.json"}
+
+
+def test_an_installed_file_that_was_edited_is_no_published_one(installed):
+    site = installed("shop", PUBLISHED)
+    for name in ("till.py", "examples.json"):
+        file = site / "shop" / name
+        file.write_text(f"{file.read_text()}\n")
+    assert {each[0] for each in problems_of(save_shop)} == {"shop.till", "shop/examples.json"}
+
+
+@pytest.mark.parametrize("url", ["file:///home/ann/shop", "https://ann.example/shop-1.0.whl"])
+def test_what_was_not_installed_from_an_index_is_not_published(installed, url):
+    origin = json.dumps({"url": url, "dir_info": {}})
+    installed("shop", PUBLISHED, metadata={"direct_url.json": origin})
+    found = {each[0] for each in problems_of(save_shop)}
+    assert found == {"shop", "shop.till", "shop/examples.json"}
+
+
+def test_what_a_package_holds_of_a_published_distribution_stays_published(installed, tmp_path):
+    installed("shop", PUBLISHED)
+    with PackageExporter(tmp_path / "a.modpack") as exporter:
+        save_shop(exporter)
+    old = modpack.PackageImporter(tmp_path / "a.modpack")
+    assert problems_of(save_shop, importer=[old, modpack.sys_importer]) == []
+
+
+def test_a_secret_tells_why_its_file_is_in_the_package_and_how_to_leave_it_out(
+    installed, project, tmp_path
+):
+    origin = json.dumps({"url": "file:///home/ann/shop", "dir_info": {}})
+    installed("shop", PUBLISHED, metadata={"direct_url.json": origin})
+    project({"own.py": f"import shop.till\n{SOURCE}class Net:\n    pass\n"})
+
+    def save(exporter):
+        exporter.use_policy("hermetic")
+        exporter.save_pickle("m", "m.pkl", importlib.import_module("own").Net)
+
+    with pytest.raises(PackagingError) as caught, PackageExporter(tmp_path / "a") as exporter:
+        save(exporter)
+    assert "<m/m.pkl> -> own -> shop.till -> shop\n" in str(caught.value)
+    assert "<m/m.pkl> -> own -> shop.till\n" in str(caught.value)
+    told = {problem.subject: problem.context for problem in caught.value.problems}
+    assert "mock('shop.**')" in told["shop.till"]
+    assert "mock('shop.**')" in told["shop/examples.json"]
+    assert "mock(" not in told["own"], "its pickle needs it"

@@ -80,6 +80,18 @@ def test_the_plan_that_was_carried_out_tells_them_too(project, tmp_path):
     assert [use.name for use in plan.uses] == ["log"]
 
 
+def test_uses_are_looked_for_once_if_a_trial_only_adds_files(saved, monkeypatch):
+    from modpack.discovery.mockuse import finding
+
+    searches, real = [], finding.find_uses
+    monkeypatch.setattr(finding, "find_uses", lambda *given: searches.append(1) or real(*given))
+    asking = "from importlib import metadata\n"
+    files = net("mutrack.log(x) if x is None else metadata.version('ini' + 'config')", asking)
+    plan, trial = recorded(saved(files))
+    assert trial.rounds > 1 and [use.name for use in plan.uses] == ["log"]
+    assert len(searches) == 1
+
+
 def test_a_package_without_mocks_says_that_there_are_no_uses(saved):
     files = net("pass")
     files["mushop/net.py"] = files["mushop/net.py"].replace("import mutrack\n", "")

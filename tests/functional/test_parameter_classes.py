@@ -9,10 +9,9 @@ import torch
 import torch.package
 
 import modpack
-from modpack import TrustPolicy
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
-from modpack.report.scanning.scanning import scan_package
+from modpack.report.codelisting import list_package, pickle_findings
 
 SOURCE = """
 import torch
@@ -114,13 +113,13 @@ def test_torch_package_reads_them(project, tmp_path):
     assert table.requires_grad and table.is_leaf
 
 
-def test_a_scan_finds_nothing_in_them_and_policies_let_them_pass(project, tmp_path):
+def test_they_are_code_of_which_nothing_stands_out(project, tmp_path):
     path = saved(project, tmp_path / "net.modpack")
-    with modpack.PackageImporter(path, policy=TrustPolicy(pickle_globals=())) as importer:
-        net, _ = importer.load_pickle("model", "model.pkl")
-    assert type(net.first).__name__ == "Weight"
     with open_archive(path) as archive:
-        assert list(scan_package(archive, read_manifest(archive), None)) == []
+        manifest = read_manifest(archive)
+        code = list_package(archive, manifest)
+        assert list(pickle_findings(archive, manifest, code)) == []
+        assert "net.Weight" in [str(name) for names in code.names().values() for name in names]
 
 
 def test_they_are_saved_as_the_same_bytes_each_time(project, tmp_path):

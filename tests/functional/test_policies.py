@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from typing import Any
 
@@ -270,3 +271,21 @@ def test_what_was_left_out_stays_out_when_the_package_is_saved_again(installed, 
         plan = exporter.plan()
     assert "plots" not in plan.decisions
     assert "was made without plots" in notes(plan, NoteKind.ABSENT)["plots"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("_testcapi") is None, reason="not installed")
+@pytest.mark.parametrize("policy", ["hermetic", "pinned"])
+def test_pythons_own_tests_are_extern(policy):
+    found = actions(
+        planned("def tidy():\n    from test import support\n    import _testcapi", policy)
+    )
+    assert found["test.support"] == "extern"
+    assert found["_testcapi"] == "extern"
+    assert not [
+        module for module, action in found.items() if action == "intern" and module != "mine"
+    ]
+
+
+def test_a_package_named_as_pythons_tests_is_the_users(project):
+    project({"test/__init__.py": "", "test/support.py": ""})
+    assert actions(planned("import test.support"))["test.support"] == "intern"

@@ -7,12 +7,14 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from modpack import PackageExporter, PackageImporter
+from modpack import PackageExporter, PackageImporter, load, save
+from modpack.report import progress
 
 SLOW = """\
 import time
@@ -23,10 +25,19 @@ class Slow:
         time.sleep(1.5)
         return (Slow, ())
 
+class SlowBothWays:
+    def __getstate__(self):
+        time.sleep(0.7)
+        return {"slow": True}
+
+    def __setstate__(self, state):
+        time.sleep(0.7)
+
 def make():
     return Slow()
 """
-COMMAND = "import modpack.cli._progress as p; p.PATIENCE_SECONDS = {}; from modpack.cli import main"
+PATIENCE = "import modpack.report.progress as p; p.PATIENCE_SECONDS = {}"
+COMMAND = f"{PATIENCE}; from modpack.cli import main; main()"
 
 
 @pytest.fixture
@@ -36,24 +47,20 @@ def work(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def exported(work: Path, patience: float, stderr: int) -> subprocess.Popen[str]:
-    arguments = ["export", "progressslow.py:make", "-o", "slow.modpack", "-q"]
-    code = f"{COMMAND.format(patience)}; main()"
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+def run(code: str, stderr: int, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdout=subprocess.PIPE,
         stderr=stderr,
-        env=environment,
-        text=True,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **environment},
     )
 
 
-def at_a_terminal(work: Path, patience: float) -> tuple[str, str]:
+def at_a_terminal(code: str, *arguments: str, **environment: str) -> tuple[str, str]:
     """What goes to stdout, which is a pipe, and to stderr, which is a terminal."""
     main, terminal = os.openpty()
     written = bytearray()
-    with exported(work, patience, terminal) as running:
+    with run(code, terminal, *arguments, **environment) as running:
         os.close(terminal)
         with contextlib.suppress(OSError):  # how Linux says that the other end was closed
             while chunk := os.read(main, 65536):
@@ -61,11 +68,21 @@ def at_a_terminal(work: Path, patience: float) -> tuple[str, str]:
         stdout = running.communicate()[0]
     os.close(main)
     assert running.returncode == 0, written.decode()
-    return stdout, written.decode()
+    return stdout.decode(), written.decode()
+
+
+def in_a_pipe(code: str, *arguments: str) -> tuple[str, str]:
+    with run(code, subprocess.PIPE, *arguments) as running:
+        stdout, stderr = running.communicate()
+    assert running.returncode == 0, stderr.decode()
+    return stdout.decode(), stderr.decode()
+
+
+EXPORT = ("export", "progressslow.py:make", "-o", "slow.modpack", "-q")
 
 
 def test_long_work_shows_what_it_does_at_a_terminal_and_takes_it_away(work):
-    stdout, stderr = at_a_terminal(work, patience=0.1)
+    stdout, stderr = at_a_terminal(COMMAND.format(0.1), *EXPORT)
     assert "Packaging progressslow.py:make" in stderr
     assert "saving __model__/model.pkl" in stderr
     assert stderr.rstrip().endswith("\x1b[2K")  # the line is erased in the end
@@ -74,15 +91,65 @@ def test_long_work_shows_what_it_does_at_a_terminal_and_takes_it_away(work):
 
 
 def test_short_work_shows_nothing(work):
-    _, stderr = at_a_terminal(work, patience=60)
+    _, stderr = at_a_terminal(COMMAND.format(60), *EXPORT)
     assert "Packaging" not in stderr
 
 
 def test_nothing_is_shown_in_a_pipe(work):
-    with exported(work, 0.1, subprocess.PIPE) as running:
-        stdout, stderr = running.communicate()
-    assert (running.returncode, stdout) == (0, "")
-    assert stderr == "noise from below\n"
+    assert in_a_pipe(COMMAND.format(0.1), *EXPORT) == ("", "noise from below\n")
+
+
+STEPS = f"""
+{PATIENCE.format(0.1)}
+import os, sys, types, modpack, torch, progressslow
+for step in sys.argv[1:]:
+    print(f"[{{step}}]", end="", file=sys.stderr, flush=True)
+    os.environ["LOCAL_RANK"] = "1" if step == "rank" else "0"
+    if step == "notebook":
+        shell = types.SimpleNamespace(kernel=object())
+        sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
+    progress = {{"shown": True, "hidden": False}}.get(step)
+    if step == "load":
+        modpack.load("slow.modpack", progress=True)
+    else:
+        modpack.save(progressslow.SlowBothWays(), "slow.modpack", progress=progress)
+"""
+
+
+def by_step(stderr: str) -> dict[str, str]:
+    return dict(piece.split("]", 1) for piece in stderr.split("[") if "]" in piece)
+
+
+def test_save_shows_progress_at_a_terminal_unless_unwanted(work):
+    code = STEPS.replace('"[{step}]"', '"<{step}>"')
+    _, stderr = at_a_terminal(code, "hidden", "rank", "default")
+    assert stderr.startswith("<hidden><rank><default>")
+    assert "Saving slow.modpack" in stderr and "saving __model__/model.pkl" in stderr
+    assert stderr.rstrip().endswith("\x1b[2K")
+
+
+def test_save_and_load_show_progress_elsewhere_only_if_asked_to(work):
+    shown = by_step(in_a_pipe(STEPS, "default", "shown", "load", "notebook")[1])
+    assert shown["default"] == ""
+    assert shown["shown"].startswith("Saving slow.modpack  ") and shown["shown"].endswith("\n")
+    assert shown["load"].startswith("Loading slow.modpack  ")
+    lines = shown["notebook"].split("\r")  # which a notebook shows one above the other
+    assert "\n" not in shown["notebook"] and lines[1].startswith("Saving slow.modpack")
+    assert lines[-2:] == [" " * len(lines[-3]), ""]
+
+
+@pytest.mark.parametrize("call", [lambda **k: save([], "x", **k), lambda **k: load("x", **k)])
+def test_progress_must_be_a_bool_or_none(call):
+    with pytest.raises(TypeError, match="progress must be a bool or None, not str"):
+        call(progress="yes")
+
+
+def test_nested_work_shows_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.05)
+    with progress.working("Outer", True), progress.working("Inner", True):
+        time.sleep(0.5)
+    shown = capsys.readouterr().err
+    assert "Outer" in shown and "Inner" not in shown
 
 
 def test_a_logger_hears_of_saving_and_loading(tmp_path, caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -134,3 +135,22 @@ def test_torch_is_not_imported_and_nothing_of_the_package_is(package):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "torch" not in done.stdout
     assert "shop" not in done.stdout
+
+
+def test_sources_that_the_page_has_no_room_for_are_told_and_kept_on_demand(packaged, tmp_path):
+    text = f"key = '{random.Random(1).randbytes(480_000).hex()}'\n"
+    importer = packaged({"shop/__init__.py": "total = 3\n", "shop/large.py": text})
+    few, whole = tmp_path / "few.html", tmp_path / "whole.html"
+    told = report(importer.filename, "-o", str(few))
+    assert "no room for 1 other: --all-sources" in told.output
+    assert '"shop":"' in few.read_text(encoding="utf-8")
+    assert '"shop.large":"the page has room' in few.read_text(encoding="utf-8")
+    assert "no room" not in report(importer.filename, "-o", str(whole), "--all-sources").output
+    assert len(whole.read_bytes()) > len(few.read_bytes()) + 600_000
+
+
+def test_all_sources_and_none_contradict_each_other(package):
+    refused = report("shop.modpack", "--all-sources", "--no-sources")
+    assert refused.exit_code == 2
+    assert "contradict" in refused.output
+    assert not Path("shop.html").exists()

@@ -1,5 +1,6 @@
 """``modpack requirements``: what must be installed, as pip reads it, and what is here."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -75,7 +76,64 @@ def test_it_pins_torch_and_the_distributions_of_extern_modules(shop):
     assert result.exit_code == 0
     assert requirements_in(result.output) == {"req-tea==2.0": [], f"torch=={TORCH}": []}
     assert "json" not in result.output
-    assert "# reqnowhere: was not installed where the package was made either" in result.output
+    assert "reqnowhere" not in requirements_in(result.output)
+    absent = "# Not needed at once, and not installed where the package was made either: reqnowhere"
+    assert absent in result.output.splitlines()
+
+
+def test_it_tells_modpack_itself_as_it_was_installed(shop, changed):
+    assert f"# modpack {modpack.__version__} was an editable install" in run(shop).output
+
+    def installed(record):
+        record["installed"]["modpack"]["editable"] = False
+
+    assert f"modpack=={modpack.__version__}" in requirements_in(run(changed(installed)).output)
+
+    def older(record):
+        del record["installed"]["modpack"]
+
+    assert f"modpack=={modpack.__version__}" in requirements_in(run(changed(older)).output)
+
+
+def test_a_lock_has_what_modpack_requires(shop):
+    assert {"click", "rich"} <= {
+        line.partition("==")[0] for line in run(shop, "--lock").output.split()
+    }
+
+
+def test_what_is_not_needed_at_once_comes_last_and_is_said_to_be(installed, tmp_path):
+    installed("req-first", {"reqfirst.py": ""}, version="1.0")
+    for how in ("guarded", "late", "both"):
+        installed(f"req-{how}", {f"req{how}.py": ""}, version="1.0")
+    path = tmp_path / "later.modpack"
+    with modpack.PackageExporter(path) as exporter:
+        exporter.extern(["reqgone", "reqneeded"])
+        exporter.use_policy("pinned")
+        source = (
+            "import reqfirst, reqboth, reqneeded\n"
+            "try:\n    import reqguarded\nexcept ImportError: pass\n"
+            "def f():\n    import reqlate, reqboth, reqgone\n"
+        )
+        exporter.save_source_string("requser", source)
+    text = run(path).output
+    now, later = text.split("# Not needed at once: ")
+    assert {"req-first==1.0", "req-both==1.0"} <= set(requirements_in(now))
+    assert set(requirements_in(f"# {later}")) == {"req-guarded==1.0", "req-late==1.0"}
+    assert "not installed where it was made either: reqneeded\n" in now
+    assert "not installed where the package was made either: reqgone\n" in later
+    listed = json.loads(run(path, "--json").output)["requirements"]
+    optional = {each["distribution"] for each in listed if each["optional"]}
+    assert optional == {"req-guarded", "req-late"}
+
+    audit = CliRunner().invoke(cli, ["audit", str(path)], env={"COLUMNS": "200"}).output
+    marked = {line.split()[0] for line in audit.splitlines() if line.endswith("not needed at once")}
+    assert {"req-guarded==1.0", "req-late==1.0", "reqgone"} <= marked
+    assert not {"req-first==1.0", "req-both==1.0", "reqneeded"} & marked
+    found = json.loads(CliRunner().invoke(cli, ["audit", str(path), "--json"]).output)
+    codes = {(f["code"], f["subject"]) for f in found["findings"]}
+    assert ("extern-local", "reqneeded") in codes and ("absent", "reqgone") in codes
+    optional = {each["name"] for each in found["distributions"] if each["optional"]}
+    assert optional == {"req-guarded", "req-late"}
 
 
 def test_a_lock_has_all_that_others_require(shop):
@@ -108,7 +166,7 @@ def test_hashes_are_comments_as_long_as_some_are_unknown(shop):
 
 def test_hashes_are_given_to_pip_where_all_are_known(changed):
     def without_torch(record):
-        record["torch"] = None
+        record["torch"] = record["modpack"] = None
         known = ("req-notes", "req-tea")
         record["installed"] = {name: record["installed"][name] for name in known}
 
@@ -196,3 +254,14 @@ def test_neither_torch_nor_the_package_is_imported(shop):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_the_script_that_runs_is_nothing_to_install(project, tmp_path, clean_python):
+    project({"desk.py": "import __main__\nclass Desk: pass\n"})
+    modpack.save(importlib.import_module("desk").Desk(), tmp_path / "a.modpack")
+    command = [sys.executable, "-m", "modpack", "requirements", str(tmp_path / "a.modpack")]
+    listed = subprocess.run(command, capture_output=True, text=True)
+    checked = subprocess.run([*command, "--check"], capture_output=True, text=True)
+    assert "__main__" not in listed.stdout + checked.stdout + listed.stderr + checked.stderr
+    code = "import modpack, warnings; warnings.simplefilter('error'); modpack.load(path)"
+    clean_python(code, path=tmp_path / "a.modpack")

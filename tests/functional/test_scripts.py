@@ -800,6 +800,59 @@ def notebook(request, tmp_path):
     return run
 
 
+# What IPython does with magics: it keeps a call with the cell as text, which runs that.
+MAGICS = """
+class Shell:
+    def run_cell_magic(self, name, line, body):
+        if name == "capture":
+            cell(body)
+        elif name == "time":
+            exec(compile(body, "<timed exec>", "exec", dont_inherit=True), names)
+    def run_line_magic(self, name, line):
+        exec(compile(line, "<timed exec>", "exec", dont_inherit=True), names)
+    def system(self, line): pass
+def get_ipython(): return Shell()
+"""
+MAGIC_NET = """
+class Net(nn.Module):
+    def forward(self, x): return Block()(x) * scale
+"""
+
+
+def magic(name: str, body: str) -> str:
+    return f"get_ipython().run_cell_magic({name!r}, '', {body!r})"
+
+
+@pytest.mark.parametrize("name", ["time", "capture"])
+def test_cell_run_by_magic_gives_its_definitions(name, notebook, clean_python, tmp_path):
+    block = "get_ipython().system('pip list')\n" + BLOCK.format(number=1)
+    cells = [
+        *(MAGICS, IMPORTS, magic(name, BLOCK.format(number=7)), magic(name, MAGIC_NET)),
+        *(magic(name, block), "get_ipython().run_line_magic('time', 'scale = 2')"),
+        *("get_ipython().run_line_magic('time', 'model = Net()')", SAVE_IT),
+    ]
+    assert notebook(*cells) == ""
+    assert used(clean_python, tmp_path)[0] == "4 definitions_of_notebook"
+
+
+def test_cell_of_other_language_gives_no_definitions(notebook, clean_python, tmp_path):
+    other = magic("writefile", BLOCK.format(number=9))
+    cells = [MAGICS, IMPORTS, BLOCK.format(number=1), other, MAGIC_NET, "scale = 2\nmodel = Net()"]
+    assert notebook(*cells, SAVE_IT) == ""
+    assert used(clean_python, tmp_path)[0] == "4 definitions_of_notebook"
+
+
+@pytest.mark.parametrize("kind", ["run_cell_magic('time', '', {})", "run_line_magic('time', {})"])
+def test_lambda_hook_of_magic_goes_by_source(kind, notebook, clean_python, tmp_path):
+    hook = "h = model.register_forward_hook(lambda m, args, out: out * 10)"
+    cells = [
+        *(MAGICS, IMPORTS, BLOCK.format(number=1), MAGIC_NET, "scale = 2\nmodel = Net()"),
+        *("get_ipython()." + kind.format(repr(hook)), SAVE_IT),
+    ]
+    assert notebook(*cells) == ""
+    assert used(clean_python, tmp_path)[0] == "40 definitions_of_notebook"
+
+
 def used(clean_python, tmp_path: Path) -> list[str]:
     code = """
         import inspect, sys, modpack

@@ -186,7 +186,7 @@ def test_mistakes_are_told_in_a_line(package, key, tmp_path):
         ((package, "--key", f"{key}.pub"), "it is a public key, with which nothing can be signed"),
         ((package, "--key", tmp_path / "none"), "the key cannot be read: No such file"),
         ((package, "--key", tmp_path / "a.txt"), "it is no key in PEM form"),
-        ((tmp_path / "a.txt", "--key", key), "a.txt: it is"),
+        ((tmp_path / "a.txt", "--key", key), "a.txt: this is"),
         ((tmp_path / "none", "--key", key), "there is no such file"),
         ((package,), "Missing option '--key'"),
         ((package, "--key", key, "--beside", "-o", package), "is"),

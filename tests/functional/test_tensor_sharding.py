@@ -122,3 +122,38 @@ def test_a_tensor_whose_class_refuses_to_be_saved_is_named(tmp_path):
     model.kept = torch.arange(3.0).as_subclass(Refusing)
     with pytest.raises(PicklingError, match=r"model\.kept.*a Refusing stays here"):
         modpack.save(model, tmp_path / "r.modpack")
+
+
+FULLY_SHARDED = (
+    TOGETHER
+    + """
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from modpack.errors import PicklingError
+
+join()
+mesh = init_device_mesh("cpu", (1,))
+model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+fully_shard(model[1], mesh=mesh)
+x = torch.ones(1, 3)
+expected = model(x)
+try:
+    modpack.save(model, path / "sharded.modpack")
+except PicklingError as failure:
+    print(failure)
+plain = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+options = StateDictOptions(full_state_dict=True)
+plain.load_state_dict(get_model_state_dict(model, options=options))
+modpack.save(plain, path / "plain.modpack")
+print(torch.equal(modpack.load(path / "plain.modpack")(x), expected))
+dist.destroy_process_group()
+"""
+)
+
+
+def test_a_fully_sharded_module_is_refused_with_a_remedy_that_works(clean_python, tmp_path):
+    told, remedy = clean_python(FULLY_SHARDED, path=tmp_path).stdout.splitlines()
+    assert "at model[1]" in told and "get_model_state_dict" in told
+    assert remedy == "True"
+    assert not tmp_path.joinpath("sharded.modpack").exists()

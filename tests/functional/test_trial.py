@@ -577,3 +577,35 @@ def test_the_command_line_says_that_there_is_nothing_to_replay(target):
     replayed = run(["replay", target], target.parent)
     assert replayed.returncode == 2
     assert "holds no trial that could be repeated" in replayed.stderr
+
+
+# -- what models hold ------------------------------------------------------------------------
+
+
+def test_a_model_of_scripts_sparse_nested_and_lazy_tensors_is_tried(make, target):
+    init = """\
+self.scripted = torch.jit.script(nn.BatchNorm1d(3))
+self.lazy, self.unused = nn.LazyLinear(3), nn.UninitializedParameter()
+self.register_buffer("sparse", torch.eye(3).to_sparse())
+self.register_buffer("rows", torch.eye(3).to_sparse_csr())
+self.register_buffer("ragged", torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)]))"""
+    forward = "return self.scripted(self.layer(x)), self.sparse @ x.T, self.rows, self.ragged"
+    modpack.save(make(net(forward, init=init)), target, example_inputs=(ONE,))
+    assert tried(target).passed and tried(target).deterministic
+
+
+def test_a_chain_of_imports_that_can_be_loaded_can_be_tried(project, target, clean_python):
+    """A hundred and twenty modules deep, some frames short of Python's limit."""
+    chain = {f"link{n}.py": f"import link{n + 1}\n" for n in range(120)}
+    files = {**net("return self.layer(x)", more="import link0"), **chain, "link120.py": ""}
+    code = """
+    import sys
+    sys.path.insert(0, str(folder))
+    import torch
+    from shop.net import Net
+    import modpack
+    modpack.save(Net(), target, example_inputs=(torch.ones(1, 3),))
+    """
+    clean_python(code, folder=project(files), target=str(target))
+    assert tried(target).passed
+    clean_python("import modpack; modpack.load(target)", target=str(target))

@@ -83,7 +83,7 @@ def test_one_of_several_objects_is_chosen_by_name(tmp_path):
 
 
 def test_a_package_without_objects_is_told_as_such(packaged):
-    with pytest.raises(modpack.ModpackError, match="none"):
+    with pytest.raises(modpack.ModpackError, match="no saved object"):
         modpack.load(packaged({"user.py": ""}).filename)
 
 
@@ -167,6 +167,36 @@ def test_the_importer_of_a_loaded_object_is_found_and_saves_it_again(project, tm
     assert modpack.importer_of(owned.Net) is None and modpack.importer_of(3) is None
     modpack.save(loaded, tmp_path / "two.modpack", importer=[owner, modpack.sys_importer])
     assert type(modpack.load(tmp_path / "two.modpack")).__name__ == "Net"
+
+
+def test_importer_of_a_loaded_model_of_torchs_classes_saves_it_again(project, tmp_path):
+    project(
+        {
+            "apihooks.py": """
+            def doubled(module, args, output):
+                return output * 2
+            def scaled(by):
+                def scale(module, args, output): return output * by
+                return scale
+            """
+        }
+    )
+    hooks = importlib.import_module("apihooks")
+    model = torch.nn.Sequential(torch.nn.Identity())
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    model[0].register_forward_hook(hooks.doubled)
+    model[0].register_forward_hook(hooks.scaled(5))
+    modpack.save(model, tmp_path / "one.modpack", optimizer=optimizer)
+    loaded, its_optimizer = modpack.load(tmp_path / "one.modpack", optimizer=True)
+    owner = modpack.importer_of(loaded)
+    assert owner is modpack.importer_of(its_optimizer) and modpack.is_from_package(loaded)
+    assert modpack.importer_of(model) is modpack.importer_of(torch.nn.Sequential) is None
+    modpack.save(loaded, tmp_path / "two.modpack", importer=[owner, modpack.sys_importer])
+    with modpack.PackageImporter(tmp_path / "two.modpack") as second:
+        again = second.load_model(*second.main_resource())
+        assert again(torch.ones(1)).item() == 10
+        assert modpack.importer_of(again) is second
+    assert modpack.importer_of(again) is None
 
 
 def test_an_extern_object_in_a_loaded_model_stays_extern_when_it_is_saved_again(project, tmp_path):

@@ -14,12 +14,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch.package
 
 import modpack
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+OF_TORCH_PACKAGE = (
+    torch.package,
+    torch.package.analyze,
+    torch.package.package_exporter.PackagingErrorReason,
+    torch.package.PackageExporter,
+    torch.package.PackageImporter,
+    torch.package.Importer,
+    torch.package.OrderedImporter,
+    torch.package.GlobGroup,
+    torch.package.Directory,
+)
 
 _FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -126,6 +139,33 @@ def test_no_page_mentions_a_place_of_the_machine_that_it_was_written_on(page):
     own = {str(ROOT), str(Path.home()), sys.prefix, sys.base_prefix} - {"/", "/usr", "/usr/local"}
     places = [place for place in own if place in text_of(page)]
     assert places == []
+
+
+@pytest.mark.parametrize("part", OF_TORCH_PACKAGE, ids=lambda part: part.__name__)
+def test_every_public_name_of_torch_package_is_compared(part):
+    public = [name for name in vars(part) if not name.startswith("_")]
+    page = text_of("docs/reference/torch-package.md")
+    assert public and [name for name in public if not re.search(rf"[`.]{name}\b", page)] == []
+
+
+def test_import_lines_of_the_migration_page_work():
+    page = text_of("docs/how-to/migrate-from-torch-package.md")
+    command = re.search(r"^\$ (sed .*) before\.py > after\.py$", page, re.MULTILINE)[1]
+    table = page.partition("| before | after |")[2].partition("\n\n")[0]
+    lines = re.findall(r"^\| `((?:import|from) [^`]*)`", table, re.MULTILINE)
+    assert len(lines) >= 8
+    done = subprocess.run(
+        command, shell=True, input="\n".join(lines), capture_output=True, text=True
+    )
+    assert "torch" not in done.stdout
+    exec(compile(done.stdout, "after.py", "exec"), {})
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_no_page_installs_modpack_from_an_index_that_has_none(page):
+    shown = "".join(block["body"] for block in _FENCE.finditer(text_of(page)))
+    is_published = 'repository = ""' not in text_of("pyproject.toml")
+    assert is_published or not re.search(r"pip install[^#\n]* '?modpack\b", shown)
 
 
 # -- what is shown ---------------------------------------------------------------------------

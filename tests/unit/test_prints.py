@@ -1,4 +1,4 @@
-"""The library tells through warnings, logs and errors; only commands write."""
+"""The library tells through warnings, logs and errors; only commands and progress write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import modpack
 
 ROOT = Path(modpack.__file__).parent
-WRITERS = ("cli", "demo")
+WRITERS = ("cli", "demo", "report/progress.py")
 """What talks to people."""
 
 
@@ -29,7 +29,7 @@ def test_the_library_prints_nothing():
     found = [
         f"{file.relative_to(ROOT)}:{line}: {what}"
         for file in sorted(ROOT.rglob("*.py"))
-        if file.relative_to(ROOT).parts[0] not in WRITERS
+        if not file.relative_to(ROOT).as_posix().startswith(WRITERS)
         for line, what in writes(file.read_text(encoding="utf-8"))
     ]
     assert found == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from runner import Result, Side
 
@@ -12,8 +12,9 @@ HEAD = """\
 
 <!-- Made by `make corpus`. Do not edit. -->
 
-Each row is a model with random weights, of the libraries in the second column. It was built and
-packaged in one process with
+Each row is a model with random weights, of the libraries in the second column. Those in parentheses
+have compiled code, which no package holds: they are extern, and must be installed where it is
+loaded. The model was built and packaged in one process with
 
 ```py
 modpack.save(model, "net.modpack", policy="hermetic", example_inputs=inputs)
@@ -33,6 +34,9 @@ require themselves is there.) `passed` says that
 - `modpack audit` of the package found no error, and named as extern the distributions that the
   files of the extern modules belong to, and no others.
 
+`refused` says that `modpack.save` wrote no package, and raised an error of its own that says why;
+the beginning of each is below. No recipe works around a refusal. `fails` is anything else.
+
 Beside it is torch.package, with rules written for each recipe: the library's modules and the
 recipe's interned, all others extern. There only the library itself is missing when it is loaded,
 and loading and one equal output pass.
@@ -51,16 +55,17 @@ def rendered(results: Sequence[Result]) -> str:
     """The page, in Markdown."""
     heads = [*OURS, *THEIRS]
     table = [_line(heads), _line(["---"] * len(heads)), *map(_row, results)]
-    lines = [HEAD, *_summary(results), "", *table, "", *_reasons(results), *_failures(results)]
+    lines = [HEAD, *_summary(results), "", *table, "", *_below(results)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _summary(results: Sequence[Result]) -> Iterator[str]:
     ours, theirs = _passed([r.modpack for r in results]), _passed([r.torch for r in results])
+    refused = sum(bool(r.modpack.refusal) for r in results)
     private = sum(r.modpack.passed and r.modpack.namespace == "private" for r in results)
     yield (
         f"**{len(results)} models: {ours} passed with modpack and no rule, {private} of them in "
-        f"the private namespace; {theirs} passed with torch.package and rules.**"
+        f"the private namespace; {refused} refused; {theirs} passed with torch.package and rules.**"
     )
 
 
@@ -72,7 +77,7 @@ def _row(result: Result) -> str:
     ours, theirs = result.modpack, result.torch
     cells = [
         f"`{result.recipe}`",
-        ", ".join(result.libraries),
+        _libraries(result),
         _outcome(ours),
         ours.namespace,
         _seconds(ours, "save"),
@@ -88,6 +93,10 @@ def _row(result: Result) -> str:
     return _line(cells)
 
 
+def _libraries(result: Result) -> str:
+    return ", ".join([*result.libraries, *(f"({name})" for name in result.compiled)])
+
+
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -95,6 +104,8 @@ def _line(cells: Sequence[str]) -> str:
 def _outcome(side: Side) -> str:
     if side.passed:
         return "passed"
+    if side.refusal:
+        return "refused"
     return f"**fails** in {side.failure.partition(':')[0]}"
 
 
@@ -111,24 +122,46 @@ def _decisions(side: Side) -> str:
     return " / ".join(map(str, numbers)) if side.modules else ""
 
 
+def _below(results: Sequence[Result]) -> Iterator[str]:
+    """The sections after the table."""
+    yield from _reasons(results)
+    yield from _refusals(results)
+    yield from _failures(results)
+
+
+def _refusals(results: Sequence[Result]) -> Iterator[str]:
+    """What modpack said of those that it would not package."""
+    said = {r.recipe: r.modpack.refusal for r in results if r.modpack.refusal}
+    yield from _section("What modpack refuses", said)
+
+
 def _reasons(results: Sequence[Result]) -> Iterator[str]:
     """Why some are in the process namespace, as their trials found out."""
-    explained = [result for result in results if result.modpack.why]
-    if explained:
-        yield "## Why in the process namespace"
+    said = {r.recipe: r.modpack.why for r in results if r.modpack.why}
+    yield from _section("Why in the process namespace", said)
+
+
+def _section(title: str, said: Mapping[str, str]) -> Iterator[str]:
+    """A list of what was said of recipes, if there is any."""
+    if said:
+        yield f"## {title}"
         yield ""
-        yield from (f"- `{r.recipe}`: `{_short(r.modpack.why)}`" for r in explained)
+        yield from (f"- `{recipe}`: `{_short(text)}`" for recipe, text in said.items())
         yield ""
 
 
 def _failures(results: Sequence[Result]) -> Iterator[str]:
     for packager in ("modpack", "torch"):
-        failed = [result for result in results if not getattr(result, packager).passed]
+        failed = [r for r in results if not _passed_or_refused(getattr(r, packager))]
         if failed:
             yield f"## What fails with {'torch.package' if packager == 'torch' else packager}"
             yield ""
             yield from (f"- `{r.recipe}`: {_escaped(getattr(r, packager))}" for r in failed)
             yield ""
+
+
+def _passed_or_refused(side: Side) -> bool:
+    return side.passed or bool(side.refusal)
 
 
 def _escaped(side: Side) -> str:

@@ -101,8 +101,9 @@ def _namespace(model: Any) -> str:
     owner = _owner(model)
     if owner is None:
         return "no packaged code"
-    names = (type(part).__module__ for part in model.modules())
-    return "private" if any(name.startswith(f"{owner.id()}.") for name in names) else "process"
+    # The classes of a model can all be torch's, and only its hooks packaged.
+    private = any(name.startswith(f"{owner.id()}.") for name in sys.modules)
+    return "private" if private else "process"
 
 
 if __name__ == "__main__":

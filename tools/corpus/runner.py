@@ -33,6 +33,7 @@ class Side:
         why: what its trial said about that, if it is the process namespace.
         hidden: the distributions that were not there when it was loaded.
         notes: the warnings in the plan.
+        refusal: why modpack wrote no package, in its own words; empty if it did not refuse to.
     """
 
     steps: dict[str, str] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Side:
     why: str = ""
     hidden: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    refusal: str = ""
 
     @property
     def passed(self) -> bool:
@@ -64,6 +66,7 @@ class Result:
     Attributes:
         recipe: its name.
         libraries: the distributions it is about.
+        compiled: more of them, which are extern: they have compiled code.
         modpack: with modpack, and no rule.
         torch: with torch.package, and rules for it.
     """
@@ -72,6 +75,7 @@ class Result:
     libraries: list[str]
     modpack: Side
     torch: Side
+    compiled: list[str] = field(default_factory=list)
 
     def as_json(self) -> str:
         """All of it."""
@@ -81,9 +85,8 @@ class Result:
     def from_json(cls, text: str) -> Result:
         """The result that :meth:`as_json` wrote."""
         told = json.loads(text)
-        return cls(
-            told["recipe"], told["libraries"], Side(**told["modpack"]), Side(**told["torch"])
-        )
+        ours, theirs = Side(**told["modpack"]), Side(**told["torch"])
+        return cls(told["recipe"], told["libraries"], ours, theirs, told.get("compiled", []))
 
 
 class Case:
@@ -115,7 +118,8 @@ class Case:
             self._audit_ours(ours)
             if beside_torch:
                 self._with_torch_package(theirs, saved["libraries"])
-        return Result(self._recipe, saved.get("libraries", []), ours, theirs)
+        libraries, compiled = saved.get("libraries", []), saved.get("compiled", [])
+        return Result(self._recipe, libraries, ours, theirs, compiled)
 
     def _saved(self, side: Side) -> dict[str, Any]:
         told = self._python(sys.executable, "saving.py", self._recipe, self._folder)
@@ -123,18 +127,20 @@ class Case:
         side.modules = {action: len(names) for action, names in saved.get("modules", {}).items()}
         side.notes = saved.get("notes", [])
         side.hidden = saved.get("hidden", [])
+        side.refusal = saved.get("refusal", "")
         self._measure(side, self._folder / "net.modpack")
         return saved
 
     def _load_ours(self, side: Side, saved: dict[str, Any]) -> None:
         if not (self._folder / "net.modpack").exists():
             return
-        missed = {normalized(name) for name in saved["libraries"]} - set(saved["interned"])
-        if missed:
-            side.steps["hermetic"] = f"not interned: {', '.join(sorted(missed))}"
+        told = _misplaced(saved)
+        if told:
+            side.steps["hermetic"] = told
         python = self._bare("bare", saved["hidden"])
         told = self._python(python, "reloading.py", self._folder, self._folder / "net.modpack")
-        side.namespace = self._report("net.modpack.json", side, told, "load").get("namespace", "")
+        loaded = self._report("net.modpack.json", side, told, "load")
+        side.namespace = loaded.get("namespace", "") if side.modules.get("interned") else ""
         again = self._folder / "again.modpack"
         if again.exists():
             told = self._python(python, "reloading.py", self._folder, again)
@@ -203,6 +209,16 @@ class Case:
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
         }
+
+
+def _misplaced(saved: dict[str, Any]) -> str:
+    """The libraries whose code is not where it should be, in a few words; empty if none."""
+    told = []
+    for place, wanted in (("interned", saved["libraries"]), ("extern", saved["compiled"])):
+        missed = sorted({normalized(name) for name in wanted} - set(saved[place]))
+        if missed:
+            told.append(f"not {place}: {', '.join(missed)}")
+    return "; ".join(told)
 
 
 def _printed_by(

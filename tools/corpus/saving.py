@@ -59,9 +59,24 @@ def _with_modpack(name: str, folder: Path) -> dict[str, Any]:
         "seconds": steps.seconds,
         "stubs": list(getattr(recipe, "OPERATORS", ())),
         "libraries": list(recipe.LIBRARIES),
+        "compiled": list(getattr(recipe, "COMPILED", ())),
         "torch.save": _torch_saves(model),
+        "refusal": _refusal(steps.failures.get("save")),
     }
     return report if plan is None else report | _facts(plan)
+
+
+def _refusal(failure: BaseException | None) -> str:
+    """What an error that modpack raised on purpose says first; empty for any other.
+
+    In a list of problems the first line says what is wrong, the second one where.
+    """
+    import modpack
+
+    if not isinstance(failure, modpack.errors.ModpackError):
+        return ""
+    lines = [line.strip(" *") for line in str(failure).splitlines()]
+    return " / ".join([line for line in lines if line][:2]) or type(failure).__name__
 
 
 def _torch_saves(model: torch.nn.Module) -> bool:

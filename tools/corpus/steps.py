@@ -17,11 +17,13 @@ class Steps:
     Attributes:
         outcomes: ``ok``, or the last line of the error, by the name of the step. The whole
             traceback goes to standard error.
+        failures: the exception of each step that failed.
         seconds: how long each step took.
     """
 
     def __init__(self) -> None:
         self.outcomes: dict[str, str] = {}
+        self.failures: dict[str, BaseException] = {}
         self.seconds: dict[str, float] = {}
 
     def take(self, name: str, step: Callable[[], Any]) -> Any:
@@ -34,6 +36,7 @@ class Steps:
             print(f"--- {name}", file=sys.stderr)
             traceback.print_exc()
             self.outcomes[name] = in_one_line(failure)
+            self.failures[name] = failure
         finally:
             self.seconds[name] = round(time.perf_counter() - started, 3)
         return None

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 FIXTURE = ROOT / "fixtures" / "audited"
 PICTURE = ROOT / "docs" / "images" / "audit.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-SIZE = {"width": 1360, "height": 820}
-MODULE = "telemetry.sinks"
+SIZE = {"width": 1680, "height": 860}
+MODULE = "scout.sinks"
 
 
 def main() -> int:
@@ -67,6 +67,7 @@ def _take(browser: str, page: Path) -> None:
         )
         shown = context.new_page()
         shown.goto(page.as_uri() + "#graph")
+        shown.wait_for_function("window.modpackReport")
         shown.evaluate("name => { location.hash = addressOf(indexOf.get(name)); }", MODULE)
         shown.wait_for_function("modpackReport.graph.drawing.nodes('.chosen').length === 1")
         shown.wait_for_timeout(500)

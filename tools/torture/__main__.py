@@ -18,6 +18,7 @@ import hostiles
 import torch
 from benign import benign
 from crowds import cache_fills, readers_and_writers
+from fuzzing import fuzz
 from interruptions import Interrupted, exceptions, file_size_limits, full_disks, kills
 from mutants import Mutants, loaded, verified
 from page import Row, rendered
@@ -66,6 +67,9 @@ def _rows(share: int) -> list[Row]:
     rows.append(_of_mutants(loaded(times, "all"), 'mutants, loaded with `verify="all"`'))
     rows.append(_of_mutants(loaded(times, "code"), "mutants, loaded (tensors' numbers aside)"))
     rows += _of_archives(share)
+    fuzzed = fuzz(1_000_000 // share // (10 if share > 1 else 1))
+    result = f"{fuzzed.accepted:,} made data, all others were refused"
+    rows.append(Row("pickles made at random, loaded as data", fuzzed.tries, result, fuzzed.wrong))
     good = benign()
     rows.append(Row("good packages, verified", good.tries, "accepted", good.wrong))
     return rows

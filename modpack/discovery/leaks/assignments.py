@@ -86,7 +86,9 @@ _MOST_REMEMBERED: Final = 64
 _LINE_START: Final = rb"(?:[ \t]*(?:-[ \t]+)?(?:export[ \t]+)?|.*[{,][ \t]*)[\"']?[A-Za-z0-9_.-]*"
 _DELIMITER: Final = rb"(?:[;&?]|--)[A-Za-z0-9_.-]{0,32}\Z"
 _NAME_END: Final = rb"\Z"
-_LIKE_A_NAME: Final = rb"(?:[A-Za-z]*[_./:+ -])*[A-Za-z]*\d{0,3}"
+_LIKE_A_NAME: Final = rb"(?:[A-Za-z]*(?:\[-?\d{1,3}\])?[_./:+ -])*[A-Za-z]*\d{0,3}"
+_RANGE: Final = rb"\[[^\]]*(?:a-z|A-Z|0-9)"
+"""What a regular expression has, such as that of a token in a grammar."""
 _UUID: Final = rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _FEWEST_BITS: Final = 3.0
 """Shannon entropy per character that a drawn value has at least; 16 drawn hex digits have 3.3."""
@@ -121,7 +123,7 @@ def is_secret_value(value: bytes, word: bytes) -> bool:
     """
     if is_placeholder(value) or re.fullmatch(_LIKE_A_NAME, value):
         return False
-    if re.fullmatch(_UUID, value, re.IGNORECASE):
+    if re.search(_RANGE, value) or re.fullmatch(_UUID, value, re.IGNORECASE):
         return False
     if not re.search(rb"[0-9]", value) or not re.search(rb"[A-Za-z]", value):
         return False

@@ -35,6 +35,7 @@ _PRINTABLE: Final = bytes(
     120 if 32 <= code < 127 or code in b"\t\n\r" else 0 for code in range(256)
 )
 _TEXT_BYTES: Final = bytes(code for code in range(256) if _PRINTABLE[code])
+_BOMS: Final = (BOM_UTF16_LE, BOM_UTF16_BE)
 _KEY_BEGIN: Final = b"-----BEGIN "
 _ANCHORS: Final = (_KEY_BEGIN, *(anchor for shape in SHAPES for anchor in shape.anchors))
 _WORDS: Final = Words(_ANCHORS, HINTS)
@@ -53,9 +54,12 @@ class TextKind(str, Enum):
     SOURCE = "source"
     DATA = "data"
     PICKLE = "pickle"
+    DESCRIPTION = "description"
+    """Metadata of a distribution, where names of values say little, such as that of a token in the
+    address of a badge."""
     PUBLISHED = "published"
-    """Metadata of a distribution, which anybody can get: names of values say little in a
-    description, such as that of a token in the address of a badge."""
+    """A file that anybody can get: what is a secret only by its name, or by what is around it, is
+    an example there."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,7 @@ def find_secrets(
     >>> [(s.line, s.what, s.shown) for s in find_secrets(text, TextKind.SOURCE)]
     [(2, 'a secret by its name', "'Tr0u...' (11 characters)")]
     """
-    if kind in (TextKind.DATA, TextKind.PUBLISHED) and data.startswith(
-        (BOM_UTF16_LE, BOM_UTF16_BE)
-    ):
+    if kind not in (TextKind.SOURCE, TextKind.PICKLE) and data.startswith(_BOMS):
         data = data.decode("utf-16", "replace").encode("utf-8", "replace")
     found: dict[int, tuple[str, bytes]] = {}
     for start in range(0, max(len(data), 1), _PIECE):
@@ -148,10 +150,10 @@ def _in_piece(
             yield at, origin, value
     words = _WORDS.places(piece)  # most pieces have few of them, and much is not looked for then
     for start, text in _pickled(piece, words) if kind is TextKind.PICKLE else _texts(piece):
-        for at, what, value in _in_text(text, words):
+        for at, what, value in _in_text(text, words, kind is TextKind.PUBLISHED):
             yield start + at, what, value
     hints = tuple(hint for hint in HINTS if hint in words)
-    if kind is TextKind.PUBLISHED or not hints:
+    if kind in (TextKind.DESCRIPTION, TextKind.PUBLISHED) or not hints:
         return
     named = assigned_in_pickle(piece, hints) if kind is TextKind.PICKLE else assigned(piece, hints)
     for at, value in named:
@@ -193,10 +195,14 @@ def _texts(piece: bytes) -> Iterator[tuple[int, bytes]]:
         at = marks.find(run, end)
 
 
-def _in_text(text: bytes, words: Container[bytes]) -> Iterator[tuple[int, str, bytes]]:
+def _in_text(
+    text: bytes, words: Container[bytes], exact_only: bool
+) -> Iterator[tuple[int, str, bytes]]:
     if _KEY_BEGIN in words:
         yield from _private_keys(text)
     for shape in SHAPES:
+        if exact_only and not shape.is_exact:
+            continue
         for anchor in shape.anchors:
             for at in places_in(text, anchor) if anchor in words else ():
                 match = shape.compiled.match(text, max(0, at - shape.reach))

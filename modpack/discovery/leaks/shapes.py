@@ -45,6 +45,8 @@ class Shape:
         pattern: the whole of it, the value being group 1; begins at the anchor or before it.
         reach: how many bytes before the anchor it may begin.
         kinds: of which kinds of characters a real one has some, by an example of each.
+        is_exact: whether the value shows by itself what it is; else what is around it says so,
+            as it does in examples of documentation.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Shape:
     pattern: bytes
     reach: int = 0
     kinds: str = ""
+    is_exact: bool = True
 
     @cached_property
     def compiled(self) -> re.Pattern[bytes]:
@@ -71,8 +74,10 @@ _KINDS: Final = {
 }
 
 
-def _row(name: str, anchors: str, pattern: str, reach: int = 0, kinds: str = "") -> Shape:
-    return Shape(name, tuple(anchors.encode().split()), pattern.encode(), reach, kinds)
+def _row(
+    name: str, anchors: str, pattern: str, reach: int = 0, kinds: str = "", is_exact: bool = True
+) -> Shape:
+    return Shape(name, tuple(anchors.encode().split()), pattern.encode(), reach, kinds, is_exact)
 
 
 # A token ends where no character of its alphabet follows, and does not begin within a word.
@@ -123,6 +128,7 @@ SHAPES: Final = (
         "a Kaggle key",
         '"username"',
         r"\"username\"\s{0,9}:\s{0,9}\"[^\"]{1,64}\"\s{0,9},\s{0,9}\"key\"\s{0,9}:\s{0,9}\"([0-9a-f]{32})\"",
+        is_exact=False,
     ),
     _row("a Docker token", "dckr_pat_", r"(dckr_pat_[A-Za-z0-9_-]{27,64})"),
     _row(
@@ -130,6 +136,7 @@ SHAPES: Final = (
         '"auth"',
         r"\"auth\"\s{0,9}:\s{0,9}\"([A-Za-z0-9+/]{16,4096}={0,2})\"",
         kinds="aA",
+        is_exact=False,
     ),
     _row("a Vault token", "hvs.", r"(?<![A-Za-z0-9_.])(hvs\.[A-Za-z0-9_-]{90,200})"),
     _row(
@@ -158,6 +165,7 @@ SHAPES: Final = (
         r"([A-Za-z0-9+/=._~-]{16,4096})",
         reach=1,
         kinds="x0",
+        is_exact=False,
     ),
     _row(  # in a dict that is pickled, the header's name is another text
         "a password in a header",
@@ -165,6 +173,7 @@ SHAPES: Final = (
         r"(?<![A-Za-z])[Bb]earer\s([A-Za-z0-9+/=._~-]{16,4096})",
         reach=1,
         kinds="x0",
+        is_exact=False,
     ),
     _row(
         "a password of a login",
@@ -172,6 +181,7 @@ SHAPES: Final = (
         r"(?:auth=|BasicAuth)\(\s{0,40}[rbuf]{0,2}[\"'][^\"'\s]{1,64}[\"']\s{0,4},\s{0,40}[rbuf]{0,2}[\"']"
         r"([!-~]{8,128}?)[\"']",
         kinds="x0",
+        is_exact=False,
     ),
     _row(
         "a Stripe key",
@@ -204,11 +214,13 @@ SHAPES: Final = (
         r"://[A-Za-z0-9_.+-]{0,64}:(?!(?:[A-Za-z]*[_.+-])*[A-Za-z]*\d{0,4}@)"
         r"((?:[^\s:/@'\"<>{}()\[\]$%`\\]|%[0-9A-Fa-f]{2}){8,128})@[A-Za-z0-9-]{1,63}(?![A-Za-z0-9@-])",
         kinds="x0",
+        is_exact=False,
     ),
     _row(
         "a password of a netrc file",
         "machine",
         r"machine\s+[\w.-]+\s+(?:login\s+\S+\s+)?password\s+(\S{6,256})",
+        is_exact=False,
     ),
 )
 """The order does not matter: no value has two of these shapes, or they have the same name."""

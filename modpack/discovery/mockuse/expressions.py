@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from modpack.core.usage import UseKind
-from modpack.discovery._nodes import COMPREHENSIONS
+from modpack.discovery._nodes import COMPREHENSIONS, child_nodes
 from modpack.discovery.mockuse.chains import attribute_call, last_name, root_of_chain
 from modpack.discovery.mockuse.places import Place, is_asked, outcome_of, quoted
 from modpack.discovery.mockuse.table import (
@@ -45,7 +45,7 @@ class ExpressionReader:
 
     def _others(self, node: ast.AST, place: Place) -> None:
         inside = place if isinstance(node, _KEEPS_ROLE) else place.inside
-        self._push(ast.iter_child_nodes(node), inside)
+        self._push(child_nodes(node), inside)
 
     def _mention(self, place: Place, *words: str) -> None:
         for word in words:

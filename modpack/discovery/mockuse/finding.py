@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TypeAlias
 
+from modpack.core.garbage import collection_paused
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.imports import ImportKind
 from modpack.core.usage import NameUse, UseKind
@@ -14,6 +15,7 @@ from modpack.discovery.mockuse.liveness import Liveness
 from modpack.discovery.mockuse.reading import read_table
 from modpack.discovery.mockuse.table import ModuleTable, Reference
 from modpack.discovery.mockuse.takers import Takers
+from modpack.discovery.mockuse.texts import Texts
 from modpack.discovery.mockuse.values import Lead, StandIn
 from modpack.discovery.mockuse.world import World
 from modpack.discovery.source import scan_source
@@ -27,6 +29,7 @@ _STATEMENTS = (ImportKind.REQUIRED, ImportKind.FUNCTION, ImportKind.GUARDED, Imp
 _KINDS = list(UseKind)
 
 
+@collection_paused()  # the search went through all of torch, which took half of the time
 def find_uses(
     sources: Sources,
     mocked: Collection[str],
@@ -58,10 +61,10 @@ def find_uses(
     if not mocked:
         return ()
     graph = graph if graph is not None else _graph_of(sources)
-    takers = Takers(sources, graph)
-    search = _Search(sources, frozenset(mocked), takers)
+    texts = Texts(sources)
+    search = _Search(sources, frozenset(mocked), Takers(sources, texts, graph))
     search.run()
-    liveness = Liveness(sources, mocked, search.read, entry_names)
+    liveness = Liveness(sources, texts, mocked, search.read, entry_names)
     found = dict.fromkeys([*search.uses(liveness), *_of_saved_objects(graph, frozenset(mocked))])
     return tuple(sorted(found, key=_order))
 

@@ -6,13 +6,15 @@ as a call: code outside the package, decorators, names that are put together at 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from modpack.core.names import root_of
 from modpack.discovery.mockuse.bases import BaseFinder
 from modpack.discovery.mockuse.table import ModuleTable, NameScope, Unit
+from modpack.discovery.mockuse.texts import Texts
 
 __all__ = ["Liveness"]
 
@@ -20,18 +22,14 @@ _PLAIN_HOMES = frozenset({"abc", "typing", "enum", "collections", "builtins", "d
 """Modules whose classes call no method of a derived class but those with names like __this__."""
 _QUIET_ROOTS = frozenset({"torch", *_PLAIN_HOMES})
 """Packages whose classes keep no list of the classes that are derived from them."""
-_TOP_LEVEL_BEFORE = rb"^(?!def |class |async )[\w@][^\n#]*\b"
-_COMPUTED_NAME = re.compile(rb"""["'](\w*[A-Za-z]_)(?:\{|%|["']\s*[+%])""")
-_MOST_SEARCHED = 2_000_000_000
-"""How much text is searched, and parsed, before everything else counts as live."""
 _MOST_PARSED = 4_000_000
+"""How much text is parsed before everything else counts as live."""
 
 Read = Callable[[str], ModuleTable | None]
 """Gives the table of a module; None if it cannot be parsed."""
 
 
-@dataclass(frozen=True)
-class _Node:
+class _Node(NamedTuple):
     """A question: is this live?
 
     Attributes:
@@ -62,20 +60,12 @@ class _Answer:
     one_of: tuple[_Node, ...] = ()
 
 
-@dataclass
-class _Search:
-    """How much was done for the answers."""
-
-    searched: int = 0
-    parsed: int = 0
-    parsed_modules: set[str] = field(default_factory=set)
-
-
 class Liveness:
     """Answers for the functions of one package.
 
     Args:
         sources: all interned modules, as for :func:`.find_uses`.
+        texts: the same, to be searched.
         mocked: the mocked modules.
         read: parses a module, once.
         entry_names: module and qualified name of what saved objects name; with an empty name, all
@@ -85,6 +75,7 @@ class Liveness:
     def __init__(
         self,
         sources: Mapping[str, tuple[bytes, bool]],
+        texts: Texts,
         mocked: Collection[str],
         read: Read,
         entry_names: Collection[tuple[str, str]],
@@ -94,10 +85,11 @@ class Liveness:
         self._bases = BaseFinder(read, sources, mocked)
         self._entries = frozenset(entry_names)
         self._answers: dict[_Node, _Answer] = {}
+        self._askers: dict[_Node, list[_Node]] = defaultdict(list)
         self._live: set[_Node] = set()
-        self._done = _Search()
-        self._size = sum(len(source) for source, _ in sources.values())
-        self._computed: frozenset[str] | None = None
+        self._parsed: set[str] = set()
+        self._parsed_bytes = 0
+        self._texts = texts
         self._entry_classes: frozenset[NameScope] | None = None
 
     def is_live(self, module: str, unit: str) -> bool:
@@ -130,8 +122,7 @@ class Liveness:
             for node in waiting:
                 if self._is_too_much():
                     return True
-                self._answers[node] = self._answer(node)
-            self._conclude()
+                self._conclude(node, self._answer(node))
         return True
 
     def _open_questions(self, root: _Node) -> list[_Node]:
@@ -149,15 +140,17 @@ class Liveness:
                     waiting.append(other)
         return found
 
-    def _conclude(self) -> None:
-        """Mark as live what follows from the answers by now, and nothing else."""
-        news = True
+    def _conclude(self, node: _Node, answer: _Answer) -> None:
+        """Mark as live what follows from one more answer, and nothing else."""
+        self._answers[node] = answer
+        for other in (*answer.all_of, *answer.one_of):
+            self._askers[other].append(node)
+        news = [node]
         while news:
-            news = False
-            for node, answer in self._answers.items():
-                if node not in self._live and self._follows(answer):
-                    self._live.add(node)
-                    news = True
+            node = news.pop()
+            if node not in self._live and self._follows(self._answers[node]):
+                self._live.add(node)
+                news += self._askers[node]
 
     def _follows(self, answer: _Answer) -> bool:
         if answer.is_live:
@@ -167,7 +160,7 @@ class Liveness:
         return not answer.one_of or not self._live.isdisjoint(answer.one_of)
 
     def _is_too_much(self) -> bool:
-        return self._done.searched > _MOST_SEARCHED or self._done.parsed > _MOST_PARSED
+        return self._parsed_bytes > _MOST_PARSED
 
     # -- single questions --------------------------------------------------------------------
 
@@ -221,48 +214,28 @@ class Liveness:
 
     def _mentioned(self, name: str) -> _Answer:
         """Whether code that is live mentions a name."""
-        if self._is_computed(name) or self._is_plainly_mentioned(name):
+        modules = self._texts.mentioning(name)
+        if modules is None or self._texts.may_be_computed(name):
             return _Answer(is_live=True)
         places: list[_Node] = []
-        for module, unit in self._find_mentions(name):
+        for module, unit in self._find_mentions(modules, name):
             place = _Node(module, unit)
             if not unit or place in self._live:
                 return _Answer(is_live=True)
             places.append(place)
         return _Answer(one_of=tuple(places))
 
-    def _is_plainly_mentioned(self, name: str) -> bool:
-        """Whether a statement of some module's top level says it, for all that its text shows."""
-        text = name.encode()
-        pattern = _TOP_LEVEL_BEFORE + re.escape(text) + rb"\b"
-        mentioned = re.compile(pattern, re.MULTILINE)
-        self._done.searched += self._size
-        return any(
-            text in source and mentioned.search(source) for source, _ in self._sources.values()
-        )
-
-    def _find_mentions(self, name: str) -> Iterator[tuple[str, str]]:
+    def _find_mentions(self, modules: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
         """The functions that mention a name, by module; an empty one is a module's own code."""
-        text = name.encode()
-        for module, (source, _) in self._sources.items():
-            if text not in source:
-                continue
+        for module in modules:
             table = self._read(module)
-            if module not in self._done.parsed_modules:
-                self._done.parsed_modules.add(module)
-                self._done.parsed += len(source)
+            if module not in self._parsed:
+                self._parsed.add(module)
+                self._parsed_bytes += len(self._sources[module][0])
             if table is not None:
                 yield from ((module, unit) for unit in sorted(table.mentions.get(name, ())))
             if self._is_too_much():
                 yield module, ""
-
-    def _is_computed(self, name: str) -> bool:
-        """Whether a name may be put together at run time: ``getattr(self, f"visit_{kind}")``."""
-        if self._computed is None:
-            texts = (source for source, _ in self._sources.values() if b"getattr" in source)
-            found = {each.decode() for text in texts for each in _COMPUTED_NAME.findall(text)}
-            self._computed = frozenset(found)
-        return any(name.startswith(beginning) for beginning in self._computed)
 
     # -- what saved objects name -------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from modpack.core.usage import UseKind
 from modpack.discovery._importblocks import is_type_checking
@@ -22,8 +22,7 @@ _HARMLESS_DECORATORS = frozenset(
 _ASKS = frozenset({"hasattr", "callable", "id", "type", "repr", "str"})
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a node stands.
 
     Attributes:
@@ -40,11 +39,11 @@ class Place:
 
     def as_role(self, role: UseKind) -> Place:
         """The same, where names are used for something else."""
-        return self if role is self.role else replace(self, role=role, target="")
+        return self if role is self.role else Place(self.scope, self.is_late, role)
 
     def making(self, target: str, role: UseKind) -> Place:
         """For the decorators and bases of something."""
-        return replace(self, role=role, target=target)
+        return Place(self.scope, self.is_late, role, target)
 
     @property
     def plain(self) -> Place:

@@ -6,7 +6,7 @@ import ast
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from modpack.core.usage import UseKind
 
@@ -136,8 +136,7 @@ class Instance:
 Binding: TypeAlias = Imported | Assigned | Defined | Decorated | Instance
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """A place where a name is used, with all attributes that are taken from it.
 
     Attributes:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from modpack.core.graph import DependencyGraph
 from modpack.core.imports import ImportKind
 from modpack.core.names import root_of
+from modpack.discovery.mockuse.texts import Texts
 
 __all__ = ["Takers"]
 
@@ -20,11 +21,15 @@ class Takers:
 
     Args:
         sources: all interned modules, as for :func:`.find_uses`.
+        texts: the same, to be searched.
         graph: who imports whom.
     """
 
-    def __init__(self, sources: Mapping[str, tuple[bytes, bool]], graph: DependencyGraph) -> None:
+    def __init__(
+        self, sources: Mapping[str, tuple[bytes, bool]], texts: Texts, graph: DependencyGraph
+    ) -> None:
         self._sources = sources
+        self._texts = texts
         self._importers: dict[str, dict[str, set[str]]] = defaultdict(dict)
         self._near: dict[str, dict[str, None]] = defaultdict(dict)
         self._path_writers: dict[str, Sequence[str]] = {}
@@ -46,42 +51,29 @@ class Takers:
         last = module.rpartition(".")[2]
         for importer, names in self._importers.get(module, {}).items():
             has_module = "" in names and (
-                self._takes(importer, name) or self._hands_on(importer, last)
+                self._texts.takes(importer, name) or self._hands_on(importer, last)
             )
             if has_module or name in names or "*" in names:
                 yield importer
-        yield from (each for each in self._who_write_path(module) if self._takes(each, name))
+        yield from (each for each in self._who_write_path(module) if self._texts.takes(each, name))
 
     def that_write(self, modules: Iterable[str], names: Collection[str]) -> Iterator[str]:
         """Those of some modules that take one of several names from something."""
-        return (each for each in modules if any(self._takes(each, name) for name in names))
-
-    def _takes(self, module: str, name: str) -> bool:
-        """Whether a module takes an attribute of that name from anything."""
-        return _takes(self._sources[module][0], name.encode())
+        return (each for each in modules if any(self._texts.takes(each, name) for name in names))
 
     def _hands_on(self, module: str, name: str) -> bool:
         """Whether a module that has another one as a name lets others have it."""
         if any(name in names for names in self._importers.get(module, {}).values()):
             return True
         source = self._sources[module][0]
-        return re.search(rb"\b" + re.escape(name.encode()) + rb"\s+as\b", source) is not None
+        # Without anything before the name, which is found several times as fast.
+        return re.search(re.escape(name.encode()) + rb"\s+as\b", source) is not None
 
     def _who_write_path(self, module: str) -> Sequence[str]:
         """Those who may write ``package.module``, without an import of just that."""
         if module not in self._path_writers:
             head, _, last = module.rpartition(".")
-            near = self._near.get(root_of(module), ()) if head else ()
-            self._path_writers[module] = [each for each in near if self._takes(each, last)]
+            near = self._near.get(root_of(module), {}) if head else {}
+            takers = self._texts.taking(last) if near else ()
+            self._path_writers[module] = [each for each in takers if each in near]
         return self._path_writers[module]
-
-
-def _takes(source: bytes, name: bytes) -> bool:
-    """Whether there is ``.name``, or a text that getattr may be given, in a source."""
-    place = source.find(name)
-    while place >= 0:
-        before, after = source[max(0, place - 40) : place].rstrip(), place + len(name)
-        if before[-1:] in (b".", b"'", b'"') and not source[after : after + 1].isalnum():
-            return True
-        place = source.find(name, after)
-    return False

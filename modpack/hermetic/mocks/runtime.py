@@ -21,7 +21,7 @@ import operator
 import sys
 import typing
 from abc import ABCMeta
-from types import FrameType
+from types import FrameType, ModuleType
 
 __all__ = ["MockedModuleUsed", "MockedObject", "mocked_module", "touches"]
 
@@ -41,23 +41,33 @@ class MockedModuleUsed(NotImplementedError):
         rule: the rule that mocked the module (``mock('numpy.**')``).
         chain: the importers through which the module is reached, the module itself last.
         operation: what was done, as the verb of a sentence (``was called``).
+        place: which packaged code did it (``net, line 7``); empty if none did.
     """
 
     def __init__(
-        self, name: str, module: str, rule: str, chain: tuple[str, ...], operation: str
+        self,
+        name: str,
+        module: str,
+        rule: str,
+        chain: tuple[str, ...],
+        operation: str,
+        place: str = "",
     ) -> None:
-        super().__init__(name, module, rule, chain, operation)
+        super().__init__(name, module, rule, chain, operation, place)
         self.name = name
         self.module = module
         self.rule = rule
         self.chain = chain
         self.operation = operation
+        self.place = place
 
     def __str__(self) -> str:
+        place = f"; used in {self.place}" if self.place else ""
         return (
             f"{self.name} {self.operation}, but {self.module} is mocked out in this package "
-            f"(rule: {self.rule}; reached through: {' -> '.join(self.chain)}). "
-            f"Remedy: intern or extern {self.module!r} when exporting."
+            f"(rule: {self.rule}; reached through: {' -> '.join(self.chain)}{place}). "
+            f"Remedy: intern or extern {self.module!r} when exporting, or save a module of your "
+            f"own in its place: save_source_string({self.module!r}, ...)."
         )
 
 
@@ -73,8 +83,9 @@ class _Origin(typing.NamedTuple):
         return self._replace(name=self.name + suffix)
 
     def used(self, operation: str) -> MockedModuleUsed:
-        _note("used", self, operation)
-        return MockedModuleUsed(*self, operation)
+        frame = _packaged_frame()
+        _note("used", self, operation, frame)
+        return MockedModuleUsed(*self, operation, _place(frame))
 
 
 def mocked_module(module: str, rule: str, chain: tuple[str, ...]) -> MockedObject:
@@ -84,25 +95,38 @@ def mocked_module(module: str, rule: str, chain: tuple[str, ...]) -> MockedObjec
     """
     origin = _Origin(module, module, rule, tuple(chain) or (module,))
     touches.setdefault((module, "loaded", "", "", "", 0))
+    if "." in module:
+        _make_usable(module, sys._getframe(1).f_globals)
     return MockedObject(origin)
 
 
-def _note(kind: str, origin: _Origin, operation: str = "") -> None:
+def _note(kind: str, origin: _Origin, operation: str, frame: FrameType | None) -> None:
     """Keep what packaged code does with a stand-in, and where."""
     if len(touches) >= _MOST_TOUCHES:
         return
+    if frame is None and kind == "named":  # somebody outside looked through what there is
+        return
+    place = ("", 0)
+    if frame is not None and kind == "used":  # for names, once is enough
+        place = (frame.f_code.co_filename, frame.f_lineno)
+    touches.setdefault((origin.module, kind, origin.name, operation, *place))
+
+
+def _packaged_frame() -> FrameType | None:
+    """The innermost frame of this package's own code; None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_packaged(frame):
         frame = frame.f_back
-    if frame is not None:
-        place = (frame.f_code.co_filename, frame.f_lineno)
-    elif kind == "used":
-        place = ("", 0)
-    else:  # somebody outside looked through what there is
-        return
-    if kind == "named":
-        place = ("", 0)  # once is enough
-    touches.setdefault((origin.module, kind, origin.name, operation, *place))
+    return frame
+
+
+def _place(frame: FrameType | None) -> str:
+    """Where a frame is, by the name that its module had at export."""
+    if frame is None:
+        return ""
+    name = str(frame.f_globals.get("__name__"))
+    own = name[len(_PACKAGE) + 1 :] if _PACKAGE and name.startswith(_PACKAGE + ".") else name
+    return f"{own}, line {frame.f_lineno}"
 
 
 def _is_packaged(frame: FrameType) -> bool:
@@ -153,8 +177,11 @@ def _is_evaluated(frame: FrameType) -> bool:
     return file.startswith("<") and file != frame.f_globals.get("__file__")
 
 
-def _evaluates_annotation(frame: FrameType) -> bool:
-    """Whether the frame evaluates an annotation late: as text (PEP 563) or lazily (PEP 649)."""
+def _evaluates_annotation() -> bool:
+    """Whether an annotation is evaluated late: as text (PEP 563) or lazily (PEP 649)."""
+    frame = sys._getframe(1)
+    while frame.f_globals is globals() and frame.f_back is not None:
+        frame = frame.f_back
     code = frame.f_code
     as_text = code.co_name == "<module>" and code.co_filename == "<string>"
     return as_text or code.co_name == "__annotate__"
@@ -162,7 +189,7 @@ def _evaluates_annotation(frame: FrameType) -> bool:
 
 def _is_type_like(value: object) -> bool:
     """Whether the value makes sense in an annotation and hardly as data."""
-    if value is None or value is ... or isinstance(value, (type, MockedObject)):
+    if value is None or value is ... or isinstance(value, (type, MockedObject, _UsableModule)):
         return True
     if isinstance(value, (tuple, list)):
         return any(map(_is_type_like, value))
@@ -207,7 +234,7 @@ class MockedObject:
         known = self.__dict__
         if name not in known:  # setdefault is atomic: all threads see the same object
             origin = self._modpack_origin.child("." + name)
-            _note("named", origin)
+            _note("named", origin, "", _packaged_frame())
             known.setdefault(name, _attribute(origin, name))
         return known[name]
 
@@ -221,7 +248,7 @@ class MockedObject:
         return MockedObject(self._modpack_origin.child("(...)"))
 
     def __getitem__(self, item: object) -> MockedObject:
-        if not (_is_type_like(item) or _evaluates_annotation(sys._getframe(1))):
+        if not (_is_type_like(item) or _evaluates_annotation()):
             self._modpack_import_only("was indexed")
         return MockedObject(self._modpack_origin.child("[...]"))
 
@@ -462,3 +489,46 @@ def _install_refusals() -> None:
 
 
 _install_refusals()
+
+
+# --- modules that stand for something else ------------------------------------------------
+
+
+class _UsableModule(ModuleType):
+    """The class of mocked submodules: each can be used as any other stand-in can.
+
+    A package may bind a function or a class to the name of its submodule (``from .deco import
+    deco``). Its importers do not show which of the two they mean.
+    """
+
+    __bases__ = MockedObject.__bases__
+    __class__ = vars(MockedObject)["__class__"]
+
+    def __bool__(self) -> bool:
+        return True  # as modules, functions and classes are
+
+
+def _make_usable(module: str, names: dict[str, typing.Any]) -> None:
+    """Let the module whose namespace is given be used as a stand-in."""
+    # torch.package's importer keeps its modules to itself.
+    find = getattr(getattr(names.get("__spec__"), "loader", None), "import_module", None)
+    here = sys.modules.get(names["__name__"]) if find is None else find(module)
+    if type(here) is ModuleType:
+        here.__class__ = _UsableModule
+
+
+def _delegated(name: str) -> typing.Callable[..., object]:
+    def use(self: ModuleType, *args: object, **kwargs: object) -> object:
+        return getattr(MockedObject, name)(vars(self)["_STAND_IN"], *args, **kwargs)
+
+    return use
+
+
+def _install_uses() -> None:
+    for name, method in vars(MockedObject).items():
+        is_use = callable(method) and name.startswith("__") and name not in vars(_UsableModule)
+        if is_use and name not in ("__init__", "__getattr__", "__repr__", "__format__"):
+            setattr(_UsableModule, name, _delegated(name))
+
+
+_install_uses()

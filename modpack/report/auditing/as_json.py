@@ -21,6 +21,7 @@ from modpack.report.as_json import (
 from modpack.report.auditing.facts import AuditFacts, DistributionFacts, Finding, MockFacts
 from modpack.report.auditing.gates import Gate, Verdict
 from modpack.report.auditing.places import files_of, place_in
+from modpack.report.codelisting import code_document
 from modpack.report.facts import ModuleFacts
 
 __all__ = ["audit_document", "finding_to_json"]
@@ -48,6 +49,7 @@ def audit_document(audit: AuditFacts, gates: Iterable[Gate], verdict: Verdict) -
         "distributions": [_distribution(each) for each in audit.distributions],
         "files": [resource_to_json(each) for each in audit.files],
         "notes": [note_to_json(each) for each in audit.notes],
+        "code": code_document(audit.code) if audit.code is not None else None,
         "environment": _environment(audit.environment),
         "package": package_to_json(audit.package) if audit.package is not None else None,
     }
@@ -111,6 +113,7 @@ def _distribution(facts: DistributionFacts) -> Json:
         "interned": facts.interned,
         "extern": facts.extern,
         "size_bytes": facts.size_bytes,
+        "optional": facts.is_optional,
     }
 
 

@@ -26,10 +26,10 @@ from modpack.report.auditing.belonging import (
 from modpack.report.auditing.facts import AuditFacts, Finding
 from modpack.report.auditing.findings import find_all
 from modpack.report.auditing.mocks import mock_facts
+from modpack.report.codelisting import list_package, pickle_findings, source_findings
 from modpack.report.facts import ModuleFacts, PackageFacts
 from modpack.report.planned import importers_of, plan_facts
 from modpack.report.recorded import environment_of, read_plan
-from modpack.report.scanning.scanning import scan_package
 from modpack.resolution.distributions import DistributionIndex
 
 __all__ = ["audit_package", "audit_plan"]
@@ -60,7 +60,11 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
         environment = environment_of(archive, manifest)
         interned = recorded_distributions(archive, plan, manifest, environment)
         with phase("reading pickles and sources"):
-            scanned = scan_package(archive, manifest)
+            code = list_package(archive, manifest)
+            scanned = [
+                *pickle_findings(archive, manifest, code),
+                *source_findings(archive, code),
+            ]
     belonging = RecordedBelonging(interned, environment)
     modules = _modules(package, plan, belonging)
     return _judged(
@@ -69,11 +73,13 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
             modules,
             package,
             mock_facts(plan, package.trial, modules),
-            distributions_of(modules),
+            distributions_of(modules, plan.graph),
             notes=plan.notes,
             graph=plan.graph,
             environment=environment,
             files=tuple(each for each in package.resources if each.kind.goes_along),
+            absent=_absent(plan),
+            code=code,
         ),
         scanned,
     )
@@ -97,13 +103,20 @@ def audit_plan(subject: str, plan: Plan) -> AuditFacts:
             subject,
             modules,
             mocks=mock_facts(plan, None, modules),
-            distributions=distributions_of(modules),
+            distributions=distributions_of(modules, plan.graph),
             problems=facts.problems,
             notes=facts.notes,
             graph=plan.graph,
             files=facts.files,
+            absent=_absent(plan),
         )
     )
+
+
+def _absent(plan: Plan) -> frozenset[str]:
+    """The extern modules that were not found at export."""
+    decisions = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
+    return frozenset(each.module for each in decisions if each.location is None)
 
 
 def _evidence(archive: Archive) -> Plan:

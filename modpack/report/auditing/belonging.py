@@ -9,7 +9,13 @@ from typing import Final, Protocol
 from modpack.archive.base import Archive, RecordVerifier
 from modpack.core.actions import Action, Owner
 from modpack.core.coremetadata import headers
-from modpack.core.environment import RecordedDistribution, RecordedEnvironment
+from modpack.core.environment import (
+    RecordedDistribution,
+    RecordedEnvironment,
+    is_optional,
+    needed_at_once,
+)
+from modpack.core.graph import DependencyGraph
 from modpack.core.licences import licence_of
 from modpack.core.names import root_of
 from modpack.core.plan import Plan
@@ -18,6 +24,7 @@ from modpack.report.facts import ModuleFacts
 from modpack.resolution.distributions import Distribution, DistributionIndex, normalised
 
 __all__ = [
+    "OUR_LICENCE",
     "Belonging",
     "InstalledBelonging",
     "RecordedBelonging",
@@ -26,6 +33,8 @@ __all__ = [
     "with_distributions",
 ]
 
+OUR_LICENCE: Final = "Apache-2.0"
+"""modpack's, where it was not installed from a distribution that says so."""
 _PYTHONS_LICENCE: Final = "PSF-2.0"
 _TORCHS: Final = frozenset({"torch", "torchgen", "functorch"})
 """What torch's distribution provides."""
@@ -63,10 +72,10 @@ class RecordedBelonging:
         return self._environment.provider_of(facts.module)
 
     def _runtime(self, root: str) -> RecordedDistribution | None:
-        name = "torch" if root in _TORCHS else root
-        known = self._environment.distributions.get(name)
-        version = self._environment.torch if name == "torch" else None
-        return known or (RecordedDistribution(name, version) if version else None)
+        if root in _TORCHS:
+            return self._environment.torchs_distribution
+        ours = self._environment.modpacks_distribution if root == "modpack" else None
+        return replace(ours, licence=ours.licence or OUR_LICENCE) if ours is not None else None
 
 
 def recorded_distributions(
@@ -147,18 +156,24 @@ def with_distributions(
             yield facts
 
 
-def distributions_of(modules: Iterable[ModuleFacts]) -> tuple[DistributionFacts, ...]:
+def distributions_of(
+    modules: Iterable[ModuleFacts], graph: DependencyGraph
+) -> tuple[DistributionFacts, ...]:
     """The distributions of which a package holds or needs modules, by name."""
+    at_once = needed_at_once(graph)
     members: dict[tuple[str, str], list[ModuleFacts]] = {}
     for facts in modules:
         if facts.distribution is not None and facts.action in (Action.INTERN, Action.EXTERN):
             members.setdefault((facts.distribution, facts.version or ""), []).append(facts)
     return tuple(
-        _distribution(name, version, members[name, version]) for name, version in sorted(members)
+        _distribution(name, version, members[name, version], at_once)
+        for name, version in sorted(members)
     )
 
 
-def _distribution(name: str, version: str, members: list[ModuleFacts]) -> DistributionFacts:
+def _distribution(
+    name: str, version: str, members: list[ModuleFacts], at_once: frozenset[str] | None
+) -> DistributionFacts:
     interned = [facts for facts in members if facts.action is Action.INTERN]
     return DistributionFacts(
         name,
@@ -168,4 +183,5 @@ def _distribution(name: str, version: str, members: list[ModuleFacts]) -> Distri
         len(interned),
         sum(facts.action is Action.EXTERN for facts in members),
         sum(facts.size_bytes or 0 for facts in interned),
+        not interned and is_optional((facts.module for facts in members), at_once),
     )

@@ -62,79 +62,11 @@ _ROWS = (
         worse_than="import-unresolved",
     ),
     FindingCode(
-        "pickle-unknown-global",
+        "pickle-dangerous-name",
         _ERROR,
-        "A pickle names something that is neither known to be harmless, nor the package's own, nor "
-        "declared extern.",
-        f"{_DO_NOT}, or allow the name in pickle_globals of a policy.",
-    ),
-    FindingCode(
-        "pickle-call",
-        _ERROR,
-        "A pickle calls something that objects may hold, with arguments of the pickle's choice.",
-        f"{_DO_NOT}, or allow the name in pickle_globals of a policy.",
-    ),
-    FindingCode(
-        "pickle-extern-call",
-        _ERROR,
-        "A pickle calls something of an extern library, of which the package tells nothing.",
-        "Intern the library, or allow the name in pickle_globals of a policy.",
-    ),
-    FindingCode(
-        "pickle-calls-unknown",
-        _ERROR,
-        "A pickle calls something that another call has made, so that nobody can tell what it is.",
-        f"{_DO_NOT}.",
-    ),
-    FindingCode(
-        "pickle-runs-code",
-        _ERROR,
-        "A pickle runs a text as code when it is loaded, and the text is more than the code that "
-        "torch generates for a graph.",
-        f"{_DO_NOT}.",
-    ),
-    FindingCode(
-        "pickle-unresolved",
-        _ERROR,
-        "A pickle takes something by a name that is made while it is loaded.",
-        f"{_DO_NOT}.",
-    ),
-    FindingCode(
-        "pickle-reaches-inside",
-        _ERROR,
-        "A pickle takes a special attribute (__globals__ ...) that leads to everything else.",
-        f"{_DO_NOT}.",
-    ),
-    FindingCode(
-        "pickle-changes-global",
-        _ERROR,
-        "A pickle changes a class, function or module that it only names.",
-        f"{_DO_NOT}.",
-    ),
-    FindingCode(
-        "pickle-extension",
-        _ERROR,
-        "A pickle names something by a number of the extension registry of the process.",
-        f"{_DO_NOT}.",
-    ),
-    FindingCode(
-        "pickle-buffer",
-        _ERROR,
-        "A pickle takes data that is not in it.",
-        f"{_DO_NOT}.",
-    ),
-    FindingCode(
-        "pickle-trailing",
-        _ERROR,
-        "Something follows where a pickle ends.",
-        f"{_DO_NOT}.",
-    ),
-    FindingCode(
-        "pickle-nested",
-        _ERROR,
-        "Bytes in a pickle are a pickle themselves, which code of the package may load in its own "
-        "way, and which would be refused by itself.",
-        "Do not load the package, unless you know what loads these bytes.",
+        "A pickle names something that no honest package needs: what runs programs or texts, opens "
+        "files, or imports by name.",
+        f"{_DO_NOT}, unless you trust whoever made it.",
     ),
     FindingCode(
         "pickle-missing",
@@ -145,13 +77,8 @@ _ROWS = (
     FindingCode(
         "pickle-malformed",
         _ERROR,
-        "A pickle is none, is cut off, or cannot be followed.",
-        f"{_DO_NOT}.",
-    ),
-    FindingCode(
-        "nested-archive",
-        _ERROR,
-        "An archive in a record (a ScriptModule, an exported program) cannot be read.",
+        "A pickle cannot be read to its end, or takes a name that is not in it: what it does "
+        "cannot be listed.",
         f"{_DO_NOT}.",
     ),
     FindingCode(
@@ -226,11 +153,43 @@ _ROWS = (
         "Save copies of them (.clone()), unless they shall share the rest with others.",
     ),
     FindingCode(
+        "heavy-distribution",
+        _WARNING,
+        "Most of the code and data files belong to a distribution that saved objects do not name.",
+        "Mock the module that leads to it, if the model does not need that module.",
+    ),
+    FindingCode(
+        "nested-pickle",
+        _WARNING,
+        "A saved object contains pickles made by its own code; these name packaged modules.",
+        "Load the package with namespace='process'.",
+    ),
+    FindingCode(
+        "registered-outside",
+        _WARNING,
+        "A module that the package leaves out registered something in a packaged module.",
+        "Import that module in a packaged module.",
+    ),
+    FindingCode(
         "source-edited",
         _WARNING,
         "A packaged module was edited after the process that saved it had imported it: the saved "
         "objects did what its source said before.",
         "Save again from a new process, or check that the edit is meant.",
+    ),
+    FindingCode(
+        "live-changed",
+        _WARNING,
+        "The process that saved held something else than a packaged module's source says: a "
+        "replaced function, another value. The package does what the source says.",
+        "Change it in the source, or in a module that the model's code imports, and save again.",
+    ),
+    FindingCode(
+        "extern-patched",
+        _WARNING,
+        "The process that saved had replaced a function of an extern module, which packaged code "
+        "uses.",
+        "Call the other function in your own code, and save again.",
     ),
     FindingCode(
         "source-unreadable",
@@ -282,10 +241,11 @@ _ROWS = (
         "Look at the place, and make sure that it is meant.",
     ),
     FindingCode(
-        "script-file-access",
+        "trial-unfilled-table",
         _WARNING,
-        "A ScriptModule calls an operator that writes or maps files.",
-        "Look at the place, and make sure that it is meant.",
+        "A table of a module named a class of the model where the package was made, and not in the "
+        "trial run: a constructor may fill it, which loading does not call.",
+        "Construct one object of the class after loading.",
     ),
     FindingCode(
         "mock-import-time",
@@ -333,6 +293,12 @@ _ROWS = (
         "Import what declares the operator before the package is loaded.",
     ),
     FindingCode(
+        "trial-imported",
+        _NOTE,
+        "Extern code imported a distribution in the trial run that nothing in the package names.",
+        "Install it where the package is loaded; modpack requirements lists it.",
+    ),
+    FindingCode(
         "native-code",
         _NOTE,
         "The package holds compiled code: it loads only on the platform, and with the Python, "
@@ -358,6 +324,12 @@ _ROWS = (
         "Packaged code asks for a module that is not there, and copes with that.",
     ),
     FindingCode(
+        "live-state",
+        _NOTE,
+        "Code of a packaged module had changed its own state while it ran. In the package it "
+        "begins as the source says.",
+    ),
+    FindingCode(
         "files-unknown",
         _NOTE,
         "Packaged code reads files whose names are known at run time only.",
@@ -369,17 +341,6 @@ _ROWS = (
         "torch.package wrote the package: no rules, versions, licences or trials are recorded, "
         "and the audit goes by what the package contains.",
         "Export again with modpack.",
-    ),
-    FindingCode(
-        "pickle-extern-name",
-        _NOTE,
-        "A pickle names things of an extern library: its objects are instances of the library's "
-        "classes, or hold its functions.",
-    ),
-    FindingCode(
-        "pickle-nested-known",
-        _NOTE,
-        "Bytes in a pickle are a pickle themselves; it names nothing but what is known.",
     ),
     FindingCode(
         "pickle-undeclared",

@@ -10,6 +10,7 @@ from modpack.core.graph import DependencyGraph
 from modpack.core.plan import Note, Problem
 from modpack.core.usage import MockRisk, MockTouch, NameUse
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, ResourceFacts
+from modpack.security.code_listing import CodeListing
 
 __all__ = ["AuditFacts", "DistributionFacts", "Finding", "MockFacts", "Severity"]
 
@@ -37,6 +38,7 @@ class Finding:
         text: what was found, in one sentence.
         place: ``file:line`` where it shows, if there is such a place.
         remedy: what to do about it, in one sentence; empty if there is nothing to do.
+        is_settled: whether the trial run, which passed, has done what the remedy says.
     """
 
     code: str
@@ -45,6 +47,7 @@ class Finding:
     text: str
     place: str | None = None
     remedy: str = ""
+    is_settled: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class DistributionFacts:
         interned: how many modules of it are in the package.
         extern: how many modules of it must be installed where the package is loaded.
         size_bytes: bytes of its interned sources.
+        is_optional: whether loading can do without its extern modules, and none is interned.
     """
 
     name: str
@@ -91,6 +95,7 @@ class DistributionFacts:
     interned: int = 0
     extern: int = 0
     size_bytes: int = 0
+    is_optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,8 @@ class AuditFacts:
         graph: who imports whom.
         environment: where it was made; None if that is not recorded.
         files: the files that come with the code.
+        absent: extern modules that were not installed at export either.
+        code: what of the package is code; None for a plan.
     """
 
     subject: str
@@ -122,3 +129,5 @@ class AuditFacts:
     graph: DependencyGraph = field(default_factory=DependencyGraph)
     environment: RecordedEnvironment | None = None
     files: tuple[ResourceFacts, ...] = ()
+    absent: frozenset[str] = frozenset()
+    code: CodeListing | None = None

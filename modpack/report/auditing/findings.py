@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from modpack.core.actions import Action, Owner
+from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
 from modpack.core.names import is_within, root_of
@@ -30,6 +32,7 @@ _SEVERITIES = list(Severity)
 _CODES = list(CODES)
 _SHOWN = 4
 _OF_TORCH_PACKAGE = "torch.package"
+_ABSENT = NoteKind.ABSENT.value
 _PROVIDED_EVERYWHERE = frozenset(map(str, (*IMPLICIT, RUNNING_SCRIPT)))
 """Rules for what is there wherever Python is; other Pythons have other standard libraries."""
 _CODE_OF_RISK = {
@@ -61,7 +64,7 @@ def find_all(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> tuple[Findin
     found = [
         *scanned,
         *_mocks(audit),
-        *_externs(audit.modules),
+        *_externs(audit),
         *_missing(audit),
         *_notes(audit),
         *_overrides(audit.modules),
@@ -69,8 +72,12 @@ def find_all(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> tuple[Findin
         *_native(audit),
         *_licences(audit.distributions),
     ]
-    found.sort(key=lambda each: (_SEVERITIES.index(each.severity), _CODES.index(each.code)))
+    found.sort(key=_importance)
     return tuple(found)
+
+
+def _importance(each: Finding) -> tuple[int, bool, int]:
+    return _SEVERITIES.index(each.severity), each.is_settled, _CODES.index(each.code)
 
 
 def finding(code: str, subject: str, text: str, place: str | None = None) -> Finding:
@@ -126,14 +133,17 @@ def _more(uses: Sequence[NameUse]) -> str:
     return f", and in {counted(len(uses) - 1, 'more place')}" if len(uses) > 1 else ""
 
 
-def _externs(modules: Sequence[ModuleFacts]) -> Iterator[Finding]:
+def _externs(audit: AuditFacts) -> Iterator[Finding]:
     """Externs that pip cannot install again, or of which nobody knows the version."""
+    at_once = needed_at_once(audit.graph)
     groups: dict[tuple[str, str], list[ModuleFacts]] = {}
-    for facts in modules:
+    for facts in audit.modules:
         if facts.action is not Action.EXTERN:
             continue
         code = _extern_code(facts)
         if code is not None:
+            if facts.module in audit.absent and is_optional([facts.module], at_once):
+                code = _ABSENT
             groups.setdefault((code, facts.distribution or root_of(facts.module)), []).append(facts)
     for (code, subject), members in groups.items():
         text = _extern_text(code, subject, members[0])
@@ -152,6 +162,8 @@ def _extern_code(facts: ModuleFacts) -> str | None:
 
 
 def _extern_text(code: str, subject: str, facts: ModuleFacts) -> str:
+    if code == _ABSENT:
+        return f"{subject} is extern, was not installed at export, and is not needed at once"
     if code == "extern-unpinned":
         return f"{subject} is extern, and its version is not recorded"
     if facts.editable:
@@ -186,8 +198,12 @@ def _imports_at_once(edge: Edge) -> bool:
 
 
 def _notes(audit: AuditFacts) -> Iterator[Finding]:
+    trial = audit.package.trial if audit.package is not None else None
+    has_passed = trial is not None and trial.passed
     for note in audit.notes:
-        yield finding(note.kind.value, note.subject, note.text, note.place)
+        is_settled = has_passed and note.kind is NoteKind.DYNAMIC_LIBRARY
+        found = finding(note.kind.value, note.subject, note.text, note.place)
+        yield replace(found, remedy="", is_settled=True) if is_settled else found
 
 
 def _overrides(modules: Sequence[ModuleFacts]) -> Iterator[Finding]:
@@ -231,6 +247,13 @@ def _trial(file: str, trial: TrialRecord) -> Iterator[Finding]:
     for schema in trial.operators:
         text = f"{schema} must be declared before it is loaded"
         yield finding("operator-needed", schema.partition("(")[0], text)
+    for table in trial.unfilled:
+        text = f"{table.module}.{table.name} named {table.kind} at export, and not after loading"
+        yield finding("trial-unfilled-table", table.kind, text)
+    for each in trial.imported:
+        by = f" by {each.by}" if each.by else ""
+        text = f"{each.distribution} {each.version} was imported{by} in the trial run"
+        yield finding("trial-imported", each.distribution, text)
 
 
 def _native(audit: AuditFacts) -> Iterator[Finding]:

@@ -38,9 +38,10 @@ def by_severity(
             yield from of_one_code([each for each in chosen if each.code == code])
 
 
-def left_out(count: int) -> RenderableType:
-    """That there are more findings than are shown."""
-    return indented(Text(f"{count} more; --json lists them", "dim"), 4)
+def left_out(count: int, about: str = "") -> RenderableType:
+    """That there are more findings than are shown, and what they are about."""
+    told = f", about {about}" if about else ""
+    return indented(Text(f"{count} more{told}; --json lists them", "dim"), 4)
 
 
 def remedy_line(remedy: str) -> Iterator[RenderableType]:

@@ -10,12 +10,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from modpack.core.actions import Action, Owner
+from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import root_of
 from modpack.core.plan import NoteKind
+from modpack.hermetic.mocks import RUNTIME_MODULE
 from modpack.report.auditing.facts import AuditFacts, Finding, Severity
 from modpack.report.auditing.findingtext import by_severity, left_out, remedy_line
 from modpack.report.auditing.gates import Verdict
 from modpack.report.auditing.mocktext import mocks_part
+from modpack.report.codetext import code_lines
 from modpack.report.facts import ModuleFacts
 from modpack.report.pieces import indented, relative, table, title
 from modpack.report.plaintable import PlainTable
@@ -24,8 +27,9 @@ from modpack.report.wording import counted, human_size, printable
 
 __all__ = ["audit_report"]
 
-_TELL_THEMSELVES = frozenset(kind.value for kind in NoteKind)
+_TELL_THEMSELVES = frozenset(k.value for k in NoteKind if k is not NoteKind.DYNAMIC_LIBRARY)
 """Findings whose text says what to do."""
+_LATER = "not needed at once"
 _MOST_OF_A_NOTE = 4
 _SHOWN_ROOTS = 8
 _SHOWN_SUBJECTS = 6
@@ -41,10 +45,12 @@ def audit_report(audit: AuditFacts, verdict: Verdict, folder: Path | None = None
     """
     return Group(
         _head(audit),
+        *_trial(audit),
         *_problems(audit, folder),
         *by_severity(audit.findings, partial(_of_one_code, folder)),
         *mocks_part(audit, folder),
-        *_modules(audit.modules),
+        *_code(audit),
+        *_modules(audit),
         "",
         _totals(audit),
         *_verdict(verdict, audit),
@@ -66,6 +72,21 @@ def _head(audit: AuditFacts) -> RenderableType:
     return Text.assemble(subject, f"  {human_size(package.size_bytes)}  ", (made, "dim"))
 
 
+def _trial(audit: AuditFacts) -> Iterator[RenderableType]:
+    """That the trial run passed; that it failed, or there was none, is a finding."""
+    trial = audit.package.trial if audit.package is not None else None
+    if trial is not None and trial.passed:
+        tried = f"{counted(len(trial.cases), 'example')}, namespace {trial.namespace}"
+        how = "" if trial.deterministic else ", structure only"
+        yield Text(printable(f"the trial run passed{how} ({tried})"), "green")
+
+
+def _code(audit: AuditFacts) -> Iterator[RenderableType]:
+    if audit.code is not None:
+        yield ""
+        yield from code_lines(audit.code)
+
+
 def _problems(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
     if audit.problems:
         yield ""
@@ -73,25 +94,43 @@ def _problems(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType
 
 
 def _of_one_code(folder: Path | None, findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    if findings[0].is_settled:
+        subjects = _some((each.subject for each in findings), _SHOWN_SUBJECTS)
+        yield indented(Text(f"{subjects}: the trial run passed with what is in the package"), 4)
+        return
     is_short = findings[0].severity is Severity.NOTE and len(findings) > _MOST_OF_A_NOTE
     shown = findings[: _MOST_OF_A_NOTE if is_short else None]
     for each in shown:
         place = f"{relative(each.place, folder)}: " if each.place else ""
         yield indented(Text(printable(place + each.text)), 4)
     if left := len(findings) - len(shown):
-        yield left_out(left)
+        others = dict.fromkeys(root_of(each.subject) for each in findings[len(shown) :])
+        yield left_out(left, _some(others, _SHOWN_ROOTS))
     if findings[0].code not in _TELL_THEMSELVES:
         yield from remedy_line(findings[0].remedy)
 
 
-def _modules(modules: Sequence[ModuleFacts]) -> Iterator[RenderableType]:
+def _modules(audit: AuditFacts) -> Iterator[RenderableType]:
+    at_once = needed_at_once(audit.graph)
     for action in (Action.INTERN, Action.EXTERN, Action.DENY):
-        chosen = [facts for facts in modules if facts.action is action]
+        chosen = [facts for facts in audit.modules if facts.action is action]
         if chosen:
             yield ""
             yield title(_sum(action.past, chosen), STYLES[action])
             for label, members in _groups(chosen):
-                yield from _group(label, members)
+                later = [] if action is not Action.EXTERN else _not_at_once(members, at_once)
+                yield from _group(label, members, later)
+
+
+def _not_at_once(
+    members: Sequence[ModuleFacts], at_once: frozenset[str] | None
+) -> list[ModuleFacts]:
+    """The extern modules of a distribution, or of none, that loading can do without."""
+    if members[0].provided_by in (Owner.STDLIB, Owner.RUNTIME):
+        return []
+    if members[0].distribution is not None:
+        return list(members) if is_optional((m.module for m in members), at_once) else []
+    return [each for each in members if is_optional([each.module], at_once)]
 
 
 def _groups(modules: Sequence[ModuleFacts]) -> list[tuple[str, list[ModuleFacts]]]:
@@ -107,10 +146,14 @@ def _belongs_to(facts: ModuleFacts) -> tuple[int, str]:
         return 2, "the standard library"
     if facts.distribution is not None:
         return 1, facts.requirement or facts.distribution
+    if facts.module == RUNTIME_MODULE:
+        return 1, "modpack"
     return 0, "of no known distribution"
 
 
-def _group(label: str, members: Sequence[ModuleFacts]) -> Iterator[RenderableType]:
+def _group(
+    label: str, members: Sequence[ModuleFacts], later: Sequence[ModuleFacts]
+) -> Iterator[RenderableType]:
     """A distribution: its licence, why its modules are where they are, and each of them."""
     is_foreign = members[0].provided_by in (Owner.STDLIB, Owner.RUNTIME)
     told = filter(None, (_licence(members[0]), _sum("", members)))
@@ -122,8 +165,11 @@ def _group(label: str, members: Sequence[ModuleFacts]) -> Iterator[RenderableTyp
     rules = list(dict.fromkeys(facts.why for facts in members))
     if len(rules) == 1:
         head.append(f"  {printable(rules[0])}", "dim")
+    if len(later) == len(members):
+        head.append(f"  {_LATER}", "dim")
+        later = ()
     yield indented(head, 2)
-    yield indented(_rows(members, len(rules) > 1), 4)
+    yield indented(_rows(members, len(rules) > 1, later), 4)
 
 
 def _licence(facts: ModuleFacts) -> str:
@@ -133,12 +179,15 @@ def _licence(facts: ModuleFacts) -> str:
     return printable(facts.licence or "licence unknown") + editable
 
 
-def _rows(members: Sequence[ModuleFacts], with_rules: bool) -> PlainTable:
+def _rows(
+    members: Sequence[ModuleFacts], with_rules: bool, later: Sequence[ModuleFacts]
+) -> PlainTable:
     rows = table(("", "left"), ("", "right"), ("dim", "left"))
     for facts in members:
         size = human_size(facts.size_bytes) if facts.size_bytes is not None else ""
-        why = printable(facts.why) if with_rules else ""
-        rows.add_row(printable(facts.module), size, why)
+        why = [printable(facts.why)] if with_rules else []
+        why += [_LATER] if facts in later else []
+        rows.add_row(printable(facts.module), size, "; ".join(why))
     return rows
 
 

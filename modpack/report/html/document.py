@@ -5,23 +5,22 @@ Modules are named by their index in ``nodes``; every text is safe to show.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
-
-from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
 from modpack.core.planjson import Json
 from modpack.core.usage import MockTouch, NameUse
 from modpack.report.auditing.facts import AuditFacts, Finding, MockFacts
 from modpack.report.facts import ModuleFacts
-from modpack.report.html.groups import SAVED, Group, group_of
+from modpack.report.html.drawn import depths_on_chains, is_trial_input, previous_on_chains
+from modpack.report.html.groups import SAVED, Group, Grouping
 from modpack.report.html.sources import PackagedSources, packed
 from modpack.report.wording import printable
 
-__all__ = ["page_document", "previous_on_chains", "sources_document"]
+__all__ = ["page_document", "sources_document"]
 
 _MOST_NAMES = 12
 """Names of one import that are listed."""
+_TRIAL_INPUTS = "inputs of the trial run"
 
 
 def page_document(audit: AuditFacts) -> dict[str, Json]:
@@ -45,38 +44,20 @@ def sources_document(audit: AuditFacts, sources: PackagedSources) -> dict[str, J
     return {"texts": dict(texts), "missing": dict(missing), "file": printable(audit.subject)}
 
 
-def previous_on_chains(graph: DependencyGraph) -> Mapping[str, str | None]:
-    """For every node that dependencies lead to: the node before it on a shortest chain.
-
-    One search for all of them: breadth-first from the roots, which have None.
-    """
-    previous: dict[str, str | None] = dict.fromkeys(graph.roots())
-    queue = deque(previous)
-    while queue:
-        importer = queue.popleft()
-        for imported in graph.successors(importer):
-            if imported not in previous and _runs(graph, importer, imported):
-                previous[imported] = importer
-                queue.append(imported)
-    return previous
-
-
-def _runs(graph: DependencyGraph, importer: str, imported: str) -> bool:
-    return any(edge.kind.is_dependency for edge in graph.edges_between(importer, imported))
-
-
 class _Document:
     """The document while it is being made."""
 
     def __init__(self, audit: AuditFacts) -> None:
         self._audit = audit
+        self._graph = audit.graph
         self._modules = {facts.module: facts for facts in audit.modules}
-        names = dict.fromkeys([*audit.graph.nodes(), *self._modules])
+        names = dict.fromkeys([*self._graph.nodes(), *self._modules])
         self._index = {name: index for index, name in enumerate(names)}
-        self._roots = frozenset(audit.graph.roots())
+        self._roots = frozenset(self._graph.roots())
+        self._grouping = Grouping(audit.modules)
         self._groups: dict[Group, int] = {}
-        self._previous = previous_on_chains(audit.graph)
-        self._depths = _depths(self._previous)
+        self._previous = previous_on_chains(self._graph)
+        self._depths = depths_on_chains(self._previous)
 
     def written(self) -> dict[str, Json]:
         nodes: list[Json] = [self._node(name) for name in self._index]
@@ -84,7 +65,7 @@ class _Document:
             "nodes": nodes,
             "groups": [_group(group) for group in self._groups],
             "kinds": [kind.value for kind in ImportKind],
-            "edges": [self._edge(edge) for edge in self._audit.graph.edges()],
+            "edges": [self._edge(edge) for edge in self._graph.edges()],
             "mocks": {str(self._index[m.module]): _mock(m) for m in self._audit.mocks},
             "findings": [_finding(finding) for finding in self._audit.findings],
         }
@@ -94,6 +75,7 @@ class _Document:
         previous = self._previous.get(name)
         return {
             "name": printable(name),
+            **({"label": _TRIAL_INPUTS} if is_trial_input(name) else {}),
             "group": self._group_index(name, facts),
             "previous": self._index[previous] if previous is not None else None,
             "depth": self._depths.get(name),
@@ -104,7 +86,7 @@ class _Document:
         """The group of a drawn node; what is neither decided nor saved is not drawn."""
         if facts is None and name not in self._roots:
             return None
-        group = group_of(facts) if facts is not None else SAVED
+        group = self._grouping.of(facts) if facts is not None else SAVED
         return self._groups.setdefault(group, len(self._groups))
 
     def _edge(self, edge: Edge) -> Json:
@@ -113,14 +95,6 @@ class _Document:
             names.append("...")
         kind = list(ImportKind).index(edge.kind)
         return [self._index[edge.importer], self._index[edge.imported], kind, edge.line, names]
-
-
-def _depths(previous: Mapping[str, str | None]) -> dict[str, int]:
-    """How many steps each node is away from the roots; in the order of the search."""
-    depths: dict[str, int] = {}
-    for name, before in previous.items():
-        depths[name] = 0 if before is None else depths[before] + 1
-    return depths
 
 
 def _decided(facts: ModuleFacts) -> dict[str, Json]:

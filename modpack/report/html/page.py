@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import replace
 from importlib.resources import files
 from typing import Final
 
@@ -24,7 +25,8 @@ from modpack.core.planjson import Json
 from modpack.errors import ArchiveError
 from modpack.report.auditing.facts import AuditFacts
 from modpack.report.html.document import page_document, sources_document
-from modpack.report.html.sources import PackagedSources
+from modpack.report.html.drawn import drawn_graph
+from modpack.report.html.sources import PackagedSources, packed
 from modpack.report.html.views import View
 from modpack.report.wording import counted, human_size, printable
 
@@ -43,7 +45,7 @@ _SCRIPTS: Final = (
     "details.js",
     "page.js",
 )
-"""The page's own scripts, in the order in which they need each other."""
+"""The page's own scripts, in the order in which they need each other. boot.js unpacks them."""
 
 
 def html_report(
@@ -64,7 +66,9 @@ def html_report(
     if len(audit.modules) > _MOST_MODULES:
         reason = f"its page would show {len(audit.modules)} modules; {_MOST_MODULES} is most"
         raise ArchiveError(audit.subject, f"{reason}. Remedy: modpack audit")
+    audit = replace(audit, graph=drawn_graph(audit))
     style = "".join(map(_asset, _STYLES))
+    boot = _asset("boot.js")
     library = _asset("cytoscape/cytoscape.min.js")
     script = "".join(map(_asset, _SCRIPTS))
     return (
@@ -77,12 +81,14 @@ def html_report(
             comparison=comparison,
             notes=notes_to_show(audit.notes),
             actions=tuple(Action),
+            mocked=Action.MOCK,
             version=__version__,
-            policy=_policy(style, library, script),
+            policy=_policy(style, boot, library, script),
             style=Markup(style),
-            library=Markup(library),
-            script=Markup(script),
-            document=_embedded(page_document(audit)),
+            boot=Markup(boot),
+            library=packed(library),
+            script=packed(script),
+            document=packed(json.dumps(page_document(audit), separators=(",", ":"))),
             sources=_embedded(sources_document(audit, sources or PackagedSources())),
         )
     )

@@ -13,15 +13,20 @@ from typing import Final
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.core.actions import Action
+from modpack.report.auditing.facts import AuditFacts
 from modpack.report.facts import ModuleFacts
+from modpack.report.html.drawn import depths_on_chains, previous_on_chains
 from modpack.report.wording import human_size, printable
 
-__all__ = ["PackagedSources", "packed", "read_sources"]
+__all__ = ["PackagedSources", "nearest_sources", "packed", "read_sources"]
 
 LARGEST: Final = 1 << 20
 """Bytes of one source that the page shows."""
 MOST: Final = 48 << 20
 """Bytes of all sources together; compressed they are about a quarter of it."""
+ROOM: Final = 600_000
+"""Characters of the compressed sources: so the page of a large library's model has about 1.2 MB."""
+_NO_ROOM: Final = "the page has room for those nearest to the model (--all-sources shows all)"
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,35 @@ def read_sources(
                 texts[module] = _readable(decode_source(content))
             except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise them all
                 left_out[module] = f"it is no source text: {failure}"
+    return PackagedSources(texts, left_out)
+
+
+def nearest_sources(
+    sources: PackagedSources, audit: AuditFacts, room: int = ROOM
+) -> PackagedSources:
+    """Return the sources that a page has room for, in the order in which they matter.
+
+    The code of no distribution comes first, which is one's own; then what is the fewest imports
+    away from what was saved.
+
+    Args:
+        sources: what was read out of the package.
+        audit: the audit of the package.
+        room: characters that the compressed sources may take.
+    """
+    depths = depths_on_chains(previous_on_chains(audit.graph))
+    others = {facts.module for facts in audit.modules if facts.distribution is not None}
+    texts: dict[str, str] = {}
+    left_out = dict(sources.left_out)
+    for module in sorted(
+        sources.texts, key=lambda each: (each in others, depths.get(each, len(depths)), each)
+    ):
+        size = len(packed(sources.texts[module]))
+        if size > room:
+            left_out[module] = _NO_ROOM
+            continue
+        texts[module] = sources.texts[module]
+        room -= size
     return PackagedSources(texts, left_out)
 
 

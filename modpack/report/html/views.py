@@ -13,6 +13,7 @@ from modpack.core.imports import ImportKind
 from modpack.report.auditing.facts import AuditFacts, MockFacts, Severity
 from modpack.report.auditing.places import files_of
 from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts
+from modpack.report.html.drawn import is_trial_input
 from modpack.report.html.groups import Group, grouped
 from modpack.report.wording import counted, printable
 
@@ -130,8 +131,15 @@ class View:
 
     def importers(self, facts: ModuleFacts) -> tuple[ImporterFacts, ...]:
         """The first of those who need a module; those with a line come before others."""
-        needed = (each for each in facts.importers if each.kind.is_dependency)
+        needed = (
+            each
+            for each in facts.importers
+            if each.kind.is_dependency and self._is_shown(each.importer)
+        )
         return tuple(sorted(needed, key=lambda each: each.line is None)[:_IMPORTERS_SHOWN])
+
+    def _is_shown(self, importer: str) -> bool:
+        return importer in self.audit.graph or not is_trial_input(importer)
 
     def importers_of_mock(self, mock: MockFacts) -> tuple[ImporterFacts, ...]:
         """Who imports a mocked module by name: all but its own submodules."""

@@ -13,10 +13,14 @@ from typing import Final
 from modpack.archive.base import Archive
 from modpack.archive.manifest import read_manifest
 from modpack.core.actions import Action, Owner
-from modpack.core.environment import RecordedDistribution, RecordedEnvironment
-from modpack.core.graph import DependencyGraph
+from modpack.core.environment import (
+    RecordedDistribution,
+    RecordedEnvironment,
+    needed_at_once,
+)
 from modpack.core.names import root_of
 from modpack.core.usage import MockRisk
+from modpack.report.auditing.belonging import OUR_LICENCE
 from modpack.report.auditing.facts import AuditFacts
 from modpack.report.facts import ModuleFacts, PackageFacts
 from modpack.resolution.distributions import normalised
@@ -28,7 +32,6 @@ PYTHON: Final = "python"
 _PYTHONS_LICENCE: Final = "PSF-2.0"
 _OURS: Final = "_modpack_mock"
 """The module that stand-ins import, which is modpack's own."""
-_OUR_LICENCE: Final = "Apache-2.0"
 
 
 class Need(str, Enum):
@@ -152,7 +155,7 @@ class _Draft:
         for facts in audit.modules:
             self._members[_key(facts)].append(facts)
         self._risks = {mock.module: mock.risk for mock in audit.mocks}
-        self._at_once = _reached_at_once(audit.graph)
+        self._at_once = needed_at_once(audit.graph)
         self._needs = self._edges(audit)
 
     def all_keys(self) -> list[str]:
@@ -299,7 +302,7 @@ def _key(facts: ModuleFacts) -> str:
 
 
 def _licence(members: Iterable[ModuleFacts]) -> str | None:
-    known = (_OUR_LICENCE if each.module == _OURS else each.licence for each in members)
+    known = (OUR_LICENCE if each.module == _OURS else each.licence for each in members)
     return next(filter(None, known), None)
 
 
@@ -311,11 +314,6 @@ def _address(known: RecordedDistribution | None) -> str | None:
 
 def _distribution_key(name: str, version: str) -> str:
     return f"pypi:{normalised(name)}@{version}"
-
-
-def _reached_at_once(graph: DependencyGraph) -> frozenset[str] | None:
-    """The modules that loading imports; None if nothing is known of imports."""
-    return graph.reached(at_once=True) if graph.roots() else None
 
 
 def _package_facts(package: PackageFacts) -> dict[str, str]:

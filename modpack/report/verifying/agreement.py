@@ -18,6 +18,7 @@ from modpack.core.plan import Decision, FileKind, Plan
 from modpack.discovery.source import scan_source
 from modpack.errors import ArchiveError
 from modpack.report.auditing.facts import Finding
+from modpack.report.pickledhooks import find_disagreements
 from modpack.report.verifying.codes import found
 from modpack.report.verifying.ownrecords import OwnRecords
 
@@ -155,11 +156,15 @@ def _check_hooks(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -> 
         has_hooks = any(s.kind != PARAMETRIZATION for s in own.specs.get(record, ()))
         if has_hooks and not archive.has(pickle):
             yield found("inconsistent", specs, f"the pickle of these hooks, {pickle!r}, is missing")
-        if archive.has(pickle) and not archive.has(specs):
-            yield found("inconsistent", pickle, f"the specs of these hooks, {specs!r}, are missing")
         names = [spec.name for spec in own.specs.get(record, ())]
         for name in _repeated(names):
             yield found("inconsistent", specs, f"two hooks are called {name!r:.80}")
+        if archive.has(pickle) and not archive.has(specs):
+            yield found("inconsistent", pickle, f"the specs of these hooks, {specs!r}, are missing")
+        elif archive.has(pickle) and archive.has(record) and record not in damaged:
+            for each in find_disagreements(archive, record, own.specs.get(record, ())):
+                text = f"the hook {each.hook!r:.80}: {each.reason}"
+                yield found("inconsistent", specs, text)
     known = {name for record in own.saved for name in hook_records(record)}
     for name in archive.names():
         if name.startswith(_HOOKS) and name not in known:

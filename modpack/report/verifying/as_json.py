@@ -5,6 +5,7 @@ from __future__ import annotations
 from modpack.core.planjson import Json
 from modpack.report.as_json import SCHEMA
 from modpack.report.auditing.as_json import finding_to_json
+from modpack.report.codelisting import code_document
 from modpack.report.verifying.facts import VerifyFacts
 
 __all__ = ["verify_document"]
@@ -33,4 +34,5 @@ def verify_document(facts: VerifyFacts) -> dict[str, Json]:
             {"key_id": each.key_id, "place": each.place, "signer": each.signer or None}
             for each in facts.signatures
         ],
+        "code": code_document(facts.code) if facts.code is not None else None,
     }

@@ -60,7 +60,7 @@ _ROWS = (
     FindingCode(
         "scan-unfinished",
         _ERROR,
-        "Pickles and sources could not be looked at to the end, because a record is damaged.",
+        "Pickles could not be looked at to the end, because a record is damaged.",
         _GET_IT_AGAIN,
     ),
     FindingCode(
@@ -74,6 +74,13 @@ _ROWS = (
         _ERROR,
         "The package asks for something that the policy does not allow.",
         "Do not load the package, or allow it in the policy.",
+    ),
+    FindingCode(
+        "policy-allows-any-code",
+        _WARNING,
+        "The policy allows code and demands no signature: whoever makes a package can do anything "
+        "in the process that loads it.",
+        "Name signers in the policy, or leave allow_code out.",
     ),
     FindingCode(
         "code-undecided",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from modpack.report.auditing.facts import Finding, Severity
+from modpack.security.code_listing import CodeListing
 
 __all__ = ["CheckFacts", "SignatureFacts", "VerifyFacts"]
 
@@ -53,6 +54,7 @@ class VerifyFacts:
         checks: what was checked, in order.
         findings: what was found, errors first; codes as in audits.
         signatures: the signatures that were asked for and hold.
+        code: what of the package is code; None if that could not be told.
     """
 
     subject: str
@@ -62,6 +64,7 @@ class VerifyFacts:
     checks: tuple[CheckFacts, ...] = ()
     findings: tuple[Finding, ...] = ()
     signatures: tuple[SignatureFacts, ...] = ()
+    code: CodeListing | None = None
 
     @property
     def is_accepted(self) -> bool:

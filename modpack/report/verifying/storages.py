@@ -7,13 +7,18 @@ from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.discovery.pickledvalues import PickledStorage
 from modpack.report.auditing.facts import Finding
 from modpack.report.verifying.codes import found
 from modpack.report.verifying.ownrecords import OwnRecords
 from modpack.report.wording import counted
+from modpack.security.pickle_names import PickledStorage, read_pickle
 
-__all__ = ["check_pickled_storages", "check_trial_storages", "check_unused_storages"]
+__all__ = [
+    "check_pickled_storages",
+    "check_trial_storages",
+    "check_unused_storages",
+    "script_storages",
+]
 
 _SHOWN: Final = 4
 _ANCESTORS_SCRIPTS: Final = ".data/ts_code/"
@@ -44,6 +49,20 @@ def check_pickled_storages(
             if reason is not None:
                 place = f"{pickle}, byte {each.position}"
                 yield found("storage-missing", pickle, reason, place)
+
+
+def script_storages(archive: Archive) -> Mapping[str, tuple[PickledStorage, ...]]:
+    """The storages of ScriptModules in a package of torch.package, by the record of the pickle.
+
+    Args:
+        archive: the package.
+    """
+    records = (
+        name
+        for name in archive.names()
+        if name.startswith(_ANCESTORS_SCRIPTS) and name.endswith(".pkl")
+    )
+    return {record: read_pickle(archive.read(record)).storages for record in records}
 
 
 def check_trial_storages(archive: Archive, own: OwnRecords) -> Iterator[Finding]:

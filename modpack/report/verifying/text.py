@@ -10,6 +10,7 @@ from rich.text import Text
 
 from modpack.report.auditing.facts import Finding, Severity
 from modpack.report.auditing.findingtext import by_severity, left_out, remedy_line
+from modpack.report.codetext import code_lines
 from modpack.report.pieces import indented, table
 from modpack.report.verifying.facts import CheckFacts, VerifyFacts
 from modpack.report.wording import counted, human_size, printable
@@ -25,6 +26,7 @@ def verify_report(facts: VerifyFacts) -> RenderableType:
         _head(facts),
         "",
         _checks(facts.checks),
+        *_code(facts),
         *by_severity(facts.findings, _of_one_code),
         *_signatures(facts),
         "",
@@ -45,6 +47,12 @@ def _checks(checks: Sequence[CheckFacts]) -> RenderableType:
         outcome = "passed" if each.is_passed else "FAILED"
         rows.add_row(each.name, f"{each.count:,}", each.unit, outcome)
     return indented(rows, 2)
+
+
+def _code(facts: VerifyFacts) -> Iterator[RenderableType]:
+    if facts.code is not None:
+        yield ""
+        yield from code_lines(facts.code)
 
 
 def _of_one_code(findings: Sequence[Finding]) -> Iterator[RenderableType]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.core.trust import PATTERN_FIELDS, Signer, TrustPolicy
+from modpack.core.trust import CODE_FROM_ANYBODY, PATTERN_FIELDS, Signer, TrustPolicy
 from modpack.errors import ModpackError, SignatureError
 from modpack.report.auditing.facts import Finding
-from modpack.report.trusting import is_of_name, name_remedy, package_violations
+from modpack.report.trusting import package_violations
 from modpack.report.verifying.codes import as_sentence, found, found_with_remedy
 from modpack.report.verifying.facts import SignatureFacts
+from modpack.security.code_listing import CodeListing
 from modpack.signing.envelopes import read_envelope
 from modpack.signing.finding import FoundSignature, check_signatures, find_signatures
 
@@ -23,7 +24,6 @@ __all__ = [
     "restrictions",
     "unchecked_signatures",
     "verify_signatures",
-    "with_remedies",
 ]
 
 
@@ -72,33 +72,27 @@ def verify_signatures(
 def restrictions(policy: TrustPolicy) -> int:
     """How many things a policy restricts; who must have signed is another check."""
     patterns = [getattr(policy, field) for field in PATTERN_FIELDS]
-    return sum(each is not None for each in patterns) + (not policy.native)
+    others = (not policy.native, not policy.allow_code)
+    return sum(each is not None for each in patterns) + sum(others)
 
 
-def with_remedies(findings: Iterable[Finding], policy: TrustPolicy | None) -> list[Finding]:
-    """What a scan found, and what to add to the policy where that would allow it.
-
-    Args:
-        findings: what the scan found.
-        policy: the policy that it was given.
-    """
-    if policy is None:
-        return list(findings)
-    return [
-        replace(each, remedy=as_sentence(name_remedy(each, policy))) if is_of_name(each) else each
-        for each in findings
-    ]
-
-
-def check_policy(archive: Archive, policy: TrustPolicy) -> Iterator[Finding]:
-    """What a package asks for and a policy does not allow; names in pickles are the scan's.
+def check_policy(
+    archive: Archive, policy: TrustPolicy, code: CodeListing | None
+) -> Iterator[Finding]:
+    """What a package asks for and a policy does not allow.
 
     Args:
         archive: the package.
         policy: what the loader allows.
+        code: what of the package is code; None if that cannot be told.
     """
+    if policy.allow_code and not policy.signers:
+        yield found_with_remedy("policy-allows-any-code", archive.source, CODE_FROM_ANYBODY)
+    if code is None and not policy.allow_code:
+        text = "whether it holds code cannot be told, since a record is damaged"
+        yield found("policy", archive.source, text)
     try:
-        violations = package_violations(archive, policy)
+        violations = package_violations(archive, policy, None if policy.allow_code else code)
     except ModpackError as failure:
         text = f"what it asks for cannot be told, since a record is damaged: {failure}"
         yield found("policy", archive.source, text)

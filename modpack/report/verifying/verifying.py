@@ -11,12 +11,12 @@ from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.comparing import default_workers
 from modpack.archive.manifest import Manifest, package_digest, read_manifest
-from modpack.archive.reader import open_archive, refuse_state_files
+from modpack.archive.reader import open_archive
 from modpack.core.progress import phase
 from modpack.core.trust import Signer, TrustPolicy
 from modpack.errors import ArchiveError, NotAPackageError, UnsupportedVersionError
 from modpack.report.auditing.facts import Finding, Severity
-from modpack.report.scanning.scanning import read_package
+from modpack.report.codelisting import list_package, pickle_findings
 from modpack.report.verifying.agreement import check_agreement
 from modpack.report.verifying.codes import found, found_with_remedy
 from modpack.report.verifying.contents import (
@@ -31,14 +31,15 @@ from modpack.report.verifying.storages import (
     check_pickled_storages,
     check_trial_storages,
     check_unused_storages,
+    script_storages,
 )
 from modpack.report.verifying.trusting import (
     check_policy,
     restrictions,
     unchecked_signatures,
     verify_signatures,
-    with_remedies,
 )
+from modpack.security.code_listing import CodeListing
 
 __all__ = ["verify_package"]
 
@@ -46,7 +47,7 @@ _SEVERITIES: Final = list(Severity)
 _OF_TORCH_PACKAGE: Final = "torch.package"
 _UNKNOWN: Final = ""
 _TOLD_BY_OTHERS: Final = frozenset({"pickle-missing"})
-"""Findings of the scan that digests, or the records of the format, tell better."""
+"""Findings about pickles that digests, or the records of the format, tell better."""
 
 
 def verify_package(
@@ -59,9 +60,9 @@ def verify_package(
     """Verify a package: read all of it, run nothing of it, unpickle nothing.
 
     The archive's structure; every record against its digest, tensors included; every record of
-    the format by its reader; the records against each other; pickles and sources for what they
-    could do to whoever loads them; signatures, and what a policy allows, if there is one. An
-    archive whose structure is damaged cannot be read any further; everything else is told at once.
+    the format by its reader; the records against each other; signatures, and what a policy allows,
+    if there is one. An archive whose structure is damaged cannot be read any further; everything
+    else is told at once. What of the package is code is listed, and not judged.
 
     Args:
         source: a package file, a binary file object, or the folder of an unzipped package;
@@ -89,7 +90,6 @@ def verify_package(
     except ArchiveError as failure:
         return _refused_at_once(failure, source)
     with archive, phase("verifying"):
-        refuse_state_files(archive)
         path = source if isinstance(source, (str, os.PathLike)) else None
         return _Verification(archive, path, policy, keys, workers or default_workers()).facts()
 
@@ -134,7 +134,7 @@ class _Verification:
         self._checks: list[CheckFacts] = []
         self._findings: list[Finding] = []
         self._signatures: dict[SignatureFacts, None] = {}
-        self._are_pickles_right = False
+        self._code: CodeListing | None = None
 
     def facts(self) -> VerifyFacts:
         archive = self._archive
@@ -167,6 +167,7 @@ class _Verification:
             tuple(self._checks),
             tuple(findings),
             tuple(self._signatures),
+            self._code,
         )
 
     def _check_own(self, manifest: Manifest) -> None:
@@ -206,31 +207,34 @@ class _Verification:
         self._told("crc32", len(names), "records", check_readable(self._archive, self._workers))
 
     def _check_objects(self, manifest: Manifest | None, own: OwnRecords) -> None:
-        """What pickles and sources would do, and whether the pickles' storages are there."""
+        """Whether pickles can be read, and whether their storages are there."""
         archive = self._archive
+        trials = check_trial_storages(archive, own)
         try:
-            scan = read_package(archive, manifest, self._policy)
+            listing = list_package(archive, manifest)
+            findings = list(pickle_findings(archive, manifest, listing))
         except ArchiveError as failure:
-            self._told("scan", 0, "pickles and sources", self._unscanned(failure))
-            self._told("storages", self._storages(), "storages", check_trial_storages(archive, own))
+            self._told("pickles", 0, "pickles", self._unread(failure))
+            self._told("storages", self._storages(), "storages", trials)
             return
-        findings = [f for f in scan.findings if f.code not in _TOLD_BY_OTHERS]
-        findings = with_remedies(findings, self._policy)
-        self._are_pickles_right = all(each.severity is not Severity.ERROR for each in findings)
-        self._told("scan", scan.records, "pickles and sources", findings)
+        self._code = listing
+        findings = [each for each in findings if each.code not in _TOLD_BY_OTHERS]
+        self._told("pickles", len(listing.pickles), "pickles", findings)
+        pickled = {r: each.storages for r, each in listing.pickles.items() if each.storages}
+        pickled |= script_storages(archive)
         storages = [
-            *check_trial_storages(archive, own),
-            *check_pickled_storages(archive, scan.storages),
-            *check_unused_storages(archive, scan.storages, own),
+            *trials,
+            *check_pickled_storages(archive, pickled),
+            *check_unused_storages(archive, pickled, own),
         ]
         self._told("storages", self._storages(), "storages", storages)
 
-    def _unscanned(self, failure: ArchiveError) -> Iterator[Finding]:
-        """A record that keeps the scan from its end; it may have been told already."""
+    def _unread(self, failure: ArchiveError) -> Iterator[Finding]:
+        """A record that keeps the pickles from being read; it may have been told already."""
         record = failure.record or failure.source
         if all(each.subject != record for each in self._findings):
             yield found("record-unreadable", record, failure.reason)
-        text = f"pickles and sources were not looked at to the end, because of {record!r}"
+        text = f"pickles were not looked at to the end, because of {record!r}"
         yield found("scan-unfinished", record, text)
 
     def _storages(self) -> int:
@@ -246,10 +250,8 @@ class _Verification:
         if not (self._keys or (policy is not None and policy.signers)):
             self._findings += unchecked_signatures(self._archive, self._path)
         if policy is not None:
-            # A policy that restricts what pickles name refuses what the scan does: see load.
-            is_right = policy.pickle_globals is None or self._are_pickles_right
-            findings = check_policy(self._archive, policy)
-            self._told("policy", restrictions(policy), "restrictions", findings, is_right)
+            findings = check_policy(self._archive, policy, self._code)
+            self._told("policy", restrictions(policy), "restrictions", findings)
 
     def _check_signature(self, name: str, signers: Sequence[Signer], asking: str = "") -> None:
         signed = verify_signatures(self._archive, self._path, signers, asking)
@@ -262,7 +264,6 @@ class _Verification:
         count: int,
         unit: str,
         findings: Iterable[Finding],
-        is_passed: bool = True,
     ) -> None:
         """Keep what came of one kind of check.
 
@@ -271,9 +272,8 @@ class _Verification:
             count: how many things were.
             unit: what they are.
             findings: what is wrong with them.
-            is_passed: False if something is wrong that another check has told.
         """
         listed = list(findings)
-        has_passed = is_passed and all(each.severity is not Severity.ERROR for each in listed)
+        has_passed = all(each.severity is not Severity.ERROR for each in listed)
         self._checks.append(CheckFacts(name, count, unit, has_passed))
         self._findings += listed

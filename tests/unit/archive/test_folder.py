@@ -28,7 +28,7 @@ def test_names_are_relative_and_sorted(package):
 def test_the_folder_around_a_package_will_do_if_nothing_else_is_in_doubt(package):
     assert open_archive(package.parent).names() == (".data/version", "pkg/a.py")
     (package.parent / "another").mkdir()
-    with pytest.raises(NotAPackageError, match="no unzipped package"):
+    with pytest.raises(NotAPackageError, match="not an unzipped package"):
         open_archive(package.parent)
 
 
@@ -39,7 +39,7 @@ def test_bytecode_that_python_left_there_is_no_record(package):
 
 
 def test_an_ordinary_folder_is_no_package(tmp_path):
-    with pytest.raises(NotAPackageError, match="no unzipped package"):
+    with pytest.raises(NotAPackageError, match="this folder is not a package: it is empty"):
         open_archive(tmp_path)
 
 

@@ -166,7 +166,7 @@ def test_a_file_that_is_truncated_while_open_is_an_archive_error(write_package):
 def test_what_is_no_zip_is_no_package(tmp_path, content):
     path = tmp_path / "m.pt"
     path.write_bytes(content)
-    with pytest.raises(NotAPackageError, match=r"m\.pt: it is not a zip archive"):
+    with pytest.raises(NotAPackageError, match=r"m\.pt: this is .* not a package\. [A-Z]"):
         open_archive(path)
 
 
@@ -181,7 +181,7 @@ def test_another_zip_is_no_package(tmp_path):
             open_archive(tmp_path / name)
     with zipfile.ZipFile(tmp_path / "third.zip", "w") as archive:
         archive.writestr("a/b.txt", b"")
-    with pytest.raises(NotAPackageError, match="no package"):
+    with pytest.raises(NotAPackageError, match="not a package"):
         open_archive(tmp_path / "third.zip")
 
 

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from modpack.core.progress import Phase, Unit, advance, heard_by, phase
+from modpack.core.progress import Phase, Unit, advance, heard_by, is_heard, phase
 
 
 class Heard:
@@ -60,3 +60,10 @@ def test_the_log_is_told_of_major_phases_on_level_info_and_of_others_on_debug(ca
 
 def test_a_phase_knows_how_much_there_is_to_do():
     assert Phase("weighing", Unit.BYTES, 10).total == 10
+
+
+def test_is_heard_tells_whether_a_listener_hears():
+    assert not is_heard()
+    with heard_by(Heard()):
+        assert is_heard()
+    assert not is_heard()

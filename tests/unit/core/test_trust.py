@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import warnings
 from dataclasses import FrozenInstanceError
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from modpack.core.trust import Signer, TrustPolicy
 from modpack.core.trustjson import policy_from_json, policy_to_json
+from modpack.errors import ModpackWarning
 
 ED25519 = bytes.fromhex("302a300506032b6570032100")
 X25519 = bytes.fromhex("302a300506032b656e032100")
@@ -22,10 +24,11 @@ def pem(content: bytes, label: str = "PUBLIC KEY") -> str:
 KEY = pem(ED25519 + bytes(32))
 
 
-def test_a_policy_that_says_nothing_allows_everything() -> None:
+def test_a_policy_that_says_nothing_allows_everything_but_code() -> None:
     policy = TrustPolicy()
+    assert not policy.allow_code and policy.pickle_globals == ()
     assert policy.allows_extern("anything") and policy.allows_extern("os")
-    assert policy.allows_global("os", "system") and policy.allows_hook("tensor")
+    assert policy.allows_hook("tensor")
     assert policy.native and policy.verify == "code" and policy.signers == ()
 
 
@@ -53,15 +56,19 @@ def test_one_pattern_needs_no_tuple() -> None:
     assert TrustPolicy(signers=Signer("a", KEY)).signers == (Signer("a", KEY),)  # type: ignore[arg-type]
 
 
-def test_globals_are_matched_by_module_and_name() -> None:
-    policy = TrustPolicy(pickle_globals=("numpy.dtype", "scipy.**"))
-    assert policy.allows_global("numpy", "dtype") and policy.allows_global("scipy.sparse", "a.B")
-    assert policy.allows_global("scipy.sparse", "")
-    assert not policy.allows_global("numpy", "dtypes") and not policy.allows_global("numpy", "")
+def test_code_from_anybody_is_warned_of_where_the_policy_is_made() -> None:
+    with pytest.warns(ModpackWarning, match="demands no signature") as told:
+        TrustPolicy(allow_code=True)
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TrustPolicy(allow_code=True, signers=[Signer("release", KEY)])
 
 
-def test_no_globals_at_all_is_not_the_same_as_all() -> None:
-    assert not TrustPolicy(pickle_globals=()).allows_global("numpy", "dtype")
+def test_names_are_added_for_packages_without_code_alone() -> None:
+    assert TrustPolicy(pickle_globals="numpy.dtype").pickle_globals == ("numpy.dtype",)
+    with pytest.raises(ValueError, match="with allow_code=True pickles may name everything"):
+        TrustPolicy(allow_code=True, pickle_globals=("numpy.dtype",))
 
 
 def test_kinds_of_hooks_are_patterns_too() -> None:
@@ -89,7 +96,12 @@ def test_a_policy_cannot_be_changed() -> None:
         ("externs", [3], TypeError, "externs must be patterns"),
         ("externs", ["a..b"], ValueError, r"externs: the pattern 'a\.\.b' has an empty component"),
         ("standard_library", ["a.**b"], ValueError, r"standard_library: .*'\*\*' must be a whole"),
-        ("pickle_globals", [""], ValueError, "pickle_globals: .* empty component"),
+        ("allow_code", 1, TypeError, "allow_code must be a bool, not int"),
+        ("pickle_globals", [""], ValueError, "pickle_globals: '' is no exact name"),
+        ("pickle_globals", ["numpy.**"], ValueError, "'numpy.[*][*]' is no exact name"),
+        ("pickle_globals", "numpy", ValueError, "'numpy' is no exact name"),
+        ("pickle_globals", None, TypeError, "must be a name or several names, not NoneType"),
+        ("pickle_globals", [3], TypeError, "pickle_globals must be names"),
         ("hook_kinds", ["foward"], ValueError, "matches 'foward'. Did you mean 'forward'?"),
         ("hook_kinds", ["tensors.*.x"], ValueError, "no kind of hook matches"),
         ("signers", "me", TypeError, "signers must be Signer objects: .*, not str"),

@@ -38,6 +38,7 @@ def test_every_field_can_be_in_a_file(tmp_path: Path) -> None:
         tmp_path,
         """
         [trust]
+        allow_code = true
         externs = ["numpy.**", "yaml"]
         standard_library = "collections.**"
         pickle_globals = []
@@ -48,6 +49,7 @@ def test_every_field_can_be_in_a_file(tmp_path: Path) -> None:
         """,
     )
     assert TrustPolicy.from_toml(file) == TrustPolicy(
+        allow_code=True,
         externs=("numpy.**", "yaml"),
         standard_library=("collections.**",),
         pickle_globals=(),
@@ -58,7 +60,17 @@ def test_every_field_can_be_in_a_file(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_left_out_is_not_restricted(tmp_path: Path) -> None:
+def test_names_that_pickles_may_take_are_exact_and_for_data_alone(tmp_path: Path) -> None:
+    file = write(tmp_path, "[trust]\npickle_globals = ['numpy.dtype']\n")
+    assert TrustPolicy.from_toml(file).pickle_globals == ("numpy.dtype",)
+    (problem,) = problems(tmp_path, "[trust]\npickle_globals = ['numpy.**']\n")
+    assert problem.startswith("trust.pickle_globals: 'numpy.**' is no exact name")
+    text = "[trust]\npickle_globals = ['numpy.dtype']\nallow_code = true\n"
+    (problem,) = problems(tmp_path, text)
+    assert "trust.pickle_globals: adds names for packages without code" in problem
+
+
+def test_what_is_left_out_is_as_in_a_policy_that_says_nothing(tmp_path: Path) -> None:
     assert TrustPolicy.from_toml(str(write(tmp_path, "[trust]\n"))) == TrustPolicy()
 
 

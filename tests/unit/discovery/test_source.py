@@ -16,7 +16,13 @@ from typing import TypeVar
 
 import pytest
 
-from modpack.core.imports import ImportKind, ImportStatement, ModuleScan, UnreadableImport
+from modpack.core.imports import (
+    AstrayImport,
+    ImportKind,
+    ImportStatement,
+    ModuleScan,
+    UnreadableImport,
+)
 from modpack.discovery.source import scan_source
 
 REQUIRED = ImportKind.REQUIRED
@@ -95,15 +101,15 @@ def test_relative_imports_in_a_package_start_at_the_package() -> None:
         ("from ... import x", "pkg.mod", False),
     ],
 )
-def test_a_relative_import_beyond_the_top_is_shown_as_unreadable(
+def test_a_relative_import_beyond_the_top_leads_astray(
     source: str, module: str, is_package: bool
 ) -> None:
     result = scan(source, module, is_package)
-    assert result.imports == ()
-    assert result.unreadable == (UnreadableImport(source, 1),)
+    assert result.imports == result.unreadable == ()
+    assert result.astray == (AstrayImport(source, 1),)
 
 
-def test_a_relative_import_beyond_the_top_says_whether_it_is_guarded() -> None:
+def test_a_relative_import_beyond_the_top_that_is_guarded_or_never_runs_is_none() -> None:
     source = """
         try:
             from .. import x
@@ -112,7 +118,26 @@ def test_a_relative_import_beyond_the_top_says_whether_it_is_guarded() -> None:
         if False:
             from ... import y
     """
-    assert scan(source, "top").unreadable == (UnreadableImport("from .. import x", 3, True),)
+    assert scan(source, "top") == ModuleScan(bound=frozenset({"x"}))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from a import *",
+        "def __getattr__(name): ...",
+        "globals()['x'] = 1",
+        "vars().update(x=1)",
+        "exec('x = 1')",
+        "import sys\nsetattr(sys.modules[__name__], 'x', 1)",
+    ],
+)
+def test_a_module_may_bind_names_that_cannot_be_read(source: str) -> None:
+    assert scan(source).binds_unseen
+
+
+def test_a_module_that_spells_all_its_names_binds_no_others() -> None:
+    assert not scan("import a.b\nfrom c import d\ndef f(): global g; g = 1").binds_unseen
 
 
 def test_imports_come_in_source_order_with_their_lines() -> None:
@@ -903,3 +928,117 @@ def test_sympy_with_its_deeply_nested_expressions_is_scanned_whole(pattern: str)
     assert len(files) > 5
     for file in files:
         assert_scanned_whole(file, folder.parent)
+
+
+# --- conditions that tell what is there ---------------------------------------------------------
+
+
+def optional(source: str) -> set[str]:
+    """The modules that are not needed where they are absent, as their conditions say."""
+    return {item.module for item in scan(source).imports if item.is_optional}
+
+
+@pytest.mark.parametrize(
+    ("setup", "test"),
+    [
+        ("import sys", "'x' in sys.modules"),
+        ("from sys import modules", "modules.get('x')"),
+        ("import torch", "torch.cuda.is_available()"),
+        ("from torch.backends import mps", "y and not mps.is_available()"),
+        ("try:\n import x\n HAS = True\nexcept ImportError:\n HAS = False", "HAS"),
+        ("try:\n import x\nexcept ImportError:\n HAS = False\nelse:\n HAS = True", "HAS"),
+        ("try:\n import x\nexcept ImportError:\n x = None", "x is not None"),
+        ("HAS = False\ntry:\n from x import y\n HAS = True\nexcept Exception:\n pass", "HAS"),
+        ("try:\n __import__('x')\n HAS = 1\nexcept ImportError:\n HAS = 0", "not HAS"),
+        (
+            "from importlib.metadata import PackageNotFoundError, version\n"
+            "try:\n HAS = version('x')\nexcept PackageNotFoundError:\n HAS = None",
+            "HAS",
+        ),
+        ("import importlib.util as u\ndef has(): return u.find_spec('x') is not None", "has()"),
+        ("import importlib.util as u\ndef has(): return u.find_spec('x')\nHAS = has()", "HAS"),
+        (
+            "def look(name):\n try:\n  import x\n  return True\n except ImportError: return False\n"
+            "def has(): return y and look('x')",
+            "has()",
+        ),
+        ("import importlib.util\nhas = lambda: importlib.util.find_spec('x')", "has()"),
+    ],
+)
+def test_what_a_condition_finds_absent_is_optional(setup: str, test: str) -> None:
+    source = f"{setup}\ndef f():\n if {test}:\n  import a\n elif y:\n  import b\n else:\n  import c"
+    assert optional(source) >= set("abc")
+
+
+@pytest.mark.parametrize(
+    "leaving",
+    [
+        "if not HAS: raise ImportError('x')",
+        "if not HAS:\n  log()\n  return",
+        "assert HAS, 'install x'",
+    ],
+)
+def test_what_follows_a_condition_that_leaves_is_optional(leaving: str) -> None:
+    source = f"""
+import b
+from importlib.util import find_spec
+HAS = find_spec("a")
+def f():
+ import c
+ {leaving}
+ import a
+ if y:
+  import d
+import e
+"""
+    assert optional(source) == {"a", "d"}
+    names = {name: kinds(source)[name] for name in "abcde"}
+    assert names == {**dict.fromkeys("acd", FUNCTION), **dict.fromkeys("be", REQUIRED)}
+
+
+def test_what_follows_a_refusal_of_a_python_is_needed() -> None:
+    source = "import sys\nif sys.version_info < (3, 9): raise RuntimeError\nimport a"
+    assert optional(source) == set()
+    assert kinds(source)["a"] is REQUIRED
+
+
+def test_a_flag_of_a_function_tells_in_that_function_only() -> None:
+    source = """
+        def f():
+            try:
+                import x
+                has = True
+            except ImportError:
+                has = False
+            if has:
+                import a
+        def g(has):
+            if has:
+                import b
+    """
+    assert optional(source) == {"a"}
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "def has(): return y > 1",
+        "try:\n has = compute()\nexcept Exception:\n has = None",
+        "import has",
+        "def has():\n if sys.platform == 'x': log()\n return 1",
+        "has = has or has()",
+    ],
+)
+def test_a_condition_that_tells_nothing_of_what_is_there_excuses_nothing(setup: str) -> None:
+    assert optional(f"import sys\n{setup}\nif has():\n import a") == set()
+
+
+def test_a_condition_of_another_module_of_the_library_is_kept_by_its_name() -> None:
+    source = "from ..utils import has_a as has\nimport other\nif has() and other.y:\n import a"
+    [found] = [item for item in scan(source).imports if item.module == "a"]
+    assert (found.kind, found.asked) == (REQUIRED, ("pkg.utils.has_a",))
+
+
+def test_what_follows_a_condition_that_never_lets_it_is_never_reached() -> None:
+    source = "from typing import TYPE_CHECKING\ndef f():\n if not TYPE_CHECKING: return\n import a"
+    assert kinds(source)["a"] is NEVER

@@ -48,8 +48,9 @@ from modpack.hermetic.mocks import RUNTIME_MODULE, mock_source, runtime_source
 RULE = "mock('lib.**')"
 FACTS = (
     "but lib is mocked out in this package (rule: mock('lib.**'); "
-    "reached through: net -> mylib.model -> lib). "
-    "Remedy: intern or extern 'lib' when exporting."
+    "reached through: net -> mylib.model -> lib; used in net, line {line}). "
+    "Remedy: intern or extern 'lib' when exporting, or save a module of your own in its place: "
+    "save_source_string('lib', ...)."
 )
 MOCKS = {
     f"{RUNTIME_MODULE}.py": runtime_source(),
@@ -154,7 +155,14 @@ def test_a_real_use_says_what_was_mocked_by_which_rule_through_which_chain(load:
     net = load("import lib\ndef f(): return lib.linalg.norm([1])")
     with pytest.raises(NotImplementedError) as caught:
         net.f()
-    assert str(caught.value) == f"lib.linalg.norm was called, {FACTS}"
+    assert str(caught.value) == f"lib.linalg.norm was called, {FACTS.format(line=2)}"
+
+
+def test_error_outside_packaged_code_names_no_place(load: Load) -> None:
+    net = load("import lib")
+    with pytest.raises(NotImplementedError) as caught:
+        net.lib.norm([1])
+    assert "-> lib). Remedy" in str(caught.value)
 
 
 def test_the_error_carries_its_facts_as_fields_and_can_be_pickled(load: Load) -> None:
@@ -238,6 +246,40 @@ def test_a_submodule_is_found_before_a_stand_in_if_the_mock_knows_it(load: Load)
     )
     assert net.real.value == net.again.value == 42
     assert repr(net.other) == "<mocked known.other>"
+
+
+def test_mocked_submodule_serves_as_what_its_package_names_like_it(load: Load) -> None:
+    net = load("""
+        import functools, typing
+        import lib.sub
+        from lib import sub
+        @sub
+        def decorated(): pass
+        @sub(1)
+        def configured(): pass
+        made = sub("x").start()
+        class Heir(sub): pass
+        class Typed(sub[int]): pass
+        class Built(metaclass=sub): pass
+        def annotated(x: sub, y: typing.Optional[sub], z: "sub['T']") -> "sub | None": pass
+        hints = typing.get_type_hints(annotated)
+        with sub: pass
+        choose = functools.singledispatch(lambda x: "plain")
+        choose.register(sub, lambda x: "mocked")
+        def call(): return sub(1)
+        def ask(x): return isinstance(x, sub), bool(sub), sub.name, lib.sub is sub
+    """)
+    assert net.ask(1) == (False, True, net.lib.sub.name, True)
+    assert isinstance(net.sub, types.ModuleType)
+    assert net.hints["x"] is net.sub
+    assert net.choose(1) == "plain"
+    for use in (net.call, net.Heir, net.Typed, net.Built):
+        with pytest.raises(NotImplementedError, match=r"^lib\.sub.* but lib\.sub is mocked"):
+            use()
+    for use in (net.decorated, net.configured):
+        with pytest.raises(NotImplementedError, match=r"^lib\.sub(\(\.\.\.\))? decorates"):
+            use()
+    assert importlib.reload(net.sub) is net.sub
 
 
 def test_a_stand_in_prints_what_it_stands_for(load: Load) -> None:
@@ -877,7 +919,9 @@ def test_a_plain_script_that_calls_the_model_really_uses_it(tmp_path: Path) -> N
         check=False,
     )
     assert done.stdout == "imported\n"
-    assert done.stderr.strip().endswith(f"MockedModuleUsed: lib.norm was called, {FACTS}")
+    assert done.stderr.strip().endswith(
+        f"MockedModuleUsed: lib.norm was called, {FACTS.format(line=14)}"
+    )
 
 
 def save_archive(path: Path, sources: dict[str, str]) -> str:
@@ -904,9 +948,11 @@ def test_mocks_work_in_an_archive_that_torch_package_loads(tmp_path: Path) -> No
         net.Layer.fast(1)
     with refused(r"lib.sub.dec\(...\) decorates decorated, which was called, but lib.sub is "):
         net.decorated()
+    with refused("lib.sub was called, but lib.sub is "):
+        net.lib.sub()
     with pytest.raises(NotImplementedError) as caught:
         net.model(3)
-    assert str(caught.value) == f"lib.norm was called, {FACTS}"
+    assert str(caught.value) == f"lib.norm was called, {FACTS.format(line=14)}"
 
 
 def test_two_archives_of_torch_package_do_not_share_their_import_time(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from modpack.errors import CacheError
+from modpack.errors import ArchiveError, CacheError
 from modpack.hermetic import leases, tree, treerecord
 
 RECORDS = {"pkg/__init__.py": b"", "pkg/sub/mod.py": b"x = 1", "words.txt": b"alpha"}
@@ -58,6 +58,18 @@ def test_new_folders_of_the_cache_are_for_this_user_alone(cache):
         os.umask(before)
     folders = [place, place.parent, cache / "trees" / "v2", cache / "trees", cache, cache.parent]
     assert [mode_of(folder) for folder in folders] == [0o700] * 6
+
+
+def test_unpack_of_damaged_record_raises_without_second_try(cache, caplog):
+    asked = []
+
+    def read(name):
+        asked.append(name)
+        raise ArchiveError("net.modpack", "it is damaged", name)
+
+    with pytest.raises(ArchiveError, match="it is damaged"):
+        tree.unpack("ab12", SIZES, read)
+    assert len(asked) == 1 and "cache" not in caplog.text
 
 
 def test_a_tree_that_is_there_is_used_and_not_written_again(cache):

@@ -57,10 +57,18 @@ def export(model, **options):
 def test_an_export_leaves_the_model_as_it_was():
     model = model_with_everything()
     before = everything_about(model)
-    next_id = torch.utils.hooks.RemovableHandle.next_id
     for options in ({}, {"hooks": False}, {"hooks": ["0/forward/0"]}, {"global_hooks": True}):
         export(model, **options)
         assert everything_about(model) == before
+
+
+def test_an_export_without_living_nodes_takes_no_ids_of_hooks():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[0].register_forward_hook(lambda *_: None)
+    model[1].weight.register_hook(lambda grad: None)
+    model(torch.ones(1, 2)).sum().backward()
+    next_id = torch.utils.hooks.RemovableHandle.next_id
+    export(model)
     assert torch.utils.hooks.RemovableHandle.next_id == next_id
 
 

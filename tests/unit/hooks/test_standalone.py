@@ -11,8 +11,12 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -476,3 +480,168 @@ def test_a_capture_holds_bytes_and_plain_values_only():
     buffer = io.BytesIO()
     torch.save(hooks.capture(model, optimizer), buffer)
     assert b"Linear" not in buffer.getvalue() and b"SGD" not in buffer.getvalue()
+
+
+# -- copies of models that deepcopy does not manage ---------------------------------------------
+
+
+class Pair(NamedTuple):
+    function: Callable[[], list[int]]
+    number: int
+
+
+class Shared:
+    """Is the same for all copies."""
+
+    def __deepcopy__(self, memo: dict) -> Shared:
+        return self
+
+
+class Counting(nn.Linear):
+    """Has functions that share their closures with its hooks, in several places."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+        count, state, seen = 0, {"n": 0}, []
+        lock = threading.Lock()
+
+        def hook(module: nn.Module, args: tuple, output: torch.Tensor) -> None:
+            nonlocal count
+            with lock:
+                count += 1
+            state["n"] += 10
+            seen.append(collector.seen)
+
+        def told() -> list[int]:
+            return [count, state["n"], len(seen)]
+
+        self.told = told
+        self.places = {"list": [lambda: state["n"]], "tuple": (told,), "partial": partial(told)}
+        self.places["named"] = Pair(told, 1)
+        self.shared = Shared()
+        self.shared.told = told
+        self.scaled = lambda x: self.weight.sum() * x
+        self.apart = lambda: apart
+        apart = [1]
+        collector = Collector()
+        self.note = collector.note
+        self.register_forward_hook(hook)
+        self.register_forward_hook(collector)
+        self.register_forward_pre_hook(lambda module, args: self.scaled and None)
+
+    def look(self) -> tuple[object, ...]:
+        """What all its functions tell."""
+        places = self.places
+        from_places = (places["list"][0](), places["tuple"][0](), places["partial"]())
+        assert places["named"].function is places["tuple"][0] is self.told
+        return (*self.told(), *from_places, len(self.note.__self__.seen))
+
+
+def test_copy_of_functions_that_share_closures_with_hooks_shares_them():
+    model = Counting()
+    model(X)
+    before = model.look()
+    assert before == (1, 10, 1, 10, [1, 10, 1], [1, 10, 1], 1)
+    twin = hooks.copy(model)
+    assert twin.look() == before and twin.told is twin.places["tuple"][0] is not model.told
+    twin(X)
+    assert twin.look() == (2, 20, 2, 20, [2, 20, 2], [2, 20, 2], 2) and model.look() == before
+    assert hooks.copy(twin).look() == twin.look()
+    assert twin.shared.told is model.told
+    with torch.no_grad():
+        twin.weight.zero_()
+    assert twin.scaled(1.0) == 0 != model.scaled(1.0)
+    assert twin.apart is model.apart  # as copy.deepcopy has it: no hook knows of it
+
+
+def test_copy_of_hooks_of_two_modules_shares_their_closure():
+    model, seen = net(), []
+    model[0].register_forward_hook(lambda module, args, output: seen.append(0))
+    model[2].weight.register_hook(lambda grad: seen.append(2))
+    model.seen = lambda: seen
+    twin = hooks.copy(model)
+    twin(X).sum().backward()
+    assert twin.seen() == [0, 2] and seen == []
+
+
+def test_copy_of_handles_of_groups_removes_the_group():
+    model, log = net(), []
+    model.log = log
+    tensors = [model[0].weight, model[2].weight]
+    model.handle = torch.autograd.graph.register_multi_grad_hook(
+        tensors, lambda grads: log.append(len(grads))
+    )
+    twin = hooks.copy(model)
+    twin(X).sum().backward()
+    twin.handle.remove()
+    twin(X).sum().backward()
+    assert twin.log == [2] and log == []
+    model(X).sum().backward()
+    assert log == [2]
+
+
+def test_copy_of_lazy_modules_is_lazy_and_keeps_hooks():
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    weight, calls = model[0].weight, []
+    model.calls = calls
+    model[1].register_forward_hook(lambda module, args, output: calls.append(weight))
+    twin = hooks.copy(hooks.copy(model))
+    assert twin(X).shape == (2, 3)
+    assert twin.calls[0] is twin[0].weight and calls == []
+    assert nn.parameter.is_lazy(model[0].weight) and nn.parameter.is_lazy(model[1].running_mean)
+    model(X)
+    assert calls[0] is model[0].weight
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_copy_of_scripted_and_traced_parts_keeps_their_hooks(tmp_path):
+    model = net()
+    model[0] = torch.jit.trace(model[0], X)
+    model[1] = torch.jit.script(model[1])
+    model.function = torch.jit.trace(lambda x: x + 1, X)
+    model.handle = model[0].register_forward_hook(lambda module, args, output: output * 3)
+    model[0].weight.register_hook(lambda grad: grad * 5)
+    modpack.save(model, tmp_path / "net.modpack", extern="**")
+    for twin in (hooks.copy(model), modpack.load(tmp_path / "net.modpack")):
+        results = []
+        for each in (model, twin):
+            each.zero_grad()
+            output = each(each.function(X))
+            output.sum().backward()
+            results.append([output, each[0].weight.grad.clone()])
+        assert same(*results)
+        twin.handle.remove()
+        assert not twin[0]._forward_hooks and model[0]._forward_hooks
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_copy_of_hooks_that_were_scripted_leaves_them_to_torch(tmp_path):
+    layer = nn.Linear(3, 3)
+    layer.register_forward_hook(_doubled)
+    model = torch.jit.script(layer)
+    modpack.save(model, tmp_path / "net.modpack", extern="**")
+    for twin in (hooks.copy(model), modpack.load(tmp_path / "net.modpack")):
+        assert torch.equal(twin(X), layer(X))
+
+
+def _doubled(self, inputs: tuple[torch.Tensor], output: torch.Tensor):
+    return output * 2
+
+
+def test_copy_of_sparse_parameters_keeps_their_hooks():
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.eye(2).to_sparse())
+    model.weight.register_hook(lambda grad: grad * 2)
+    twin = hooks.copy(model)
+    assert type(twin.weight) is nn.Parameter and twin.weight._backward_hooks
+    assert torch.equal(twin.weight.to_dense(), torch.eye(2))
+
+
+def test_copy_of_what_cannot_be_copied_names_its_place_and_the_remedy():
+    model = net()
+    model.held = {"things": [NoDeepcopy()]}
+    with pytest.raises(
+        modpack.ModpackError,
+        match=r"model\.held\['things'\]\[0\]: .*NoDeepcopy.*not this way.*Remedy: .*__deepcopy__",
+    ):
+        hooks.copy(model)

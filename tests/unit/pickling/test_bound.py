@@ -3,14 +3,14 @@ from __future__ import annotations
 import torch
 
 from modpack import PackageExporter, PackageImporter
-from modpack.discovery.pickles import scan_pickle
+from modpack.security.pickle_names import read_pickle
 
 
 def test_functions_of_extension_modules_are_saved_without_eval(tmp_path):
     with PackageExporter(tmp_path / "a.modpack") as exporter:
         exporter.save_pickle("values", "a.pkl", {"ask": torch._C._is_tracing})
     with PackageImporter(tmp_path / "a.modpack") as importer:
-        named = [str(name) for name in scan_pickle(importer.load_binary("values", "a.pkl")).names]
+        named = [str(name) for name in read_pickle(importer.load_binary("values", "a.pkl")).names]
         loaded = importer.load_pickle("values", "a.pkl")
-    assert "torch._C._is_tracing" in named and "builtins.eval" not in named
+    assert "torch._C" in named and "builtins.eval" not in named
     assert loaded["ask"] is torch._C._is_tracing

@@ -33,9 +33,10 @@ def cell(request):
     linecache.cache.pop(filename, None)
 
 
-def reloaded(obj):
+def reloaded(obj, *packages):
     buffer = io.BytesIO()
-    with modpack.PackageExporter(buffer) as exporter:
+    importers = [*packages, modpack.sys_importer]
+    with modpack.PackageExporter(buffer, importer=importers) as exporter:
         exporter.intern("**")
         exporter.save_pickle("model", "obj.pkl", obj)
     buffer.seek(0)
@@ -551,10 +552,11 @@ def test_a_reloaded_function_can_be_saved_again(project, name):
 
     outer = eval(name, vars(again))(100)
     once = reloaded(outer)
-    twice = reloaded(once)
+    twice = reloaded(once, modpack.importer_of(once))
     assert twice(1)(10) == 111
     assert text_of(twice) == text_of(once) == text_of(outer)
-    assert reloaded(twice(1))(10) == 111  # and so can those that it makes
+    again = reloaded(twice(1), modpack.importer_of(twice))  # and so can those that it makes
+    assert again(10) == 111
 
 
 def test_functions_of_the_script_are_saved_in_a_spawned_process_too(clean_python, tmp_path):

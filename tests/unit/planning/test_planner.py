@@ -241,6 +241,14 @@ def test_a_rule_that_nearly_names_what_is_needed_is_told(pattern):
     assert note.kind is NoteKind.UNUSED_RULE and "Did you mean 'wandb.**'?" in note.text
 
 
+def test_rule_of_a_module_that_was_saved_gets_no_advice_to_be_itself():
+    planner = planner_of()
+    planner.add_rule(rule(Action.MOCK, "wandb.**"))
+    planner.add_source("wandb", b"", False, True)
+    planner.add_source("tool", b"import wandb", False, True)
+    assert planner.plan().notes == ()
+
+
 def test_a_rule_that_names_nothing_needed_is_no_matter():
     planner = planner_of(wandb="")
     planner.add_rule(rule(Action.MOCK, "tensorboard.**"))

@@ -7,10 +7,11 @@ import pytest
 from rich.console import Console
 
 from modpack.core.actions import Action, Owner
+from modpack.core.hookspec import CallableSpec, HookSpec
 from modpack.core.imports import ImportKind
 from modpack.core.plan import Note, NoteKind, PackagingErrorReason, Problem
 from modpack.report.archived import package_facts
-from modpack.report.facts import ImporterFacts, ModuleFacts, PlanFacts
+from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, PlanFacts
 from modpack.report.planned import plan_facts
 from modpack.report.text import package_report, plan_report, problems_report
 
@@ -51,6 +52,19 @@ def test_an_installed_extern_is_told_with_its_version(made):
 
     text = printed(package_report(package_facts(made.file)))
     assert line_with(text, f"numpy=={numpy.__version__}", "needed by reportshop/till.py:4")
+
+
+def test_hooks_listed_by_target_add_up_to_the_heading(made):
+    def hook(target, position):
+        called = CallableSpec("reference", "lib.hook")
+        name = f"{target}/forward/{position}"
+        return HookFacts("model/till.pkl", HookSpec(name, "forward", (target,), position, called))
+
+    targets = ["a", "b", "a", "c", "d", "d"]
+    hooks = tuple(hook(target, position) for position, target in enumerate(targets))
+    text = printed(package_report(replace(package_facts(made.file), hooks=hooks)))
+    assert line_with(text, "6 hooks")
+    assert line_with(text, "forward on a (2 times), b and 3 more", "lib.hook")
 
 
 def test_resources_storages_and_totals_are_told(made):

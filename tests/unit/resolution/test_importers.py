@@ -123,3 +123,65 @@ def test_an_error_while_importing_is_not_taken_for_absence():
 def test_only_importers_can_be_ordered(stranger):
     with pytest.raises(TypeError, match="OrderedImporter takes modpack importers"):
         OrderedImporter(sys_importer, stranger)
+
+
+class Answers(Local):
+    """Says that everything lives in one module."""
+
+    def __init__(self, path: str, **modules: ModuleType) -> None:
+        super().__init__(**modules)
+        self.path = path
+
+    def whichmodule(self, obj: object, name: str) -> str:
+        return self.path
+
+
+def test_ordered_whichmodule_asks_importers_in_order():
+    paths = ["__main__", "shop", "till"]
+    ordered = OrderedImporter(*map(Answers, paths))
+    assert ordered.whichmodule(object(), "Thing") == "shop"
+    assert OrderedImporter(Answers("__main__")).whichmodule(object(), "Thing") == "__main__"
+    assert OrderedImporter(OrderedImporter(), ordered).whichmodule(object(), "Thing") == "shop"
+
+
+def test_ordered_importer_without_importers_finds_nothing():
+    with pytest.raises(ObjNotFoundError, match=r"OrderedImporter\(\)"):
+        OrderedImporter().get_name(Outer)
+    with pytest.raises(ModuleNotFoundError, match=r"OrderedImporter\(\)"):
+        OrderedImporter().import_module("json")
+
+
+def test_ordered_resolve_returns_innermost_importer():
+    thing = type("Thing", (), {"__module__": "shop"})
+    inner = Local(shop=module_with("shop", Thing=thing))
+    assert OrderedImporter(OrderedImporter(inner)).resolve(thing)[0] is inner
+
+
+def test_whichmodule_searches_the_modules_of_a_users_importer():
+    class Constant:
+        __module__ = None  # type: ignore[assignment]
+
+    constant = Constant()
+    importer = Local(shop=module_with("shop", CONSTANT=constant))
+    assert importer.whichmodule(constant, "CONSTANT") == "shop"
+    assert importer.whichmodule(constant, "OTHER") == "__main__"
+    assert importer.get_name(constant, "CONSTANT") == ("shop", "CONSTANT")
+
+
+def test_get_name_uses_the_name_that_an_object_reduces_to(monkeypatch):
+    class Constant:
+        __module__ = "keeps_it"
+
+        def __reduce__(self) -> str:
+            return "CONSTANT"
+
+    class Broken:
+        def __reduce__(self) -> str:
+            raise ValueError("not now")
+
+    constant = Constant()
+    monkeypatch.setitem(sys.modules, "keeps_it", module_with("keeps_it", CONSTANT=constant))
+    assert sys_importer.get_name(constant) == ("keeps_it", "CONSTANT")
+    with pytest.raises(ObjNotFoundError, match="neither __qualname__ nor __name__") as failure:
+        sys_importer.get_name(Broken())
+    assert isinstance(failure.value.__cause__, ValueError)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import modpack
+
 ROOT = Path(__file__).parents[3]
 CORPUS = ROOT / "tools" / "corpus"
 RECIPES = sorted(file.stem for file in (CORPUS / "recipes").glob("*.py"))
@@ -130,6 +132,39 @@ def test_the_page_tells_of_failures_without_the_folders_of_a_machine(tool):
     text = page.rendered([runner.Result("net", ["lib"], good, bad)])
     assert "1 models: 1 passed with modpack" in text
     assert "- `net`: load: `OSError: no file 'thing.json'`" in text
+
+
+def test_the_page_tells_refusals_apart_from_failures(tool):
+    runner, page = tool("runner"), tool("page")
+    refused = runner.Side({"save": "PicklingError: no / more"}, refusal="no /home/me/net.py")
+    text = page.rendered([runner.Result("net", ["lib"], refused, runner.Side())])
+    assert "1 refused" in text
+    assert "## What modpack refuses\n\n- `net`: `no net.py`" in text
+    assert "| `net` | lib | refused |" in text
+    assert "What fails with modpack" not in text
+
+
+def test_libraries_must_be_where_the_recipe_says(tool):
+    misplaced = tool("runner")._misplaced
+    saved = {"libraries": ["A_b"], "compiled": ["c"], "interned": ["a-b"], "extern": ["c"]}
+    assert misplaced(saved) == ""
+    assert (
+        misplaced(saved | {"interned": ["c"], "extern": []}) == "not interned: a-b; not extern: c"
+    )
+
+
+def test_the_page_shows_compiled_libraries_in_parentheses(tool):
+    runner, page = tool("runner"), tool("page")
+    result = runner.Result("net", ["lib"], runner.Side(), runner.Side(), ["fast"])
+    assert "| `net` | lib, (fast) |" in page.rendered([result])
+    assert runner.Result.from_json(result.as_json()) == result
+
+
+def test_only_errors_of_modpack_itself_are_refusals(tool):
+    refusal = tool("saving")._refusal
+    assert refusal(modpack.errors.ModpackError("* no\n\n  net\n more")) == "no / net"
+    assert refusal(KeyError("a")) == ""
+    assert refusal(None) == ""
 
 
 def test_an_audit_with_an_error_is_a_failing_step(tool):

@@ -9,6 +9,7 @@ import enum
 
 import pytest
 import torch
+import torch.masked
 
 from modpack.trial.comparing import compare
 from modpack.trial.leaves import leaves_of
@@ -141,3 +142,35 @@ def test_a_later_change_of_the_output_does_not_reach_the_leaves():
     leaves = leaves_of(tensor)
     tensor.add_(1)
     assert compare(leaves, leaves_of(torch.zeros(2))) == []
+
+
+class Refusing(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        raise RuntimeError(f"{function} is refused")
+
+
+class Unreadable:
+    __slots__ = ()
+
+    @property
+    def __dict__(self):
+        raise RuntimeError("not now")
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (torch.nn.UninitializedParameter(), "UninitializedParameter torch.float32 cpu"),
+        (torch.ones(2).as_subclass(Refusing), "Refusing torch.float32 [2] cpu"),
+        (Unreadable(), "Unreadable, which raises RuntimeError"),
+    ],
+)
+def test_an_output_that_refuses_to_be_asked_shows_what_it_is(output, expected):
+    assert [leaf.structure for leaf in leaves_of([output])][1:] == [expected]
+
+
+def test_a_tensor_class_with_operators_of_its_own_shows_what_it_holds():
+    with pytest.warns(UserWarning, match="prototype"):
+        masked = torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False]))
+    assert paths(masked)[0] == "output" and len(paths(masked)) == 3

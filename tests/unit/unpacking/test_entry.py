@@ -46,7 +46,7 @@ def test_several_objects_without_a_main_one_are_listed():
 
 
 def test_no_object_at_all_is_told():
-    with pytest.raises(ModpackError, match="none"):
+    with pytest.raises(ModpackError, match=r"no saved object\. Open it with modpack\."):
         find_entry(archive({"main": None, "pickles": []}))
 
 

@@ -12,19 +12,19 @@ const PROVIDERS = {
 
 const details = (() => {
   const panel = document.getElementById("details");
-  const nothing = [...panel.children];
   let shown = 0;
 
   function fill(...content) {
     shown += 1;
     panel.replaceChildren(...content.flat(Infinity).filter((part) => part !== null && part !== undefined && part !== false));
+    addBreaks(panel);
     panel.scrollTop = 0;
     document.body.classList.add("detailed");
   }
 
   function clear() {
     shown += 1;
-    panel.replaceChildren(...nothing);
+    panel.replaceChildren();
     document.body.classList.remove("detailed");
   }
 

@@ -33,7 +33,7 @@ function drawingStyles(zoomed) {
       "background-color": soft.get(decision), "border-color": colour(decision) } })),
     { selector: "node[decision = 'extern']", style: { "border-style": "dashed" } },
     { selector: "node[decision = 'mock']", style: { shape: "cut-rectangle" } },
-    { selector: "node[decision = 'saved']", style: { shape: "round-tag", "text-margin-x": -8 } },
+    { selector: "node[decision = 'saved']", style: { shape: "round-tag", "text-margin-x": -12 } },
     { selector: "node[decisions]", style: {
       "background-fill": "linear-gradient", "background-gradient-direction": "to-right",
       "background-gradient-stop-colors": (node) => stops(node).map(([decision]) => soft.get(decision)).join(" "),

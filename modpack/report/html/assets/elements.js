@@ -38,7 +38,29 @@ function longList(items, render, most = 12) {
   const rest = () => {
     more.remove();
     list.append(...items.slice(most).map((item) => element("li", {}, render(item))));
+    addBreaks(list);
   };
   const more = element("button", { type: "button", class: "more", onclick: rest }, `show ${items.length - most} more`);
   return [list, more];
+}
+
+/* Long names may break after what separates their parts, and long digests anywhere: nowhere else. */
+const LONG_WORD = /(\S{25,})/;
+const DIGEST = /^[0-9a-f]{32,}$/;
+
+function addBreaks(root) {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode()) {
+    const text = walker.currentNode;
+    if (LONG_WORD.test(text.data) && text.parentElement.closest("pre, script") === null) found.push(text);
+  }
+  for (const text of found) {
+    const pieces = text.data.split(LONG_WORD).flatMap((word, at) => (at % 2 ? piecesOf(word) : [word]));
+    text.replaceWith(...pieces.flatMap((piece, at) => (at ? [document.createElement("wbr"), piece] : [piece])));
+  }
+}
+
+function piecesOf(word) {
+  return DIGEST.test(word) ? word.match(/.{1,8}/g) : word.split(/(?<=[^\w]|_)(?=[^\W_])/);
 }

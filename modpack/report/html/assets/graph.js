@@ -14,8 +14,13 @@ const graph = (() => {
   const MANY = 150;
   const TOO_MANY = 700;
   const MOST_DRAWN = 400;
+  const LABEL = 13; // pixels of a letter when nothing is zoomed
+  const LEAST_LABEL = 12; // what is shown unasked is not smaller
+  const NEAREST = 1.4;
+  const MARGIN = 20;
   let clock = 0;
   let cy = null;
+  let arrangedNarrow = null;
 
   function isShown(branch) {
     const group = branch.group !== undefined ? known.groups[branch.group] : null;
@@ -52,15 +57,15 @@ const graph = (() => {
 
   /* The width of a label in the graph's font, by its letters. */
   const pen = document.createElement("canvas").getContext("2d");
-  pen.font = "13px system-ui, sans-serif";
   function labelOf(branch) {
     if (isLeaf(branch)) return branch.label;
     return `${branch.label}\n${counted(branch.members.length, "module")}`;
   }
   function sizeOf(branch) {
     const lines = labelOf(branch).split("\n");
+    pen.font = `${isLeaf(branch) ? "" : "600 "}${LABEL}px system-ui, sans-serif`;
     const widest = Math.max(...lines.map((line) => pen.measureText(line).width));
-    const room = branch.module !== null && decisionOf(branch.module) === "saved" ? 52 : 26;
+    const room = branch.module !== null && decisionOf(branch.module) === "saved" ? 64 : 26;
     return { width: Math.max(54, Math.ceil(widest) + room), height: lines.length > 1 ? 46 : 30 };
   }
 
@@ -92,10 +97,21 @@ const graph = (() => {
     return made;
   }
 
-  function draw() {
+  /* What fits on the canvas with readable labels, in the units of the graph. */
+  function room() {
+    const zoom = LEAST_LABEL / LABEL;
+    return { width: (cy.width() - 2 * MARGIN) / zoom, height: (cy.height() - 2 * MARGIN) / zoom };
+  }
+
+  function arrange() {
     drawn = visit(shownIn(null), new Map());
     links = arrows();
-    const placed = layOut(shownIn, sizeOf, links.map(({ from, to }) => [from, to]));
+    return layOut(shownIn, sizeOf, links.map(({ from, to }) => [from, to]), room());
+  }
+
+  function draw() {
+    const placed = arrange();
+    arrangedNarrow = isNarrow(room());
     cy.startBatch();
     cy.elements().remove();
     cy.add(boxesAndNodes(placed.centres));
@@ -147,14 +163,41 @@ const graph = (() => {
     }
   }
 
-  function look(elements, animated = true) {
+  function fitting(box) {
+    return Math.min((cy.width() - 2 * MARGIN) / box.w, (cy.height() - 2 * MARGIN) / box.h);
+  }
+
+  function isReadable(elements) {
+    cy.resize();
+    return fitting(elements.boundingBox()) >= LEAST_LABEL / LABEL;
+  }
+
+  /* Brings elements into view: labels stay readable, unless everything is asked for. What does not fit
+     then is shown around what is chosen, or else from where the chains begin. */
+  function look(elements, { animated = true, whole = false } = {}) {
     if (elements.empty()) return;
+    cy.resize();
     const box = elements.boundingBox();
-    const zoom = Math.min((cy.width() - 60) / box.w, (cy.height() - 60) / box.h, 1.2);
-    const pan = { x: cy.width() / 2 - zoom * (box.x1 + box.w / 2), y: cy.height() / 2 - zoom * (box.y1 + box.h / 2) };
+    const least = whole ? 0 : LEAST_LABEL / LABEL;
+    const zoom = Math.min(Math.max(fitting(box), least), NEAREST);
+    const focus = chosen === null ? cy.collection() : cy.$id(chosen.id);
+    const middle = { x: (box.x1 + box.x2) / 2, y: (box.y1 + box.y2) / 2 };
+    const beginning = isNarrow(room()) ? { x: middle.x, y: box.y1 } : { x: box.x1, y: middle.y };
+    const at = focus.nonempty() && !chosen.isOpen ? focus.position() : beginning;
+    const pan = {
+      x: panned(cy.width(), zoom, box.x1, box.x2, at.x),
+      y: panned(cy.height(), zoom, box.y1, box.y2, at.y),
+    };
     cy.stop();
     if (animated && !calm && cy.elements().length < 1500) cy.animate({ zoom, pan }, { duration: 220 });
     else cy.viewport({ zoom, pan });
+  }
+
+  /* Where an axis begins: its middle is in the middle if all of it fits, else a point is near there. */
+  function panned(size, zoom, first, last, point) {
+    if (zoom * (last - first) <= size - 2 * MARGIN + 1) return size / 2 - (zoom * (first + last)) / 2;
+    const wished = size / 2 - zoom * point;
+    return Math.min(MARGIN - zoom * first, Math.max(size - MARGIN - zoom * last, wished));
   }
 
   function say(text) {
@@ -223,7 +266,8 @@ const graph = (() => {
     if (!drawn.has(index) && hidden.size) { hidden.clear(); changed = true; syncLegend(); }
     if (changed) { makeRoomFor(leaf); draw(); }
     choose(leaf);
-    look(cy.$id(leaf.id).closedNeighborhood().nodes().union(cy.elements(".chain").connectedNodes()));
+    const around = cy.$id(leaf.id).closedNeighborhood().nodes().union(cy.elements(".chain").connectedNodes());
+    look(isReadable(cy.elements()) ? cy.elements() : around);
   }
 
   function nextTowards(dx, dy) {
@@ -251,7 +295,7 @@ const graph = (() => {
     else if (event.key === "Backspace" && chosen !== null) close(chosen);
     else if (event.key === "+") zoomBy(1.3);
     else if (event.key === "-") zoomBy(1 / 1.3);
-    else if (event.key === "0") look(cy.elements());
+    else if (event.key === "0") look(cy.elements(), { whole: true });
     else return;
     event.preventDefault();
   }
@@ -269,9 +313,9 @@ const graph = (() => {
   function act(branch) {
     if (isLeaf(branch)) location.hash = addressOf(branch.module);
     else {
+      details.showBranch(branch); // first: it takes a part of the width
       if (!branch.isOpen) open(branch);
       else choose(branch);
-      details.showBranch(branch);
     }
   }
 
@@ -302,19 +346,37 @@ const graph = (() => {
     });
     canvas.addEventListener("keydown", pressed);
     syncLegend();
-    openUntilReadable();
+    openOwnCode();
     draw();
-    look(cy.elements(), false);
+    look(cy.elements(), { animated: false });
+    new ResizeObserver(refit).observe(canvas);
   }
 
-  /* A package of one group says nothing as one node. */
-  function openUntilReadable() {
+  /* After the canvas got another size. Where it became narrow, or wide, columns become rows. */
+  function refit() {
+    if (canvas.clientWidth === 0) return;
+    cy.resize();
+    if (isNarrow(room()) !== arrangedNarrow) {
+      draw();
+      look(cy.elements(), { animated: false });
+    } else if (chosen !== null && cy.$id(chosen.id).nonempty()) centreIfAway(cy.$id(chosen.id));
+  }
+
+  /* One's own code is open at first, where it is small enough for labels to stay readable. */
+  function openOwnCode() {
     const groups = tree.top.filter((branch) => branch.group !== undefined && isShown(branch));
-    const own = groups.filter((branch) => known.groups[branch.group].kind === "code");
-    for (const branch of own) if (branch.children.length > 0 && branch.children.length <= READABLE) unfold(branch);
+    const isOwn = (branch) => known.groups[branch.group].kind === "code" && branch.members.some((index) => nodes[index].action === "intern");
+    const own = groups.filter(isOwn);
+    const space = room();
+    for (const branch of own) {
+      if (isLeaf(branch) || branch.children.length > READABLE) continue;
+      unfold(branch);
+      const { width, height } = arrange();
+      if (width > space.width || height > space.height) fold(branch);
+    }
   }
 
-  document.getElementById("fit").addEventListener("click", () => look(cy.elements()));
+  document.getElementById("fit").addEventListener("click", () => look(cy.elements(), { whole: true }));
   document.getElementById("nearer").addEventListener("click", () => zoomBy(1.3));
   document.getElementById("farther").addEventListener("click", () => zoomBy(1 / 1.3));
   document.getElementById("expand").addEventListener("click", () => open(chosen));
@@ -339,7 +401,6 @@ const graph = (() => {
   return {
     start, reveal, open, close, act, choose,
     restyle: () => cy?.style(drawingStyles(zoomed)),
-    resize: () => cy?.resize(),
     get drawing() { return cy; },
   };
 })();

@@ -1,46 +1,71 @@
 /* Where things are drawn. Columns from left to right: how many imports away from what was saved;
    what imports nothing that is drawn comes last. An opened package is a box with columns of its own.
+   Where there is little width, rows from top to bottom take the place of columns.
    The same things are always drawn at the same places. */
 
-const GAP = { column: 90, split: 24, row: 16 };
-const INSET = { side: 26, top: 44, bottom: 26 };
+const GAP = { column: 80, inner: 46, row: 44, split: 22, beside: 16 };
+const INSET = { side: 22, top: 40, bottom: 22 };
+const NARROW = 640;
+
+function isNarrow(room) {
+  return room.width < NARROW;
+}
 
 /* Lays out all that is shown. shownIn(branch) is what is drawn in an open one, or in none (null);
-   sizeOf(branch) is the size of what is drawn closed; links are pairs of drawn branches.
-   Returns the centres by id, relative to the upper left corner of the whole. */
-function layOut(shownIn, sizeOf, links) {
+   sizeOf(branch) is the size of what is drawn closed; links are pairs of drawn branches; room is the
+   size that the whole should keep to. Returns the centres by id, relative to the upper left corner of
+   the whole, and its size. */
+function layOut(shownIn, sizeOf, links, room) {
   const local = linksByBox(links);
   const boxes = new Map();
-  const whole = place(shownIn(null), null);
+  const isDown = isNarrow(room);
+  const whole = place(shownIn(null), null, room);
   const centres = new Map();
   spread(shownIn(null), 0, 0);
   return { centres, width: whole.width, height: whole.height };
 
-  function place(list, holder) {
-    const items = list.map((branch) => ({ branch, ...sizeIncluding(branch) }));
-    return inColumns(items, local.get(holder) ?? []);
+  function place(list, holder, within) {
+    const items = list.map((branch) => along({ branch, ...sizeIncluding(branch, within) }));
+    return inColumns(items, local.get(holder) ?? [], within, isDown ? GAP.row : holder === null ? GAP.column : GAP.inner);
   }
 
-  function sizeIncluding(branch) {
+  /* An item, with its sizes along a column and across it. */
+  function along(item) {
+    return isDown ? { ...item, length: item.width, breadth: item.height } : { ...item, length: item.height, breadth: item.width };
+  }
+
+  function sizeIncluding(branch, within) {
     if (!branch.isOpen) return sizeOf(branch);
-    const inner = place(shownIn(branch), branch);
-    return { width: inner.width + 2 * INSET.side, height: inner.height + INSET.top + INSET.bottom, inner };
+    const inset = { width: 2 * INSET.side, height: INSET.top + INSET.bottom };
+    const inner = place(shownIn(branch), branch, { width: within.width - inset.width, height: within.height - inset.height });
+    return { width: inner.width + inset.width, height: inner.height + inset.height };
   }
 
-  function inColumns(items, pairs) {
-    const columns = orderedColumns(items, pairs);
-    const height = Math.max(...columns.map(heightOf), 0);
-    let x = 0;
+  function inColumns(items, pairs, within, gap) {
+    const columns = orderedColumns(items, pairs, longestColumn(items, within));
+    const length = Math.max(...columns.map(lengthOf), 0);
+    let across = 0, end = 0;
     for (const column of columns) {
-      const width = Math.max(...column.items.map((item) => item.width));
-      let y = (height - heightOf(column)) / 2;
+      const breadth = Math.max(...column.items.map((item) => item.breadth));
+      let at = (length - lengthOf(column)) / 2;
       for (const item of column.items) {
-        boxes.set(item.branch, { x: x + width / 2, y: y + item.height / 2, item });
-        y += item.height + GAP.row;
+        const centre = [across + breadth / 2, at + item.length / 2];
+        const [x, y] = isDown ? centre.reverse() : centre;
+        boxes.set(item.branch, { x, y, item });
+        at += item.length + GAP.beside;
       }
-      x += width + (column.isSplit ? GAP.split : GAP.column);
+      end = across + breadth;
+      across = end + (column.isSplit ? GAP.split : gap);
     }
-    return { width: Math.max(x - GAP.column, 0), height };
+    return isDown ? { width: length, height: end } : { width: end, height: length };
+  }
+
+  /* As long as there is room; no longer than it takes for a shape like that of the room. */
+  function longestColumn(items, within) {
+    if (isDown) return Math.max(within.width, 0);
+    const area = items.reduce((sum, item) => sum + (item.width + 40) * (item.height + GAP.beside), 0);
+    const shaped = Math.sqrt((area * Math.max(within.height, 200)) / Math.max(within.width, 200));
+    return Math.max(160, Math.min(within.height, shaped * 1.6));
   }
 
   function spread(list, left, top) {
@@ -52,8 +77,8 @@ function layOut(shownIn, sizeOf, links) {
   }
 }
 
-function heightOf(column) {
-  return column.items.reduce((sum, item) => sum + item.height + GAP.row, -GAP.row);
+function lengthOf(column) {
+  return column.items.reduce((sum, item) => sum + item.length + GAP.beside, -GAP.beside);
 }
 
 /* Links between drawn branches, as links between the members of the innermost box that holds both. */
@@ -74,7 +99,7 @@ function linksByBox(links) {
 }
 
 /* Columns by distance, each in an order that keeps what belongs together near each other. */
-function orderedColumns(items, pairs) {
+function orderedColumns(items, pairs, longest) {
   const importing = new Set(pairs.map(([from]) => from));
   const layers = new Map();
   for (const item of items) {
@@ -86,8 +111,7 @@ function orderedColumns(items, pairs) {
   const columns = [...layers.keys()].sort((a, b) => a - b).map((layer) => ({ items: layers.get(layer) }));
   for (const column of columns) column.items.sort((a, b) => (a.branch.label < b.branch.label ? -1 : 1));
   settle(columns, pairs);
-  const area = items.reduce((sum, item) => sum + (item.width + 40) * (item.height + GAP.row), 0);
-  return columns.flatMap((column) => split(column, Math.max(420, Math.sqrt(area) * 0.9)));
+  return columns.flatMap((column) => split(column, longest));
 }
 
 /* Moves each thing to the mean height of what it is linked with; a few rounds are enough. */
@@ -116,12 +140,16 @@ function mean(others, height, own) {
   return others.reduce((sum, other) => sum + height.get(other), 0) / others.length;
 }
 
-/* A column that is too tall becomes several, side by side. */
-function split(column, tallest) {
-  const parts = Math.ceil(heightOf(column) / tallest);
-  const rows = Math.ceil(column.items.length / parts);
-  const made = [];
-  for (let at = 0; at < column.items.length; at += rows) made.push({ items: column.items.slice(at, at + rows), isSplit: true });
+/* A column that is too long becomes several, side by side, of about the same length. */
+function split(column, longest) {
+  const least = lengthOf(column) / Math.ceil(lengthOf(column) / longest);
+  const made = [{ items: [], isSplit: true }];
+  for (const item of column.items) {
+    const last = made[made.length - 1];
+    const length = lengthOf({ items: [...last.items, item] });
+    if (last.items.length > 0 && (length > longest || length > least + item.length / 2)) made.push({ items: [item], isSplit: true });
+    else last.items.push(item);
+  }
   made[made.length - 1].isSplit = false;
   return made;
 }

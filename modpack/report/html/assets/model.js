@@ -1,7 +1,6 @@
 "use strict";
-/* What the page knows: modules, groups, imports; and the questions that are asked of it. */
+/* What the page knows (boot.js unpacked it): modules, groups, imports; and the questions that are asked of it. */
 
-const known = JSON.parse(document.getElementById("data").textContent);
 const nodes = known.nodes;
 const indexOf = new Map(nodes.map((node, index) => [node.name, index]));
 const importsOf = nodes.map(() => []);

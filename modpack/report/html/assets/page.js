@@ -8,7 +8,6 @@
   const MOST_FOUND = 40;
   let current = parts[0].id;
   let module = null;
-  document.documentElement.classList.add("scripted");
 
   function showPart(id) {
     current = id;
@@ -19,7 +18,6 @@
     }
     if (id === "graph") {
       graph.start();
-      graph.resize();
       if (module !== null) graph.reveal(module);
     }
   }
@@ -33,6 +31,7 @@
       if (index === undefined) return;
       module = index;
       details.showModule(index, /^\d+$/.test(line ?? "") ? Number(line) : null);
+      if (document.activeElement === field) document.getElementById("details").focus();
       if (current === "graph") graph.reveal(index);
     } else if (parts.some((part) => part.id === address)) {
       showPart(address);
@@ -67,6 +66,7 @@
     });
     const none = element("li", { class: "none" }, "no such module");
     found.replaceChildren(...(options.length || !field.value.trim() ? options : [none]));
+    addBreaks(found);
     found.hidden = !field.value.trim();
     field.setAttribute("aria-expanded", String(!found.hidden));
   }
@@ -83,7 +83,7 @@
   function take(row) {
     location.hash = addressOf(results[row]);
     hideFound();
-    document.getElementById("details").focus();
+    document.getElementById("details").focus(); // where it is shown already; or else when it is
   }
 
   function hideFound() {
@@ -124,7 +124,7 @@
 
   for (const code of document.querySelectorAll("pre.source.python")) code.replaceChildren(coloured(code.textContent));
   window.addEventListener("hashchange", follow);
-  window.addEventListener("resize", graph.resize);
+  addBreaks(document.querySelector("main"));
   showPart(current);
   follow();
   window.modpackReport = { graph, search };

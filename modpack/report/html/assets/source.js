@@ -11,9 +11,7 @@ const sources = (() => {
   /* The text of a module's source; null if the page does not have it. */
   async function read(name) {
     if (!Object.hasOwn(all().texts, name)) return null;
-    const bytes = Uint8Array.from(atob(all().texts[name]), (letter) => letter.charCodeAt(0));
-    const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-    return new Response(unpacked).text();
+    return unpacked(all().texts[name]);
   }
 
   function whyMissing(name) {

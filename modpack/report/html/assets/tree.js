@@ -2,7 +2,7 @@
 
 const tree = { top: [], byId: new Map(), leafOf: new Array(nodes.length).fill(null) };
 const DEEPEST = 30;
-const LONGEST_LABEL = 48;
+const LONGEST_LABEL = 36;
 
 function addBranch(parent, path) {
   const id = `b${tree.byId.size}`;
@@ -44,7 +44,7 @@ function growTree() {
 function label(branch) {
   const above = branch.parent === null || branch.parent.group !== undefined ? branch.parent?.only ?? "" : branch.parent.path;
   const own = branch.path.startsWith(`${above}.`) && above ? branch.path.slice(above.length + 1) : branch.path;
-  const text = own.replace(/^<|>$/g, "");
+  const text = nodes[branch.module]?.label ?? own.replace(/^<|>$/g, "");
   return text.length > LONGEST_LABEL ? `${text.slice(0, LONGEST_LABEL)}…` : text;
 }
 

@@ -173,11 +173,37 @@ def test_sources_in_pickles_are_looked_through():
         "class_ = 'sk-estimator-doc-link-fitted-and-ready'",
         "url = 'https://user:password@host/'",
         "sha = 'd8e8fca2dc0f896fd7cb4cb0031ba249'",
+        "token = r'[-!#$%&*+.^_`|~0-9a-zA-Z]+'",
+        "password = r'^[A-Z][0-9]{2}_[a-z]+$'",
+        "limit_key = 'StreamDescription.Shards[-1].ShardId'",
     ],
 )
 def test_examples_names_and_digests_are_no_secrets(text):
     assert found(text) == []
     assert found(pickle.dumps([text]), TextKind.PICKLE) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password = 'Tr0ub4dor&3'",
+        "url = 'postgres://ann:Tr0ub4Dor3x@db.lan/shop'",
+        "header = 'Authorization: Bearer Zq8xVb71LmPo93TtRw'",
+        "machine host.lan\n  login ann\n  password Tr0ub4dor&3\n",
+    ],
+)
+def test_what_is_published_says_nothing_by_what_is_around_it(text):
+    assert found(text, TextKind.DATA) != [] == found(text, TextKind.PUBLISHED)
+
+
+@pytest.mark.parametrize("what", TOKENS)
+def test_what_is_published_is_looked_through_for_tokens(what):
+    assert found(f"password = 'x {TOKENS[what]}'\n", TextKind.PUBLISHED) == [(1, what)]
+
+
+def test_what_is_published_is_looked_through_for_private_keys():
+    key = f"-----BEGIN PRIVATE KEY-----\n{KEY_LINES}\n-----END PRIVATE KEY-----\n"
+    assert found(key, TextKind.PUBLISHED) == [(1, "a private key")]
 
 
 def test_a_line_may_say_that_it_holds_none():

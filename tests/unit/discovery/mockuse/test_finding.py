@@ -340,14 +340,20 @@ def test_a_class_is_followed_into_another_module():
     assert (use.name, use.scope, use.via) == ("init(...).log", "Net.f", ("base",))
 
 
-def test_modules_that_have_nothing_to_do_with_a_mock_are_not_parsed(monkeypatch):
+@pytest.fixture
+def parsed(monkeypatch) -> list[str]:
+    """The modules that are parsed in a test."""
     from modpack.discovery.mockuse import finding
 
-    parsed = []
+    parsed: list[str] = []
     real = finding.read_table
     monkeypatch.setattr(
         finding, "read_table", lambda s, module, p: parsed.append(module) or real(s, module, p)
     )
+    return parsed
+
+
+def test_modules_that_have_nothing_to_do_with_a_mock_are_not_parsed(parsed):
     sources = {f"m{number}": (b"import m1\nx = 1\n", False) for number in range(50)}
     sources["net"] = (b"import tracker\ntracker.init()\n", False)
     assert len(find_uses(sources, ["tracker"])) == 1
@@ -450,6 +456,47 @@ def test_a_function_is_live_if_what_runs_mentions_it(mention):
 )
 def test_a_function_that_only_dead_code_mentions_is_dead(mention):
     assert not live(DEAD + mention)
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "return dead if x else None",
+        "return x and not dead",
+        "return\tdead",
+        "return \\\n        dead",
+        "return[dead]",
+        "return f'{dead}'",
+        "return 'net.dead'",
+        "return self . dead",
+        "match dead:\n            case _: pass",
+    ],
+)
+def test_mention_is_found_whatever_stands_beside_it(mention):
+    assert live(f"{DEAD}class Net:\n    def forward(self, x):\n        {mention}")
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        '"""What dead code does."""',
+        "# the dead ones are not called",
+        "x = 1  # may be dead for years",
+        "def f():\n    raise ValueError('a dead letter')",
+        "deadline = 1\n",
+    ],
+)
+def test_module_with_a_name_in_prose_only_is_not_parsed(prose, parsed):
+    assert not live({"net": DEAD, "other": prose})
+    assert parsed == ["net"]
+
+
+def test_name_that_many_modules_mention_counts_as_called_unparsed(parsed):
+    callers = {f"m{n}": f"import net\ndef caller{n}():\n    net.dead()" for n in range(8)}
+    assert live({"net": DEAD, **callers})
+    assert parsed == ["net"]
+    del callers["m0"]
+    assert not live({"net": DEAD, **callers})
 
 
 def test_a_function_that_mentions_itself_only_is_dead():

@@ -192,6 +192,42 @@ def test_every_note_is_a_finding_with_its_own_text_and_place(kind):
     assert (finding.severity is Severity.NOTE) == (not kind.is_warning)
 
 
+def test_passed_trial_settles_what_it_was_advised_for():
+    notes = (Note(NoteKind.DYNAMIC_LIBRARY, "shop", "imports by name", "shop.py:3"),)
+    (_, untried) = found(notes=notes, package=package())
+    assert untried.remedy and not untried.is_settled
+    (tried,) = found(notes=notes, package=package(trial=trial()))
+    assert tried.is_settled and not tried.remedy
+    assert tried.severity is untried.severity
+
+
+def test_settled_findings_are_the_last_of_their_severity():
+    notes = (
+        Note(NoteKind.DYNAMIC_LIBRARY, "till", "imports by name"),
+        Note(NoteKind.ABSENT, "nowhere", "is not here"),
+    )
+    assert codes(notes=notes) == ["dynamic-library", "absent"]
+    assert codes(notes=notes, package=package(trial=trial())) == ["absent", "dynamic-library"]
+
+
+def test_extern_that_was_absent_and_is_not_needed_at_once_is_a_note():
+    graph = DependencyGraph()
+    graph.mark_root("net")
+    graph.add_edge(Edge("net", "gone", ImportKind.GUARDED, 1))
+    graph.add_edge(Edge("net", "needed", ImportKind.REQUIRED, 2))
+    modules = tuple(
+        ModuleFacts(name, Action.EXTERN, "extern('**')", provided_by=Owner.LOCAL)
+        for name in ("gone", "needed", "own")
+    )
+    facts = {"modules": modules, "graph": graph}
+    assert codes(**facts, absent=frozenset({"gone", "needed"})) == [
+        "extern-local",
+        "extern-local",
+        "absent",
+    ]
+    assert "absent" not in codes(**facts)
+
+
 def test_an_untried_package_is_a_note_and_an_untried_plan_is_none():
     assert codes(package=package()) == ["no-trial"]
     assert codes() == []

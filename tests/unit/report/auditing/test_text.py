@@ -1,5 +1,6 @@
 """Audits as people read them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -7,13 +8,14 @@ from rich.console import Console
 from modpack.core.actions import Action, Owner
 from modpack.core.imports import ImportKind
 from modpack.core.plan import PackagingErrorReason, Problem
+from modpack.core.trialrecord import TrialRecord, TriedCase
 from modpack.core.usage import MockRisk, MockTouch, NameUse, TouchKind, UseKind
 from modpack.report.auditing.facts import AuditFacts, MockFacts
 from modpack.report.auditing.findings import finding
 from modpack.report.auditing.gates import judge, parse_gate
 from modpack.report.auditing.mocktext import how_used, trial_told
 from modpack.report.auditing.text import audit_report
-from modpack.report.facts import ImporterFacts, ModuleFacts
+from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, StorageFacts
 
 USED = MockTouch("spy", TouchKind.USED, "spy.log", "was called", "shop.py:7")
 NAMED = MockTouch("spy", TouchKind.NAMED, "spy.log")
@@ -73,7 +75,31 @@ def test_many_notes_of_one_kind_are_counted_and_warnings_never():
     text = shown(AuditFacts("m", (), findings=(*warnings, *notes)))
     assert "x8 is loose" in text
     assert "m8 is not here" not in text
-    assert "5 more; --json lists them" in text
+    assert "5 more, about m4, m5, m6, m7, m8; --json lists them" in text
+
+
+def test_passed_trial_is_told_first_and_what_it_settles_in_one_line():
+    case = TriedCase(("m", "m.pkl"), 0, deterministic=True)
+    trial = TrialRecord(True, "private", (case,), 1, 1.0)
+    package = PackageFacts("m", 9, "modpack 1", "0" * 64, (), (), StorageFacts(0, 0), trial=trial)
+    settled = [finding("dynamic-library", f"lib{n}", f"lib{n} imports by name") for n in range(3)]
+    findings = tuple(replace(each, remedy="", is_settled=True) for each in settled)
+    text = shown(AuditFacts("m", (), package, findings=findings))
+    assert text.splitlines()[1] == "the trial run passed (1 example, namespace private)"
+    assert "lib0, lib1, lib2: the trial run passed with what is in the package" in text
+    assert "imports by name" not in text and "example inputs" not in text
+
+
+def test_advice_of_an_untried_library_is_told_once():
+    findings = tuple(finding("dynamic-library", f"lib{n}", "by name") for n in range(3))
+    text = shown(AuditFacts("m", (), findings=findings))
+    assert text.count("-> Export with example inputs") == 1
+
+
+def test_what_mocks_are_made_of_belongs_to_modpack():
+    runtime = ModuleFacts("_modpack_mock", Action.INTERN, "implicit", size_bytes=10)
+    text = shown(AuditFacts("m", (runtime,)))
+    assert "modpack  1 module" in text and "of no known distribution" not in text
 
 
 def test_modules_are_grouped_by_distribution_with_version_licence_and_rule():

@@ -10,9 +10,10 @@ from modpack.core.imports import ImportKind
 from modpack.core.usage import MockRisk, NameUse, UseKind
 from modpack.report.auditing.facts import AuditFacts, Finding, MockFacts, Severity
 from modpack.report.facts import ModuleFacts
-from modpack.report.html.document import page_document, previous_on_chains, sources_document
-from modpack.report.html.groups import GroupKind, group_of, grouped
-from modpack.report.html.sources import PackagedSources
+from modpack.report.html.document import page_document, sources_document
+from modpack.report.html.drawn import previous_on_chains
+from modpack.report.html.groups import Grouping, GroupKind, group_of, grouped
+from modpack.report.html.sources import PackagedSources, nearest_sources, packed
 
 SAVED = "<model/net.pkl>"
 
@@ -116,6 +117,21 @@ def test_texts_are_safe_to_read_and_to_encode():
         assert text.isprintable()
 
 
+def test_sources_beyond_the_room_are_left_out_the_farthest_first():
+    graph = graph_of((SAVED, "near", ImportKind.PICKLE), ("near", "far", ImportKind.REQUIRED))
+    modules = tuple(
+        ModuleFacts(name, Action.INTERN, distribution=None if name == "own" else "lib")
+        for name in ("far", "near", "own")
+    )
+    audit = AuditFacts("x", modules, graph=graph)
+    sources = PackagedSources({name: f"name = '{name}'" for name in ("far", "near", "own")})
+    room = len(packed(sources.texts["own"])) + len(packed(sources.texts["near"]))
+    shown = nearest_sources(sources, audit, room)
+    assert list(shown.texts) == ["own", "near"]
+    assert "room" in shown.left_out["far"]
+    assert list(nearest_sources(sources, audit).texts) == ["own", "near", "far"]
+
+
 # -- groups ----------------------------------------------------------------------------------
 
 
@@ -148,3 +164,35 @@ def test_ones_own_code_is_listed_before_distributions_and_python():
     )
     listed = [group.name for group, _ in grouped(modules, Action.EXTERN)]
     assert listed == ["shop", "numpy", "Python's standard library"]
+
+
+def test_a_distribution_is_one_group_whatever_is_known_of_its_modules():
+    six = ModuleFacts("six", Action.EXTERN, distribution="six", version="1.17", licence="MIT")
+    modules = (
+        ModuleFacts("six.moves", Action.INTERN),
+        ModuleFacts("six.moves.urllib", Action.MOCK),
+        six,
+        ModuleFacts("six.old", Action.INTERN, distribution="six", version="1.17"),
+    )
+    grouping = Grouping(modules)
+    assert {grouping.of(facts) for facts in modules} == {group_of(six)}
+
+
+def test_a_mocked_root_of_a_distribution_belongs_to_it():
+    modules = (
+        ModuleFacts("spy", Action.MOCK),
+        ModuleFacts("spy.errors", Action.INTERN, distribution="Spy", version="2"),
+    )
+    assert {Grouping(modules).of(facts).name for facts in modules} == {"Spy"}
+
+
+def test_ones_own_code_in_a_namespace_of_others_stays_ones_own():
+    own = ModuleFacts("shared.mine", Action.INTERN)
+    other = ModuleFacts("shared.theirs", Action.EXTERN, distribution="theirs", version="2")
+    grouping = Grouping((own, other))
+    assert grouping.of(own).kind is GroupKind.CODE
+    assert grouping.of(other).name == "theirs"
+
+
+def test_what_stand_ins_are_made_of_is_not_ones_own_code():
+    assert group_of(ModuleFacts("_modpack_mock", Action.INTERN)).kind is GroupKind.RUNTIME

@@ -5,19 +5,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import random
 import re
+import zlib
 from html.parser import HTMLParser
 
 import pytest
 
 from modpack.core.actions import Action
 from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.imports import ImportKind
 from modpack.core.plan import PackagingErrorReason, Problem
 from modpack.report.auditing.auditing import audit_package
 from modpack.report.auditing.facts import AuditFacts, Finding, Severity
-from modpack.report.facts import ModuleFacts
+from modpack.report.facts import ImporterFacts, ModuleFacts
 from modpack.report.html.page import html_report
-from modpack.report.html.sources import PackagedSources, read_sources
+from modpack.report.html.sources import PackagedSources, nearest_sources, read_sources
 
 HOSTILE = "</script></style><img src=x onerror=alert(1)>"
 
@@ -50,6 +54,12 @@ def policy_of(page: str) -> dict[str, str]:
     return {name: "".join(value) for name, *value in directives}
 
 
+def unpacked(page: str, name: str) -> str:
+    """What boot.js unpacks."""
+    (text,) = contents(page, "script", f' id="{name}" type="text/plain"')
+    return zlib.decompress(base64.b64decode(text), -zlib.MAX_WBITS).decode()
+
+
 def hash_of(text: str) -> str:
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"
@@ -57,7 +67,8 @@ def hash_of(text: str) -> str:
 
 def test_the_page_allows_its_own_scripts_and_style_and_nothing_else(page):
     policy = policy_of(page)
-    scripts, styles = contents(page, "script"), contents(page, "style", ' id="[^"]*"')
+    packed = [unpacked(page, "library"), unpacked(page, "script")]
+    scripts, styles = contents(page, "script") + packed, contents(page, "style", ' id="[^"]*"')
     assert policy["default-src"] == "'none'"
     assert policy["script-src"].split() == [hash_of(script) for script in scripts]
     assert policy["style-src"].split() == [hash_of(style) for style in styles]
@@ -79,8 +90,7 @@ def test_no_style_or_script_hides_in_attributes(page):
 
 
 def test_the_scripts_get_every_module(page, made):
-    (data,) = contents(page, "script", ' id="data" type="application/json"')
-    names = {node["name"] for node in json.loads(data)["nodes"]}
+    names = {node["name"] for node in json.loads(unpacked(page, "data"))["nodes"]}
     assert set(made.plan.decisions) <= names
 
 
@@ -98,7 +108,7 @@ def test_what_a_package_says_is_escaped():
     page = html_report(audit, PackagedSources({}, {HOSTILE: HOSTILE}))
     assert "<img" not in page
     assert "&lt;img src=x" in page
-    assert page.count("<script") == 4
+    assert page.count("<script") == 5
     assert page.encode()
 
 
@@ -147,3 +157,34 @@ def test_a_package_of_torch_package_has_a_page(tmp_path):
 def test_the_same_audit_gives_the_same_page(made):
     audit = audit_package(made.file)
     assert html_report(audit) == html_report(audit_package(made.file))
+
+
+def test_the_page_of_a_model_of_a_large_library_is_small():
+    chance = random.Random(3)
+    names = [f"lib.part{number:03}" for number in range(300)]
+    modules = [ModuleFacts(each, Action.INTERN, distribution="lib") for each in names]
+    texts = {name: f"# {chance.randbytes(12_000).hex()}\n" for name in [*names, "own.net"]}
+    audit = AuditFacts("x", (*modules, ModuleFacts("own.net", Action.INTERN)))
+    page = html_report(audit, nearest_sources(PackagedSources(texts), audit))
+    assert len(page) < 1_500_000
+    (data,) = contents(page, "script", ' id="sources" type="application/json"')
+    assert "own.net" in json.loads(data)["texts"]
+    assert "--all-sources" in json.loads(data)["missing"]["lib.part299"]
+    assert len(html_report(audit, PackagedSources(texts))) > 3_000_000
+
+
+def test_inputs_of_a_trial_run_are_neither_drawn_nor_named_as_importers():
+    inputs, saved = "<.data/modpack/trial/0/inputs.pkl>", "<model/net.pkl>"
+    graph = DependencyGraph()
+    for root in (inputs, saved):
+        graph.mark_root(root)
+        graph.add_edge(Edge(root, "torch", ImportKind.PICKLE))
+    importers = tuple(
+        ImporterFacts(root, None, None, ImportKind.PICKLE) for root in (inputs, saved)
+    )
+    modules = (ModuleFacts("torch", Action.EXTERN, importers=importers),)
+    page = html_report(AuditFacts("x", modules, graph=graph))
+    names = {node["name"] for node in json.loads(unpacked(page, "data"))["nodes"]}
+    assert names == {saved, "torch"}
+    assert "inputs.pkl" not in page
+    assert "model/net.pkl" in page

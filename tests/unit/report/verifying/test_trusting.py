@@ -7,8 +7,9 @@ import zipfile
 
 import pytest
 
+import modpack
 from modpack.core.trust import TrustPolicy
-from modpack.errors import ModpackError
+from modpack.errors import ModpackError, ModpackWarning
 from modpack.report.verifying.verifying import verify_package
 from modpack.signing.keys import generate, read_public, write_pair
 from modpack.signing.placing import sign_package
@@ -65,7 +66,7 @@ def test_a_package_without_the_signature_that_is_demanded_is_refused(good, keys)
 
 
 def test_a_key_and_a_policy_each_demand_a_signature(signed, keys):
-    policy = TrustPolicy(signers=(keys[1]["bob"],))
+    policy = TrustPolicy(allow_code=True, signers=(keys[1]["bob"],))
     facts = verify_package(signed, keys=[keys[1]["ada"]], policy=policy)
     assert codes(facts) == ["signature"]
     assert [each.signer for each in facts.signatures] == ["ada"]
@@ -75,7 +76,7 @@ def test_a_key_and_a_policy_each_demand_a_signature(signed, keys):
 
 
 def test_a_policy_alone_demands_its_signature_in_its_own_row(signed, keys):
-    facts = verify_package(signed, policy=TrustPolicy(signers=keys[1].values()))
+    facts = verify_package(signed, policy=TrustPolicy(allow_code=True, signers=keys[1].values()))
     assert facts.is_accepted
     assert rows(facts)["policy's signature"] == (2, True)
     assert "signature" not in rows(facts)
@@ -124,50 +125,59 @@ def test_everything_that_a_policy_does_not_allow_is_told_with_its_remedy(good):
     assert not facts.is_accepted
 
 
-def test_a_policy_that_allows_all_that_a_package_asks_for_accepts_it(good):
-    facts = verify_package(good, policy=TrustPolicy(externs=(), hook_kinds=("forward",)))
+def test_a_policy_that_allows_all_that_a_package_asks_for_accepts_it(signed, keys):
+    policy = TrustPolicy(
+        allow_code=True, externs=(), hook_kinds=("forward",), signers=keys[1].values()
+    )
+    facts = verify_package(signed, policy=policy)
     assert facts.is_accepted, facts.findings
-    assert "policy" in {check.name for check in facts.checks}
+    assert rows(facts)["policy"] == (2, True)
 
 
 MODEL = "__model__/model.pkl"
-HOOKS = f".data/modpack/hooks/{MODEL}.pkl"
-NAMES_SOCKET = b"csocket\ngethostname\n."
 
 
-def test_a_policy_that_restricts_names_in_pickles_fails_for_them_and_says_what_to_add(forge):
-    package = forge({MODEL: NAMES_SOCKET, HOOKS: None})
-    facts = verify_package(package, policy=TrustPolicy(pickle_globals=()))
-    (named,) = [each for each in facts.findings if each.code == "pickle-unknown-global"]
-    assert named.remedy == (
-        "Add 'socket.gethostname' to pickle_globals of the policy, if you trust it."
-    )
-    assert (rows(facts)["policy"], rows(facts)["scan"][1]) == ((1, False), False)
-    allowing = TrustPolicy(pickle_globals=("socket.gethostname",))
-    assert "pickle-unknown-global" not in codes(verify_package(package, policy=allowing))
-    assert rows(verify_package(package, policy=allowing))["policy"] == (1, True)
+def test_code_from_anybody_is_accepted_with_a_warning(good):
+    with pytest.warns(ModpackWarning):
+        policy = TrustPolicy(allow_code=True)
+    facts = verify_package(good, policy=policy)
+    assert facts.is_accepted and codes(facts) == ["policy-allows-any-code"]
 
 
-def test_a_policy_without_a_word_on_pickles_passes_and_the_scan_says_what_to_add(forge):
-    facts = verify_package(forge({MODEL: NAMES_SOCKET}), policy=TrustPolicy(native=False))
-    (named,) = [each for each in facts.findings if each.code == "pickle-unknown-global"]
-    assert 'add pickle_globals = ["socket.gethostname"] to a policy' in named.remedy
-    assert (rows(facts)["policy"], rows(facts)["scan"][1]) == ((1, True), False)
+def test_a_package_with_code_is_refused_and_all_of_its_code_is_told(good):
+    facts = verify_package(good, policy=TrustPolicy())
+    (refused,) = [each for each in facts.findings if each.code == "policy"]
+    assert "Python source" in refused.text and MODEL in refused.text
+    assert "set allow_code to true in the policy, beside the signers" in refused.remedy
+    assert rows(facts)["policy"] == (1, False) and rows(facts)["pickles"][1]
 
 
-def test_a_name_that_no_policy_could_spell_is_not_told_to_be_added(forge):
-    facts = verify_package(forge({MODEL: b"cso..cket\nx\n."}), policy=TrustPolicy())
-    assert all("add " not in each.remedy for each in facts.findings)
+def test_a_package_of_data_is_accepted_by_a_policy_that_says_nothing(tmp_path):
+    import torch
+
+    modpack.save({"weight": torch.ones(2), "steps": 3}, tmp_path / "data.modpack")
+    facts = verify_package(tmp_path / "data.modpack", policy=TrustPolicy())
+    assert facts.is_accepted and facts.code.is_empty
 
 
-def test_pickles_that_could_not_be_scanned_have_not_passed_a_policy_about_them(good, tmp_path):
+def test_a_name_that_the_policy_adds_is_no_code(tmp_path):
+    import fractions
+
+    modpack.save([fractions.Fraction(1, 2)], tmp_path / "data.modpack")
+    refused = verify_package(tmp_path / "data.modpack", policy=TrustPolicy())
+    assert "fractions.Fraction" in "".join(each.text for each in refused.findings)
+    added = TrustPolicy(pickle_globals="fractions.Fraction")
+    assert verify_package(tmp_path / "data.modpack", policy=added).is_accepted
+
+
+def test_pickles_that_could_not_be_read_have_not_passed_a_policy_about_them(good, tmp_path):
     from modpack.archive.reader import open_archive
 
     content = bytearray(good.read_bytes())
     with open_archive(good) as archive:
         content[archive.data_range(MODEL).offset] ^= 1
     (tmp_path / "damaged.modpack").write_bytes(content)
-    facts = verify_package(tmp_path / "damaged.modpack", policy=TrustPolicy(pickle_globals=()))
+    facts = verify_package(tmp_path / "damaged.modpack", policy=TrustPolicy())
     assert not rows(facts)["policy"][1]
 
 

@@ -145,6 +145,8 @@ EFFECTS: dict[str, Callable[..., Any]] = {
     "load_state_dict_post": _own_buffer,
     "tensor": _gradient,
     "post_accumulate_grad": _accumulated,
+    "accumulate_grad_pre": _node_gradients,
+    "accumulate_grad": lambda change, gradients, incoming: _tallied_gradients(change, incoming),
     "multi_grad": _tallied_gradients,
     "multi_grad, any": _tallied_gradient,
     "optimizer.step_pre": _optimizer_gradients,

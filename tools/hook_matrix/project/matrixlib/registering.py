@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd.graph import register_multi_grad_hook
+from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
@@ -13,6 +13,9 @@ import modpack.hooks
 from matrixlib.net import Net
 
 Register = Callable[..., Any]
+
+NODES: list[Any] = []
+"""Nodes of the graph that stay alive, as those of an original do."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,16 @@ def _on_middle(method: str, **flags: Any) -> Register:
 
 def _on_tensor(method: str) -> Register:
     return lambda net, optimizer, hook: getattr(net.middle.gain, method)(hook)
+
+
+def _on_accumulator(method: str) -> Register:
+    """On the node that accumulates a parameter's gradients: torch drops it unless it is kept."""
+
+    def register(net: Net, optimizer: Any, hook: Any) -> Any:
+        NODES.append(get_gradient_edge(net.middle.gain).node)
+        return getattr(NODES[-1], method)(hook)
+
+    return register
 
 
 def _on_optimizer(method: str) -> Register:
@@ -93,6 +106,11 @@ def _rows() -> dict[str, Row]:
     rows["post_accumulate_grad"] = Row(
         "post_accumulate_grad", _on_tensor("register_post_accumulate_grad_hook")
     )
+    for kind, method in (
+        ("accumulate_grad_pre", "register_prehook"),
+        ("accumulate_grad", "register_hook"),
+    ):
+        rows[kind] = Row(kind, _on_accumulator(method))
     rows["multi_grad"] = Row("multi_grad", _on_group("all"))
     rows["multi_grad, any"] = Row("multi_grad", _on_group("any"))
     for event in ("step", "state_dict", "load_state_dict"):

@@ -1,1 +1,0 @@
-"""What a package could do to whoever loads it, found by reading."""

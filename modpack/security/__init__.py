@@ -1,0 +1,1 @@
+"""What may be trusted: which names are data, what pickles name, which records are code."""

@@ -1,0 +1,238 @@
+"""Which names a pickle takes from where, read off its opcodes: nothing is unpickled.
+
+All that a pickle can reach in the interpreter that loads it, it has to name, with texts that are
+in it. What those things do, and with which arguments they are called, is not looked at: a name
+that is not in the closed table (:mod:`modpack.pickling.allowlist`) is code, and is called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from modpack.pickling.machine import OPAQUE, Actions, MalformedError, PickleMachine, StackItem
+from modpack.security.pickle_tree import PickledName
+
+__all__ = [
+    "PickleContents",
+    "PickleReader",
+    "PickledName",
+    "PickledSource",
+    "PickledStorage",
+    "read_pickle",
+]
+
+_MOST_KEPT: Final = 1_500_000
+"""Tuples of names and texts, and what else costs memory; what has more is not followed."""
+_MOST_TUPLES: Final = 4_000_000
+_PLAIN: Final = frozenset({int, float, bool, type(None)})
+_OPAQUE_TUPLES: Final = tuple((OPAQUE,) * length for length in range(6))
+_OPAQUE_IDS: Final = frozenset(map(id, _OPAQUE_TUPLES))
+_MAKES_FUNCTIONS: Final = PickledName("modpack.pickling.functions", "make_function")
+
+
+@dataclass(frozen=True)
+class PickledStorage:
+    """A storage that a pickle refers to by a persistent id.
+
+    Attributes:
+        key: the storage's key.
+        kind: the storage class, by its full name; empty if it is none.
+        size: how many elements are asked of it; None if that is no plain number.
+        position: behind the opcode, in bytes from the start.
+    """
+
+    key: str
+    kind: str
+    size: int | None
+    position: int
+
+
+@dataclass(frozen=True)
+class PickledSource:
+    """A function that travels in a pickle by its source.
+
+    Attributes:
+        name: its qualified name.
+        text: its source.
+        line: the line of the source's first line in the file that it comes from.
+        position: behind the opcode that makes it, in bytes from the start.
+    """
+
+    name: str
+    text: str
+    line: int
+    position: int
+
+
+@dataclass(frozen=True)
+class PickleContents:
+    """What the opcodes tell.
+
+    Attributes:
+        names: everything that is looked up, each once, in order.
+        sources: the functions that travel by their source.
+        storages: the storages that it refers to, each once for each class and size.
+        unreadable: why this may not be all; None if it is.
+        position: where that shows, in bytes from the start.
+    """
+
+    names: tuple[PickledName, ...] = ()
+    sources: tuple[PickledSource, ...] = ()
+    storages: tuple[PickledStorage, ...] = ()
+    unreadable: str | None = None
+    position: int = 0
+
+    @property
+    def code_names(self) -> tuple[PickledName, ...]:
+        """The names that are not data."""
+        return tuple(name for name in self.names if not name.is_data)
+
+
+def read_pickle(data: bytes) -> PickleContents:
+    """Read what one pickle names.
+
+    >>> import pickle, fractions
+    >>> contents = read_pickle(pickle.dumps([fractions.Fraction(1, 2)]))
+    >>> [str(name) for name in contents.names]
+    ['fractions.Fraction']
+    >>> read_pickle(b"no pickle").unreadable
+    "b'n' is no opcode"
+    """
+    return PickleReader().read(data)
+
+
+class PickleReader:
+    """Reads pickles that continue each other: one unpickler loads them, with one memo."""
+
+    def __init__(self) -> None:
+        self._notes = _Notes()
+
+    def read(self, data: bytes, *, several: bool = False) -> PickleContents:
+        """Read what is in a record.
+
+        Args:
+            data: the record.
+            several: whether pickles may follow each other in it, up to its end.
+        """
+        notes = self._notes
+        notes.start_again()
+        unreadable, position = None, 0
+        try:
+            _, end = notes.machine.run(data)
+            while several and end < len(data):
+                _, end = notes.machine.run(data, end)
+            if end < len(data):
+                unreadable, position = f"{len(data) - end} bytes follow where it ends", end
+        except MalformedError as failure:
+            unreadable, position = str(failure), failure.position
+        return PickleContents(
+            tuple(notes.names),
+            tuple(notes.sources),
+            tuple(notes.storages.values()),
+            unreadable,
+            position,
+        )
+
+
+class _Notes(Actions):
+    """Writes down what is named; everything that is made is opaque, which saves memory."""
+
+    def __init__(self) -> None:
+        self.machine = PickleMachine(self)
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Forget what was written down, as for the next record of the same unpickler."""
+        self.names: dict[PickledName, None] = {}
+        self._known: dict[tuple[str, str], PickledName] = {}
+        self._kept = self._tuples = 0
+        self.sources: list[PickledSource] = []
+        self.storages: dict[tuple[str, str, int | None], PickledStorage] = {}
+
+    def find(self, module: str, name: str) -> StackItem:
+        found = self._known.get((module, name))
+        if found is None:
+            found = PickledName(module, name, self.machine.position)
+            self._known[module, name] = found
+            self.names[found] = None
+        return found
+
+    def grouped(self, items: Sequence[StackItem]) -> StackItem:
+        """A tuple; those with nothing of interest in them are all one, which saves memory."""
+        self._tuples += 1
+        if self._tuples > _MOST_TUPLES:
+            raise MalformedError("it makes more tuples than can be followed")
+        for each in items:
+            if each is not OPAQUE and type(each) not in _PLAIN and id(each) not in _OPAQUE_IDS:
+                self._kept += 1 + len(items) // 8
+                if self._kept > _MOST_KEPT:
+                    raise MalformedError("it makes more values than can be followed")
+                return tuple(items)
+        return _OPAQUE_TUPLES[min(len(items), len(_OPAQUE_TUPLES) - 1)]
+
+    def listed(self, items: Sequence[StackItem]) -> StackItem:
+        return OPAQUE
+
+    def persistent(self, pid: StackItem) -> StackItem:
+        kind, *parts = pid if isinstance(pid, tuple) and pid else (None,)
+        if kind == "storage":
+            self._storage(parts)
+        elif kind == "module" and len(parts) == 1 and isinstance(parts[0], str):
+            self.names.setdefault(PickledName(parts[0], "", self.machine.position))
+        elif kind == "reduce_package" and len(parts) >= 2:
+            return self.call(parts[-2], parts[-1])
+        else:
+            raise MalformedError("a persistent id is of no kind that packages have")
+        return OPAQUE
+
+    def _storage(self, parts: Sequence[StackItem]) -> None:
+        kind, key, size = (parts[0], parts[1], parts[3]) if len(parts) >= 4 else (None, None, None)
+        if not isinstance(key, (str, int)):
+            raise MalformedError("a storage has no key")
+        name = str(kind) if isinstance(kind, PickledName) else ""
+        items = size if type(size) is int else None
+        found = PickledStorage(str(key), name, items, self.machine.position)
+        self.storages.setdefault((found.key, name, items), found)
+
+    def call(self, function: StackItem, arguments: StackItem) -> StackItem:
+        if type(function) is PickledName and function == _MAKES_FUNCTIONS:
+            if isinstance(arguments, tuple):
+                self._function(arguments)
+        return OPAQUE
+
+    def _function(self, arguments: tuple[StackItem, ...]) -> None:
+        fields, identity = (*arguments, None, None)[:2]
+        if not (isinstance(fields, tuple) and isinstance(identity, tuple)):
+            raise MalformedError("a function by source is not as modpack writes it")
+        (text, line), name = (fields[0], fields[-1]) if fields else (None, None), identity[1:2]
+        if not (isinstance(text, str) and name and isinstance(name[0], str)):
+            raise MalformedError("a function by source is not as modpack writes it")
+        first = line if isinstance(line, int) else 1
+        self.sources.append(PickledSource(name[0], text, first, self.machine.position))
+
+    def make(self, kind: StackItem, arguments: StackItem, named: StackItem) -> StackItem:
+        return OPAQUE
+
+    def build(self, made: StackItem, state: StackItem) -> None:
+        if made is not OPAQUE:
+            raise MalformedError("it sets the state of what it has not made")
+
+    def dictionary(self) -> StackItem:
+        return OPAQUE
+
+    def emptied(self) -> StackItem:
+        return OPAQUE
+
+    def collected(self, items: Sequence[StackItem]) -> StackItem:
+        return OPAQUE
+
+    def extend(self, target: StackItem, items: Sequence[StackItem]) -> None:
+        pass
+
+    def store(self, target: StackItem, items: Sequence[StackItem]) -> None:
+        pass
+
+    def add(self, target: StackItem, items: Sequence[StackItem]) -> None:
+        pass

@@ -1,0 +1,148 @@
+"""A package that is mostly a library which the model does not need, and the rule that helps."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import warnings
+from typing import Any
+
+import pytest
+
+import modpack
+from modpack import PackageExporter
+from modpack.core.plan import Note, NoteKind
+from modpack.errors import ModpackWarning
+
+NET = """
+    import torch
+    from glue import tools
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return tools.double(x)
+"""
+TOOLS = """
+    import cloud
+
+    def double(x):
+        return x * 2 if x is not None else upload(x)
+
+    def upload(x):
+        return cloud.client().put(x)
+"""
+CLOUD = """
+    from cloudcore import session
+
+    def client():
+        session.check()
+        return session.Session()
+"""
+SESSION = """
+    from pathlib import Path
+
+    MODELS = list((Path(__file__).parent / "data").glob("*.bin"))
+
+    class Session:
+        pass
+"""
+
+
+@pytest.fixture
+def net(installed: Any) -> Any:
+    """Give ``net(heavy=6, **sources)``: the model, above a library with so many MB of data."""
+
+    def build(heavy: int = 6, **sources: str) -> Any:
+        installed("netlib", {"netlib/__init__.py": "", "netlib/net.py": sources.get("net", NET)})
+        tools = {"glue/__init__.py": "", "glue/tools.py": sources.get("tools", TOOLS)}
+        installed("glue", tools)
+        installed("cloud", {"cloud/__init__.py": CLOUD})
+        core: dict[str, str | bytes] = {
+            "cloudcore/__init__.py": "",
+            "cloudcore/session.py": SESSION,
+        }
+        core.update(
+            {f"cloudcore/data/{n}.bin": random.Random(n).randbytes(1_000_000) for n in range(heavy)}
+        )
+        installed("cloudcore", core)
+        return importlib.import_module("netlib.net").Net()
+
+    return build
+
+
+def heavy_notes(obj: object, **rules: str) -> list[Note]:
+    with warnings.catch_warnings(), PackageExporter(None) as exporter:
+        warnings.simplefilter("ignore", ModpackWarning)
+        for action, pattern in rules.items():
+            getattr(exporter, action)(pattern)
+        exporter.use_policy("hermetic")
+        exporter.save_pickle("model", "model.pkl", obj)
+        notes = exporter.plan().notes
+    return [note for note in notes if note.kind is NoteKind.HEAVY_DISTRIBUTION]
+
+
+def test_save_warns_of_heavy_library_with_the_mock_that_leaves_it_out(net, tmp_path, clean_python):
+    obj, file = net(), tmp_path / "net.modpack"
+    with pytest.warns(ModpackWarning, match="cloudcore") as told:
+        plan = modpack.save(obj, file, policy="hermetic")
+    (note,) = [n for n in plan.notes if n.kind is NoteKind.HEAVY_DISTRIBUTION]
+    assert note.subject == "cloudcore"
+    assert note.place is not None and note.place.endswith("glue/tools.py:2")
+    assert "100% of the code and data files (6.0 MB of 6.0 MB, uncompressed)" in note.text
+    chain = "netlib.net:3 imports glue.tools, glue.tools:2 imports cloud, cloud:2 imports cloudcore"
+    assert chain in note.text
+    assert 'Add mock="cloud.**", which leaves' in note.text
+    assert "glue.tools:8 uses cloud.client, which then raises NotImplementedError" in note.text
+    assert str(note) in str(told[0].message)
+
+    lighter = tmp_path / "lighter.modpack"
+    plan = modpack.save(obj, lighter, policy="hermetic", mock="cloud.**")
+    assert not [n for n in plan.notes if n.kind is NoteKind.HEAVY_DISTRIBUTION]
+    assert lighter.stat().st_size < 100_000 < file.stat().st_size
+    code = "import modpack, torch; print(modpack.load(path)(torch.ones(1)).item())"
+    assert clean_python(code, path=lighter).stdout == "2.0\n"
+
+
+def test_audit_of_heavy_package_finds_it(net, tmp_path):
+    from modpack.report.auditing.auditing import audit_package
+
+    file = tmp_path / "net.modpack"
+    with pytest.warns(ModpackWarning, match="cloudcore"):
+        modpack.save(net(), file, policy="hermetic")
+    (found,) = [f for f in audit_package(file).findings if f.code == "heavy-distribution"]
+    assert (found.subject, found.place) == ("cloudcore", "glue/tools.py:2")
+
+
+def test_mock_that_nothing_calls_is_said_to_be_unused(net):
+    unused = "import cloud\ndef double(x):\n    return x * 2\n"
+    (note,) = heavy_notes(net(tools=unused))
+    assert 'Add mock="cloudcore.**", which leaves' in note.text
+    assert "Nothing else that can be called uses cloudcore" in note.text
+
+
+def test_library_that_the_own_code_calls_is_no_mock_but_an_extern(net):
+    calling = NET.replace("from glue import tools", "from cloudcore import session as tools")
+    (note,) = heavy_notes(net(net=calling))
+    assert "mock=" not in note.text
+    assert 'Add extern="cloudcore.**" if it is installed' in note.text
+
+
+@pytest.mark.parametrize("rules", [{"mock": "cloud.**"}, {"intern": "cloudcore.**"}])
+def test_rules_that_decide_about_it_leave_nothing_to_tell(net, rules):
+    assert heavy_notes(net(), **rules) == []
+
+
+def test_light_library_is_not_told(net):
+    assert heavy_notes(net(heavy=4)) == []
+
+
+def test_library_of_the_saved_object_itself_is_not_told(net):
+    net()
+    assert heavy_notes(importlib.import_module("cloudcore.session").Session()) == []
+
+
+def test_heavy_library_beside_a_heavier_own_one_is_not_told(net, installed):
+    obj = net()
+    big = {f"netlib/{n}.bin": bytes(1_000_000) for n in range(8)}
+    installed("netlib", {"netlib/__init__.py": "", "netlib/net.py": NET, **big})
+    assert heavy_notes(obj) == []

@@ -1,0 +1,176 @@
+"""Own modules that code finds by listing a folder are in the package."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from modpack import PackageExporter, PackageImporter
+from modpack.core.actions import Action
+
+FILES = {
+    "shop/__init__.py": "",
+    "shop/goods/bread.py": "price = 2\n",
+    "shop/goods/fruit/__init__.py": "price = 3\n",
+    "shop/goods/fruit/apple.py": "price = 4\n",
+    "shop/goods/prices.txt": "",
+    "shop/goods/not-a-module.py": "",
+}
+FLAT = {"shop", "shop.goods", "shop.goods.bread", "shop.goods.fruit"}
+DEEP = FLAT | {"shop.goods.fruit.apple"}
+HEAD = (
+    "import glob, os, pkgutil, sys\nfrom importlib import import_module\nfrom pathlib import Path\n"
+)
+
+
+def interned(project, source, entry="shop.goods", policy="pinned"):
+    project({**FILES, "shop/goods/__init__.py": HEAD + source})
+    exporter = PackageExporter(None)
+    exporter.use_policy(policy)
+    if policy == "none":
+        exporter.intern("shop.**")
+    exporter.save_module(entry)
+    plan = exporter.plan()
+    assert plan.problems == ()
+    return set(plan.modules(Action.INTERN))
+
+
+HERE = "os.path.dirname(os.path.abspath(__file__))"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for m in pkgutil.iter_modules(__path__): import_module(f'{__name__}.{m.name}')",
+        f"for m in pkgutil.iter_modules([{HERE}]): import_module('.' + m.name, __name__)",
+        f"places = [{HERE}]\nfor m in pkgutil.iter_modules(path=places): import_module(m.name)",
+        f"for f in glob.glob(os.path.join({HERE}, '*.py')): import_module(f[:-3])",
+        f"for f in glob.glob({HERE} + '/*.py'): import_module(f[:-3])",
+        f"for f in os.listdir({HERE}):\n    if f.endswith('.py'): import_module(f[:-3])",
+        f"for e in os.scandir({HERE}):\n    if e.is_dir(): import_module('.' + e.name, __name__)",
+        "def load():\n    for p in Path(__file__).parent.glob('*.py'): __import__(p.stem)",
+        "for p in Path(__file__).parent.iterdir(): import_module(p.stem)",
+        f"__all__ = [f[:-3] for f in os.listdir({HERE}) if f.endswith('.py')]",
+        "for f, name, _ in pkgutil.iter_modules(__path__): f.find_spec(name).loader.load_module()",
+    ],
+)
+@pytest.mark.parametrize("policy", ["pinned", "hermetic", "none"])
+def test_the_modules_of_a_folder_that_is_listed_go_along(project, source, policy):
+    assert interned(project, source, policy=policy) == FLAT
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for m in pkgutil.walk_packages(__path__, __name__ + '.'): import_module(m.name)",
+        "for p in Path(__file__).parent.rglob('*.py'): import_module(p.stem)",
+        f"for f in glob.glob({HERE} + '/**/*.py', recursive=True): import_module(f)",
+        f"for f, _, names in os.walk({HERE}):\n    if '__init__.py' in names: import_module(f)",
+    ],
+)
+def test_a_listing_of_all_that_is_below_takes_all_of_it(project, source):
+    assert interned(project, source) == DEEP
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"for f in glob.glob({HERE} + '/*.txt'): import_module(f)",
+        f"for f in os.listdir({HERE}): print(f)",
+        "for m in pkgutil.iter_modules(['/elsewhere']): import_module(m.name)",
+        "for m in pkgutil.iter_modules(): print(import_module, m)",
+    ],
+)
+def test_a_listing_of_something_else_takes_no_module(project, source):
+    assert interned(project, source) == {"shop", "shop.goods"}
+
+
+def test_another_packages_folder_may_be_listed(project):
+    project(
+        {
+            **FILES,
+            "shop/goods/__init__.py": "",
+            "desk.py": "import shop.goods, pkgutil, importlib\n"
+            "for m in pkgutil.iter_modules(shop.goods.__path__):\n"
+            "    importlib.import_module('shop.goods.' + m.name)\n",
+        }
+    )
+    exporter = PackageExporter(None)
+    exporter.use_policy("pinned")
+    exporter.save_module("desk")
+    assert set(exporter.plan().modules(Action.INTERN)) == {"desk", *FLAT}
+
+
+def test_what_a_listed_module_needs_and_has_not_is_a_problem(project):
+    project(
+        {
+            "shop/__init__.py": "import pkgutil, importlib\n"
+            "for m in pkgutil.iter_modules(__path__): importlib.import_module('shop.' + m.name)\n",
+            "shop/till.py": "import nowhere_at_all\n",
+        }
+    )
+    exporter = PackageExporter(None)
+    exporter.use_policy("pinned")
+    exporter.save_module("shop")
+    [problem] = exporter.plan().problems
+    assert problem.chain == ("shop", "shop.till", "nowhere_at_all")
+
+
+def test_a_package_that_lists_its_folder_loads_where_the_folder_is_not(
+    project, tmp_path, clean_python
+):
+    source = (
+        "from os.path import basename, dirname, join\nimport glob\n"
+        "__all__ = [basename(f)[:-3] for f in glob.glob(join(dirname(__file__), '*.py'))\n"
+        "           if not f.endswith('__init__.py')]\n"
+    )
+    project({"shop/__init__.py": source, "shop/bread.py": "price = 2\n", "shop/fish.py": ""})
+    with PackageExporter(tmp_path / "a.modpack") as exporter:
+        exporter.intern("shop.**")
+        exporter.save_source_string(
+            "desk", "from shop import *\nfrom shop import bread as b\ntotal = bread.price\n"
+        )
+    with PackageImporter(tmp_path / "a.modpack") as importer:
+        assert importer.import_module("desk").total == 2
+    code = "import modpack; print(modpack.PackageImporter(path).import_module('shop').__all__)"
+    assert "bread" in clean_python(code, path=tmp_path / "a.modpack").stdout
+
+
+def test_submodules_that_a_computed_all_gives_away_go_along(project):
+    project(
+        {
+            "shop/__init__.py": "from . import names\n__all__ = names.all_of_them()\n",
+            "shop/names.py": "def all_of_them(): return ['bread']\n",
+            "shop/bread.py": "",
+            "shop/fish.py": "",
+            "desk.py": "from shop import *\nclass Desk: pass\n",
+        }
+    )
+    desk = __import__("desk")
+    exporter = PackageExporter(None)
+    exporter.use_policy("pinned")
+    exporter.save_pickle("m", "m.pkl", desk.Desk())
+    interned = set(exporter.plan().modules(Action.INTERN))
+    assert interned == {"desk", "shop", "shop.names", "shop.bread"}
+
+
+@pytest.mark.parametrize("policy", ["pinned", "none"])
+def test_entry_points_of_ones_own_project_go_along(project, installed, policy):
+    root = project(
+        {
+            "shop/__init__.py": "from importlib.metadata import entry_points\n"
+            "GOODS = [e.load() for e in entry_points(group='shop.goods')]\n",
+            "shop/bread.py": "Bread = 1\n",
+            "shop/fish.py": "Fish = 1\n",
+        }
+    )
+    origin = json.dumps({"url": root.as_uri(), "dir_info": {"editable": True}})
+    points = "[shop.goods]\nbread = shop.bread:Bread [fresh]\n\n[other]\nfish = shop.fish\n"
+    metadata = {"direct_url.json": origin, "entry_points.txt": points, "top_level.txt": "shop\n"}
+    installed("shop", {"shop-editable.pth": f"{root}\n"}, metadata=metadata)
+    exporter = PackageExporter(None)
+    exporter.use_policy(policy)
+    exporter.intern("shop.**")
+    exporter.save_module("shop")
+    assert set(exporter.plan().modules(Action.INTERN)) == {"shop", "shop.bread"}

@@ -1,0 +1,108 @@
+"""Tables of a library that constructors fill: loading does not, and the trial run tells."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import modpack
+from modpack.cli import cli
+from modpack.errors import ModpackWarning, TrialError
+from modpack.report.archived import package_facts
+
+LIBRARY = """
+import torch
+from torch import nn
+
+_RECORDED = {}
+_IMPORTED = {}
+
+class Layer(nn.Linear):
+    pass
+
+class Net(nn.Module):
+    recorded = {"states": Layer}
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(2, 2), Layer(2, 2)])
+        _RECORDED[KEY] = self.recorded
+
+    def forward(self, x, states=False):
+        kept = []
+        targets = tuple(_RECORDED.get(KEY_HERE, {}).values())
+        for layer in self.layers:
+            x = layer(x)
+            if states and isinstance(layer, targets):
+                kept.append(x)
+        return {"out": x, "states": kept or None}
+
+_IMPORTED[Net] = True
+"""
+CLASS = LIBRARY.replace("KEY_HERE", "type(self)").replace("KEY", "type(self)")
+TEXT = LIBRARY.replace("KEY_HERE", "str(type(self))").replace("KEY", "str(type(self))")
+X = torch.ones(1, 2)
+
+
+@pytest.fixture(params=[CLASS, TEXT], ids=["class", "text"])
+def model(request, project):
+    project({"recorders/__init__.py": "", "recorders/net.py": request.param})
+    from recorders.net import Net
+
+    return Net()
+
+
+def test_outputs_that_differ_for_a_table_name_the_table(model, tmp_path):
+    with pytest.raises(TrialError) as caught:
+        modpack.save(
+            model, tmp_path / "net.modpack", example_inputs=(X,), example_kwargs={"states": True}
+        )
+    assert "output['states']: expected list of 2, found NoneType" in str(caught.value)
+    assert "recorders.net._RECORDED names recorders.net.Net in this process" in str(caught.value)
+
+
+def test_a_table_is_named_although_the_trial_passes(model, tmp_path):
+    path = tmp_path / "net.modpack"
+    with pytest.warns(ModpackWarning, match="recorders.net._RECORDED names recorders.net.Net"):
+        modpack.save(model, path, example_inputs=(X,))
+    told = [(t.module, t.name, t.kind) for t in package_facts(path).trial.unfilled]
+    assert told == [("recorders.net", "_RECORDED", "recorders.net.Net")]
+    found = json.loads(CliRunner().invoke(cli, ["audit", str(path), "--json"]).output)["findings"]
+    assert "trial-unfilled-table" in [each["code"] for each in found]
+    loaded = modpack.load(path)
+    assert loaded(X, states=True)["states"] is None
+    type(loaded)()  # the remedy
+    assert torch.equal(loaded(X, states=True)["states"][0], model(X, states=True)["states"][0])
+
+
+def test_tables_that_imports_fill_are_not_told(project, tmp_path):
+    project({"shelves.py": CLASS.replace("_RECORDED[type(self)] = self.recorded", "pass")})
+    from shelves import Net
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ModpackWarning)
+        modpack.save(Net(), tmp_path / "net.modpack", example_inputs=(X,))
+
+
+def test_a_plan_says_that_only_structure_was_compared(project, tmp_path):
+    counting = """
+    import itertools
+    import torch
+    numbers = itertools.count()
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x + next(numbers)
+    """
+    project({"counts.py": counting})
+    from counts import Net
+
+    model = Net()
+    model(X)
+    plan = modpack.save(model, tmp_path / "net.modpack", example_inputs=(X,))
+    assert "passed, structure only" in str(plan)
+    audit = CliRunner().invoke(cli, ["audit", str(tmp_path / "net.modpack")]).output
+    assert "the trial run passed, structure only" in audit

@@ -1,0 +1,45 @@
+"""The closed table, and the page that repeats it."""
+
+import importlib
+import re
+from pathlib import Path
+
+import torch
+
+from modpack.pickling.allowlist import DATA, is_dangerous
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "trust-policies.md"
+
+
+def table() -> str:
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in DATA.items():
+        by_reason.setdefault(reason, []).append(f"`{name}`")
+    rows = [f"| {', '.join(names)} | {reason} |" for reason, names in by_reason.items()]
+    return "\n".join(["| names | why they are data |", "|---|---|", *rows])
+
+
+def test_the_page_lists_every_name_with_its_reason():
+    told = re.search(
+        r"<!-- closed table -->\n\n(.*?)\n\n<!-- end -->", PAGE.read_text("utf-8"), re.S
+    )
+    assert told is not None and told.group(1) == table()
+
+
+def test_every_name_is_exact_and_there_unless_torch_is_another():
+    missing = []
+    for name in DATA:
+        module, _, attribute = name.rpartition(".")
+        if not hasattr(importlib.import_module(module), attribute):
+            missing.append(name)
+    assert not missing or torch.__version__ < "2.13", missing
+    assert not any("*" in name for name in DATA) and len(DATA) < 120
+
+
+def test_names_that_stand_out_are_told_apart_by_whole_names_and_modules():
+    for name in ("os.system", "builtins.exec", "subprocess.Popen", "importlib.import_module"):
+        module, _, attribute = name.rpartition(".")
+        assert is_dangerous(module, attribute)
+    for name in ("os.path.join", "builtins.getattr", "functools.partial", "torch.nn.Linear"):
+        module, _, attribute = name.rpartition(".")
+        assert not is_dangerous(module, attribute)

@@ -1,0 +1,150 @@
+"""Unpickling data: what the closed table makes, and that nothing else happens."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import pickle
+import struct
+
+import pytest
+import torch
+
+from modpack.errors import UnpicklingError
+from modpack.pickling.closed import unpickle_data
+from modpack.pickling.storages import StorageLoader
+from tests.hostile_pickles import HOSTILE_PICKLES
+
+VALUES = {
+    "plain": [None, True, 1, -(2**70), 2.5, "ü", b"x", (1, (2,), ()), {"a": [1]}],
+    "sets": [{1, "a"}, frozenset((2, 3)), bytearray(b"12")],
+    "numbers": [1 + 2j, decimal.Decimal("1.50"), range(1, 9, 2), slice(1, None)],
+    "times": [
+        datetime.date(2020, 1, 2),
+        datetime.datetime(2020, 1, 2, 3, tzinfo=datetime.timezone.utc),
+        datetime.timedelta(1, 2, 3),
+        datetime.time(1, 2),
+    ],
+    "containers": [
+        collections.OrderedDict(a=1),
+        collections.Counter("aab"),
+        collections.defaultdict(list, {1: [2]}),
+        collections.deque([1, 2], 3),
+    ],
+    "constants": [..., NotImplemented, torch.float8_e4m3fn, torch.device("cpu"), torch.Size([1])],
+}
+
+
+class Nothing:
+    """An archive without records."""
+
+    source = "nothing"
+
+    def has(self, name: str) -> bool:
+        return False
+
+
+def load(data: bytes, **more: object) -> object:
+    storages = StorageLoader(Nothing(), None, "x.pkl")  # type: ignore[arg-type]
+    return unpickle_data(data, resource="x.pkl", storages=storages, **more)  # type: ignore[arg-type]
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def named(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+def whole(*body: bytes) -> bytes:
+    return b"\x80\x04" + b"".join(body) + b"."
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("name", VALUES)
+def test_data_is_what_it_was(name, protocol):
+    value = VALUES[name]
+    again = load(pickle.dumps(value, protocol))
+    assert again == value and list(map(type, again)) == list(map(type, value))
+
+
+def test_shared_and_circular_values_stay_so():
+    value: list = [[1]]
+    value += [value[0], value]
+    again = load(pickle.dumps(value, 4))
+    assert again[0] is again[1] and again[2] is again
+
+
+@pytest.mark.parametrize("each", HOSTILE_PICKLES, ids=lambda each: each.name)
+def test_hostile_pickles_make_data_or_nothing(each):
+    try:
+        made = load(each.data)
+    except UnpicklingError:
+        return
+    # a pickle inside of bytes is bytes
+    assert type(made) in (bytes, bytearray, list), made
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ((named("os", "system"),), "it names 'os.system'"),
+        ((named("torch", "nn.Linear"),), "it names 'torch.nn.Linear'"),
+        ((named("torch", "Tensor.backward"),), "it names 'torch.Tensor.backward'"),
+        ((named("collections", "OrderedDict"), b")\x81"), "it makes an object of OrderedDict"),
+        ((named("torch.storage", "UntypedStorage"), b"J\0\0\0\x7f\x85R"), "calls UntypedStorage"),
+        ((named("torch", "Tensor"), b"J\0\0\0\x7f\x85R"), "it calls Tensor"),
+        ((named("builtins", "int"), b"K\1\x85R"), "it calls int"),
+        ((named("builtins", "range"), text("a"), b"\x85R"), "a number is none"),
+        ((b"]", b"K\1\x85R"), "it calls list"),
+        ((b"]", b"}b"), "it sets the state of a list"),
+        ((named("builtins", "set"), b")R", b"}b"), "it sets the state of a set"),
+        ((named("collections", "OrderedDict"), b")R", b"K\1b"), "the state of a OrderedDict"),
+        ((b"}", b"]K\1s"), "a key is of the type list"),
+        ((b"}", b"\x8a\x09", b"\xff" * 8 + b"\0", b"K\1s"), "more than 61 bits"),
+        ((b"K\1", b"K\2a"), "it appends to a int"),
+        ((b"]", b"(K\1u", b""), "a key has no value"),
+        ((named("builtins", "bytearray"), b"J\0\0\0\x7f\x85R"), "made of no bytes"),
+        ((named("_codecs", "encode"), text("a"), text("rot13"), b"\x86R"), "odd parts"),
+        (
+            (named("collections", "defaultdict"), named("torch", "device"), b"\x85R"),
+            "the factory of a defaultdict",
+        ),
+        ((text("odd"), b"Q"), "that of no storage"),
+        ((b"I1\n",), "an opcode of protocol 0 or 1"),
+        ((b"N", b"N"), "more than one value"),
+    ],
+)
+def test_everything_else_is_refused(body, told):
+    with pytest.raises(UnpicklingError, match=told):
+        load(whole(*body))
+
+
+def test_hooks_of_tensors_and_odd_states_are_refused():
+    meta = named("torch._utils", "_rebuild_meta_tensor_no_storage")
+    tensor = meta + b"(" + named("torch", "float32") + b"K\2\x85K\1\x85\x89tR"
+    assert load(whole(tensor)).shape == (2,)
+    hooks = named("collections", "OrderedDict") + b")R" + b"K\1" + named("torch", "device") + b"s"
+    parameter = named("torch._utils", "_rebuild_parameter")
+    with pytest.raises(UnpicklingError, match="a tensor has hooks"):
+        load(whole(parameter, b"(", tensor, b"\x88", hooks, b"tR"))
+    with_state = named("torch._utils", "_rebuild_parameter_with_state")
+    with pytest.raises(UnpicklingError, match="no dict of names"):
+        load(whole(with_state, b"(", tensor, b"\x88N", b"}}\x86", b"tR"))
+    retyped = named("torch._tensor", "_rebuild_from_type_v2")
+    for maker in (named("torch", "device"), named("builtins", "set")):
+        with pytest.raises(UnpicklingError, match="made by what makes none"):
+            load(whole(retyped, b"(", maker, named("torch", "Tensor"), b")", b"}", b"tR"))
+
+
+def test_a_name_that_the_policy_adds_is_called_and_no_other():
+    import fractions
+
+    data = pickle.dumps(fractions.Fraction(1, 3), 2)
+    assert load(data, added=("fractions.Fraction",)) == fractions.Fraction(1, 3)
+    with pytest.raises(UnpicklingError, match=r"fractions\.Fraction"):
+        load(data, added=("fractions.Fractions",))
+    with pytest.raises(UnpicklingError, match=r"nowhere\.Thing, which is not here"):
+        load(whole(named("nowhere", "Thing")), added=("nowhere.Thing",))

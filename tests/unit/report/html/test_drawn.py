@@ -1,0 +1,63 @@
+"""The graph as the page draws it."""
+
+from __future__ import annotations
+
+from modpack.core.actions import Action, Owner
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.imports import ImportKind
+from modpack.report.archived import STAND_INS_NEED
+from modpack.report.auditing.facts import AuditFacts
+from modpack.report.facts import ModuleFacts
+from modpack.report.html.drawn import drawn_graph, previous_on_chains
+
+SAVED = "<model/net.pkl>"
+INPUTS = "<.data/modpack/trial/0/inputs.pkl>"
+
+
+def audit_of(*edges: tuple[str, str], roots: tuple[str, ...] = (INPUTS, SAVED)) -> AuditFacts:
+    graph = DependencyGraph()
+    for root in roots:
+        graph.mark_root(root)
+    for importer, imported in edges:
+        graph.add_edge(Edge(importer, imported, ImportKind.REQUIRED))
+    decided = dict.fromkeys(imported for _, imported in edges)
+    modules = tuple(ModuleFacts(each, Action.INTERN) for each in decided)
+    return AuditFacts("x", modules, graph=graph)
+
+
+def test_trial_inputs_that_the_model_makes_needless_are_not_drawn():
+    graph = drawn_graph(audit_of((SAVED, "net"), ("net", "batch"), (INPUTS, "batch")))
+    assert list(graph.nodes()) == [SAVED, "net", "batch"]
+    assert graph.roots() == (SAVED,)
+    assert graph.predecessors("batch") == ("net",)
+
+
+def test_trial_inputs_stay_where_only_they_lead_to_a_module():
+    graph = drawn_graph(audit_of((SAVED, "net"), (INPUTS, "batch"), ("batch", "fields")))
+    assert INPUTS in graph.roots()
+    assert previous_on_chains(graph)["fields"] == "batch"
+
+
+def test_chains_from_trial_inputs_come_last_even_if_they_are_shorter():
+    graph = drawn_graph(
+        audit_of((SAVED, "net"), ("net", "batch"), (INPUTS, "batch"), (INPUTS, "only"))
+    )
+    assert previous_on_chains(graph)["batch"] == "net"
+    assert previous_on_chains(graph)["only"] == INPUTS
+
+
+def test_stand_ins_import_what_they_are_made_of():
+    modules = (
+        ModuleFacts("spy", Action.MOCK),
+        ModuleFacts("_modpack_mock", Action.INTERN),
+        ModuleFacts("types", Action.EXTERN, STAND_INS_NEED, provided_by=Owner.STDLIB),
+        ModuleFacts("json", Action.EXTERN, "implicit", provided_by=Owner.STDLIB),
+    )
+    graph = drawn_graph(AuditFacts("x", modules))
+    assert graph.predecessors("_modpack_mock") == ("spy",)
+    assert graph.successors("_modpack_mock") == ("types",)
+
+
+def test_a_package_without_stand_ins_of_modpack_gets_no_imports_of_them():
+    graph = drawn_graph(AuditFacts("x", (ModuleFacts("spy", Action.MOCK),)))
+    assert len(graph) == 0

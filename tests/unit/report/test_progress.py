@@ -1,0 +1,62 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from modpack.core.progress import Phase, Unit
+from modpack.report import progress
+
+
+@pytest.fixture
+def console():
+    return Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+
+
+@pytest.fixture
+def display(monkeypatch):
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 1000.0)
+    made = progress._Display("Packaging \x1b[2Jnet", progress.Place.TERMINAL)
+    yield made
+    made.close()
+
+
+def line(display, console):
+    with console.capture() as captured:
+        console.print(display.line())
+    return captured.get()
+
+
+@pytest.mark.parametrize(
+    ("phase", "shown"),
+    [
+        (Phase("planning"), ""),
+        (Phase("saving", Unit.BYTES), ""),
+        (Phase("saving", Unit.BYTES, done=2_000_000), "2.0 MB"),
+        (Phase("checking", Unit.BYTES, 4_000_000, 1_000_000), "1.0 MB of 4.0 MB"),
+        (Phase("walking", Unit.MODULES, done=1234), "1,234 modules"),
+        (Phase("writing", Unit.MODULES, 2500, 1200), "1,200 of 2,500 modules"),
+    ],
+)
+def test_it_tells_how_far_a_phase_is(display, console, phase, shown):
+    display.begin(phase)
+    text = line(display, console)
+    assert phase.text in text
+    assert shown in text
+    assert ("\u2501" in text) == (phase.total is not None)  # a bar only where the end is known
+    assert phase.text in display.text() and shown in display.text()
+
+
+def test_the_innermost_phase_is_shown(display, console):
+    outer, inner = Phase("planning"), Phase("reading", Unit.RECORDS, done=3)
+    display.begin(outer)
+    display.begin(inner)
+    assert "3 records" in line(display, console)
+    display.end(inner)
+    assert "planning" in line(display, console)
+    display.end(outer)
+    assert "planning" not in line(display, console)
+
+
+def test_a_name_cannot_steer_the_terminal(display, console):
+    assert "\\x1b[2Jnet" in line(display, console)
+    assert "\\x1b[2Jnet" in display.text()

@@ -1,0 +1,103 @@
+"""Which names a pickle takes from where, and what cannot be read off."""
+
+from __future__ import annotations
+
+import collections
+import pickle
+import pickletools
+
+import pytest
+import torch
+
+from modpack.pickling.allowlist import DATA, is_dangerous
+from modpack.security.pickle_names import PickleReader, read_pickle
+from tests.hostile_pickles import HOSTILE_PICKLES
+
+
+def names(data: bytes) -> list[str]:
+    return [str(name) for name in read_pickle(data).names]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_name_is_found_in_every_protocol(protocol):
+    obj = [torch.nn.Linear(1, 1), collections.Counter("ab"), {1: (b"x", 2.5, "ü", -(2**70))}]
+    data = pickle.dumps(obj, protocol)
+    found = read_pickle(data)
+    assert found.unreadable is None
+    expected = {a.replace(" ", ".") for op, a, _ in pickletools.genops(data) if op.name == "GLOBAL"}
+    if protocol < 4:  # later ones take names from the stack
+        old = {"__builtin__": "builtins", "copy_reg": "copyreg"}
+        module_of = {n: old.get(n.partition(".")[0], n.partition(".")[0]) for n in expected}
+        expected = {f"{module_of[n]}.{n.partition('.')[2]}" for n in expected}
+        assert set(map(str, found.names)) == expected
+    assert "torch.nn.modules.linear.Linear" in map(str, found.names)
+    assert "collections.Counter" in map(str, found.names)
+
+
+def test_names_of_old_pickles_are_told_as_todays_python_calls_them():
+    assert names(b"c__builtin__\neval\n.") == ["builtins.eval"]
+    assert names(b"\x80\x03c__builtin__\neval\n.") == ["__builtin__.eval"]
+
+
+def test_modules_that_packages_hold_are_names():
+    held = b"\x80\x04\x8c\x06module\x8c\x02os\x86Q."
+    assert names(held) == ["os"]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "cut off"),
+        (b"no pickle at all", "is no opcode"),
+        (b"\x80\x04\x95", "cut off"),
+        (b"\x80\x04\x95\xff\0\0\0\0\0\0\0N.", "a frame ends behind the pickle"),
+        (b"\x80\x04\x95\x01\0\0\0\0\0\0\0K\x01.", "an opcode goes on behind the end of its frame"),
+        (b"\x80\x04N\x80\x02.", "it changes its protocol on the way"),
+        (b"\x80\x09N.", "its protocol 9 is unknown"),
+        (b"\x80\x02h\x07.", "not in the memo"),
+        (b"\x80\x04\x93.", "takes more than there is"),
+        (b"\x80\x04\x8c\x02os\x8c\x01a\x8c\x01bR\x93.", "a name that is no text in it"),
+        (b"\x80\x04\x8c\x02osS'a\\x62'\n\x93.", "a name that is no text in it"),
+        (b"\x80\x02\x82\x01.", "copyreg's registry"),
+        (b"\x80\x05\x97.", "data that is not in it"),
+        (b"\x80\x04NN.", "more than one value is left"),
+        (b"\x80\x04N.N", "1 bytes follow where it ends"),
+        (b"\x80\x04}(K\x01u.", "a key has no value"),
+        (b"\x80\x04\x8c\x03oddQ.", "of no kind that packages have"),
+    ],
+)
+def test_what_cannot_be_read_off_is_told_with_its_place(data, told):
+    import re
+
+    contents = read_pickle(data)
+    assert contents.unreadable is not None and re.search(told, contents.unreadable)
+    assert 0 <= contents.position <= len(data)
+
+
+def test_pickles_that_continue_each_other_share_their_memo():
+    reader = PickleReader()
+    reader.read(b"\x80\x04\x8c\x02os\x94.")
+    assert reader.read(b"\x80\x04h\0\x8c\x06system\x93.").unreadable is None
+    assert [str(n) for n in reader.read(b"\x80\x04h\0\x8c\x06system\x93.").names] == ["os.system"]
+    assert read_pickle(b"\x80\x04h\0\x8c\x06system\x93.").unreadable is not None
+
+
+@pytest.mark.parametrize("each", HOSTILE_PICKLES, ids=lambda each: each.name)
+def test_no_hostile_pickle_is_taken_for_data_that_does_something(each):
+    """Those with nothing but names of data only hold bytes, or call what cannot be called."""
+    contents = read_pickle(each.data)
+    harmless = {"a pickle in bytes", "a pickle in a bytearray", "calls a list", "a codec"}
+    is_data = not contents.code_names and contents.unreadable is None
+    assert is_data == (each.name in harmless)
+
+
+def test_tuples_of_themselves_do_not_grow():
+    """2 to the 500 of the innermost one, if anything looked at all of them."""
+    doubled = b"\x80\x04)" + b"2\x86" * 500 + b"."
+    assert read_pickle(doubled).unreadable is None
+
+
+def test_nothing_that_stands_out_is_data():
+    for full in DATA:
+        module, _, name = full.rpartition(".")
+        assert not is_dangerous(module, name), full

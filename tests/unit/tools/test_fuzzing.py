@@ -1,0 +1,44 @@
+"""The fuzzer of the closed unpickler finds nothing, and would find what is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+TORTURE = Path(__file__).parents[3] / "tools" / "torture"
+
+RUN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import fuzzing
+{before}
+found = fuzzing.fuzz({tries}, seed=1)
+print(found.tries, found.accepted)
+print(*found.wrong[:3], sep="\\n")
+"""
+
+
+def fuzzed(tries: int, before: str = "") -> list[str]:
+    code = RUN.format(tries=tries, before=before)
+    command = [sys.executable, "-c", code, str(TORTURE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_ten_thousand_pickles_make_data_or_nothing() -> None:
+    numbers, *wrong = fuzzed(10_000)
+    tries, accepted = map(int, numbers.split())
+    assert tries == 10_000 and accepted > 500
+    assert [each for each in wrong if each] == []
+
+
+def test_a_name_in_the_table_that_runs_something_would_be_found() -> None:
+    """The same with a hole: a constant that is made by a call of the shell."""
+    hole = """
+import os
+from modpack.pickling import closed
+closed._MADE[set] = lambda *items: os.system("true") or set()
+"""
+    _, *wrong = fuzzed(2_000, hole)
+    assert any("os.system" in each or "subprocess" in each for each in wrong)

@@ -1,0 +1,32 @@
+"""A scheduler of diffusers, configured by what it keeps, and the loop that samples with it."""
+
+import torch
+from diffusers import DDIMScheduler
+from torch import nn
+
+LIBRARIES = ("diffusers",)
+OPERATORS = (
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+
+class Sampler(nn.Module):
+    """Denoises in two steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Conv2d(1, 1, 3, padding=1)
+        self.scheduler = DDIMScheduler(num_train_timesteps=10)
+
+    def forward(self, sample):
+        """The sample after them."""
+        self.scheduler.set_timesteps(2)
+        for time in self.scheduler.timesteps:
+            sample = self.scheduler.step(self.net(sample), time, sample).prev_sample
+        return sample
+
+
+def build():
+    """The model and its inputs."""
+    return Sampler(), (torch.randn(1, 1, 8, 8),)

@@ -1,0 +1,30 @@
+"""A density estimator of sbi, as its factory builds it."""
+
+import torch
+from sbi.neural_nets import posterior_nn
+from torch import nn
+
+LIBRARIES = ("sbi",)
+OPERATORS = (
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+
+class Density(nn.Module):
+    """Log probabilities of parameters, given observations."""
+
+    def __init__(self, estimator) -> None:
+        super().__init__()
+        self.estimator = estimator
+
+    def forward(self, theta, x):
+        """One per row."""
+        return self.estimator.log_prob(theta[None], condition=x)
+
+
+def build():
+    """The model and its inputs."""
+    theta, x = torch.randn(16, 2), torch.randn(16, 3)
+    estimator = posterior_nn(model="maf", hidden_features=8, num_transforms=2)(theta, x)
+    return Density(estimator), (theta[:4], x[:4])

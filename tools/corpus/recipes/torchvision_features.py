@@ -1,0 +1,18 @@
+"""Two layers of a ResNet of torchvision, which torch.fx cuts out of it."""
+
+import torch
+from torchvision.models import resnet18
+from torchvision.models.feature_extraction import create_feature_extractor
+
+LIBRARIES = ()
+COMPILED = ("torchvision",)
+OPERATORS = (
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+
+def build():
+    """The model and its inputs."""
+    model = create_feature_extractor(resnet18(), {"layer1": "low", "layer3": "high"})
+    return model, (torch.randn(1, 3, 32, 32),)

@@ -1,0 +1,15 @@
+"""A YOLO detector of ultralytics, built from a yaml file of the library."""
+
+import torch
+from ultralytics.nn.tasks import DetectionModel
+
+LIBRARIES = ("ultralytics",)
+OPERATORS = (
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+
+def build():
+    """The model and its inputs."""
+    return DetectionModel("yolov8n.yaml", nc=3, verbose=False), (torch.rand(1, 3, 64, 64),)
