@@ -177,11 +177,24 @@ class _AllOf(torch.autograd.Function):
 
 def _nodes_of(leaves: list[torch.Tensor]) -> list[Any]:
     """The node of each leaf, also of those of which torch can make no view; None if it has none."""
-    if not leaves:
-        return []
     with torch.enable_grad(), torch.inference_mode(False):
-        made: Any = _AllOf.apply(*leaves)  # type: ignore[no-untyped-call]
-        return [node for node, _ in made.grad_fn.next_functions]
+        behind = iter(_behind_one_node([each for each in leaves if not _has_no_size(each)]))
+        return [
+            torch.ops.aten.alias(each).grad_fn.next_functions[0][0]
+            if _has_no_size(each)
+            else next(behind)
+            for each in leaves
+        ]
+
+
+def _behind_one_node(leaves: list[torch.Tensor]) -> list[Any]:
+    made: Any = _AllOf.apply(*leaves) if leaves else None  # type: ignore[no-untyped-call]
+    return [] if made is None else [node for node, _ in made.grad_fn.next_functions]
+
+
+def _has_no_size(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a strided nested one, of which no function of one's own can be made."""
+    return tensor.is_nested and tensor.layout is torch.strided
 
 
 def keeper_of(tensor: torch.Tensor) -> NodeKeeper | None:

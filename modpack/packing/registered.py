@@ -53,7 +53,7 @@ def _entries(module: str) -> Iterator[tuple[str, type | FunctionType]]:
 def _containers(module: str, name: str, value: object) -> Iterator[tuple[str, object]]:
     """A container that a module binds, or those of a class or an object that it binds."""
     yield name, value
-    kind = value if isinstance(value, type) else type(value)
+    kind = value if issubclass(type(value), type) else type(value)  # a proxy may say that it is one
     if type.__getattribute__(kind, "__module__") == module:
         for attribute, inner in list(contents_of(value).items()):
             yield f"{name}.{attribute}", inner

@@ -166,6 +166,20 @@ def test_node_hooks_of_sparse_parameters_come_back(package):
     assert loaded.weight.grad.to_dense().max() == 3
 
 
+def test_node_hooks_of_nested_parameters_come_back(package):
+    model = nn.Module()
+    model.parts = nn.Parameter(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
+    model.log = []
+    log = model.log
+    node = torch.ops.aten.alias(model.parts).grad_fn.next_functions[0][0]  # it has no sizes
+    KEPT.append(node)
+    node.register_prehook(lambda grads: log.append("before"))
+    loaded = package(model).model()
+    loaded.parts.to_padded_tensor(0.0).sum().backward()
+    assert loaded.log == ["before"]
+    assert [part.tolist() for part in loaded.parts.grad.unbind()] == [[1.0] * 2, [1.0] * 3]
+
+
 def test_an_optimizer_in_the_backward_pass_is_saved_with_its_model(package):
     from torch.distributed.optim import _apply_optimizer_in_backward
 
