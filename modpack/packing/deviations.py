@@ -18,6 +18,7 @@ from modpack.core.names import root_of
 from modpack.packing.liveobjects import object_deviations
 from modpack.packing.livewords import is_plain, shown
 from modpack.packing.scriptproof import functions_in
+from modpack.resolution.live import contents_of, is_a
 
 __all__ = ["Deviation", "LiveModule"]
 
@@ -93,8 +94,8 @@ class LiveModule:
     def _class_at(self, path: str) -> type | None:
         found: Any = self._live.get(path.partition(".")[0])
         for name in path.split(".")[1:]:
-            found = vars(found).get(name) if isinstance(found, type) else None
-        if not isinstance(found, type):
+            found = vars(found).get(name) if is_a(found, type) else None
+        if not is_a(found, type):
             return None
         return found if self._is_class(found, path) else None
 
@@ -140,7 +141,7 @@ class LiveModule:
             return
         if any(self._fits(row, value, name, owner) for row in rows):
             return
-        if kind == "holds" and isinstance(value, (dict, list, set)):
+        if kind == "holds" and is_a(value, (dict, list, set)):
             what = "has other items"
             yield Deviation(owner.prefix + name, what, line, bool(owner.prefix))
         else:
@@ -160,8 +161,8 @@ class LiveModule:
         return True
 
     def _is_class(self, value: Any, path: str) -> bool:
-        if not isinstance(value, type):
-            return value is not _MISSING and not isinstance(value, FunctionType)
+        if not is_a(value, type):
+            return value is not _MISSING and not is_a(value, FunctionType)
         home, here = _home(value), str(self._live.get("__name__"))
         # Libraries give classes the name of the module that users know them by.
         return value.__qualname__ == path and root_of(home) == root_of(here)
@@ -183,7 +184,7 @@ class LiveModule:
 
     def _is_made_of(self, value: Any, name: str, owner: _Owner) -> bool:
         """Whether a value is what Python, a metaclass or a base makes of a plain function."""
-        bare = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+        bare = value.__func__ if is_a(value, (staticmethod, classmethod)) else value
         found = list(functions_in(bare))
         if found and found[0] is bare and self._is_own(found[0], owner, name):
             return True
@@ -293,18 +294,18 @@ def _is_row(kind: type) -> bool:
 
 def _function_of(value: Any) -> FunctionType | None:
     """The function that Python's own decorators keep, without a search."""
-    if isinstance(value, property):
+    if is_a(value, property):
         value = value.fget
-    elif isinstance(value, (staticmethod, classmethod)):
+    elif is_a(value, (staticmethod, classmethod)):
         value = value.__func__
     return value if type(value) is FunctionType else None
 
 
 def _home(value: Any) -> str:
     """The module whose code something is; empty if nobody knows."""
-    if isinstance(value, FunctionType):
+    if is_a(value, FunctionType):
         return str(value.__globals__.get("__name__", ""))
-    found = getattr(value, "__module__", None) if isinstance(value, type) else None
+    found = getattr(value, "__module__", None) if is_a(value, type) else None
     return found if isinstance(found, str) else ""
 
 
@@ -313,7 +314,7 @@ def _resolved(name: str, live: Mapping[str, Any]) -> Any:
     first, *others = name.split(".")
     found: Any = live.get(first)
     for part in others:
-        found = vars(found).get(part) if hasattr(type(found), "__dict__") else None
+        found = contents_of(found).get(part)
     return found
 
 

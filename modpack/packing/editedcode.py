@@ -13,6 +13,7 @@ from typing import Any, Final
 from modpack.packing.scriptproof import codes_in, functions_in
 from modpack.packing.scriptsources import same_file
 from modpack.pickling.functiontext import same_code
+from modpack.resolution.live import is_a
 
 __all__ = ["Difference", "difference"]
 
@@ -86,7 +87,7 @@ def _functions_of(live: Mapping[str, object], file: str) -> Iterator[FunctionTyp
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if not isinstance(value, type):
+        if not is_a(value, type):
             found = functions_in(value)
             yield from (each for each in found if same_file(each.__code__.co_filename, file))
         elif vars(value).get("__module__") == live.get("__name__"):

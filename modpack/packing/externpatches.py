@@ -19,7 +19,7 @@ from modpack.core.plan import Note, NoteKind, Plan
 from modpack.discovery.walk import Walker
 from modpack.packing.edited import is_awake
 from modpack.packing.livewords import shown
-from modpack.resolution.live import contents_of
+from modpack.resolution.live import contents_of, is_a
 
 __all__ = ["extern_notes"]
 
@@ -110,7 +110,7 @@ def _classes(plan: Plan) -> Iterator[type]:
             live = contents_of(sys.modules.get(module))
             for edge in plan.graph.edges_between(node, module):
                 found = (live.get(name) for name in edge.names)
-                yield from (each for each in found if isinstance(each, type))
+                yield from (each for each in found if is_a(each, type))
 
 
 _UNCHANGED: dict[str, list[Any]] = {}

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from modpack.core.defined import Defined, Literal, Setting
 from modpack.packing.livewords import is_plain, shown
-from modpack.resolution.live import contents_of
+from modpack.resolution.live import contents_of, is_a
 
 __all__ = ["object_deviations"]
 
@@ -39,7 +39,7 @@ def object_deviations(
         The attribute, a clause that says what it is, and whether its own methods set it so.
     """
     kind = _looked_up(str(call[0]), live)
-    if not isinstance(kind, type) or type(value) is not kind:
+    if not is_a(kind, type) or type(value) is not kind:
         return
     made = _made(kind, call[1:], named, inits)
     if made is None:

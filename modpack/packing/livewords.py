@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import PurePath
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
+
+from modpack.resolution.live import is_a
 
 __all__ = ["is_plain", "shown"]
 
 _ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))
 _LONGEST = 40
+_AROUND: tuple[tuple[type, str], ...] = (
+    (partial, "func"),
+    (property, "fget"),
+    (staticmethod, "__func__"),
+    (classmethod, "__func__"),
+    (MethodType, "__func__"),
+)
+"""Python's own objects around a function, and the attribute that has it."""
 
 
 def is_plain(value: Any) -> bool:
@@ -26,22 +36,23 @@ def shown(value: Any) -> str:
     >>> shown(4), shown("secret"), shown((1, "a")), shown(len)
     ('4', 'another text', 'another tuple', "the built-in function 'len'")
     """
-    if isinstance(value, (str, bytes)):
+    if is_a(value, (str, bytes)):
         return "another text"
     if type(value) is tuple:
         return "another tuple"
     if is_plain(value):
         return repr(value) if len(repr(value)) <= _LONGEST else f"another {type(value).__name__}"
-    if isinstance(value, FunctionType):
+    if is_a(value, FunctionType):
         return _function(value)
-    if isinstance(value, BuiltinFunctionType):
+    if is_a(value, BuiltinFunctionType):
         return f"the built-in function {value.__name__!r}"
-    if isinstance(value, type):
+    if is_a(value, type):
         return f"the class {value.__module__}.{value.__qualname__}"
-    bare = value.func if isinstance(value, partial) else getattr(value, "__func__", None)
-    if isinstance(value, property):
-        bare = value.fget
-    if isinstance(bare, FunctionType):
+    bare: Any = None
+    for kind, name in _AROUND:
+        if is_a(value, kind):
+            bare = getattr(value, name)
+    if is_a(bare, FunctionType):
         return f"a {type(value).__name__} of {_function(bare)}"
     return f"an object of {type(value).__module__}.{type(value).__qualname__}"
 

@@ -10,7 +10,7 @@ from modpack.core.actions import Action, Owner
 from modpack.core.plan import Note, NoteKind, Plan
 from modpack.discovery.walk import Walker
 from modpack.planning.ownership import InstalledOwnership
-from modpack.resolution.live import contents_of
+from modpack.resolution.live import contents_of, is_a
 
 __all__ = ["registered_notes"]
 
@@ -46,14 +46,14 @@ def _entries(module: str) -> Iterator[tuple[str, type | FunctionType]]:
     for name, value in list(contents_of(sys.modules.get(module)).items()):
         for path, container in _containers(module, name, value):
             for entry in _values(container):
-                if isinstance(entry, (type, FunctionType)):
+                if is_a(entry, (type, FunctionType)):
                     yield path, entry
 
 
 def _containers(module: str, name: str, value: object) -> Iterator[tuple[str, object]]:
     """A container that a module binds, or those of a class or an object that it binds."""
     yield name, value
-    kind = value if issubclass(type(value), type) else type(value)  # a proxy may say that it is one
+    kind = value if is_a(value, type) else type(value)
     if type.__getattribute__(kind, "__module__") == module:
         for attribute, inner in list(contents_of(value).items()):
             yield f"{name}.{attribute}", inner
@@ -61,7 +61,7 @@ def _containers(module: str, name: str, value: object) -> Iterator[tuple[str, ob
 
 def _values(container: object) -> Sequence[object]:
     """The elements of a plain container; a class of one's own might run code when asked."""
-    if isinstance(container, dict):
+    if is_a(container, dict):
         values = list(dict.values(container))
     elif type(container) in (list, tuple, set):
         values = list(container)  # type: ignore[call-overload]

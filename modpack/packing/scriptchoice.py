@@ -20,6 +20,7 @@ from modpack.packing.scriptvalues import (
     is_type,
     literal_of,
 )
+from modpack.resolution.live import is_a
 
 __all__ = ["Choice", "Chooser", "How"]
 
@@ -163,7 +164,7 @@ class Chooser:
     # -- classes and functions ---------------------------------------------------------------
 
     def _defined(self, name: str, value: Any) -> Choice | None:
-        if isinstance(value, type) and self._lives_here(value, name):
+        if is_a(value, type) and self._lives_here(value, name):
             return self._class(name, value)
         statements = self.script.binding(name)
         last = statements[-1] if statements else None
@@ -173,7 +174,7 @@ class Chooser:
         for statement in reversed(made):
             if self.proof.is_function(value, statement):
                 return Choice(How.TEXT, statement)
-        if made and isinstance(value, FunctionType) and self._lives_here(value, name):
+        if made and is_a(value, FunctionType) and self._lives_here(value, name):
             return Choice(How.PROBLEM, made[-1], _CHANGED)
         return None
 

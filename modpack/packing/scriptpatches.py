@@ -13,6 +13,7 @@ from modpack.discovery.definitions import Statement
 from modpack.packing.scriptchoice import Chooser
 from modpack.packing.scriptproof import mangled
 from modpack.pickling.definitions import Filling
+from modpack.resolution.live import is_a
 
 __all__ = ["patches_of"]
 
@@ -76,7 +77,7 @@ def _of_class(
     for method in node.body:
         if isinstance(method, _Function):
             live = own.get(mangled(kind, method.name))
-            bare = live.__func__ if isinstance(live, (staticmethod, classmethod)) else live
+            bare = live.__func__ if is_a(live, (staticmethod, classmethod)) else live
             if type(bare) is FunctionType and method.name not in replaced and _is_bare(method):
                 inner = (*path, mangled(kind, method.name))
                 yield from _of_function(inner, bare, method, chooser)
@@ -137,7 +138,7 @@ def _is_dunder(name: str) -> bool:
 
 
 def _is_data(value: Any) -> bool:
-    return not isinstance(value, (ModuleType, type)) and not hasattr(type(value), "__get__")
+    return not is_a(value, (ModuleType, type)) and not hasattr(type(value), "__get__")
 
 
 def _is_plain_class(kind: type) -> bool:

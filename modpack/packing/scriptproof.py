@@ -16,6 +16,7 @@ from typing import Any
 from modpack.discovery.definitions import Cell, Script, Statement
 from modpack.packing.scriptsources import same_file
 from modpack.pickling.functiontext import FUTURE_FLAGS, same_code
+from modpack.resolution.live import contents_of, is_a
 
 __all__ = ["Proof", "codes_in", "flags_of", "functions_in", "mangled", "resolved"]
 
@@ -88,7 +89,7 @@ class Proof:
     def _is_base(self, kind: type, base: ast.expr) -> bool:
         found = resolved(base, self._namespace)
         bases = (*kind.__bases__, *getattr(kind, "__orig_bases__", ()))
-        return not isinstance(found, type) or any(each is found for each in bases)
+        return not is_a(found, type) or any(each is found for each in bases)
 
     def _has_code_of(self, functions: list[FunctionType], statement: Statement) -> bool:
         for function in functions:
@@ -127,7 +128,7 @@ def functions_in(value: Any) -> Iterator[FunctionType]:
         if id(each) in seen:
             continue
         seen.add(id(each))
-        if isinstance(each, FunctionType):
+        if is_a(each, FunctionType):
             yield each
             todo += [cell.cell_contents for cell in each.__closure__ or () if _is_bound(cell)]
         todo += list(_wrapped(each))
@@ -150,21 +151,21 @@ def resolved(expression: ast.expr, namespace: Mapping[str, Any]) -> Any:
 
 
 def _wrapped(value: Any) -> Iterator[Any]:
-    if isinstance(value, (FunctionType, staticmethod, classmethod)) or callable(value):
-        own = getattr(value, "__dict__", {})
-        if isinstance(own, Mapping) and "__wrapped__" in own:
+    if is_a(value, (FunctionType, staticmethod, classmethod)) or callable(value):
+        own = contents_of(value)
+        if "__wrapped__" in own:
             yield own["__wrapped__"]
-    if isinstance(value, (staticmethod, classmethod)):
+    if is_a(value, (staticmethod, classmethod)):
         yield value.__func__
-    elif isinstance(value, property):
+    elif is_a(value, property):
         yield from filter(None, (value.fget, value.fset, value.fdel))
-    elif isinstance(value, (partial, partialmethod, cached_property)):
+    elif is_a(value, (partial, partialmethod, cached_property)):
         yield value.func
 
 
 def _is_bound(cell: Any) -> bool:
     try:
-        return isinstance(cell.cell_contents, (FunctionType, staticmethod, classmethod))
+        return is_a(cell.cell_contents, (FunctionType, staticmethod, classmethod))
     except ValueError:
         return False
 
@@ -208,7 +209,7 @@ def _holds(live: Any, method: ast.FunctionDef, body: CodeType) -> bool:
 def flags_of(value: Any) -> int:
     """The ``from __future__`` statements that were in force for a function or a class's methods."""
     here = getattr(value, "__module__", None)
-    parts = list(vars(value).values()) if isinstance(value, type) else [value]
+    parts = list(vars(value).values()) if is_a(value, type) else [value]
     for part in parts:
         for function in functions_in(part):
             if function.__module__ == here:

@@ -10,6 +10,7 @@ from types import FunctionType
 
 from modpack.core.cellmagic import magic_body, without_magics
 from modpack.discovery.definitions import Cell
+from modpack.resolution.live import is_a
 
 __all__ = ["cells_of", "name_of", "same_file", "title_of"]
 
@@ -90,9 +91,9 @@ def _executed(namespace: Mapping[str, object]) -> Iterator[str]:
 
 def _files_of_functions(namespace: Mapping[str, object]) -> Iterator[str]:
     for value in list(namespace.values()):
-        owned = list(vars(value).values()) if isinstance(value, type) else [value]
+        owned = list(vars(value).values()) if is_a(value, type) else [value]
         for each in owned:
-            if isinstance(each, FunctionType) and each.__globals__ is namespace:
+            if is_a(each, FunctionType) and each.__globals__ is namespace:
                 yield each.__code__.co_filename
 
 

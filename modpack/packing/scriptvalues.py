@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modpack.packing.scriptproof import resolved
+from modpack.resolution.live import is_a
 
 __all__ = ["gives", "is_container", "is_literal", "is_named_by_itself", "is_type", "literal_of"]
 
@@ -59,14 +60,14 @@ def is_container(expression: ast.expr | None, namespace: Mapping[str, Any]) -> b
 
 def gives(expression: ast.expr | None, value: Any, namespace: Mapping[str, Any]) -> bool:
     """Whether an expression is the name of an object that is made by definitions or imports."""
-    is_code = isinstance(value, (type, types.ModuleType, types.FunctionType))
-    is_code = is_code or isinstance(value, types.BuiltinFunctionType)
+    is_code = is_a(value, (type, types.ModuleType, types.FunctionType))
+    is_code = is_code or is_a(value, types.BuiltinFunctionType)
     return is_code and expression is not None and resolved(expression, namespace) is value
 
 
 def is_type(expression: ast.expr | None, value: Any) -> bool:
     """Whether an expression spells a type, such as ``dict[str, Tensor]``, for annotations."""
-    is_alias = isinstance(value, (types.GenericAlias, types.UnionType, *_ALIASES))
+    is_alias = is_a(value, (types.GenericAlias, types.UnionType, *_ALIASES))
     parts = ast.walk(expression) if expression is not None else ()
     return (
         is_alias
@@ -77,7 +78,7 @@ def is_type(expression: ast.expr | None, value: Any) -> bool:
 
 def is_named_by_itself(name: str, value: Any) -> bool:
     """Whether pickle refers to an object by a name of its module: a type variable, for one."""
-    return isinstance(value, _NAMED) and getattr(value, "__name__", None) == name
+    return is_a(value, _NAMED) and getattr(value, "__name__", None) == name
 
 
 _ABSENT = object()

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, TypeGuard, cast
 
-__all__ = ["contents_of", "is_blocked"]
+__all__ = ["contents_of", "is_a", "is_blocked"]
+
+
+def is_a(value: object, kinds: type | tuple[type, ...]) -> TypeGuard[Any]:
+    """Whether an object is of a class, by its type alone.
+
+    ``isinstance`` also believes what an object calls its ``__class__``; a proxy, as of a context
+    variable or of a module to be loaded later, runs code to answer, or fails.
+
+    >>> is_a(True, int), is_a(int, type)
+    (True, True)
+    """
+    return issubclass(type(value), kinds)
 
 
 def contents_of(module: object) -> Mapping[str, object]:

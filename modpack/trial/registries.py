@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from modpack.resolution.distributions import is_everywhere
+from modpack.resolution.live import is_a
 
 __all__ = ["Table", "mentioned", "tables_naming"]
 
@@ -43,7 +44,7 @@ def tables_naming(model: object) -> list[Table]:
 def _tables_naming(wanted: set[str]) -> Iterator[Table]:
     for name, module in list(sys.modules.items()):
         loaded: object = module  # not always a module
-        if not isinstance(loaded, ModuleType) or is_everywhere(name) or name == "__main__":
+        if not is_a(loaded, ModuleType) or is_everywhere(name) or name == "__main__":
             continue
         for attribute, value in list(vars(loaded).items()):
             for kind in mentioned(value) & wanted:
@@ -66,14 +67,14 @@ def local_name(name: str) -> str:
 def _entries(table: Any) -> Iterable[object]:
     """What a table holds, without asking methods of a class of its own."""
     for kind in (dict, list, set):
-        if isinstance(table, kind):
+        if is_a(table, kind):
             plain: Any = kind
             return plain.__iter__(table) if plain.__len__(table) <= _MOST_ENTRIES else ()
     return ()
 
 
 def _names_of(entry: object) -> Iterator[str]:
-    if isinstance(entry, type):
+    if is_a(entry, type):
         yield local_name(f"{entry.__module__}.{entry.__qualname__}")
     elif type(entry) is str and "." in entry and len(entry) <= _LONGEST:
         shown = _SHOWN.fullmatch(entry)

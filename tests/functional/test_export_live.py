@@ -321,6 +321,40 @@ def test_a_module_that_patches_another_when_it_is_imported_is_no_hazard(project)
     assert "ModpackWarning" not in run(root, code)
 
 
+def test_proxies_that_modules_hold_are_not_asked_what_they_are(project):
+    lazy = """
+        def early():
+            raise RuntimeError("asked too early")
+
+        class Lazy:
+            @property
+            def __class__(self):
+                early()
+
+            def __getattr__(self, name):
+                early()
+
+            __eq__ = __hash__ = __bool__ = __len__ = __iter__ = __repr__ = lambda *given: early()
+    """
+    net = """
+        import torch
+        from lazily import Lazy
+
+        CURRENT = Lazy()
+
+        class M(torch.nn.Linear):
+            owner = Lazy()
+            kinds = {"a": Lazy(), 1: [Lazy()]}
+    """
+    root = project({"lazily.py": lazy, "net.py": net})
+    code = 'import modpack, net\nmodpack.save(net.M(2, 2), "net.modpack")'
+    assert "ModpackWarning" not in run(root, code)
+    hooked = "model = net.M(2, 2)\nmodel.register_forward_hook(lambda *given: None)\n"
+    script = "import modpack, net\nfrom lazily import Lazy\nCURRENT = Lazy()\n" + hooked
+    root.joinpath("script.py").write_text(script + 'modpack.save(model, "net.modpack")\n')
+    assert run(root, "import runpy; runpy.run_path('script.py', run_name='__main__')") == ""
+
+
 def test_what_metaclasses_decorators_and_bases_make_is_no_hazard(project):
     net = """
         import abc, enum, functools, typing
