@@ -23,6 +23,8 @@ _HIGHEST_PROTOCOL: Final = 5
 _PYTHON3_NAMES: Final = 3
 """From this protocol on, names are those of Python 3."""
 _MOST_MARKS: Final = 100_000
+_LONGEST_NAME: Final = 10_000
+_NOWHERE: Final = -1
 _NO_FRAME: Final = sys.maxsize
 
 
@@ -122,10 +124,11 @@ class PickleMachine:
         self._actions = actions
         self._grouped = actions.grouped
         self._handlers = _MODERN if is_modern else _ALL
-        self._memo: dict[int, StackItem] = {}
+        self._memo: list[StackItem] = []
         self._has_old_names: bool | None = None
         self._data = b""
         self._at = self._start = 0
+        self._kept_at = _NOWHERE
         self._stack: list[StackItem] = []
         self._marks: list[int] = []
         self._frame_end = _NO_FRAME
@@ -145,6 +148,7 @@ class PickleMachine:
         """
         self._data = data
         self._at = self._start = start
+        self._kept_at = _NOWHERE
         self._stack, self._marks = [], []
         self._frame_end = _NO_FRAME
         if self._has_old_names is None:  # one unpickler decides once, by its first pickle
@@ -168,6 +172,8 @@ class PickleMachine:
             told = MalformedError(_reason(failure))
             told.position = position
             raise told from failure
+        finally:  # whoever keeps the machine, or the error, need not keep this
+            self._stack, self._marks, self._data = [], [], b""
 
     @property
     def position(self) -> int:
@@ -333,15 +339,23 @@ class PickleMachine:
         self._push(self._top())
 
     def _memoize(self) -> None:
-        self._memo[len(self._memo)] = self._top()
+        if self._kept_at == self._at - 1:
+            raise MalformedError("it keeps one value twice in a row")
+        self._kept_at = self._at
+        self._memo.append(self._top())
 
     def _put(self, number: int) -> None:
-        if number < 0:
-            raise MalformedError("the memo has no negative places")
-        self._memo[number] = self._top()
+        """Fill a place of the memo; picklers count up, and begin again in the next pickle."""
+        value = self._top()
+        if number < len(self._memo):
+            self._memo[number] = value
+        elif number == len(self._memo):
+            self._memo.append(value)
+        else:
+            raise MalformedError("it leaves out places of the memo")
 
     def _get(self, number: int) -> None:
-        if number not in self._memo:
+        if number >= len(self._memo):
             raise MalformedError("it takes what is not in the memo")
         self._push(self._memo[number])
 
@@ -364,6 +378,8 @@ class PickleMachine:
         self._push(self._found(module, name))
 
     def _found(self, module: str, name: str) -> StackItem:
+        if len(module) + len(name) > _LONGEST_NAME:
+            raise MalformedError(f"it takes a name of more than {_LONGEST_NAME:,} characters")
         if self._has_old_names:
             if (module, name) in _compat_pickle.NAME_MAPPING:
                 module, name = _compat_pickle.NAME_MAPPING[module, name]

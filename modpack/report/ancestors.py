@@ -24,7 +24,8 @@ from modpack.core.plan import Decision, Note, NoteKind, Plan
 from modpack.core.rules import UNRECORDED, Origin, Rule
 from modpack.discovery.source import scan_source
 from modpack.errors import ArchiveError
-from modpack.security.pickle_names import PickleContents, read_pickle
+from modpack.security.code_listing import list_undeclared
+from modpack.security.pickle_names import PickleContents
 
 __all__ = ["reconstructed_plan", "recorded_modules"]
 
@@ -33,7 +34,6 @@ _STAND_INS: Final = "_mock.py"
 _STAND_INS_MODULE: Final = "_mock"
 _STAND_INS_IMPORT: Final = b"from _mock import MockedObject"
 _ANYTHING: Final = GlobGroup("**")
-_PICKLE_STARTS: Final = tuple(bytes((0x80, protocol)) for protocol in (2, 3, 4, 5))
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,11 @@ class _Reconstruction:
         self._scans = dict(self._scan())
 
     def plan(self) -> Plan:
-        for record in self._archive.names():
-            self._add_pickle(record)
+        for record, contents in self._archive.remembered(list_undeclared).pickles.items():
+            if not layout.is_internal(record):
+                if contents.unreadable is not None:
+                    self._notes.append(_unread_pickle(record, contents))
+                self._add_object(record, contents)
         for module, scan in self._scans.items():
             self._add_imports(module, scan)
             self._add_notes(module, scan)
@@ -139,22 +142,6 @@ class _Reconstruction:
                 yield module, scan_source(source, module, held.is_package)
 
     # -- pickles -----------------------------------------------------------------------------
-
-    def _add_pickle(self, record: str) -> None:
-        if layout.is_internal(record) or record.endswith(".py"):
-            return
-        is_named_so = record.endswith(".pkl")
-        if not is_named_so and not self._looks_pickled(record):
-            return
-        contents = read_pickle(self._archive.read(record))
-        if contents.unreadable is not None:
-            if not is_named_so:
-                return  # something else that begins like a pickle
-            self._notes.append(_unread_pickle(record, contents))
-        self._add_object(record, contents)
-
-    def _looks_pickled(self, record: str) -> bool:
-        return self._archive.start(record, 2) in _PICKLE_STARTS
 
     def _add_object(self, record: str, contents: PickleContents) -> None:
         node = f"<{record}>"

@@ -20,7 +20,7 @@ from modpack.report.auditing.facts import Finding
 from modpack.report.auditing.findings import finding
 from modpack.report.recorded import read_objects
 from modpack.report.wording import counted
-from modpack.security.code_listing import CodeListing, list_code
+from modpack.security.code_listing import CodeListing, list_code, list_undeclared
 from modpack.security.pickle_names import PickledName, PickledSource
 
 __all__ = [
@@ -47,6 +47,8 @@ def list_package(archive: Archive, manifest: Manifest | None) -> CodeListing:
     Raises:
         ArchiveError: a record is damaged.
     """
+    if manifest is None:
+        return archive.remembered(list_undeclared)
     return list_code(archive, _declared(archive, manifest))
 
 
@@ -153,9 +155,7 @@ def some(names: Sequence[str], most: int = _SHOWN) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _declared(archive: Archive, manifest: Manifest | None) -> tuple[str, ...]:
-    if manifest is None:
-        return ()
+def _declared(archive: Archive, manifest: Manifest) -> tuple[str, ...]:
     try:
         pickles = read_objects(archive, manifest).pickles
         return tuple(resource_record(package, name) for package, name in pickles)

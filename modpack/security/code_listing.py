@@ -16,7 +16,7 @@ from modpack.core.hookspec import hook_records
 from modpack.core.native import is_machine_code
 from modpack.security.pickle_names import PickleContents, PickledName, PickleReader
 
-__all__ = ["PROGRAMS", "CodeListing", "list_code", "native_records"]
+__all__ = ["PROGRAMS", "CodeListing", "list_code", "list_undeclared", "native_records"]
 
 PROGRAMS: Final = (layout.MODPACK_PREFIX + "torchscript/", ".data/ts_code/")
 """Where TorchScript and exported programs lie: in packages of modpack, and of torch.package."""
@@ -63,6 +63,11 @@ class CodeListing:
         """Whether the package holds data alone, and all of it could be read."""
         unreadable = any(each.unreadable is not None for each in self.pickles.values())
         return not (self.sources or self.native or self.programs or self.names() or unreadable)
+
+
+def list_undeclared(archive: Archive) -> CodeListing:
+    """List what is code in a package that does not tell of its objects, as torch.package's."""
+    return list_code(archive, ())
 
 
 def list_code(archive: Archive, objects: Iterable[str]) -> CodeListing:

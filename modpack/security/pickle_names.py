@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from modpack.pickling.machine import OPAQUE, Actions, MalformedError, PickleMachine, StackItem
-from modpack.security.pickle_tree import PickledName
+from modpack.security.pickle_tree import MOST_NAMES, PickledName
 
 __all__ = [
     "PickleContents",
@@ -23,9 +23,9 @@ __all__ = [
     "read_pickle",
 ]
 
-_MOST_KEPT: Final = 1_500_000
+_MOST_KEPT: Final = 1_000_000
 """Tuples of names and texts, and what else costs memory; what has more is not followed."""
-_MOST_TUPLES: Final = 4_000_000
+_MOST_TUPLES: Final = 1_000_000
 _PLAIN: Final = frozenset({int, float, bool, type(None)})
 _OPAQUE_TUPLES: Final = tuple((OPAQUE,) * length for length in range(6))
 _OPAQUE_IDS: Final = frozenset(map(id, _OPAQUE_TUPLES))
@@ -157,6 +157,8 @@ class _Notes(Actions):
             found = PickledName(module, name, self.machine.position)
             self._known[module, name] = found
             self.names[found] = None
+            if len(self._known) > MOST_NAMES:
+                raise MalformedError("it names more than can be followed")
         return found
 
     def grouped(self, items: Sequence[StackItem]) -> StackItem:

@@ -15,13 +15,15 @@ from modpack.core.garbage import collection_paused
 from modpack.pickling.allowlist import DATA
 from modpack.pickling.machine import Actions, MalformedError, PickleMachine
 
-__all__ = ["Made", "Pairs", "Persistent", "PickleTree", "PickledName"]
+__all__ = ["MOST_NAMES", "Made", "Pairs", "Persistent", "PickleTree", "PickledName"]
 
+MOST_NAMES: Final = 100_000
+"""What a pickle may name: ten times as much as torch has to offer."""
 _MOST_NODES: Final = 1_000_000
 """Of a model with 100,000 tensors and their names there are half as many."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PickledName:
     """Something that a pickle looks up in a module.
 
@@ -73,10 +75,10 @@ class Made:
     function: Any
     arguments: Any
     is_instance: bool = False
-    pairs: Pairs = field(default_factory=Pairs)
-    states: list[Any] = field(default_factory=list)
-    added: list[Any] = field(default_factory=list)
-    calls: list[tuple[Any, Any]] = field(default_factory=list)
+    pairs: Pairs | None = None
+    states: Sequence[Any] = ()
+    added: Sequence[Any] = ()
+    calls: Sequence[tuple[Any, Any]] = ()
 
     def get(self, key: str) -> Any:
         """What its last state has under a text; None if there is none."""
@@ -105,6 +107,7 @@ class PickleTree(Actions):
 
     def __init__(self) -> None:
         self.named: dict[PickledName, None] = {}
+        self._known: dict[tuple[str, str], PickledName] = {}
         self._nodes = 0
         self._machine = PickleMachine(self)
 
@@ -129,8 +132,8 @@ class PickleTree(Actions):
             found.append(made)
         return found
 
-    def _count(self) -> None:
-        self._nodes += 1
+    def _count(self, nodes: int = 1) -> None:
+        self._nodes += nodes
         if self._nodes > _MOST_NODES:
             raise MalformedError("it makes more values than can be followed")
 
@@ -141,8 +144,12 @@ class PickleTree(Actions):
 
     def find(self, module: str, name: str) -> PickledName:
         """A name."""
-        found = PickledName(module, name, self.position)
-        self.named.setdefault(found)
+        found = self._known.get((module, name))
+        if found is None:
+            if len(self._known) >= MOST_NAMES:
+                raise MalformedError("it names more than can be followed")
+            found = self._known[module, name] = PickledName(module, name, self.position)
+            self.named[found] = None
         return found
 
     def persistent(self, pid: Any) -> Any:
@@ -158,19 +165,20 @@ class PickleTree(Actions):
     def make(self, kind: Any, arguments: Any, named: Any) -> Made:
         """An instance, made without a call of ``__init__``."""
         self._count()
-        return Made(kind, arguments, True, named if isinstance(named, Pairs) else Pairs())
+        return Made(kind, arguments, True, named if isinstance(named, Pairs) else None)
 
     def dropped(self, value: Any) -> None:
         """Note a call whose result is not used: it has set the state of its first argument."""
         arguments = value.arguments if isinstance(value, Made) else None
         if type(arguments) is tuple and len(arguments) == 2 and isinstance(arguments[0], Made):
-            arguments[0].calls.append((value.function, arguments[1]))
+            of = arguments[0]
+            of.calls = _longer(of.calls, ((value.function, arguments[1]),))
 
     def build(self, made: Any, state: Any) -> None:
         """A state, beside those that it had before."""
         if not isinstance(made, Made):
             raise MalformedError("it sets the state of what it has not made")
-        made.states.append(state)
+        made.states = _longer(made.states, (state,))
 
     def dictionary(self) -> Pairs:
         """A dictionary."""
@@ -199,7 +207,10 @@ class PickleTree(Actions):
         """Items of a list, or of what is like one."""
         if type(target) is not list and not isinstance(target, Made):
             raise MalformedError("it appends to what is no list")
-        (target.added if isinstance(target, Made) else target).extend(items)
+        if isinstance(target, Made):
+            target.added = _longer(target.added, items)
+        else:
+            target.extend(items)
 
     def add(self, target: Any, items: Sequence[Any]) -> None:
         """Items of a set."""
@@ -207,7 +218,17 @@ class PickleTree(Actions):
 
     def store(self, target: Any, items: Sequence[Any]) -> None:
         """Items of a dictionary, or of what is like one."""
+        if isinstance(target, Made):
+            target.pairs = target.pairs or Pairs()
         pairs = target.pairs if isinstance(target, Made) else target
         if not isinstance(pairs, Pairs):
             raise MalformedError("it sets items of what is no dict")
+        self._count(len(items) // 4)
         pairs.items.extend(zip(items[::2], items[1::2], strict=True))
+
+
+def _longer(items: Sequence[Any], more: Sequence[Any]) -> list[Any]:
+    """A list with more in it: the same one, if there is one. Most objects need none."""
+    made = items if isinstance(items, list) else []
+    made.extend(more)
+    return made
