@@ -29,8 +29,8 @@ class Edge(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-_Edges: TypeAlias = dict[Edge, None]
-"""Parallel edges, in order; there may be very many of them."""
+_Edges: TypeAlias = tuple[Edge] | dict[Edge, None]
+"""Parallel edges, in order: mostly one, which costs a third as a tuple; at times very many."""
 
 
 class DependencyGraph:
@@ -74,8 +74,11 @@ class DependencyGraph:
         self.add_node(imported)
         edges = self._out[importer].get(imported)
         if edges is None:
-            self._out[importer][imported] = self._in[imported][importer] = {edge: None}
+            self._out[importer][imported] = self._in[imported][importer] = (edge,)
             return True
+        if isinstance(edges, tuple):
+            edges = dict.fromkeys(edges)
+            self._out[importer][imported] = self._in[imported][importer] = edges
         known = len(edges)
         edges[edge] = None
         return len(edges) > known

@@ -5,6 +5,8 @@ Modules are named by their index in ``nodes``; every text is safe to show.
 
 from __future__ import annotations
 
+from typing import Final
+
 from modpack.core.graph import Edge
 from modpack.core.imports import ImportKind
 from modpack.core.planjson import Json
@@ -18,8 +20,11 @@ from modpack.report.wording import printable
 
 __all__ = ["page_document", "sources_document"]
 
-_MOST_NAMES = 12
+_MOST_NAMES: Final = 12
 """Names of one import that are listed."""
+_NO_NAMES: Final[list[Json]] = []
+"""One for all imports without names, of which a graph may have very many."""
+_KINDS: Final = {kind: index for index, kind in enumerate(ImportKind)}
 _TRIAL_INPUTS = "inputs of the trial run"
 
 
@@ -90,10 +95,12 @@ class _Document:
         return self._groups.setdefault(group, len(self._groups))
 
     def _edge(self, edge: Edge) -> Json:
-        names: list[Json] = [printable(name) for name in edge.names[:_MOST_NAMES]]
+        names: list[Json] = _NO_NAMES
+        if edge.names:
+            names = [printable(name) for name in edge.names[:_MOST_NAMES]]
         if len(edge.names) > _MOST_NAMES:
             names.append("...")
-        kind = list(ImportKind).index(edge.kind)
+        kind = _KINDS[edge.kind]
         return [self._index[edge.importer], self._index[edge.imported], kind, edge.line, names]
 
 

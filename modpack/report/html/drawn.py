@@ -36,6 +36,9 @@ def drawn_graph(audit: AuditFacts) -> DependencyGraph:
         audit: the audit.
     """
     left_out = _needless_inputs(audit)
+    of_stand_ins = list(_imports_of_stand_ins(audit))
+    if not (left_out or of_stand_ins):
+        return audit.graph
     graph = DependencyGraph()
     for node in audit.graph.nodes():
         if node not in left_out:
@@ -46,7 +49,7 @@ def drawn_graph(audit: AuditFacts) -> DependencyGraph:
     for root in audit.graph.roots():
         if root not in left_out:
             graph.mark_root(root)
-    for edge in _imports_of_stand_ins(audit):
+    for edge in of_stand_ins:
         graph.add_edge(edge)
     return graph
 

@@ -32,6 +32,7 @@ from modpack.report.wording import counted, human_size, printable
 
 __all__ = ["html_report"]
 
+_MOST_EDGES: Final = 100_000
 _MOST_MODULES: Final = 20_000
 _STYLES: Final = ("report.css",)
 _SCRIPTS: Final = (
@@ -65,6 +66,10 @@ def html_report(
     """
     if len(audit.modules) > _MOST_MODULES:
         reason = f"its page would show {len(audit.modules)} modules; {_MOST_MODULES} is most"
+        raise ArchiveError(audit.subject, f"{reason}. Remedy: modpack audit")
+    edges = sum(1 for _ in audit.graph.edges())
+    if edges > _MOST_EDGES:
+        reason = f"its page would show {edges} imports; {_MOST_EDGES} is most"
         raise ArchiveError(audit.subject, f"{reason}. Remedy: modpack audit")
     audit = replace(audit, graph=drawn_graph(audit))
     style = "".join(map(_asset, _STYLES))

@@ -17,6 +17,7 @@ from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowS
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.imports import ImportKind
 from modpack.core.plan import PackagingErrorReason, Problem
+from modpack.errors import ArchiveError
 from modpack.report.auditing.auditing import audit_package
 from modpack.report.auditing.facts import AuditFacts, Finding, Severity
 from modpack.report.facts import ImporterFacts, ModuleFacts
@@ -188,3 +189,15 @@ def test_inputs_of_a_trial_run_are_neither_drawn_nor_named_as_importers():
     assert names == {saved, "torch"}
     assert "inputs.pkl" not in page
     assert "model/net.pkl" in page
+
+
+@pytest.mark.parametrize("many", ["modules", "imports"])
+def test_a_page_that_no_browser_could_show_is_refused(many):
+    graph = DependencyGraph()
+    modules = [ModuleFacts(f"m{number}", Action.INTERN) for number in range(20_001)]
+    if many == "imports":
+        modules = modules[:2]
+        for line in range(100_001):
+            graph.add_edge(Edge("m0", "m1", ImportKind.REQUIRED, line))
+    with pytest.raises(ArchiveError, match=f"{many}; .* is most. Remedy: modpack audit"):
+        html_report(AuditFacts("x", tuple(modules), graph=graph))
