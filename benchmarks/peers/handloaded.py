@@ -44,7 +44,7 @@ __all__ = ["load_by_hand", "load_known"]
 
 _TAIL = 8 << 10
 """Bytes at the end of a file that hold all of a small package but its tensors."""
-_OUTSIDE = (MANIFEST, DIGEST)
+_ROOT = b"archive/"
 
 
 def load_by_hand(file: str) -> Any:
@@ -103,24 +103,26 @@ def _compared(file: _File) -> _Contents:
     """The contents, compared with the manifest."""
     start = directory_place(file.between(file.size - END_BYTES, file.size))
     found = records_in(file.between(start, file.size), start)
-    root = len(found[0].name.partition(b"/")[0]) + 1
-    records = {record.name[root:].decode(): record for record in found}
-    require(len(records) == len(found) and len({record.name[:root] for record in found}) == 1)
+    require(all(record.name.startswith(_ROOT) for record in found))
+    records = {record.name[len(_ROOT) :].decode(): record for record in found}
 
-    def read(name: str) -> bytes:
+    def read(name: str, deflated: str = "") -> bytes:
         record = records[name]
         end = record.offset + len(local_header(record)) + record.compressed
-        return content_of(record, file.between(record.offset, end))
+        return content_of(record, file.between(record.offset, end), deflated)
 
     manifest = read(MANIFEST)
     digest = hashlib.sha256(manifest).hexdigest()
     require(read(DIGEST) == digest.encode())
-    listed = json.loads(manifest)["records"]
-    sizes = {name: record.size for name, record in records.items() if name not in _OUTSIDE}
-    require(sizes == {name: each["size"] for name, each in listed.items()})
-    content = {name: read(name) for name in listed if not name.endswith(STORAGE)}
+    rows = json.loads(manifest)["records"]
+    listed = {name: digests for name, _, *digests in rows}
+    sizes = [(name, record.size) for name, record in records.items()]
+    require(sizes[:-2] == [(name, size) for name, size, *_ in rows])
+    require([name for name, _ in sizes[-2:]] == [MANIFEST, DIGEST])
+    require(len(listed) == len(rows) == len(found) - 2)
+    content = {n: read(n, *listed[n][1:]) for n in listed if not n.endswith(STORAGE)}
     for name, each in content.items():
-        require(hashlib.sha256(each).hexdigest() == listed[name]["sha256"])
+        require(hashlib.sha256(each).hexdigest() == listed[name][0])
     environment = json.loads(content[".data/modpack/environment.json"])
     return _Contents(
         records,

@@ -34,6 +34,7 @@ from handzip import (
     DEFLATED,
     DIGEST,
     MANIFEST,
+    ROOT,
     STORAGE,
     STORED,
     Record,
@@ -47,7 +48,7 @@ _INTERNED = "benched"
 _OBJECT = ["model", "model.pkl"]
 _PICKLE = "/".join(_OBJECT)
 _NAMED = (type, FunctionType, BuiltinFunctionType)
-_DEFLATED = (f"{_INTERNED}.py", ".data/modpack/graph.json", ".data/modpack/tensors.json", MANIFEST)
+_DEFLATED = (f"{_INTERNED}.py", ".data/modpack/graph.json", ".data/modpack/tensors.json")
 _text = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 
 
@@ -57,7 +58,7 @@ def save_by_hand(model: Any, file: str) -> None:
     stream = io.BytesIO()
     pickler = _Pickler(stream)
     pickler.dump(model)
-    _replace(file, list(_zipped(Path(file).stem, _records(model, pickler, stream.getvalue()))))
+    _replace(file, list(_zipped(_records(model, pickler, stream.getvalue()))))
 
 
 class _Place:
@@ -175,27 +176,30 @@ def _tensors(model: Any, pickler: _Pickler) -> object:
     return {"resources": {_PICKLE: listed}, "version": 1}
 
 
-def _zipped(root: str, records: Iterable[tuple[str, Any]]) -> Iterator[Any]:
+def _zipped(records: Iterable[tuple[str, Any]]) -> Iterator[Any]:
     """The pieces of a zip of the records, and of their manifest."""
-    digests: dict[str, object] = {}
+    listed: list[list[object]] = []
     written: list[Record] = []
     for name, content in records:
-        digests[name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-        yield from _laid(root, name, content, written)
-    about = {"digest": "sha256", "format": 1, "writer": "modpack by hand", "records": digests}
+        laid = _laid(name, content, written)
+        digests = [content, laid[1]] if written[-1].kind == DEFLATED else [content]
+        shown = [hashlib.sha256(each).hexdigest() for each in digests]
+        listed.append([name, len(content), *shown])
+        yield from laid
+    about = {"digest": "sha256", "format": 2, "writer": "modpack by hand", "records": listed}
     manifest = _text(about).encode()
-    yield from _laid(root, MANIFEST, manifest, written)
-    yield from _laid(root, DIGEST, hashlib.sha256(manifest).hexdigest().encode(), written)
+    yield from _laid(MANIFEST, manifest, written)
+    yield from _laid(DIGEST, hashlib.sha256(manifest).hexdigest().encode(), written)
     yield central_directory(written, _end(written))
 
 
-def _laid(root: str, name: str, content: Any, written: list[Record]) -> tuple[bytes, Any]:
+def _laid(name: str, content: Any, written: list[Record]) -> tuple[bytes, Any]:
     """A record's header and data, behind those that were written."""
     data, kind = content, STORED
     if name in _DEFLATED:
         data, kind = _deflated(content), DEFLATED
     sizes = len(data), len(content)
-    record = Record(f"{root}/{name}".encode(), kind, zlib.crc32(content), *sizes, _end(written))
+    record = Record(f"{ROOT}/{name}".encode(), kind, zlib.crc32(content), *sizes, _end(written))
     written.append(record)
     return local_header(record), data
 

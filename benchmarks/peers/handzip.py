@@ -6,6 +6,7 @@ is read is made again and compared: it has one reading, and nothing can hide in 
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Iterable
 from struct import Struct
@@ -16,6 +17,7 @@ __all__ = [
     "DIGEST",
     "END_BYTES",
     "MANIFEST",
+    "ROOT",
     "STORAGE",
     "STORED",
     "Record",
@@ -30,6 +32,7 @@ __all__ = [
 
 STORED, DEFLATED = 0, 8 << 16
 """Method and flags as one number."""
+ROOT = "archive"
 STORAGE = ".storage"
 MANIFEST, DIGEST = ".data/modpack/manifest.json", ".data/modpack/manifest.sha256"
 _LOCAL = Struct("<4sHIHHIIIHH")
@@ -144,11 +147,14 @@ def records_in(directory: bytes, offset: int) -> list[Record]:
     return records
 
 
-def content_of(record: Record, whole: bytes) -> bytes:
-    """What a record holds, of which all bytes are given."""
+def content_of(record: Record, whole: bytes, deflated: str = "") -> bytes:
+    """What a record holds, of which all bytes are given, and perhaps what it is deflated to."""
     header = local_header(record)
     require(whole.startswith(header))
     content = whole[len(header) :]
+    require((record.kind == DEFLATED) == bool(deflated))
+    if deflated:
+        require(hashlib.sha256(content).hexdigest() == deflated)
     if record.kind == DEFLATED:
         inflating = zlib.decompressobj(-15)
         content = inflating.decompress(content, record.size + 1)

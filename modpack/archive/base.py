@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
@@ -164,6 +164,29 @@ class Archive(ABC):
             raise ArchiveError(
                 self.source, f"it claims to have {size} bytes, which is too much", name
             )
+
+    def require_own_form(self, deflated: Mapping[str, bool]) -> None:
+        """Demand, from now on too, that all of a zip but contents is as modpack writes it.
+
+        Contents are compared with digests; what lies around them follows from them. A folder has
+        nothing around them, and a reader of torch's does not show it.
+
+        Args:
+            deflated: for each record that the manifest lists, in its order, whether it is deflated.
+
+        Raises:
+            RepackedError: another program packed it.
+        """
+        return
+
+    def deflated_sha256(self, name: str) -> str | None:
+        """The sha256 of what a record's content is inflated from; None if it is not deflated.
+
+        Raises:
+            RecordNotFoundError: there is no such record.
+            ArchiveError: the record's headers contradict each other.
+        """
+        return None
 
     def verify_with(self, verifier: RecordVerifier | None) -> None:
         """Check whatever is read from now on: the file may be written to while it is open."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from modpack.archive import zipformat
+from modpack.archive import layout, zipformat
 from modpack.archive.digests import Digest, Threads
 from modpack.archive.following import PIECE_BYTES, FollowingDigest
 from modpack.archive.limits import DEFAULT_LIMITS
@@ -48,6 +49,7 @@ class _Laid(NamedTuple):
         entry: what the zip's directory says of it; its crc only if nothing is pending.
         content_at: where its content begins.
         sha256: of the content; empty if it is pending.
+        deflated: sha256 of the deflated content; empty if it is stored as it is.
         pending: the checksums, if they are still being computed.
     """
 
@@ -55,7 +57,13 @@ class _Laid(NamedTuple):
     entry: NewEntry
     content_at: int
     sha256: str
+    deflated: str = ""
     pending: Future[Digest] | None = None
+
+    @property
+    def digest(self) -> RecordDigest:
+        """What the manifest says of it."""
+        return RecordDigest(self.entry.size, self.sha256, self.deflated)
 
 
 class Body:
@@ -66,12 +74,10 @@ class Body:
 
     Args:
         sink: where they go.
-        root: the archive's top-level folder.
     """
 
-    def __init__(self, sink: Sink, root: str) -> None:
+    def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._root = root
         self._threads = Threads()
         self._preparing = Preparing(self._threads)
         self._laid: dict[str, _Laid] = {}
@@ -79,16 +85,16 @@ class Body:
         self._position = 0
         self._inflated = 0
 
-    def add(self, name: str, content: bytes | memoryview, *, compress: bool, align: bool) -> None:
+    def add(self, name: str, content: bytes | memoryview, *, compress: bool) -> None:
         """Adds a record; bytes in a view may change as soon as the call returns."""
         self._sink.begin()
         if compress or len(content) < _LARGE:
-            self._preparing.add(name, content, compress, align)
+            self._preparing.add(name, content, compress)
             while self._preparing.is_full:
                 self._lay_all(self._preparing.first())
         else:
             self._lay_waiting()
-            self._lay_large(name, memoryview(content), align)
+            self._lay_large(name, memoryview(content))
 
     def settle(self) -> None:
         """Lays what still waits, and waits for all checksums; the disk need not wait any longer."""
@@ -106,13 +112,12 @@ class Body:
         """Size and checksum of a record."""
         if name not in self._laid or self._laid[name].pending is not None:
             self.settle()
-        laid = self._laid[name]
-        return RecordDigest(laid.entry.size, laid.sha256)
+        return self._laid[name].digest
 
     def digests(self) -> dict[str, RecordDigest]:
         """Those of all records, in their order."""
         self.settle()
-        return {n: RecordDigest(laid.entry.size, laid.sha256) for n, laid in self._laid.items()}
+        return {name: laid.digest for name, laid in self._laid.items()}
 
     def extent(self) -> Extent:
         """How far it reaches by now."""
@@ -167,24 +172,25 @@ class Body:
 
     def _pieces(self, prepared: Prepared) -> tuple[bytes, bytes | memoryview]:
         """A record's header and what follows it."""
-        (name, content, _, align), digest, deflated = prepared
-        payload, method, size = content, zipformat.STORED, len(content)
+        (name, content, _), digest, deflated = prepared
+        payload, method, size, of_deflated = content, zipformat.STORED, len(content), ""
         if deflated is not None and self._may_inflate(size):
             payload, method = deflated, zipformat.DEFLATED
+            of_deflated = hashlib.sha256(deflated).hexdigest()
             self._inflated += size
         entry = self._entry(name, size, len(payload), digest.crc, method)
-        header = zipformat.local_header(entry, align=align)
-        self._note(name, entry, len(header), digest.sha256)
+        header = zipformat.local_header(entry, align=layout.is_storage(name))
+        self._note(name, entry, len(header), digest.sha256, of_deflated)
         return header, payload
 
     def _may_inflate(self, size: int) -> bool:
         return DEFAULT_LIMITS.allow_total(self._position, self._inflated + size)
 
-    def _lay_large(self, name: str, content: memoryview, align: bool) -> None:
+    def _lay_large(self, name: str, content: memoryview) -> None:
         """Lays a record before its crc is known, which is filled in later."""
         size = len(content)
         entry = self._entry(name, size, size)
-        header = zipformat.local_header(entry, align=align)
+        header = zipformat.local_header(entry, align=layout.is_storage(name))
         if size >= _HUGE or not self._sink.is_readable:
             digest = self._write_while_digesting(header, content)
             self._complete(self._note(name, entry, len(header)), digest)
@@ -211,7 +217,7 @@ class Body:
     def _entry(
         self, name: str, size: int, compressed: int, crc: int = 0, method: int = zipformat.STORED
     ) -> NewEntry:
-        full_name = f"{self._root}/{name}".encode()
+        full_name = f"{layout.ROOT}/{name}".encode()
         return NewEntry(full_name, self._position, size, compressed, crc, method)
 
     def _note(
@@ -220,9 +226,10 @@ class Body:
         entry: NewEntry,
         header_bytes: int,
         sha256: str = "",
+        deflated: str = "",
         pending: Future[Digest] | None = None,
     ) -> _Laid:
-        laid = _Laid(name, entry, self._position + header_bytes, sha256, pending)
+        laid = _Laid(name, entry, self._position + header_bytes, sha256, deflated, pending)
         self._laid[name] = laid
         self._position += header_bytes + entry.compressed
         return laid

@@ -9,7 +9,8 @@ from typing import Final, TypeVar
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.archive.manifest import OUTSIDE, Manifest, RecordDigest, mismatch
+from modpack.archive.manifest import Manifest, RecordDigest, mismatch
+from modpack.archive.repacked import OTHER_DEFLATED
 from modpack.core.helpers import usable_cores
 from modpack.core.progress import Phase, Unit, phase
 from modpack.errors import ArchiveError
@@ -79,7 +80,7 @@ def find_damage(
     """
     present = archive.sizes()
     problems = _structural_problems(present, manifest)
-    todo = [name for name in names if name not in problems and name not in OUTSIDE]
+    todo = [name for name in names if name not in problems and name not in layout.OUTSIDE]
     if todo:
         amount = sum(present.get(name, 0) for name in dict.fromkeys(todo))
         with phase("checking digests", Unit.BYTES, amount) as checking:
@@ -167,7 +168,7 @@ def _structural_problems(present: Mapping[str, int], manifest: Manifest) -> dict
         present: the size of each record that is there.
         manifest: the manifest.
     """
-    found = {name: size for name, size in present.items() if name not in OUTSIDE}
+    found = {name: size for name, size in present.items() if name not in layout.OUTSIDE}
     declared = manifest.records
     if found == {name: record.size for name, record in declared.items()}:
         return {}
@@ -192,21 +193,35 @@ def _content_problem(
     if not archive.has(name):
         return "there is no such record"
     has_crc = with_crc or not layout.is_storage(name)
+    declared = manifest.records.get(name)
     try:
         whole = archive.whole(name, with_crc=has_crc)
         if whole is None:
             found = _digest_in_pieces(archive, name, has_crc, checking)
-            return mismatch(manifest.records.get(name), found)
+            return mismatch(declared, found) or _otherwise_deflated(archive, name, declared, None)
     except ArchiveError as error:
         return error.reason
     content, _, sha256, deflated = whole
     size = len(content)
     checking.done += size
-    declared = manifest.records.get(name)
-    if declared != (size, sha256):
-        return mismatch(declared, RecordDigest(size, sha256))
-    archive.keep(name, content, deflated)
-    return None
+    problem = mismatch(declared, RecordDigest(size, sha256))
+    problem = problem or _otherwise_deflated(archive, name, declared, deflated)
+    if problem is None:
+        archive.keep(name, content, deflated)
+    return problem
+
+
+def _otherwise_deflated(
+    archive: Archive, name: str, declared: RecordDigest | None, deflated: bytes | None
+) -> str | None:
+    """Why the deflated bytes of a record are not what is declared, if that is known."""
+    if declared is None or not declared.deflated:
+        return None
+    if deflated is not None:
+        found: str | None = hashlib.sha256(deflated).hexdigest()
+    else:
+        found = archive.deflated_sha256(name)
+    return OTHER_DEFLATED if found not in (None, declared.deflated) else None
 
 
 def _digest_in_pieces(archive: Archive, name: str, with_crc: bool, checking: Phase) -> RecordDigest:

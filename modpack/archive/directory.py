@@ -7,18 +7,24 @@ one after another from the first byte on, then the directory, then its end, and 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from modpack.archive import layout, zipformat
 from modpack.archive.bytesources import ByteSource
-from modpack.archive.directoryheaders import Columns, check_columns, shown, split_headers
+from modpack.archive.directoryheaders import (
+    Columns,
+    are_usual,
+    check_columns,
+    shown,
+    split_headers,
+)
 from modpack.archive.endrecord import End, find_directory
 from modpack.archive.limits import Limits
 from modpack.archive.otherfiles import other_zip
 from modpack.archive.recordnames import count_folders, find_problem, find_unsafe
 from modpack.archive.repacked import FOREIGN_EXTRAS, NO_TOP_FOLDER, are_of_files
-from modpack.archive.zipformat import MAX16, MAX32
+from modpack.archive.zipformat import MAX16, MAX32, NewEntry
 from modpack.core.garbage import collection_paused
 from modpack.errors import ArchiveError, NotAPackageError
 
@@ -54,6 +60,12 @@ class Entry(NamedTuple):
         return self.kind >> 16 == zipformat.STORED
 
     @property
+    def as_new(self) -> NewEntry:
+        """What a writer would know about it."""
+        method = self.kind >> 16
+        return NewEntry(self.raw_name, self.offset, self.size, self.compressed, self.crc, method)
+
+    @property
     def has_descriptor(self) -> bool:
         """Whether sizes and crc follow the data instead of standing before it."""
         return bool(self.kind & zipformat.FLAG_DESCRIPTOR)
@@ -64,6 +76,10 @@ class Directory:
 
     It is kept in columns, because making an object for each record would cost more than
     everything else.
+
+    Attributes:
+        end: where it is.
+        is_usual: whether modpack writes just these headers; if not, it may do so nevertheless.
     """
 
     def __init__(self, label: str, directory: bytes, end: End) -> None:
@@ -73,7 +89,8 @@ class Directory:
             raise ArchiveError(label, reason)
         columns = Columns._make(zip(*rows, strict=True))
         check_columns(label, columns, raw_names)
-        self.label = label
+        self.label, self.end = label, end
+        self.is_usual = are_usual(columns) and all(map(bytes.isascii, raw_names))
         self.raw_names = raw_names
         self.kinds, self.crcs = columns.kind, columns.crc
         self.compressed, self.sizes = list(columns.compressed), list(columns.size)
@@ -102,6 +119,11 @@ class Directory:
         sizes = (self.compressed[i], self.sizes[i])
         place = (self.offsets[i], self.ends[i])
         return Entry(self.raw_names[i], self.kinds[i], self.crcs[i], *sizes, *place)
+
+    def entries(self) -> Iterator[Entry]:
+        """What it says about all records, in their order."""
+        filled = (self.raw_names, self.kinds, self.crcs, self.compressed, self.sizes)
+        return map(Entry, *filled, self.offsets, self.ends)
 
     def start_of_last(self, most: int) -> int:
         """Where the records begin that follow the last storage, so many bytes of them at most."""

@@ -14,29 +14,48 @@ from modpack.archive.repacked import FOLDER_ENTRY
 from modpack.archive.zipformat import MAX16
 from modpack.errors import ArchiveError
 
-__all__ = ["Columns", "check_columns", "shown", "split_headers"]
+__all__ = ["Columns", "are_usual", "check_columns", "shown", "split_headers"]
 
 _DOS_FOLDER: Final = 0x10
 _NO_FILE: Final = "it is no regular file"
-_NAME_LENGTH: Final = 6
-_EXTRA_LENGTH: Final = 7
-_COMMENT_AND_DISK: Final = 8
+_NAME_LENGTH: Final = 8
+_EXTRA_LENGTH: Final = 9
+_COMMENT_AND_DISK: Final = 10
 _Row: TypeAlias = "tuple[int | bytes, ...]"
-"""The fixed part of a directory header, as :data:`zipformat.CENTRAL_CHECKED` unpacks it."""
+"""The fixed part of a directory header, as :data:`zipformat.CENTRAL` unpacks it."""
+
+
+_USUAL: Final = frozenset(
+    (
+        zipformat.MADE_ON_UNIX | zipformat.NEEDED,
+        zipformat.NEEDED,
+        method << 16,
+        zipformat.FIRST_DATE << 16,
+        0,
+        0,
+        0,
+        zipformat.REGULAR_FILE,
+    )
+    for method in (zipformat.STORED, zipformat.DEFLATED)
+)
+"""What modpack writes for names in ASCII below 4 GiB, besides what follows from the content."""
 
 
 class Columns(NamedTuple):
     """The fixed parts of all headers, field by field."""
 
     signature: tuple[bytes, ...]
+    made_by: tuple[int, ...]
     needed: tuple[int, ...]
     kind: tuple[int, ...]
+    time: tuple[int, ...]
     crc: tuple[int, ...]
     compressed: tuple[int, ...]
     size: tuple[int, ...]
     name_length: tuple[int, ...]
     extra_length: tuple[int, ...]
     comment_and_disk: tuple[int, ...]
+    internal: tuple[int, ...]
     attributes: tuple[int, ...]
     offset: tuple[int, ...]
 
@@ -50,7 +69,7 @@ def split_headers(label: str, directory: bytes) -> tuple[list[_Row], list[bytes]
     rows: list[_Row] = []
     raw_names: list[bytes] = []
     extras: dict[int, bytes] = {}
-    unpack, fixed = zipformat.CENTRAL_CHECKED.unpack_from, zipformat.CENTRAL_CHECKED.size
+    unpack, fixed = zipformat.CENTRAL.unpack_from, zipformat.CENTRAL.size
     position, last = 0, len(directory) - fixed
     while position <= last:
         row = unpack(directory, position)
@@ -93,6 +112,22 @@ def check_columns(label: str, columns: Columns, raw_names: Sequence[bytes]) -> N
             reason = FOLDER_ENTRY
         if reason is not None:
             raise ArchiveError(label, reason, shown(raw_name))
+
+
+def are_usual(columns: Columns) -> bool:
+    """Whether all headers are, names, sizes and places aside, those that modpack mostly writes."""
+    forms = zip(
+        columns.made_by,
+        columns.needed,
+        columns.kind,
+        columns.time,
+        columns.extra_length,
+        columns.comment_and_disk,
+        columns.internal,
+        columns.attributes,
+        strict=True,
+    )
+    return set(forms) <= _USUAL
 
 
 def _why_refused(fields: tuple[bytes, int, int, int, int]) -> str | None:

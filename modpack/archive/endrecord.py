@@ -26,11 +26,13 @@ class End(NamedTuple):
         records: number of records in it.
         size: bytes of it.
         offset: of its first byte.
+        is_own: whether what stands behind it is, byte by byte, what modpack writes.
     """
 
     records: int
     size: int
     offset: int
+    is_own: bool = True
 
 
 def find_directory(source: ByteSource) -> End:
@@ -55,7 +57,8 @@ def find_directory(source: ByteSource) -> End:
         end = _widen(source.label, tail, end, follows)
     if end.offset + end.size != follows:
         raise ArchiveError(source.label, "its directory does not lie where its end record says")
-    return end
+    own = zipformat.end_records(end.records, end.size, end.offset)
+    return end._replace(is_own=len(own) == source.size - follows and tail.endswith(own))
 
 
 def _no_end(source: ByteSource) -> ArchiveError:
@@ -87,7 +90,7 @@ def _widen(label: str, tail: bytes, end: End, follows: int) -> End:
     if signature != zipformat.END64_SIGNATURE or rest != zipformat.END64_REST:
         raise ArchiveError(label, "its zip64 end record is malformed")
     wide = End(count, size, offset)
-    pairs = zip(end, wide, (MAX16, MAX32, MAX32), strict=True)
+    pairs = zip(end[:3], wide[:3], (MAX16, MAX32, MAX32), strict=True)
     if disk or first_disk or here != count:
         raise ArchiveError(label, "its zip64 end record tells of several disks")
     if any(n not in (w, mark) for n, w, mark in pairs):

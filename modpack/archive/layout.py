@@ -7,15 +7,11 @@ does not look. All names are relative to the archive's one top-level folder.
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Final
 
-from modpack.archive.recordnames import why_unsafe
-
 __all__ = [
     "BYTEORDER",
-    "DEFAULT_ROOT",
     "ENTRY",
     "ENVIRONMENT",
     "EXTERN_MODULES",
@@ -25,7 +21,10 @@ __all__ = [
     "MANIFEST",
     "MANIFEST_DIGEST",
     "MODPACK_PREFIX",
+    "OUTSIDE",
+    "OWN_FORM_FROM",
     "PYTHON_VERSION",
+    "ROOT",
     "SERIALIZATION_ID",
     "SIGNATURE",
     "TENSORS",
@@ -36,11 +35,10 @@ __all__ = [
     "is_bounded",
     "is_internal",
     "is_storage",
-    "root_name",
     "storage_name",
 ]
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 """Version of what modpack adds to torch.package's format; stands in the manifest.
 
 A reader refuses what is newer than itself. To bump it: (1) raise it only if a reader of the
@@ -49,6 +47,13 @@ old version would misread the new archives, since a reader ignores records under
 archive of the new version to ``fixtures/archives/``; (4) describe the difference in the
 reference of the archive format and in the changelog.
 """
+
+OWN_FORM_FROM: Final = 2
+"""From this format on, every byte of the zip follows from the contents, and is compared."""
+
+ROOT: Final = "archive"
+"""The top-level folder. torch names it after the file, and so it in a buffer; a file's bytes would
+then depend on its name."""
 
 VERSION: Final = ".data/version"
 VERSION_CONTENT: Final = b"6\n"
@@ -73,12 +78,11 @@ TRIAL: Final = MODPACK_PREFIX + "trial.json"
 TENSORS: Final = MODPACK_PREFIX + "tensors.json"
 SIGNATURE: Final = MODPACK_PREFIX + "signature.json"
 """Who vouches for the manifest: beside the manifest's digest the only record outside of it."""
-
-DEFAULT_ROOT: Final = "archive"
-"""Top-level folder of an archive that is written to a buffer, as torch names it."""
+OUTSIDE: Final = (MANIFEST, MANIFEST_DIGEST, SIGNATURE)
+"""Records that no manifest lists: it cannot hold its own digest, nor signatures of that. They are
+the last ones, in this order."""
 
 _STORAGE = re.compile(r"\.data/[^/]+\.storage")
-_NOT_FOR_A_FOLDER = re.compile(r"[^\w.+-]")
 
 
 def storage_name(key: int | str) -> str:
@@ -115,17 +119,3 @@ def is_bounded(name: str) -> bool:
     (True, True, False)
     """
     return name.endswith(".py") or (is_internal(name) and not is_storage(name))
-
-
-def root_name(target: str | os.PathLike[str]) -> str:
-    """Top-level folder for an archive: the target's stem, made safe as a folder's name.
-
-    >>> root_name("out/my model.v2.pt"), root_name("...")
-    ('my_model.v2', 'archive')
-    >>> root_name("aux.modpack")
-    'aux_'
-    """
-    stem = os.path.splitext(os.path.basename(os.fspath(target)))[0]
-    root = _NOT_FOR_A_FOLDER.sub("_", stem).strip(".") or DEFAULT_ROOT
-    first, dot, rest = root.partition(".")
-    return root if why_unsafe(first) is None else f"{first}_{dot}{rest}"

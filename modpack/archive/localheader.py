@@ -3,52 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
 
 from modpack.archive import zipformat
 from modpack.archive.directory import Entry
-from modpack.archive.zipformat import ALIGNMENT, LOCAL, MAX16, MAX32, ZIP64_FROM
+from modpack.archive.zipformat import MAX16, MAX32
 
-__all__ = ["usual_length", "why_inconsistent"]
-
-_PADDINGS: Final = tuple(map(zipformat.padding, range(ALIGNMENT)))
-"""By how far behind an aligned offset the data would start."""
-_EXTRA_LENGTH: Final = slice(LOCAL.size - 2, LOCAL.size)
-"""Where a local header says how much stands between the name and the data."""
-
-
-def usual_length(entry: Entry, header: bytes) -> int | None:
-    """The length of a local header that is, byte by byte, what modpack writes; else None.
-
-    :func:`why_inconsistent` finds nothing wrong with such a header, and takes four times as long to
-    see that, which shows where a model has 20,000 tensors. It decides about all others.
-
-    Args:
-        entry: what the directory says about the record.
-        header: the first bytes of the local header, or more.
-    """
-    name, padding = entry.raw_name, b""
-    if header[_EXTRA_LENGTH] != b"\0\0":
-        padding = _PADDINGS[(entry.offset + LOCAL.size + len(name)) % ALIGNMENT]
-    if entry.has_descriptor or entry.size >= ZIP64_FROM or entry.compressed >= ZIP64_FROM:
-        return None
-    usual = (
-        LOCAL.pack(
-            zipformat.LOCAL_SIGNATURE,
-            zipformat.NEEDED,
-            entry.kind,
-            0,
-            zipformat.FIRST_DATE,
-            entry.crc,
-            entry.compressed,
-            entry.size,
-            len(name),
-            len(padding),
-        )
-        + name
-        + padding
-    )
-    return len(usual) if header.startswith(usual) else None
+__all__ = ["why_inconsistent"]
 
 
 def why_inconsistent(entry: Entry, header: bytes, descriptor: bytes) -> str | None:

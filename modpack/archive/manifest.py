@@ -7,14 +7,18 @@ signatures of it:
 
     {
         "digest": "sha256",
-        "format": 1,
-        "records": {"pkg/a.py": {"sha256": "...", "size": 17}},
+        "format": 2,
+        "records": [["pkg/a.py", 1700, "...", "..."], [".data/0.storage", 8, "..."]],
         "writer": "modpack 0.1"
     }
 
-in canonical JSON: UTF-8, keys sorted by code point, no blanks, no final newline. The sha256 of
-those bytes, in ``.data/modpack/manifest.sha256``, is the package's digest: two packages with
-the same digest have the same contents, whatever their files are called.
+in canonical JSON: UTF-8, keys sorted by code point, no blanks, no final newline. A record has its
+name, its size in bytes, the sha256 of its content, and, if it is deflated, that of the deflated
+bytes; they stand in the order in which they lie in the file. The sha256 of the manifest, in
+``.data/modpack/manifest.sha256``, is the package's digest: two packages with the same digest are
+the same bytes, signatures aside.
+
+Format 1 had ``{"pkg/a.py": {"sha256": "...", "size": 17}}`` instead, without order, and is read.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeGuard, cast
@@ -34,7 +39,6 @@ from modpack.core.jsonvalues import parse_json
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
 __all__ = [
-    "OUTSIDE",
     "Manifest",
     "RecordDigest",
     "canonical_json",
@@ -45,10 +49,9 @@ __all__ = [
     "read_manifest",
 ]
 
-OUTSIDE: Final = frozenset((layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SIGNATURE))
-"""Records that no manifest lists: it cannot hold its own digest, nor signatures of that."""
 _SHA256_LENGTH: Final = 64
 _HEX: Final = re.compile(r"[0-9a-f]*")
+_MOST_SHOWN: Final = 80
 
 
 class RecordDigest(NamedTuple):
@@ -57,10 +60,13 @@ class RecordDigest(NamedTuple):
     Attributes:
         size: in bytes, uncompressed.
         sha256: of the content, in hex.
+        deflated: the sha256 of the deflated content; empty if it is stored as it is, or if the
+            package's format does not tell.
     """
 
     size: int
     sha256: str
+    deflated: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,12 +76,33 @@ class Manifest:
     Attributes:
         format: version of modpack's format.
         writer: the program that wrote it (``modpack 0.1``).
-        records: every record but the manifest, its digest and its signatures.
+        records: every record but the manifest, its digest and its signatures; from format 2 on
+            in their order in the file.
     """
 
     format: int
     writer: str
     records: Mapping[str, RecordDigest]
+
+    def encoded(self) -> bytes:
+        """The content of ``manifest.json`` that says this."""
+        records: object = [
+            [name, size, sha256, deflated] if deflated else [name, size, sha256]
+            for name, (size, sha256, deflated) in self.records.items()
+        ]
+        if self.format < layout.OWN_FORM_FROM:
+            records = {
+                name: {"size": record.size, "sha256": record.sha256}
+                for name, record in self.records.items()
+            }
+        return canonical_json(
+            {
+                "format": self.format,
+                "writer": self.writer,
+                "digest": "sha256",
+                "records": records,
+            }
+        )
 
     def check(self, source: str, name: str, content: bytes | memoryview) -> None:
         """Compares a record's content with what is declared.
@@ -83,7 +110,7 @@ class Manifest:
         Raises:
             ArchiveError: the record is undeclared, or has another size or digest.
         """
-        if name in OUTSIDE:
+        if name in layout.OUTSIDE:
             return
         found = RecordDigest(len(content), hashlib.sha256(content).hexdigest())
         reason = mismatch(self.records.get(name), found)
@@ -105,19 +132,8 @@ def canonical_json(value: object) -> bytes:
 
 def encode_manifest(records: Mapping[str, RecordDigest]) -> bytes:
     """The content of ``manifest.json`` for these records."""
-    listed = {
-        name: {"size": record.size, "sha256": record.sha256}
-        for name, record in records.items()
-        if name not in OUTSIDE
-    }
-    return canonical_json(
-        {
-            "format": layout.FORMAT_VERSION,
-            "writer": f"modpack {__version__}",
-            "digest": "sha256",
-            "records": listed,
-        }
-    )
+    inside = {name: record for name, record in records.items() if name not in layout.OUTSIDE}
+    return Manifest(layout.FORMAT_VERSION, f"modpack {__version__}", inside).encoded()
 
 
 def read_manifest(archive: Archive) -> Manifest | None:
@@ -144,7 +160,10 @@ def _read(archive: Archive) -> tuple[Manifest, str] | None:
     if declared != digest.encode("ascii"):
         reason = f"it does not have the digest in {layout.MANIFEST_DIGEST!r}"
         raise ArchiveError(archive.source, reason, layout.MANIFEST)
-    return _decode_manifest(archive.source, content, archive.stored_bytes()), digest
+    manifest = _decode_manifest(archive.source, content, archive.stored_bytes())
+    if manifest.format >= layout.OWN_FORM_FROM:
+        archive.require_own_form({name: bool(r.deflated) for name, r in manifest.records.items()})
+    return manifest, digest
 
 
 def package_digest(archive: Archive) -> str:
@@ -225,25 +244,52 @@ def _decode_manifest(source: str, content: bytes, archive_bytes: int) -> Manifes
         raise ArchiveError(source, "it states no writer", layout.MANIFEST)
     if document.get("digest") != "sha256":
         raise ArchiveError(source, "its digests are not sha256", layout.MANIFEST)
-    if not isinstance(records, dict):
+    if version >= layout.OWN_FORM_FROM:
+        rows = _rows(source, records)
+    elif isinstance(records, dict):
+        rows = _rows_of_format_1(records)
+    else:
         raise ArchiveError(source, "it lists no records", layout.MANIFEST)
-    for name in sorted(OUTSIDE & records.keys()):
+    listed = _decode_rows(source, rows)
+    for name in sorted(listed.keys() & set(layout.OUTSIDE)):
         raise ArchiveError(source, f"it lists {name!r}, which no manifest can", layout.MANIFEST)
-    return Manifest(version, writer, _decode_records(source, records))
+    return Manifest(version, writer, listed)
 
 
-def _decode_records(source: str, records: Mapping[str, object]) -> dict[str, RecordDigest]:
-    """Each record's size and digest; all are checked at once, since there are very many."""
-    entries = [value if isinstance(value, dict) else {} for value in records.values()]
-    sizes = [entry.get("size") for entry in entries]
-    digests = [entry.get("sha256") for entry in entries]
+def _rows(source: str, records: object) -> list[list[object]]:
+    """The rows of a manifest: name, size, sha256, and perhaps the sha256 of what is deflated."""
+    if not isinstance(records, list):
+        raise ArchiveError(source, "it lists no records", layout.MANIFEST)
+    for row in records:
+        if not (isinstance(row, list) and len(row) in (3, 4) and isinstance(row[0], str)):
+            reason = f"it has a row that is none of a record: {str(row)[:_MOST_SHOWN]}"
+            raise ArchiveError(source, reason, layout.MANIFEST)
+    return records
+
+
+def _rows_of_format_1(records: Mapping[str, object]) -> list[list[object]]:
+    entries = [(name, value if isinstance(value, dict) else {}) for name, value in records.items()]
+    return [[name, entry.get("size"), entry.get("sha256")] for name, entry in entries]
+
+
+def _decode_rows(source: str, rows: list[list[object]]) -> dict[str, RecordDigest]:
+    """Each record's size and digests; all are checked at once, since there are very many."""
+    names = [cast(str, row[0]) for row in rows]
+    sizes, digests = [row[1] for row in rows], [row[2] for row in rows]
     if not _are_sizes(sizes):
-        name = next(n for n, size in zip(records, sizes, strict=True) if not _are_sizes([size]))
+        name = next(n for n, size in zip(names, sizes, strict=True) if not _are_sizes([size]))
         raise ArchiveError(source, f"it states no size for {name!r}", layout.MANIFEST)
-    if not _are_digests(digests):
-        name = next(n for n, d in zip(records, digests, strict=True) if not _are_digests([d]))
+    if not (_are_digests(digests) and _are_digests([row[3] for row in rows if len(row) > 3])):
+        name = next(
+            name for name, row in zip(names, rows, strict=True) if not _are_digests(row[2:])
+        )
         raise ArchiveError(source, f"it states no sha256 for {name!r}", layout.MANIFEST)
-    return dict(zip(records, map(RecordDigest, sizes, digests), strict=True))
+    of_deflated = cast(list[str], [row[3] if len(row) > 3 else "" for row in rows])
+    made = dict(zip(names, map(RecordDigest, sizes, digests, of_deflated), strict=True))
+    if len(made) < len(rows):
+        name = next(name for name, count in Counter(names).items() if count > 1)
+        raise ArchiveError(source, f"it lists {name!r} twice", layout.MANIFEST)
+    return made
 
 
 def _are_sizes(values: list[object]) -> TypeGuard[list[int]]:

@@ -35,13 +35,11 @@ class Record(NamedTuple):
         name: relative to the top-level folder.
         content: bytes that nobody changes.
         compress: whether to deflate the content if that makes it smaller.
-        align: whether the content must be aligned within the file.
     """
 
     name: str
     content: bytes | memoryview
     compress: bool
-    align: bool
 
 
 class Prepared(NamedTuple):
@@ -94,13 +92,13 @@ class Preparing:
         self._batch: SharedBatch | None = None
         self._given: SharedBatch | None = None
 
-    def add(self, name: str, content: bytes | memoryview, compress: bool, align: bool) -> None:
+    def add(self, name: str, content: bytes | memoryview, compress: bool) -> None:
         """Takes a record in; the bytes of its content may change as soon as the call returns."""
         size = len(content)
         self._take_back_given()
         self._make_room(size, is_for_helper=size >= _WORTH_HELPING and not compress)
         kept = bytes(content) if self._batch is None else self._batch.add(content)
-        self._gathered.append(Record(name, kept, compress, align))
+        self._gathered.append(Record(name, kept, compress))
         self._gathered_bytes += size
         if self._batch is None and self._gathered_bytes >= BACKGROUND_FROM:
             self._begin()

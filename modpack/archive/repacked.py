@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from typing import Final
 
-from modpack.archive import zipformat
+from modpack.archive import layout, zipformat
 
-__all__ = ["FOLDER_ENTRY", "FOREIGN_EXTRAS", "NO_TOP_FOLDER", "are_of_files"]
+__all__ = [
+    "FOLDER_ENTRY",
+    "FOREIGN_EXTRAS",
+    "NO_TOP_FOLDER",
+    "OTHER_DEFLATED",
+    "OTHER_END",
+    "OTHER_FOLDER",
+    "OTHER_HEADER",
+    "OTHER_METHOD",
+    "OTHER_ORDER",
+    "are_of_files",
+]
 
-_REPACKED: Final = (
-    "another zip program packed it again. Remedy: unzip it and load the folder, or pack that "
-    "with zip -0 -X -D -r"
-)
+_REPACKED: Final = "another program packed it again. Remedy: unzip it and load the folder"
 FOLDER_ENTRY: Final = f"it is an entry for a folder, which no package has: {_REPACKED}"
 FOREIGN_EXTRAS: Final = (
     f"its extra fields tell times or owners of files, which no package has: {_REPACKED}"
 )
 NO_TOP_FOLDER: Final = (
     "it was packed without the folder that all records lie in. Remedy: unzip it into a folder and "
-    "load that, or pack the folder itself with zip -0 -X -D -r"
+    "load that"
 )
+OTHER_DEFLATED: Final = f"its content is deflated otherwise than it was: {_REPACKED}"
+OTHER_HEADER: Final = f"its headers are not those that modpack writes: {_REPACKED}"
+OTHER_END: Final = f"its end record is not the one that modpack writes: {_REPACKED}"
+OTHER_FOLDER: Final = f"its top-level folder is not {layout.ROOT!r}: {_REPACKED}"
+OTHER_METHOD: Final = f"it is stored and should be deflated, or the other way round: {_REPACKED}"
+OTHER_ORDER: Final = f"its records are not in the order of the manifest: {_REPACKED}"
 _OF_FILES: Final = frozenset({0x000A, 0x000D, 0x5455, 0x5855, 0x7855, 0x7875})
 """NTFS, PKWARE's Unix, and Info-ZIP's: times and owners of files, and nothing about content."""
 

@@ -49,12 +49,10 @@ class ArchiveWriter:
     Args:
         target: a path, or a binary buffer with ``write`` (it need not be seekable). None plans
             only: names are checked, nothing is written, and all digests are empty.
-        root: the archive's top-level folder; by default the stem of the path, or "archive".
 
     Raises:
         TypeError: ``target`` is none of these.
         TargetError: the target cannot be written (a missing folder, a directory, ...).
-        ArchiveError: ``root`` is no name for a folder.
 
     >>> import io
     >>> from modpack.archive import layout
@@ -66,16 +64,12 @@ class ArchiveWriter:
     64
     """
 
-    def __init__(
-        self, target: str | os.PathLike[str] | BinaryIO | None, root: str | None = None
-    ) -> None:
+    def __init__(self, target: str | os.PathLike[str] | BinaryIO | None) -> None:
         self._sink: Sink | None = None if target is None else open_sink(target)
         self.source: str = "<plan>" if self._sink is None else self._sink.label
-        self.root: str = _default_root(target) if root is None else root
-        self._check_root()
         self._registry = NameRegistry()
         self._names: dict[str, None] = {}
-        self._body = None if self._sink is None else Body(self._sink, self.root)
+        self._body = None if self._sink is None else Body(self._sink)
         self._closed_because: str | None = None
 
     def __enter__(self) -> ArchiveWriter:
@@ -109,22 +103,24 @@ class ArchiveWriter:
             TargetError: the target cannot be written; the writer is then closed.
         """
         self._refuse_reserved(name)
-        self._add(name, data, compress=compress, align=False)
+        self._add(name, data, compress=compress and not layout.is_storage(name))
 
     def write_storage(self, name: str, data: memoryview) -> None:
         """Adds a record that can be mapped: as it is, 64-byte aligned within the file.
 
         Args:
-            name: relative to the top-level folder, usually from ``layout.storage_name``.
+            name: relative to the top-level folder, from ``layout.storage_name``.
             data: the bytes of a tensor storage, contiguous, in any format or shape.
 
         Raises:
             TypeError: ``name`` is no str, or ``data`` no contiguous bytes.
-            ArchiveError: the name is unsafe or taken, or the writer was closed.
+            ArchiveError: the name is unsafe, taken, or no storage's, or the writer was closed.
             TargetError: the target cannot be written; the writer is then closed.
         """
         self._refuse_reserved(name)
-        self._add(name, data, compress=False, align=True)
+        if not layout.is_storage(name):
+            raise ArchiveError(self.source, "it is not called as a storage must be", name)
+        self._add(name, data, compress=False)
 
     @collection_paused()
     def commit(self) -> str:
@@ -232,15 +228,13 @@ class ArchiveWriter:
         with self._closing_on_failure():
             return self._body.digest(name).sha256
 
-    def _add(
-        self, name: str, data: bytes | bytearray | memoryview, *, compress: bool, align: bool
-    ) -> None:
+    def _add(self, name: str, data: bytes | bytearray | memoryview, *, compress: bool) -> None:
         content = data if type(data) is bytes else _as_bytes(data)
         self._admit(name)
         self._names[name] = None
         if self._body is not None:
             try:
-                self._body.add(name, content, compress=compress, align=align)
+                self._body.add(name, content, compress=compress)
             except BaseException:
                 self._close(_FAILED)
                 raise
@@ -251,8 +245,8 @@ class ArchiveWriter:
         with self._closing_on_failure():
             manifest = encode_manifest(body.digests())
         digest = digest_of(manifest).sha256
-        self._add(layout.MANIFEST, manifest, compress=True, align=False)
-        self._add(layout.MANIFEST_DIGEST, digest.encode("ascii"), compress=False, align=False)
+        self._add(layout.MANIFEST, manifest, compress=False)
+        self._add(layout.MANIFEST_DIGEST, digest.encode("ascii"), compress=False)
         with self._closing_on_failure():
             body.end()
         return digest
@@ -272,16 +266,10 @@ class ArchiveWriter:
             raise ArchiveError(self.source, reason, name)
 
     def _why_too_long(self, name: str) -> str | None:
-        characters, most = len(self.root) + 1 + len(name), DEFAULT_LIMITS.max_name_bytes
-        if characters * 4 > most < len(f"{self.root}/{name}".encode()):
-            return f"the name is longer than {DEFAULT_LIMITS.max_name_bytes} bytes"
+        full, most = f"{layout.ROOT}/{name}", DEFAULT_LIMITS.max_name_bytes
+        if len(full) * 4 > most < len(full.encode()):
+            return f"the name is longer than {most} bytes"
         return None
-
-    def _check_root(self) -> None:
-        reason = why_unsafe(self.root)
-        if reason is not None or "/" in self.root:
-            what = reason or "it has more than one component"
-            raise ArchiveError(self.source, f"root {self.root!r} names no folder: {what}")
 
     def _require_open(self) -> None:
         if self._closed_because is not None:
@@ -312,12 +300,6 @@ class ArchiveWriter:
             self._body.close()
         if self._sink is not None:
             self._sink.discard()
-
-
-def _default_root(target: str | os.PathLike[str] | BinaryIO | None) -> str:
-    if isinstance(target, (str, os.PathLike)):
-        return layout.root_name(target)
-    return layout.DEFAULT_ROOT
 
 
 def _as_bytes(data: bytes | bytearray | memoryview) -> memoryview:

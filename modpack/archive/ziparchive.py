@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from modpack.archive import zipformat
+from modpack.archive import layout, zipformat
 from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
 from modpack.archive.bytesources import BufferBytes, ByteSource, FileBytes
 from modpack.archive.directory import Entry, parse_directory
@@ -22,8 +22,10 @@ from modpack.archive.inflating import (
     inflated,
 )
 from modpack.archive.limits import DEFAULT_LIMITS, Limits
-from modpack.archive.localheader import usual_length, why_inconsistent
-from modpack.errors import ArchiveError
+from modpack.archive.localheader import why_inconsistent
+from modpack.archive.ownform import check_own_form
+from modpack.archive.repacked import OTHER_HEADER
+from modpack.errors import ArchiveError, RepackedError
 
 __all__ = ["ZipArchive"]
 
@@ -58,6 +60,8 @@ class ZipArchive(Archive):
         self._content = content
         with content.reading_end(_USUAL_DIRECTORY):
             self._directory = parse_directory(content, limits)
+        self._must_be_own = False
+        self._other: str | None = None  # a record whose header is not as modpack writes it
         self._is_remembered = len(self._directory.sizes) <= REMEMBERED
 
     def names(self) -> tuple[str, ...]:
@@ -144,6 +148,20 @@ class ZipArchive(Archive):
             return None
         return DataRange(self._content.path, self._locate(name, entry), entry.size)
 
+    def require_own_form(self, deflated: Mapping[str, bool]) -> None:
+        check_own_form(self._content, self._directory, deflated)
+        if self._other is not None:
+            raise RepackedError(self.source, OTHER_HEADER, self._other)
+        self._must_be_own = True
+
+    def deflated_sha256(self, name: str) -> str | None:
+        entry, digest = self._entry(name), hashlib.sha256()
+        if entry.is_stored:
+            return None
+        for piece in self._payload(name, entry):
+            digest.update(piece)
+        return digest.hexdigest()
+
     def has_changed(self) -> bool:
         return isinstance(self._content, FileBytes) and self._content.has_changed()
 
@@ -199,9 +217,9 @@ class ZipArchive(Archive):
             start: the first bytes of the local header, or all bytes up to the next record.
         """
         length = entry.end - entry.offset
-        usual = usual_length(entry, start)
-        if usual is not None and usual + entry.compressed == length:
-            return usual
+        own = zipformat.local_header(entry.as_new, align=layout.is_storage(name))
+        if len(own) + entry.compressed == length and start.startswith(own):
+            return len(own)
         lengths: tuple[int, int] = zipformat.LOCAL.unpack_from(start)[-2:]
         header_length = zipformat.LOCAL.size + sum(lengths)
         after = header_length + entry.compressed
@@ -216,6 +234,9 @@ class ZipArchive(Archive):
         reason = why_inconsistent(entry, start[:header_length], descriptor)
         if reason is not None:
             raise ArchiveError(self.source, f"its headers contradict each other: {reason}", name)
+        if self._must_be_own:
+            raise RepackedError(self.source, OTHER_HEADER, name)
+        self._other = name
         return header_length
 
     def _inflated(

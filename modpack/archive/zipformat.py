@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 __all__ = [
     "ALIGNMENT",
     "CENTRAL",
-    "CENTRAL_CHECKED",
     "CENTRAL_SIGNATURE",
     "CRC_IN_LOCAL",
     "DEFLATED",
@@ -30,10 +29,13 @@ __all__ = [
     "KINDS",
     "LOCAL",
     "LOCAL_SIGNATURE",
+    "MADE_ON_UNIX",
     "MAX16",
     "MAX32",
+    "NEEDED",
     "NEEDED_ZIP64",
     "PADDING_ID",
+    "REGULAR_FILE",
     "STORED",
     "ZIP64_FROM",
     "ZIP64_ID",
@@ -54,15 +56,13 @@ END64_SIGNATURE: Final = b"PK\x06\x06"
 END64_LOCATOR_SIGNATURE: Final = b"PK\x06\x07"
 DESCRIPTOR_SIGNATURE: Final = b"PK\x07\x08"
 
-# Flags and method are read as one number ("kind"), and so are comment length and disk, because
-# a reader compares each pair at once.
+# Flags and method are read as one number ("kind"), and so are time and date, and comment length and
+# disk, because a reader compares each pair at once.
 LOCAL: Final = Struct("<4sHIHHIIIHH")
 """signature, version needed, kind, time, date, crc, compressed, size, name and extra lengths."""
-CENTRAL: Final = Struct("<4sHHIHHIIIHHIHII")
-"""signature, made by, version needed, kind, time, date, crc, compressed, size, name and extra
+CENTRAL: Final = Struct("<4sHHIIIIIHHIHII")
+"""signature, made by, version needed, kind, time and date, crc, compressed, size, name and extra
 lengths, comment length and disk, internal and external attributes, offset."""
-CENTRAL_CHECKED: Final = Struct("<4s2xHI4xIIIHHI2xII")
-"""The same without what no reader needs: made by, time, date, internal attributes."""
 END: Final = Struct("<4sHHHHIIH")
 """signature, disk, directory's disk, records here, records, directory's size and offset,
 comment length."""
@@ -104,8 +104,8 @@ ALIGNMENT: Final = 64
 
 NEEDED: Final = 20
 NEEDED_ZIP64: Final = 45
-_MADE_ON_UNIX: Final = 3 << 8
-_REGULAR_FILE: Final = 0o100644 << 16
+MADE_ON_UNIX: Final = 3 << 8
+REGULAR_FILE: Final = 0o100644 << 16
 FIRST_DATE: Final = 0x21
 """1980-01-01: archives of the same content are the same bytes."""
 
@@ -168,11 +168,10 @@ def central_header(entry: NewEntry) -> bytes:
     return (
         CENTRAL.pack(
             CENTRAL_SIGNATURE,
-            _MADE_ON_UNIX | needed,
+            MADE_ON_UNIX | needed,
             needed,
             entry.kind,
-            0,
-            FIRST_DATE,
+            FIRST_DATE << 16,
             entry.crc,
             compressed,
             size,
@@ -180,7 +179,7 @@ def central_header(entry: NewEntry) -> bytes:
             len(extra),
             0,
             0,
-            _REGULAR_FILE,
+            REGULAR_FILE,
             offset,
         )
         + entry.name
@@ -196,7 +195,7 @@ def end_records(count: int, size: int, offset: int) -> bytes:
     end = END.pack(END_SIGNATURE, 0, 0, short_count, short_count, short_size, short_offset, 0)
     if count < MAX16 and MAX32 not in (short_size, short_offset):
         return end
-    made_by = _MADE_ON_UNIX | NEEDED_ZIP64
+    made_by = MADE_ON_UNIX | NEEDED_ZIP64
     end64 = END64.pack(
         END64_SIGNATURE, END64_REST, made_by, NEEDED_ZIP64, 0, 0, count, count, size, offset
     )

@@ -14,6 +14,7 @@ from modpack.errors.files import (
     NotAPackageError,
     PackageNotFoundError,
     RecordNotFoundError,
+    RepackedError,
     TargetError,
     UnsupportedVersionError,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "PolicyError",
     "PolicyNotFoundError",
     "RecordNotFoundError",
+    "RepackedError",
     "SignatureError",
     "TargetError",
     "TrialError",

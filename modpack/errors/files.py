@@ -10,6 +10,7 @@ __all__ = [
     "NotAPackageError",
     "PackageNotFoundError",
     "RecordNotFoundError",
+    "RepackedError",
     "TargetError",
     "UnsupportedVersionError",
 ]
@@ -30,6 +31,10 @@ class ArchiveError(ModpackError, RuntimeError):
         self.record = record
         where = f"{source}: record {record!r}" if record is not None else source
         super().__init__(f"{where}: {reason}")
+
+
+class RepackedError(ArchiveError):
+    """Another program packed the package again: contents may be the same, the file is not."""
 
 
 class NotAPackageError(ArchiveError):

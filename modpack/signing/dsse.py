@@ -56,6 +56,10 @@ class Envelope:
     payload: bytes
     signatures: tuple[EnvelopeSignature, ...]
 
+    def encoded(self) -> bytes:
+        """The one text for it that modpack writes."""
+        return encode_envelope(self.payload, {each.key_id: each.value for each in self.signatures})
+
 
 def read_envelope(content: bytes, source: str, place: str = "its signature") -> Envelope:
     """What an envelope states; nothing of it is checked but its form.

@@ -17,7 +17,7 @@ from modpack.archive.base import Archive
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.core.trust import Signer
 from modpack.errors import ArchiveError, SignatureError
-from modpack.signing.dsse import MOST_BYTES
+from modpack.signing.dsse import MOST_BYTES, read_envelope
 from modpack.signing.envelopes import HeldSignature, check
 
 __all__ = ["FoundSignature", "beside", "check_signatures", "find_signatures", "read_beside"]
@@ -141,11 +141,17 @@ def _inside(archive: Archive) -> bytes:
         reason = f"the signature {layout.SIGNATURE} is larger than {MOST_BYTES} bytes"
         raise SignatureError(archive.source, reason)
     try:
-        return archive.read(layout.SIGNATURE)
+        content = archive.read(layout.SIGNATURE)
+        manifest = read_manifest(archive)
     except ArchiveError as failure:
         raise SignatureError(
             archive.source, f"the signature {layout.SIGNATURE} cannot be read: {failure.reason}"
         ) from failure
+    if manifest is not None and manifest.format >= layout.OWN_FORM_FROM:
+        if read_envelope(content, archive.source, layout.SIGNATURE).encoded() != content:
+            reason = f"the signature {layout.SIGNATURE} is not written as modpack writes it"
+            raise SignatureError(archive.source, reason)
+    return content
 
 
 def _why_none(signers: Sequence[Signer]) -> str:

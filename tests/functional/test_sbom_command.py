@@ -85,7 +85,7 @@ def test_digests_are_those_that_sha256sum_tells(package):
     whole = hashlib.sha256(package.read_bytes()).hexdigest()
     assert document["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": whole}]
     with zipfile.ZipFile(package) as archive:
-        content = archive.read("net/sbomlib/__init__.py")
+        content = archive.read("archive/sbomlib/__init__.py")
     line = f"{hashlib.sha256(content).hexdigest()}  sbomlib/__init__.py\n"
     [lib] = [each for each in document["components"] if each["name"] == "sbom-lib"]
     told = {each["name"]: each["value"] for each in lib["properties"]}

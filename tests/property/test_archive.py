@@ -51,9 +51,13 @@ def read_all(content):
 def test_names_and_contents_come_back_as_they_went_in(records):
     registry = NameRegistry()
     registry.add(".data/version")
+    called = [
+        (f".data/{number}.storage" if how == "storage" else name, content, how)
+        for number, (name, content, how) in enumerate(records)
+    ]
     accepted = [
         (name, content, how)
-        for name, content, how in records
+        for name, content, how in called
         if why_unsafe(name) is None and registry.add(name) is None
     ]
     found = read_all(write(accepted))

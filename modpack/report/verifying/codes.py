@@ -33,6 +33,13 @@ _ROWS = (
         _GET_IT_AGAIN,
     ),
     FindingCode(
+        "repacked",
+        _ERROR,
+        "Another program packed the package again: what lies around the contents is not what "
+        "modpack writes there.",
+        "Unzip it and verify the folder, or get the package again from whoever made it.",
+    ),
+    FindingCode(
         "record-damaged",
         _ERROR,
         "A record is missing, not declared, cannot be read, or is not what the manifest says.",

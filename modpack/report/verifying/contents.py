@@ -51,24 +51,9 @@ def check_manifest_form(archive: Archive, manifest: Manifest) -> Iterator[Findin
 
 def _is_canonical(archive: Archive, manifest: Manifest) -> bool:
     content = archive.read(layout.MANIFEST)
-    if content == _as_written(manifest):
+    if content == manifest.encoded():
         return True
     try:  # it may say more than this modpack knows of
         return canonical_json(read_json(archive, layout.MANIFEST)) == content
     except ValueError:  # infinities, lone surrogates, or far too much
         return False
-
-
-def _as_written(manifest: Manifest) -> bytes:
-    records = {
-        name: {"sha256": record.sha256, "size": record.size}
-        for name, record in manifest.records.items()
-    }
-    return canonical_json(
-        {
-            "digest": "sha256",
-            "format": manifest.format,
-            "records": records,
-            "writer": manifest.writer,
-        }
-    )

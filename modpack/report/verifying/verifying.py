@@ -14,7 +14,12 @@ from modpack.archive.manifest import Manifest, package_digest, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.core.progress import phase
 from modpack.core.trust import Signer, TrustPolicy
-from modpack.errors import ArchiveError, NotAPackageError, UnsupportedVersionError
+from modpack.errors import (
+    ArchiveError,
+    NotAPackageError,
+    RepackedError,
+    UnsupportedVersionError,
+)
 from modpack.report.auditing.facts import Finding, Severity
 from modpack.report.codelisting import list_package, pickle_findings
 from modpack.report.verifying.agreement import check_agreement
@@ -201,7 +206,8 @@ class _Verification:
 
     def _check_what_can_be_read(self, failure: ArchiveError) -> None:
         """Without a manifest to go by, only crc32 can tell what else is damaged."""
-        finding = found("manifest", failure.record or layout.MANIFEST, failure.reason)
+        code = "repacked" if isinstance(failure, RepackedError) else "manifest"
+        finding = found_with_remedy(code, failure.record or layout.MANIFEST, failure.reason)
         self._told("manifest", 0, "records", [finding])
         names = self._archive.names()
         self._told("crc32", len(names), "records", check_readable(self._archive, self._workers))

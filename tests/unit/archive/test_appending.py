@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from modpack.archive import appending, layout, manifest, zipformat
+from modpack.archive import appending, layout, zipformat
 from modpack.archive.appending import write_with_signature
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import open_archive
@@ -69,8 +69,8 @@ def test_other_readers_of_zips_read_it(package):
     sign(package, b"signed")
     with zipfile.ZipFile(package) as archive:
         assert archive.testzip() is None
-        assert archive.namelist()[-1] == f"model/{layout.SIGNATURE}"
-        assert archive.read(f"model/{layout.SIGNATURE}") == b"signed"
+        assert archive.namelist()[-1] == f"archive/{layout.SIGNATURE}"
+        assert archive.read(f"archive/{layout.SIGNATURE}") == b"signed"
 
 
 def test_it_can_be_written_elsewhere(package, tmp_path):
@@ -198,7 +198,7 @@ def test_no_manifest_can_list_the_signature(package, write_package, monkeypatch)
         with pytest.raises(ArchiveError, match="only what signs complete archives writes it"):
             writer.write(layout.SIGNATURE, b"forged")
         writer.write(".data/version", b"6\n")
-        monkeypatch.setattr(manifest, "OUTSIDE", frozenset())
+        monkeypatch.setattr(layout, "OUTSIDE", ())
         monkeypatch.setattr(layout, "SIGNATURE", "elsewhere")
         writer.write(".data/modpack/signature.json", b"forged")
         writer.commit()

@@ -42,7 +42,7 @@ def changing():
 def test_memory_may_change_while_it_is_written(changing, tmp_path, buffered, monkeypatch):
     monkeypatch.setattr(body, "_HUGE", 1 << 20)
     target = io.BytesIO() if buffered else tmp_path / "m.pt"
-    with ArchiveWriter(target, root="m") as writer:
+    with ArchiveWriter(target) as writer:
         writer.write(layout.VERSION, layout.VERSION_CONTENT)
         for number in range(6):
             writer.write_storage(f".data/{number}.storage", memoryview(changing))

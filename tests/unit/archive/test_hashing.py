@@ -48,7 +48,7 @@ def helpers(monkeypatch):
 
 
 def write(target, at_half=lambda: None):
-    with ArchiveWriter(target, root="m") as writer:
+    with ArchiveWriter(target) as writer:
         for number in range(MANY):
             if number == MANY // 2:
                 at_half()
@@ -78,7 +78,7 @@ def test_the_archive_is_the_same_and_nobody_else_computes_its_checksums(
 
     monkeypatch.setattr(preparing, "_prepared", lambda records: [nobody(r) for r in records])
     target = tmp_path / "m.pt"
-    with ArchiveWriter(target, root="m") as writer:
+    with ArchiveWriter(target) as writer:
         for number in range(MANY):
             writer.write_storage(f".data/{number}.storage", memoryview(content(number)))
         monkeypatch.undo()  # what is no storage is
@@ -105,7 +105,7 @@ def test_large_and_tiny_and_deflated_records_between_keep_their_places(
     tmp_path, helpers, monkeypatch
 ):
     def write_mixed(target):
-        with ArchiveWriter(target, root="m") as writer:
+        with ArchiveWriter(target) as writer:
             for number in range(60):
                 writer.write_storage(f".data/{number}.storage", memoryview(content(number)))
                 if number % 7 == 0:

@@ -69,7 +69,7 @@ def target(request, tmp_path, monkeypatch):
 @pytest.mark.parametrize("act", [child_ends_by_itself, child_lets_go, child_goes_on])
 def test_what_waits_in_the_buffer_is_written_once(tmp_path, target, act):
     where, way = target
-    with ArchiveWriter(where, root="m") as writer:
+    with ArchiveWriter(where) as writer:
         writer.write(layout.VERSION, layout.VERSION_CONTENT)
         for number in range(COUNT):
             writer.write(f"pkg/{number}.txt", f"{number}\n".encode() * 300)
@@ -88,7 +88,7 @@ def test_what_waits_in_the_buffer_is_written_once(tmp_path, target, act):
 
 
 def test_a_writer_that_has_not_begun_may_begin_in_a_child(tmp_path):
-    writer = ArchiveWriter(tmp_path / "m.pt", root="m")
+    writer = ArchiveWriter(tmp_path / "m.pt")
 
     def write(writer):
         writer.write(layout.VERSION, layout.VERSION_CONTENT)

@@ -1,23 +1,4 @@
-from pathlib import Path
-
-import pytest
-
 from modpack.archive import layout
-
-
-@pytest.mark.parametrize(
-    ("target", "root"),
-    [
-        ("model.pt", "model"),
-        ("/somewhere/model.v2.pt", "model.v2"),
-        (Path("a b:c.pt"), "a_b_c"),
-        ("modèle.pt", "modèle"),
-        (".pt", "pt"),
-        ("...", "archive"),
-    ],
-)
-def test_the_top_level_folder_is_the_targets_stem_made_safe(target, root):
-    assert layout.root_name(target) == root
 
 
 def test_what_belongs_to_the_format_is_internal():

@@ -38,13 +38,13 @@ def with_manifest(content, digest=None):
 
 
 def a_manifest(**changes):
-    return {"format": 1, "writer": "modpack x", "digest": "sha256", "records": {}, **changes}
+    return {"format": 2, "writer": "modpack x", "digest": "sha256", "records": [], **changes}
 
 
 def test_the_manifest_lists_every_other_record_with_size_and_digest(write_package):
     with open_archive(write_package(RECORDS)) as archive:
         manifest = read_manifest(archive)
-        assert manifest.format == 1
+        assert manifest.format == 2
         assert manifest.writer.startswith("modpack ")
         assert manifest.records == {
             name: RecordDigest(len(content), hashlib.sha256(content).hexdigest())
@@ -56,9 +56,7 @@ def test_the_manifest_is_canonical_json(write_package):
     with open_archive(write_package(RECORDS)) as archive:
         content = archive.read(layout.MANIFEST)
     assert canonical_json(json.loads(content)) == content
-    assert content.startswith(
-        b'{"digest":"sha256","format":1,"records":{".data/0.storage":{"sha256":'
-    )
+    assert content.startswith(b'{"digest":"sha256","format":2,"records":[[".data/version",2,"06e9')
 
 
 def test_the_package_digest_is_the_manifests_and_what_commit_returned(tmp_path):
@@ -73,7 +71,7 @@ def test_the_package_digest_is_the_manifests_and_what_commit_returned(tmp_path):
 
 def test_the_package_digest_does_not_depend_on_the_files_name(write_package):
     first = open_archive(write_package(RECORDS, "one.pt"))
-    second = open_archive(write_package(RECORDS, "two.pt", compress=True))
+    second = open_archive(write_package(RECORDS, "two.pt"))
     other = open_archive(write_package({**RECORDS, "pkg/a.py": b"x = 2\n"}, "three.pt"))
     assert package_digest(first) == package_digest(second) != package_digest(other)
 
@@ -117,8 +115,8 @@ def test_all_of_a_package_without_manifest_names_any_part_of_it():
 
 
 def test_a_newer_format_is_refused_and_says_so():
-    with pytest.raises(UnsupportedVersionError, match=r"format 2, .* up to 1"):
-        read_manifest(with_manifest(canonical_json(a_manifest(format=2, records="unheard of"))))
+    with pytest.raises(UnsupportedVersionError, match=r"format 3, .* up to 2"):
+        read_manifest(with_manifest(canonical_json(a_manifest(format=3, records="unheard of"))))
 
 
 @pytest.mark.parametrize(
@@ -130,11 +128,18 @@ def test_a_newer_format_is_refused_and_says_so():
         a_manifest(format=True),
         a_manifest(writer=None),
         a_manifest(digest="md5"),
-        a_manifest(records=[]),
-        a_manifest(records={"a": {"size": 1}}),
-        a_manifest(records={"a": {"size": "1", "sha256": "0" * 64}}),
-        a_manifest(records={"a": {"size": 1, "sha256": "x" * 64}}),
-        a_manifest(records={"a": 1}),
+        a_manifest(records={}),
+        a_manifest(records=["a"]),
+        a_manifest(records=[["a", 1]]),
+        a_manifest(records=[[1, 1, "0" * 64]]),
+        a_manifest(records=[["a", 1, "0" * 64, "0" * 64, "0" * 64]]),
+        a_manifest(records=[["a", "1", "0" * 64]]),
+        a_manifest(records=[["a", 1, "x" * 64]]),
+        a_manifest(records=[["a", 1, "0" * 64, ""]]),
+        a_manifest(format=1),
+        a_manifest(format=1, records={"a": {"size": 1}}),
+        a_manifest(format=1, records={"a": {"size": "1", "sha256": "0" * 64}}),
+        a_manifest(format=1, records={"a": 1}),
     ],
 )
 def test_a_manifest_of_another_shape_is_an_archive_error(document):
@@ -159,14 +164,21 @@ def test_a_manifest_that_is_no_json_is_an_archive_error(content):
     ],
 )
 def test_a_manifest_that_says_something_twice_is_an_archive_error(records):
-    content = canonical_json(a_manifest()).replace(b"{}", records.encode() % (b"0" * 64, b"1" * 64))
+    form = canonical_json(a_manifest(format=1))
+    content = form.replace(b"[]", records.encode() % (b"0" * 64, b"1" * 64))
     with pytest.raises(ArchiveError, match="a key is there twice"):
         read_manifest(with_manifest(content))
 
 
+def test_a_manifest_that_lists_a_record_twice_is_an_archive_error():
+    rows = [["b", 1, "0" * 64], ["a", 1, "0" * 64], ["a", 1, "0" * 64]]
+    with pytest.raises(ArchiveError, match="it lists 'a' twice"):
+        read_manifest(with_manifest(canonical_json(a_manifest(records=rows))))
+
+
 def test_a_manifest_may_say_more_than_is_known():
     more = {"size": 1, "sha256": "0" * 64, "more": {"size": "a:b"}}
-    document = a_manifest(records={"a": more}, notes=[{"size": 1}])
+    document = a_manifest(format=1, records={"a": more}, notes=[{"size": 1}])
     manifest = read_manifest(with_manifest(canonical_json(document)))
     assert manifest.records == {"a": RecordDigest(1, "0" * 64)}
 
@@ -174,21 +186,24 @@ def test_a_manifest_may_say_more_than_is_known():
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"size": True}, "no size for 'r7'"),
-        ({"size": -1}, "no size for 'r7'"),
-        ({"size": 1.0}, "no size for 'r7'"),
-        ({"size": None}, "no size for 'r7'"),
-        ({"sha256": "A" * 64}, "no sha256 for 'r7'"),
-        ({"sha256": "0" * 63}, "no sha256 for 'r7'"),
-        ({"sha256": "0" * 64 + "\n"}, "no sha256 for 'r7'"),
-        ({"sha256": ["0" * 64]}, "no sha256 for 'r7'"),
+        ({1: True}, "no size for 'r7'"),
+        ({1: -1}, "no size for 'r7'"),
+        ({1: 1.0}, "no size for 'r7'"),
+        ({1: None}, "no size for 'r7'"),
+        ({2: "A" * 64}, "no sha256 for 'r7'"),
+        ({2: "0" * 63}, "no sha256 for 'r7'"),
+        ({2: "0" * 64 + "\n"}, "no sha256 for 'r7'"),
+        ({2: ["0" * 64]}, "no sha256 for 'r7'"),
+        ({3: "0" * 63}, "no sha256 for 'r7'"),
+        ({3: None}, "no sha256 for 'r7'"),
     ],
 )
 def test_the_one_wrong_entry_among_many_is_named(wrong, reason):
-    records = {f"r{n}": {"size": n, "sha256": f"{n:064x}"} for n in range(20)}
-    records["r7"] |= wrong
+    rows = [[f"r{n}", n, f"{n:064x}", f"{n:064x}"] for n in range(20)]
+    for place, value in wrong.items():
+        rows[7][place] = value
     with pytest.raises(ArchiveError, match=reason):
-        read_manifest(with_manifest(canonical_json(a_manifest(records=records))))
+        read_manifest(with_manifest(canonical_json(a_manifest(records=rows))))
 
 
 def test_a_manifest_that_has_not_its_digest_is_an_archive_error():
@@ -245,8 +260,8 @@ def test_damage_found_while_verifying_is_listed_with_the_rest(write_package):
 def test_reading_can_be_checked_against_the_manifest(write_package, tmp_path):
     with zipfile.ZipFile(write_package(RECORDS)) as zipped:
         zipped.extractall(tmp_path / "out")
-    (tmp_path / "out/model/pkg/a.py").write_bytes(b"x = 2\n")
-    (tmp_path / "out/model/pkg/new.py").write_bytes(b"")
+    (tmp_path / "out/archive/pkg/a.py").write_bytes(b"x = 2\n")
+    (tmp_path / "out/archive/pkg/new.py").write_bytes(b"")
     archive = open_archive(tmp_path / "out")
     manifest = read_manifest(archive)
     assert archive.read("pkg/a.py") == b"x = 2\n"

@@ -37,7 +37,7 @@ def archive(request, path, tmp_path):
     else:
         with zipfile.ZipFile(path) as zipped:
             zipped.extractall(tmp_path / "out")
-        source = tmp_path / "out" / ("model" if request.param == "folder" else "")
+        source = tmp_path / "out" / ("archive" if request.param == "folder" else "")
     with open_archive(source) as opened:
         yield opened
 

@@ -26,7 +26,7 @@ def no_threads(monkeypatch):
 
 
 def write(target):
-    with ArchiveWriter(target, root="m") as writer:
+    with ArchiveWriter(target) as writer:
         writer.write(layout.VERSION, layout.VERSION_CONTENT)
         for number, size in enumerate((10, 50_000, 3 << 20, 70 << 20)):
             writer.write_storage(f".data/{number}.storage", memoryview(bytes(size)))

@@ -26,7 +26,7 @@ def content(number: int) -> bytearray:
 
 def write_all(target, after_each=lambda data: None):
     """Write small and large records by turns; some are deflated."""
-    with ArchiveWriter(target, root="m") as writer:
+    with ArchiveWriter(target) as writer:
         writer.write(".data/version", b"6\n")
         for number in range(len(SIZES)):
             data = content(number)
@@ -46,7 +46,9 @@ def check(target):
         for number in range(len(SIZES)):
             assert archive.read(f".data/{number}.storage") == content(number)
     assert [name for name in names if "storage" in name or ".py" in name] == [
-        f"m/{name}" for n in range(len(SIZES)) for name in (f".data/{n}.storage", f"pkg/{n}.py")
+        f"archive/{name}"
+        for n in range(len(SIZES))
+        for name in (f".data/{n}.storage", f"pkg/{n}.py")
     ]
 
 
@@ -86,11 +88,11 @@ def test_memory_may_change_as_soon_as_it_is_written(tmp_path, way):
 
 def test_what_is_rolled_back_while_its_checksums_are_pending_is_forgotten(tmp_path, way):
     plain = tmp_path / "plain.pt"
-    with ArchiveWriter(plain, root="m") as writer:
+    with ArchiveWriter(plain) as writer:
         writer.write_storage(".data/0.storage", memoryview(content(3)))
         writer.write("b.txt", b"two")
         writer.commit()
-    with ArchiveWriter(tmp_path / "m.pt", root="m") as writer:
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
         writer.write_storage(".data/0.storage", memoryview(content(3)))
         before = writer.checkpoint()
         for number in range(len(SIZES)):
@@ -147,7 +149,7 @@ def test_the_disk_begins_with_a_huge_tensor_while_it_is_written(tmp_path, begun,
 
 
 def test_the_disk_begins_with_a_megabyte_before_other_work_is_done(tmp_path, begun):
-    with ArchiveWriter(tmp_path / "m.pt", root="m") as writer:
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
         writer.write_storage(".data/0.storage", memoryview(bytes(300 << 10)))
         for _ in range(2):
             writer.checkpoint()
@@ -163,7 +165,7 @@ def test_the_disk_begins_with_a_megabyte_before_other_work_is_done(tmp_path, beg
 
 
 def test_the_disk_begins_again_with_what_was_cut_off(tmp_path, begun):
-    with ArchiveWriter(tmp_path / "m.pt", root="m") as writer:
+    with ArchiveWriter(tmp_path / "m.pt") as writer:
         before = writer.checkpoint()
         for _ in range(2):
             writer.write_storage(".data/0.storage", memoryview(bytes(300 << 10)))

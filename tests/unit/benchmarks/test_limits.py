@@ -162,7 +162,7 @@ def test_a_changed_byte_is_refused_wherever_it_is_but_in_tensors(limits, package
     content = bytearray(file.read_bytes())
     with zipfile.ZipFile(file) as opened:
         storages = [i for i in opened.infolist() if i.filename.endswith(".storage")]
-        small = opened.getinfo("model/model/model.pkl").header_offset
+        small = opened.getinfo("archive/model/model.pkl").header_offset
     headers = [i.header_offset + at for i in storages[:3] for at in (0, 14, 20, 30, 50)]
     for place in [*headers, *range(small, len(content), 7)]:
         content[place] ^= 1

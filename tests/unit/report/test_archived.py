@@ -79,7 +79,7 @@ def test_it_tells_the_package_itself(made):
     facts = package_facts(made.file)
     assert facts.file == str(made.file)
     assert facts.size_bytes == made.file.stat().st_size
-    assert facts.format == "modpack 1"
+    assert facts.format == "modpack 2"
     assert facts.python == platform.python_version()
     assert facts.torch == torch.__version__
     assert facts.platform == f"{sys.platform} {platform.machine()}"

@@ -11,6 +11,7 @@ from modpack.errors import ArchiveError, NotAPackageError, SignatureError, Targe
 from modpack.signing import placing
 from modpack.signing.finding import beside, check_signatures
 from modpack.signing.placing import sign_package
+from tests.rezipped import rezipped
 
 INSIDE = ".data/modpack/signature.json"
 
@@ -82,7 +83,7 @@ def test_a_folder_can_be_signed(package, alice, trusted, tmp_path, is_inside):
         archive.extractall(tmp_path / "out")
     folder = tmp_path / "out"
     sign_package(folder, alice, is_inside=is_inside)
-    assert (folder / "model" / INSIDE).exists() == is_inside
+    assert (folder / "archive" / INSIDE).exists() == is_inside
     assert holds(folder, trusted("alice", alice)) == ["alice"]
     assert digest_of(folder) == digest_of(package)
     with pytest.raises(SignatureError, match="Remedy: leave --output out"):
@@ -91,12 +92,9 @@ def test_a_folder_can_be_signed(package, alice, trusted, tmp_path, is_inside):
 
 @pytest.mark.parametrize("record", ["pkg/net.py", "pkg/é.txt", ".data/1.storage"])
 def test_a_damaged_package_is_not_signed(package, alice, record):
-    with zipfile.ZipFile(package) as archive:
-        contents = {name: archive.read(name) for name in archive.namelist()}
-    contents[f"model/{record}"] = bytes(len(contents[f"model/{record}"]))
-    with zipfile.ZipFile(package, "w") as archive:
-        for name, content in contents.items():
-            archive.writestr(name, content)
+    with open_archive(package) as archive:
+        changed = bytes(archive.size(record))
+    package.write_bytes(rezipped(package.read_bytes(), {record: changed}))
     before = package.read_bytes()
     with pytest.raises(ArchiveError, match=f"damaged and was not signed: '{record}': its sha256"):
         sign_package(package, alice, workers=2)
@@ -104,8 +102,7 @@ def test_a_damaged_package_is_not_signed(package, alice, record):
 
 
 def test_what_nobody_declared_is_not_signed(package, alice):
-    with zipfile.ZipFile(package, "a") as archive:
-        archive.writestr("model/pkg/more.py", b"")
+    package.write_bytes(rezipped(package.read_bytes(), {"pkg/more.py": b""}))
     with pytest.raises(ArchiveError, match="the manifest does not declare it"):
         sign_package(package, alice)
 
@@ -145,7 +142,7 @@ def test_a_signature_that_cannot_be_written_is_told(package, alice):
 def test_a_signature_that_is_a_link_is_not_written_through(package, alice, tmp_path):
     with zipfile.ZipFile(package) as archive:
         archive.extractall(tmp_path / "out")
-    place = tmp_path / "out" / "model" / INSIDE
+    place = tmp_path / "out" / "archive" / INSIDE
     place.symlink_to("manifest.json")
     before = place.read_bytes()
     with pytest.raises(SignatureError, match="is a link"):

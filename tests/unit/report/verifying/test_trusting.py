@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import zipfile
 
 import pytest
 
 import modpack
+from modpack.archive import layout
 from modpack.core.trust import TrustPolicy
 from modpack.errors import ModpackError, ModpackWarning
 from modpack.report.verifying.verifying import verify_package
 from modpack.signing.keys import generate, read_public, write_pair
 from modpack.signing.placing import sign_package
+from tests.rezipped import rezipped
 
 
 @pytest.fixture
@@ -90,9 +91,7 @@ def test_a_signature_that_nobody_asked_for_is_told_and_not_believed(signed):
 
 def test_a_signature_inside_that_is_none_refuses_the_package(good, tmp_path):
     package = tmp_path / "signed.modpack"
-    shutil.copy(good, package)
-    with zipfile.ZipFile(package, "a") as archive:
-        archive.writestr(zipfile.ZipInfo("good/.data/modpack/signature.json"), b"{}")
+    package.write_bytes(rezipped(good.read_bytes(), {layout.SIGNATURE: b"{}"}))
     facts = verify_package(package)
     assert codes(facts) == ["record-unreadable"]
 

@@ -1,0 +1,50 @@
+"""Packages with other contents in them, packed as modpack packs them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+from modpack.archive import layout, zipformat
+from modpack.archive.bytesources import BufferBytes
+from modpack.archive.directory import parse_directory
+from modpack.archive.limits import DEFAULT_LIMITS
+from modpack.archive.zipformat import NewEntry
+
+__all__ = ["rezipped"]
+
+
+def rezipped(package: bytes, changes: Mapping[str, bytes | None]) -> bytes:
+    """A package with every header right, and a manifest that knows of no change.
+
+    Args:
+        package: the package.
+        changes: by record: its content, or None for no such record; new ones come last.
+    """
+    directory = parse_directory(BufferBytes(package), DEFAULT_LIMITS)
+    body, lines = bytearray(), []
+    for name in dict.fromkeys([*directory.names(), *changes]):
+        entry = directory.get(name)
+        content = changes.get(name)
+        if name in changes and content is None:
+            continue
+        raw_name = f"{layout.ROOT}/{name}".encode()
+        if content is None:
+            assert entry is not None
+            payload = package[entry.end - entry.compressed : entry.end]
+            new = entry.as_new._replace(offset=len(body), name=raw_name)
+        else:
+            is_stored = entry is None or entry.is_stored
+            payload = content if is_stored else _deflated(content)
+            method = zipformat.STORED if is_stored else zipformat.DEFLATED
+            crc = zlib.crc32(content)
+            new = NewEntry(raw_name, len(body), len(content), len(payload), crc, method)
+        body += zipformat.local_header(new, align=layout.is_storage(name)) + payload
+        lines.append(zipformat.central_header(new))
+    size = sum(map(len, lines))
+    return b"".join([body, *lines, zipformat.end_records(len(lines), size, len(body))])
+
+
+def _deflated(content: bytes) -> bytes:
+    compressor = zlib.compressobj(6, zlib.DEFLATED, -15)
+    return compressor.compress(content) + compressor.flush()

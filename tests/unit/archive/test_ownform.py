@@ -1,0 +1,129 @@
+"""All of a package's bytes are what modpack writes, or it is refused."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import pytest
+
+from modpack.archive import layout, zipformat
+from modpack.archive.bytesources import BufferBytes
+from modpack.archive.comparing import find_damage
+from modpack.archive.directory import Entry, parse_directory
+from modpack.archive.inflating import content_of
+from modpack.archive.limits import DEFAULT_LIMITS
+from modpack.archive.localheader import why_inconsistent
+from modpack.archive.manifest import read_manifest
+from modpack.archive.reader import open_archive
+from modpack.errors import ArchiveError, RepackedError
+from tests.rezipped import rezipped
+
+RECORDS = {
+    ".data/0.storage": b"0" * 100,
+    "pkg/a.py": b"x = 1\n" * 50,
+    "pkg/é.txt": b"e" * 30,
+    ".data/1.storage": b"",
+}
+
+
+@pytest.fixture
+def content(write_package) -> bytes:
+    return write_package(RECORDS, compress=True).read_bytes()
+
+
+def damage(content: bytes) -> dict[str, str]:
+    """What comparing all of a package finds.
+
+    Raises:
+        ArchiveError: it cannot be opened.
+    """
+    with open_archive(io.BytesIO(content)) as archive:
+        manifest = read_manifest(archive)
+        assert manifest is not None
+        return find_damage(archive, manifest, archive.names())
+
+
+def entries(content: bytes) -> Iterator[tuple[str, Entry]]:
+    directory = parse_directory(BufferBytes(content), DEFAULT_LIMITS)
+    return zip(directory.names(), directory.entries(), strict=True)
+
+
+def is_refused(content: bytes) -> bool:
+    try:
+        return bool(damage(content))
+    except ArchiveError:
+        return True
+
+
+def test_what_modpack_writes_is_its_own(content):
+    assert damage(content) == {}
+    assert rezipped(content, {}) == content
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_every_other_bit_is_refused(content, bit):
+    changed = bytearray(content)
+    for place in range(len(content)):
+        changed[place] ^= 1 << bit
+        assert is_refused(bytes(changed)), place
+        changed[place] ^= 1 << bit
+
+
+def test_sizes_and_places_beyond_32_bits_have_one_form_too(write_package, monkeypatch):
+    monkeypatch.setattr(zipformat, "ZIP64_FROM", 60)
+    content = write_package({"small": b"1", **RECORDS}).read_bytes()
+    monkeypatch.undo()
+    with pytest.raises(RepackedError, match="another program packed it again"):
+        damage(content)
+    monkeypatch.setattr(zipformat, "ZIP64_FROM", 60)
+    assert damage(content) == {}
+    for place in range(len(content)):
+        assert is_refused(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+
+
+@pytest.mark.parametrize("lines", [50, 300_000])
+def test_contents_that_are_deflated_otherwise_are_told(write_package, lines):
+    source = b"".join(b"x = %d\n" % number for number in range(lines))
+    content = write_package({"a.py": source}, compress=True).read_bytes()
+    assert damage(content) == {}
+    entry = dict(entries(content))["a.py"]
+    payload = content[entry.end - entry.compressed : entry.end]
+    for bit in range(8):  # the last ones say nothing
+        other = payload[:-1] + bytes([payload[-1] ^ 1 << bit])
+        changed = content[: entry.end - len(other)] + other + content[entry.end :]
+        if content_of(other, len(source)) == source:
+            assert "deflated otherwise" in damage(changed)["a.py"]
+        else:
+            assert damage(changed)
+    assert content_of(payload[:-1] + bytes([payload[-1] ^ 0x80]), len(source)) == source
+
+
+def test_a_header_is_judged_when_its_record_is_read(content):
+    entry = dict(entries(content))["pkg/a.py"]
+    date = entry.offset + 10
+    changed = content[:date] + b"\1" + content[date + 1 :]
+    with open_archive(io.BytesIO(changed)) as archive:
+        assert read_manifest(archive) is not None
+        assert archive.read("pkg/é.txt") == RECORDS["pkg/é.txt"]
+        with pytest.raises(RepackedError, match="its headers are not those that modpack writes"):
+            archive.read("pkg/a.py")
+
+
+def test_headers_of_others_are_consistent_and_not_its_own(content):
+    for name, entry in entries(content):
+        header = zipformat.local_header(entry.as_new, align=layout.is_storage(name))
+        assert content.startswith(header, entry.offset)
+        assert why_inconsistent(entry, header, b"") is None
+        dated = header[:10] + b"\1" + header[11:]
+        assert why_inconsistent(entry, dated, b"") is None
+        other = header[:14] + bytes([header[14] ^ 1]) + header[15:]
+        assert why_inconsistent(entry, other, b"") == "the crc32"
+
+
+def test_what_lacks_records_is_told_as_such(content):
+    assert damage(rezipped(content, {"pkg/a.py": None})) == {"pkg/a.py": "it is missing"}
+    told = damage(rezipped(content, {"pkg/b.py": b""}))
+    assert told == {"pkg/b.py": "the manifest does not declare it"}
+    told = damage(rezipped(content, {"pkg/é.txt": b"f" * 30}))
+    assert told == {"pkg/é.txt": "its sha256 is not the declared one"}
