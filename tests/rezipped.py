@@ -32,13 +32,14 @@ def rezipped(package: bytes, changes: Mapping[str, bytes | None]) -> bytes:
         if content is None:
             assert entry is not None
             payload = package[entry.end - entry.compressed : entry.end]
-            new = entry.as_new._replace(offset=len(body), name=raw_name)
+            new = NewEntry(raw_name, entry.kind, entry.crc, len(payload), entry.size, len(body))
         else:
             is_stored = entry is None or entry.is_stored
             payload = content if is_stored else _deflated(content)
             method = zipformat.STORED if is_stored else zipformat.DEFLATED
-            crc = zlib.crc32(content)
-            new = NewEntry(raw_name, len(body), len(content), len(payload), crc, method)
+            kind = zipformat.own_kind(raw_name, method)
+            sizes = len(payload), len(content)
+            new = NewEntry(raw_name, kind, zlib.crc32(content), *sizes, len(body))
         body += zipformat.local_header(new, align=layout.is_storage(name)) + payload
         lines.append(zipformat.central_header(new))
     size = sum(map(len, lines))

@@ -86,8 +86,8 @@ def _kept(source: FileBytes, end: End, directory: Directory) -> _Kept:
     entry = directory.get(layout.SIGNATURE)
     if entry is None:
         return _Kept(root, end.offset, content, end.records)
-    numbers = (entry.offset, entry.size, entry.compressed, entry.crc)
-    own = zipformat.central_header(NewEntry(entry.raw_name, *numbers))
+    stored = entry._replace(kind=zipformat.own_kind(entry.raw_name, zipformat.STORED))
+    own = zipformat.central_header(stored)
     if directory.names()[-1] != layout.SIGNATURE or not content.endswith(own):
         reason = "it is not the last record, as modpack writes it. Remedy: export the package again"
         raise ArchiveError(source.label, reason, layout.SIGNATURE)
@@ -104,7 +104,8 @@ def _copy(source: FileBytes, size: int, sink: Sink) -> None:
 
 def _complete(sink: Sink, kept: _Kept, content: bytes) -> None:
     name = kept.root + b"/" + layout.SIGNATURE.encode()
-    entry = NewEntry(name, kept.size, len(content), len(content), zlib.crc32(content))
+    kind, crc = zipformat.own_kind(name, zipformat.STORED), zlib.crc32(content)
+    entry = NewEntry(name, kind, crc, len(content), len(content), kept.size)
     header = zipformat.local_header(entry, align=False)
     directory = kept.directory + zipformat.central_header(entry)
     offset = kept.size + len(header) + len(content)

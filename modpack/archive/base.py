@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
@@ -165,14 +165,15 @@ class Archive(ABC):
                 self.source, f"it claims to have {size} bytes, which is too much", name
             )
 
-    def require_own_form(self, deflated: Mapping[str, bool]) -> None:
+    def require_own_form(self, names: Sequence[str], deflated: Set[str]) -> None:
         """Demand, from now on too, that all of a zip but contents is as modpack writes it.
 
         Contents are compared with digests; what lies around them follows from them. A folder has
         nothing around them, and a reader of torch's does not show it.
 
         Args:
-            deflated: for each record that the manifest lists, in its order, whether it is deflated.
+            names: the records that the manifest lists, in its order.
+            deflated: which of them are deflated.
 
         Raises:
             RepackedError: another program packed it.

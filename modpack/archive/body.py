@@ -144,7 +144,7 @@ class Body:
         """The content of a record that was stored as it is, chunk by chunk; None for any other."""
         self.settle()
         laid = self._laid.get(name)
-        if laid is None or laid.entry.method == zipformat.DEFLATED:
+        if laid is None or laid.entry.kind > zipformat.MAX16:
             return None
         return self._chunks(laid.content_at, laid.entry.size)
 
@@ -217,8 +217,9 @@ class Body:
     def _entry(
         self, name: str, size: int, compressed: int, crc: int = 0, method: int = zipformat.STORED
     ) -> NewEntry:
-        full_name = f"{layout.ROOT}/{name}".encode()
-        return NewEntry(full_name, self._position, size, compressed, crc, method)
+        raw_name = f"{layout.ROOT}/{name}".encode()
+        kind = zipformat.own_kind(raw_name, method)
+        return NewEntry(raw_name, kind, crc, compressed, size, self._position)
 
     def _note(
         self,

@@ -14,7 +14,6 @@ from modpack.archive import layout, zipformat
 from modpack.archive.bytesources import ByteSource
 from modpack.archive.directoryheaders import (
     Columns,
-    are_usual,
     check_columns,
     shown,
     split_headers,
@@ -24,7 +23,7 @@ from modpack.archive.limits import Limits
 from modpack.archive.otherfiles import other_zip
 from modpack.archive.recordnames import count_folders, find_problem, find_unsafe
 from modpack.archive.repacked import FOREIGN_EXTRAS, NO_TOP_FOLDER, are_of_files
-from modpack.archive.zipformat import MAX16, MAX32, NewEntry
+from modpack.archive.zipformat import MAX16, MAX32
 from modpack.core.garbage import collection_paused
 from modpack.errors import ArchiveError, NotAPackageError
 
@@ -60,12 +59,6 @@ class Entry(NamedTuple):
         return self.kind >> 16 == zipformat.STORED
 
     @property
-    def as_new(self) -> NewEntry:
-        """What a writer would know about it."""
-        method = self.kind >> 16
-        return NewEntry(self.raw_name, self.offset, self.size, self.compressed, self.crc, method)
-
-    @property
     def has_descriptor(self) -> bool:
         """Whether sizes and crc follow the data instead of standing before it."""
         return bool(self.kind & zipformat.FLAG_DESCRIPTOR)
@@ -88,9 +81,8 @@ class Directory:
             reason = f"its directory holds {len(rows)} records, its end record says {end.records}"
             raise ArchiveError(label, reason)
         columns = Columns._make(zip(*rows, strict=True))
-        check_columns(label, columns, raw_names)
         self.label, self.end = label, end
-        self.is_usual = are_usual(columns) and all(map(bytes.isascii, raw_names))
+        self.is_usual = check_columns(label, columns, raw_names)
         self.raw_names = raw_names
         self.kinds, self.crcs = columns.kind, columns.crc
         self.compressed, self.sizes = list(columns.compressed), list(columns.size)

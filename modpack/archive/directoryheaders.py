@@ -14,7 +14,7 @@ from modpack.archive.repacked import FOLDER_ENTRY
 from modpack.archive.zipformat import MAX16
 from modpack.errors import ArchiveError
 
-__all__ = ["Columns", "are_usual", "check_columns", "shown", "split_headers"]
+__all__ = ["Columns", "check_columns", "shown", "split_headers"]
 
 _DOS_FOLDER: Final = 0x10
 _NO_FILE: Final = "it is no regular file"
@@ -23,22 +23,6 @@ _EXTRA_LENGTH: Final = 9
 _COMMENT_AND_DISK: Final = 10
 _Row: TypeAlias = "tuple[int | bytes, ...]"
 """The fixed part of a directory header, as :data:`zipformat.CENTRAL` unpacks it."""
-
-
-_USUAL: Final = frozenset(
-    (
-        zipformat.MADE_ON_UNIX | zipformat.NEEDED,
-        zipformat.NEEDED,
-        method << 16,
-        zipformat.FIRST_DATE << 16,
-        0,
-        0,
-        0,
-        zipformat.REGULAR_FILE,
-    )
-    for method in (zipformat.STORED, zipformat.DEFLATED)
-)
-"""What modpack writes for names in ASCII below 4 GiB, besides what follows from the content."""
 
 
 class Columns(NamedTuple):
@@ -58,6 +42,48 @@ class Columns(NamedTuple):
     internal: tuple[int, ...]
     attributes: tuple[int, ...]
     offset: tuple[int, ...]
+
+    def fixed(self) -> tuple[tuple[bytes, ...] | tuple[int, ...], ...]:
+        """The columns of :class:`_Fixed`."""
+        return (
+            self.signature,
+            self.made_by,
+            self.needed,
+            self.kind,
+            self.time,
+            self.extra_length,
+            self.comment_and_disk,
+            self.internal,
+            self.attributes,
+        )
+
+
+class _Fixed(NamedTuple):
+    """What a header says besides what follows from its record: mostly the same in all of them."""
+
+    signature: bytes
+    made_by: int
+    needed: int
+    kind: int
+    time: int
+    extra_length: int
+    comment_and_disk: int
+    internal: int
+    attributes: int
+
+
+_USUAL: Final[tuple[set[bytes] | set[int], ...]] = (
+    {zipformat.CENTRAL_SIGNATURE},
+    {zipformat.MADE_ON_UNIX | zipformat.NEEDED},
+    {zipformat.NEEDED},
+    {zipformat.STORED << 16, zipformat.DEFLATED << 16},
+    {zipformat.FIRST_DATE << 16},
+    {0},
+    {0},
+    {0},
+    {zipformat.REGULAR_FILE},
+)
+"""What modpack writes there for records with names in ASCII, below 4 GiB."""
 
 
 def split_headers(label: str, directory: bytes) -> tuple[list[_Row], list[bytes], dict[int, bytes]]:
@@ -86,66 +112,50 @@ def split_headers(label: str, directory: bytes) -> tuple[list[_Row], list[bytes]
     return rows, raw_names, extras
 
 
-def check_columns(label: str, columns: Columns, raw_names: Sequence[bytes]) -> None:
+def check_columns(label: str, columns: Columns, raw_names: Sequence[bytes]) -> bool:
     """Whether each header is one that a package may have; names and places aside.
 
+    Returns:
+        Whether all are headers that modpack mostly writes.
+
     Raises:
-        ArchiveError: one is not; the reason names the first.
+        ArchiveError: one is none that a package may have; the reason names the first.
     """
-    checked = list(
-        zip(
-            columns.signature,
-            columns.needed,
-            columns.kind,
-            columns.comment_and_disk,
-            columns.attributes,
-            strict=True,
-        )
-    )
-    if not any(map(_why_refused, set(checked))) and all(map(bytes.isascii, raw_names)):
-        return
-    for fields, raw_name in zip(checked, raw_names, strict=True):
-        reason = _why_refused(fields)
-        if reason is None and not raw_name.isascii() and not fields[2] & zipformat.FLAG_UTF8:
+    fixed = columns.fixed()
+    is_ascii = b"".join(raw_names).isascii()
+    if is_ascii and all(usual.issuperset(c) for usual, c in zip(_USUAL, fixed, strict=True)):
+        return True
+    if is_ascii and not any(_why_refused(_Fixed._make(f)) for f in set(zip(*fixed, strict=True))):
+        return False
+    for fields, raw_name in zip(zip(*fixed, strict=True), raw_names, strict=True):
+        form = _Fixed._make(fields)
+        reason = _why_refused(form)
+        if reason is None and not raw_name.isascii() and not form.kind & zipformat.FLAG_UTF8:
             reason = "its name is not marked as UTF-8"
         if reason == _NO_FILE and raw_name.endswith(b"/"):
             reason = FOLDER_ENTRY
         if reason is not None:
             raise ArchiveError(label, reason, shown(raw_name))
+    return False
 
 
-def are_usual(columns: Columns) -> bool:
-    """Whether all headers are, names, sizes and places aside, those that modpack mostly writes."""
-    forms = zip(
-        columns.made_by,
-        columns.needed,
-        columns.kind,
-        columns.time,
-        columns.extra_length,
-        columns.comment_and_disk,
-        columns.internal,
-        columns.attributes,
-        strict=True,
-    )
-    return set(forms) <= _USUAL
-
-
-def _why_refused(fields: tuple[bytes, int, int, int, int]) -> str | None:
-    signature, needed, kind, comment_and_disk, attributes = fields
-    if signature != zipformat.CENTRAL_SIGNATURE:
+def _why_refused(form: _Fixed) -> str | None:
+    if form.signature != zipformat.CENTRAL_SIGNATURE:
         return "its directory header is malformed"
-    if kind & 1:
+    if form.kind & 1:
         return "it is encrypted"
-    if kind not in zipformat.KINDS:
-        return f"its flags ({kind & 0xFFFF:#x}) or method ({kind >> 16}) are not a package's"
-    if needed > zipformat.NEEDED_ZIP64:
-        return f"it needs a newer zip ({needed / 10})"
-    if comment_and_disk:
-        return "it has a comment" if comment_and_disk & MAX16 else "it lies on another disk"
-    file_type = stat.S_IFMT(attributes >> 16)
+    if form.kind not in zipformat.KINDS:
+        return (
+            f"its flags ({form.kind & 0xFFFF:#x}) or method ({form.kind >> 16}) are not a package's"
+        )
+    if form.needed > zipformat.NEEDED_ZIP64:
+        return f"it needs a newer zip ({form.needed / 10})"
+    if form.comment_and_disk:
+        return "it has a comment" if form.comment_and_disk & MAX16 else "it lies on another disk"
+    file_type = stat.S_IFMT(form.attributes >> 16)
     if file_type == stat.S_IFLNK:
         return "it is a symbolic link"
-    if file_type not in (0, stat.S_IFREG) or attributes & _DOS_FOLDER:
+    if file_type not in (0, stat.S_IFREG) or form.attributes & _DOS_FOLDER:
         return _NO_FILE
     return None
 

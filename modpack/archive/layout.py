@@ -7,7 +7,6 @@ does not look. All names are relative to the archive's one top-level folder.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 __all__ = [
@@ -82,7 +81,9 @@ OUTSIDE: Final = (MANIFEST, MANIFEST_DIGEST, SIGNATURE)
 """Records that no manifest lists: it cannot hold its own digest, nor signatures of that. They are
 the last ones, in this order."""
 
-_STORAGE = re.compile(r"\.data/[^/]+\.storage")
+_STORAGES: Final = ".data/"
+_STORAGE: Final = ".storage"
+_SHORTER: Final = len(_STORAGES + _STORAGE)
 
 
 def storage_name(key: int | str) -> str:
@@ -100,7 +101,8 @@ def is_storage(name: str) -> bool:
     >>> is_storage(".data/3.storage"), is_storage("model/3.storage")
     (True, False)
     """
-    return name.endswith(".storage") and _STORAGE.fullmatch(name) is not None
+    is_named_so = name.startswith(_STORAGES) and name.endswith(_STORAGE)
+    return is_named_so and "/" not in name[len(_STORAGES) :] and len(name) > _SHORTER
 
 
 def is_internal(name: str) -> bool:

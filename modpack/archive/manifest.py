@@ -162,7 +162,8 @@ def _read(archive: Archive) -> tuple[Manifest, str] | None:
         raise ArchiveError(archive.source, reason, layout.MANIFEST)
     manifest = _decode_manifest(archive.source, content, archive.stored_bytes())
     if manifest.format >= layout.OWN_FORM_FROM:
-        archive.require_own_form({name: bool(r.deflated) for name, r in manifest.records.items()})
+        deflated = {name for name, record in manifest.records.items() if record.deflated}
+        archive.require_own_form(tuple(manifest.records), deflated)
     return manifest, digest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -148,8 +148,8 @@ class ZipArchive(Archive):
             return None
         return DataRange(self._content.path, self._locate(name, entry), entry.size)
 
-    def require_own_form(self, deflated: Mapping[str, bool]) -> None:
-        check_own_form(self._content, self._directory, deflated)
+    def require_own_form(self, names: Sequence[str], deflated: Set[str]) -> None:
+        check_own_form(self._content, self._directory, names, deflated)
         if self._other is not None:
             raise RepackedError(self.source, OTHER_HEADER, self._other)
         self._must_be_own = True
@@ -217,7 +217,7 @@ class ZipArchive(Archive):
             start: the first bytes of the local header, or all bytes up to the next record.
         """
         length = entry.end - entry.offset
-        own = zipformat.local_header(entry.as_new, align=layout.is_storage(name))
+        own = zipformat.local_header(entry, align=layout.is_storage(name))
         if len(own) + entry.compressed == length and start.startswith(own):
             return len(own)
         lengths: tuple[int, int] = zipformat.LOCAL.unpack_from(start)[-2:]

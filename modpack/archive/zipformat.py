@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 __all__ = [
     "ALIGNMENT",
@@ -39,6 +39,7 @@ __all__ = [
     "STORED",
     "ZIP64_FROM",
     "ZIP64_ID",
+    "Described",
     "NewEntry",
     "central_header",
     "descriptors",
@@ -46,6 +47,7 @@ __all__ = [
     "extra_fields",
     "is_padding",
     "local_header",
+    "own_kind",
     "padding",
 ]
 
@@ -110,54 +112,73 @@ FIRST_DATE: Final = 0x21
 """1980-01-01: archives of the same content are the same bytes."""
 
 
-class NewEntry(NamedTuple):
-    """What a writer knows about one record.
+class Described(Protocol):
+    """What headers say of a record."""
 
-    Attributes:
-        name: the full name in UTF-8, the top-level folder included.
-        offset: where the local header starts, in bytes.
-        size: bytes of content.
-        compressed: bytes of content as they lie in the archive.
-        crc: crc32 of the content.
-        method: :data:`STORED` or :data:`DEFLATED`.
-    """
-
-    name: bytes
-    offset: int
-    size: int
-    compressed: int
-    crc: int = 0
-    method: int = STORED
+    @property
+    def raw_name(self) -> bytes:
+        """The full name in UTF-8, the top-level folder included."""
 
     @property
     def kind(self) -> int:
         """Flags and method as one number."""
-        return (0 if self.name.isascii() else FLAG_UTF8) | self.method << 16
 
     @property
-    def has_large_size(self) -> bool:
-        """Whether its sizes need zip64."""
-        return self.size >= ZIP64_FROM or self.compressed >= ZIP64_FROM
+    def crc(self) -> int:
+        """The crc32 of the content."""
+
+    @property
+    def compressed(self) -> int:
+        """Bytes of content as they lie in the archive."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of content."""
+
+    @property
+    def offset(self) -> int:
+        """Where the local header starts, in bytes."""
 
 
-def local_header(entry: NewEntry, *, align: bool) -> bytes:
+class NewEntry(NamedTuple):
+    """What a writer knows about one record: see :class:`Described`."""
+
+    raw_name: bytes
+    kind: int
+    crc: int
+    compressed: int
+    size: int
+    offset: int
+
+
+def own_kind(raw_name: bytes, method: int) -> int:
+    """Flags and method that modpack writes for a record.
+
+    Args:
+        raw_name: the full name.
+        method: :data:`STORED` or :data:`DEFLATED`.
+    """
+    return (0 if raw_name.isascii() else FLAG_UTF8) | method << 16
+
+
+def local_header(entry: Described, *, align: bool) -> bytes:
     """The header before a record's data; with ``align``, padded so that the data is aligned."""
-    name, offset, size, compressed, crc, _ = entry
+    raw_name, size, compressed = entry.raw_name, entry.size, entry.compressed
     extra, needed = b"", NEEDED
-    if entry.has_large_size:
+    if size >= ZIP64_FROM or compressed >= ZIP64_FROM:
         extra, needed = _zip64(size, compressed), NEEDED_ZIP64
         size = compressed = MAX32
     if align:
-        extra += padding(offset + LOCAL.size + len(name) + len(extra))
-    what = (LOCAL_SIGNATURE, needed, entry.kind, 0, FIRST_DATE, crc, compressed, size)
-    return LOCAL.pack(*what, len(name), len(extra)) + name + extra
+        extra += padding(entry.offset + LOCAL.size + len(raw_name) + len(extra))
+    what = (LOCAL_SIGNATURE, needed, entry.kind, 0, FIRST_DATE, entry.crc, compressed, size)
+    return LOCAL.pack(*what, len(raw_name), len(extra)) + raw_name + extra
 
 
-def central_header(entry: NewEntry) -> bytes:
+def central_header(entry: Described) -> bytes:
     """A record's line in the central directory."""
     large: list[int] = []
     compressed, size, offset = entry.compressed, entry.size, entry.offset
-    if entry.has_large_size:
+    if size >= ZIP64_FROM or compressed >= ZIP64_FROM:
         large += [size, compressed]
         compressed = size = MAX32
     if offset >= ZIP64_FROM:
@@ -175,14 +196,14 @@ def central_header(entry: NewEntry) -> bytes:
             entry.crc,
             compressed,
             size,
-            len(entry.name),
+            len(entry.raw_name),
             len(extra),
             0,
             0,
             REGULAR_FILE,
             offset,
         )
-        + entry.name
+        + entry.raw_name
         + extra
     )
 
