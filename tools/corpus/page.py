@@ -25,7 +25,7 @@ holds code of: their files and their metadata, whoever installed them. (What tor
 require themselves is there.) `passed` says that
 
 - the model put out what the original did, every number equal to the last bit;
-- so did a `copy.deepcopy` of it;
+- a `copy.deepcopy` of it put out what one of the original did;
 - `inspect.getsource` of its class gave the original source, and `torch.save` took it, where they
   do that for the original;
 - the loaded model was packaged again, with the same line and `importer=[importer_of(model),

@@ -59,7 +59,9 @@ def _with_torch_package(package: Path) -> Any:
 
 
 def _use(model: Any, case: dict[str, Any], steps: Steps, folder: Path, torch_saves: bool) -> None:
-    steps.take("deepcopy", lambda: _compare(copy.deepcopy(model), case))
+    if case["copied"] is not None:
+        as_copied = {**case, "output": case["copied"]}
+        steps.take("deepcopy", lambda: _compare(copy.deepcopy(model), as_copied))
     if case["source"] is not None:
         steps.take("getsource", lambda: _compare_source(model, case["source"]))
     if torch_saves:

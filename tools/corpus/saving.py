@@ -1,12 +1,13 @@
 """Builds one recipe, notes what its model puts out, and packages it; in a process of its own.
 
-``python saving.py RECIPE FOLDER`` writes ``case.pt`` (inputs and output), ``net.modpack`` and
+``python saving.py RECIPE FOLDER`` writes ``case.pt`` (inputs and outputs), ``net.modpack`` and
 ``saved.json``; with ``--torch`` it packages with ``torch.package`` and writes ``net.pt``.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import inspect
 import io
@@ -44,10 +45,8 @@ def _with_modpack(name: str, folder: Path) -> dict[str, Any]:
     import modpack
 
     recipe, model, inputs = built(name)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        output = leaves(model(*inputs))
-    case = {"inputs": inputs, "output": output, "source": _source(type(model))}
+    case = {"inputs": inputs, "output": _output(model, inputs), "source": _source(type(model))}
+    case["copied"] = _output_of_copy(model, inputs)
     torch.save(case, folder / "case.pt")
     steps = Steps()
     options: dict[str, Any] = {"policy": "hermetic"}
@@ -64,6 +63,20 @@ def _with_modpack(name: str, folder: Path) -> dict[str, Any]:
         "refusal": _refusal(steps.failures.get("save")),
     }
     return report if plan is None else report | _facts(plan)
+
+
+def _output(model: torch.nn.Module, inputs: Any) -> Any:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return leaves(model(*inputs))
+
+
+def _output_of_copy(model: torch.nn.Module, inputs: Any) -> Any:
+    """What a copy of the original puts out; None if it cannot be copied, or the copy not be run."""
+    try:
+        return _output(copy.deepcopy(model), inputs)
+    except Exception:
+        return None
 
 
 def _refusal(failure: BaseException | None) -> str:
