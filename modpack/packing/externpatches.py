@@ -34,7 +34,6 @@ def extern_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
         walker: has the sources of those that are interned, and reads others.
     """
     kinds = list(_classes(plan))
-    seen: set[int] = set()
     for module, live in _modules(plan, kinds):
         values = list(live.values())
         before = _UNCHANGED.get(module, ())
@@ -51,15 +50,13 @@ def extern_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
                 yield _note(f"{module}.{name}", function)
         if own:
             _UNCHANGED[module] = values
-    for kind in kinds:
-        for each in kind.__mro__[:-1]:
-            home = each.__module__
-            if id(each) in seen or _is_packaged(home, plan) or root_of(home) in _STANDARD:
-                continue
-            seen.add(id(each))
-            for name, function in _foreign(vars(each), root_of(home)):
-                if not _imports(walker, home, function) and not _is_packaged(_home(function), plan):
-                    yield _note(f"{home}.{each.__qualname__}.{name}", function)
+    for each in dict.fromkeys(each for kind in kinds for each in kind.__mro__[:-1]):
+        home = each.__module__
+        if _is_packaged(home, plan) or root_of(home) in _STANDARD:
+            continue
+        for name, function in _foreign(vars(each), root_of(home)):
+            if not _imports(walker, home, function) and not _is_packaged(_home(function), plan):
+                yield _note(f"{home}.{each.__qualname__}.{name}", function)
 
 
 def _foreign(names: Mapping[str, Any], root: str) -> Iterator[tuple[str, FunctionType]]:
