@@ -2,9 +2,6 @@
 
 The wrapper itself belongs to a process group and cannot travel. A comm hook waits beside the
 reloaded module until the user has wrapped that.
-
-Pickles in packages name :class:`CommHook`, :func:`unwrapped` and :func:`world_group`; their
-module path, attributes and signatures are part of the archive format.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from modpack.errors import ModpackError
+from modpack.pickling.rebuild import named_in_packages
 
 __all__ = [
     "CommHook",
@@ -34,6 +32,7 @@ __all__ = [
 ]
 
 
+@named_in_packages
 @dataclass(frozen=True)
 class CommHook:
     """A comm hook of a wrapper.
@@ -81,6 +80,7 @@ class KeptHandle:
 _KEPT: WeakKeyDictionary[torch.nn.Module, list[CommHook]] = WeakKeyDictionary()
 
 
+@named_in_packages
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     """What a saved wrapper becomes: the module inside."""
     return module
@@ -153,6 +153,7 @@ def belongs_to_wrapper(hook: Any) -> bool:
     return getattr(function, "__module__", None) == DistributedDataParallel.__module__
 
 
+@named_in_packages
 def world_group() -> Any:
     """The default process group, or None where there is none: torch's hooks take both."""
     return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None

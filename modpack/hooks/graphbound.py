@@ -1,8 +1,4 @@
-"""Attaching hooks that belong to the autograd graph, and taking them off again.
-
-Pickles in packages name :class:`GraphHandle`; its module path and attributes are part of the
-archive format.
-"""
+"""Attaching hooks that belong to the autograd graph, and taking them off again."""
 
 from __future__ import annotations
 
@@ -13,10 +9,12 @@ import torch
 
 from modpack.hooks.graphparts import PARTS, Attachment, Part
 from modpack.hooks.graphspecs import GraphSpec
+from modpack.pickling.rebuild import named_in_packages
 
 __all__ = ["GraphHandle", "attach", "handle_of"]
 
 
+@named_in_packages
 class GraphHandle:
     """Removes what was attached: every part of it, and what hangs on living graphs.
 

@@ -3,9 +3,6 @@
 What is attached consists of parts. Each part is an instance of a class of this module and hangs
 on one module as a forward or forward-pre hook, so that it is captured, restored and copied like
 any other hook. What belongs to one forward pass is kept outside of its state.
-
-Pickles in packages name these classes; their module path and attributes are part of the archive
-format.
 """
 
 from __future__ import annotations
@@ -27,10 +24,12 @@ from modpack.hooks.graphspecs import (
     OutputGrad,
     SavedTensors,
 )
+from modpack.pickling.rebuild import named_in_packages
 
 __all__ = ["PARTS", "Attachment", "OnGraph", "Part"]
 
 
+@named_in_packages
 class Attachment:
     """A spec that is in force on a model; shared by the hooks that carry it out.
 
@@ -85,6 +84,7 @@ class Attachment:
         self._leaves: Any = WeakTensorKeyDictionary()
 
 
+@named_in_packages
 class OnGraph:
     """A function as it hangs on one graph: silent once its attachment was removed."""
 
@@ -123,6 +123,7 @@ class Part:
         raise NotImplementedError
 
 
+@named_in_packages
 class OutputGradPart(Part):
     """Hooks the gradients of a module's output tensors."""
 
@@ -132,6 +133,7 @@ class OutputGradPart(Part):
             attached.hook_gradient(tensor, attached.spec.hook, self.index)
 
 
+@named_in_packages
 class NodePart(Part):
     """Hooks the nodes that made a module's output tensors, before or after they run."""
 
@@ -144,6 +146,7 @@ class NodePart(Part):
                 register(OnGraph(self.attachment, spec.hook))
 
 
+@named_in_packages
 class EnterPart(Part):
     """Enters the pair of saved-tensor hooks before a module's forward."""
 
@@ -161,6 +164,7 @@ class EnterPart(Part):
             attached.calls.open(context)
 
 
+@named_in_packages
 class LeavePart(Part):
     """Leaves it again, first of all hooks after the forward, also if that raised."""
 
@@ -175,6 +179,7 @@ class LeavePart(Part):
         attached.call_is_over()
 
 
+@named_in_packages
 class AfterBackwardPart(Part):
     """Puts a function into the engine's queue as soon as a backward pass comes by."""
 
@@ -196,6 +201,7 @@ class AfterBackwardPart(Part):
         torch.autograd.Variable._execution_engine.queue_callback(run)
 
 
+@named_in_packages
 class BeginPart(Part):
     """Starts afresh at each call of the model."""
 
@@ -211,6 +217,7 @@ class BeginPart(Part):
             self.attachment.calls.open({})
 
 
+@named_in_packages
 class CollectPart(Part):
     """Notes a module's output tensors for a hook that is about several."""
 
@@ -221,6 +228,7 @@ class CollectPart(Part):
             collected.setdefault(self.path, []).extend(tensors)
 
 
+@named_in_packages
 class EndPart(Part):
     """Registers the hook over what was noted, at the end of a call of the model."""
 
@@ -238,6 +246,7 @@ class EndPart(Part):
         attached.call_is_over()
 
 
+@named_in_packages
 class CaptureOutputsPart(Part):
     """Captures the gradients of a module's output tensors."""
 
@@ -245,6 +254,7 @@ class CaptureOutputsPart(Part):
         _capture(self, output)
 
 
+@named_in_packages
 class CaptureInputsPart(Part):
     """Captures the gradients of a module's input tensors."""
 

@@ -3,9 +3,6 @@
 Such a hook hangs on something that each forward pass makes anew: an output tensor, a node of
 the graph, the engine's queue. It cannot be listed and dies with the graph. A spec says where it
 belongs; :func:`modpack.hooks.attach` puts it there on every forward pass.
-
-Pickles in packages name these classes; their module path and fields are part of the archive
-format.
 """
 
 from __future__ import annotations
@@ -13,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from modpack.pickling.rebuild import named_in_packages
 
 __all__ = [
     "AfterBackward",
@@ -64,6 +63,7 @@ class GraphSpec:
         return {name: getattr(self, name) for name in ("mode", "of") if hasattr(self, name)}
 
 
+@named_in_packages
 @dataclass(frozen=True)
 class OutputGrad(GraphSpec):
     """A hook on the gradient of a module's output, as :meth:`torch.Tensor.register_hook` takes it.
@@ -82,6 +82,7 @@ class OutputGrad(GraphSpec):
     kind: ClassVar[str] = "graph.output_grad"
 
 
+@named_in_packages
 @dataclass(frozen=True)
 class NodeHook(GraphSpec):
     """A hook that runs after the graph's node which made a module's output (C++: post hook).
@@ -99,6 +100,7 @@ class NodeHook(GraphSpec):
     kind: ClassVar[str] = "graph.node"
 
 
+@named_in_packages
 @dataclass(frozen=True)
 class NodePreHook(GraphSpec):
     """A hook that runs before the graph's node which made a module's output (C++: pre hook).
@@ -115,6 +117,7 @@ class NodePreHook(GraphSpec):
     kind: ClassVar[str] = "graph.node_pre"
 
 
+@named_in_packages
 @dataclass(frozen=True)
 class SavedTensors(GraphSpec):
     """Packs the tensors that a module's forward saves for the backward pass.
@@ -135,6 +138,7 @@ class SavedTensors(GraphSpec):
     kind: ClassVar[str] = "graph.saved_tensors"
 
 
+@named_in_packages
 @dataclass(frozen=True)
 class AfterBackward(GraphSpec):
     """A function to call when a backward pass is over: after all other hooks, once.
@@ -151,6 +155,7 @@ class AfterBackward(GraphSpec):
     kind: ClassVar[str] = "graph.after_backward"
 
 
+@named_in_packages
 @dataclass(frozen=True)
 class MultiGrad(GraphSpec):
     """A hook for the gradients of several modules' outputs together.
@@ -178,6 +183,7 @@ class MultiGrad(GraphSpec):
             raise ValueError(f"MultiGrad: mode must be 'all' or 'any', not {self.mode!r}")
 
 
+@named_in_packages
 @dataclass(frozen=True)
 class CaptureGrad(GraphSpec):
     """Collects the gradients of modules' outputs or inputs, as autograd.grad would give them.

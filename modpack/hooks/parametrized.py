@@ -3,9 +3,6 @@
 ``torch.nn.utils.parametrize`` gives each parametrized module a class of its own, made on the
 spot, with a property for each parametrized tensor. What has to travel is the original class
 and the module's state; the class is made again by the functions that torch makes it with.
-
-Pickles in packages name :func:`make_parametrized` and :func:`fill_parametrized`; their module
-path and signatures are part of the archive format.
 """
 
 from __future__ import annotations
@@ -15,6 +12,8 @@ from typing import Any
 
 import torch
 from torch.nn.utils import parametrize
+
+from modpack.pickling.rebuild import named_in_packages
 
 __all__ = [
     "fill_parametrized",
@@ -53,12 +52,14 @@ def parametrizations_of(module: torch.nn.Module) -> Iterator[tuple[str, int, tor
         yield from ((name, position, each) for position, each in enumerate(chain))
 
 
+@named_in_packages
 def make_parametrized(original: type[torch.nn.Module]) -> torch.nn.Module:
     """An empty module of the original class."""
     module: torch.nn.Module = original.__new__(original)
     return module
 
 
+@named_in_packages
 def fill_parametrized(module: torch.nn.Module, state: Any) -> None:
     """Give a module its state, its class and its parametrized tensors."""
     module.__setstate__(state)  # type: ignore[no-untyped-call]

@@ -1,8 +1,4 @@
-"""Leaving behind what hooks have collected: their containers arrive empty.
-
-Pickles in packages name :func:`fresh`; its module path and signature are part of the archive
-format.
-"""
+"""Leaving behind what hooks have collected: their containers arrive empty."""
 
 from __future__ import annotations
 
@@ -25,6 +21,7 @@ from modpack.hooks.selection import HookChoice, check_names, selector
 from modpack.hooks.state import carried_by, functions_of, own_globals
 from modpack.pickling.functions import named_globals
 from modpack.pickling.paths import objects_in
+from modpack.pickling.rebuild import named_in_packages
 
 __all__ = ["NOTHING", "Emptied", "find_collected", "fresh"]
 
@@ -62,6 +59,7 @@ class Emptied:
 NOTHING = Emptied()
 
 
+@named_in_packages
 def fresh(package: object, kind: type, *arguments: Any) -> Any:
     """An empty container in place of one whose contents were left behind."""
     return kind(*arguments)

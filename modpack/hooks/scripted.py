@@ -1,8 +1,4 @@
-"""Tensors of ScriptModules, which torch serialises itself: named, so that hooks find them.
-
-Pickles in packages name :func:`tensor_of`; its module path and signature are part of the
-archive format.
-"""
+"""Tensors of ScriptModules, which torch serialises itself: named, so that hooks find them."""
 
 from __future__ import annotations
 
@@ -10,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from modpack.pickling.rebuild import named_in_packages
 
 __all__ = ["ScriptedTensors", "tensor_of"]
 
@@ -34,6 +32,7 @@ class ScriptedTensors:
         return tensor_of, (module, name)
 
 
+@named_in_packages
 def tensor_of(module: torch.jit.ScriptModule, name: str) -> torch.Tensor:
     """A parameter or buffer of a ScriptModule, by its path."""
     return dict(_named_tensors(module))[name]

@@ -4,9 +4,6 @@ Such a class is taken apart, for its text alone would not do: names in it stood 
 of a call that is over. Its functions travel by their source like any other, and the class is
 made again in two steps, so that it may refer to itself: first an empty one, by its metaclass,
 then what stands in it.
-
-Pickles in packages name the functions of this module; their signatures are part of the archive
-format.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from modpack.pickling.generated import (
     make_dataclass_again,
     reduce_generated,
 )
+from modpack.pickling.rebuild import named_in_packages
 from modpack.pickling.rows import RefusedError
 from modpack.pickling.surroundings import live_object
 
@@ -95,6 +93,7 @@ def _made(cls: type, name: str, value: Any) -> bool:
     return isinstance(value, types.MemberDescriptorType) and value.__objclass__ is cls
 
 
+@named_in_packages
 def make_class(
     kind: Any, name: str, qualname: str, module: Any, bases: tuple[type, ...], at_once: Any
 ) -> type:
@@ -113,6 +112,7 @@ def make_class(
     return types.new_class(name, bases, {"metaclass": kind}, lambda body: body.update(namespace))
 
 
+@named_in_packages
 def fill_class(cls: type, state: dict[str, Any]) -> None:
     """Fill in what stands in a class; see :func:`make_class`."""
     for name, value in state["attributes"].items():

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
+from modpack.pickling.rebuild import named_in_packages
+
 __all__ = [
     "FILLED",
     "SCRIPT_MARK",
@@ -88,6 +90,7 @@ def fillings_of(namespace: dict[str, Any]) -> list[Filling]:
     return found
 
 
+@named_in_packages
 def defined(module: ModuleType, name: str, *filled: None) -> Any:
     """A class, function or other object of a module of definitions.
 
@@ -102,11 +105,13 @@ def defined(module: ModuleType, name: str, *filled: None) -> Any:
     return found
 
 
+@named_in_packages
 def script_module(module: ModuleType, *filled: None) -> ModuleType:
     """The module of definitions itself, for functions that use its globals; see :func:`defined`."""
     return module
 
 
+@named_in_packages
 def set_in_script(module: ModuleType, path: tuple[str, ...], value: Any) -> None:
     """Set a value in a module of definitions.
 

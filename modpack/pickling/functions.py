@@ -20,6 +20,7 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from modpack.pickling.functiontext import FunctionText, compiled_function, text_of
+from modpack.pickling.rebuild import named_in_packages
 
 __all__ = [
     "SCRIPTS",
@@ -40,6 +41,7 @@ SCRIPTS = ("__main__", "__mp_main__")
 """What the script that runs is called, and in processes that :mod:`multiprocessing` spawned."""
 
 
+@named_in_packages
 class GlobalNames(dict[str, Any]):
     """The globals of functions that have no module to be imported with them.
 
@@ -100,15 +102,17 @@ def _is(value: object, number: int) -> bool:
     return type(value) is int and value == number
 
 
+@named_in_packages
 def make_cell() -> CellType:
     """Make a closure's cell, empty until a function fills it.
 
     A cell is pickled as an object of its own, for functions may share it: what one binds with
-    ``nonlocal``, the other one sees. Pickles in packages name this function.
+    ``nonlocal``, the other one sees.
     """
     return CellType()
 
 
+@named_in_packages
 def make_function(
     fields: tuple[Any, ...],
     identity: tuple[str, str, str],
@@ -116,9 +120,6 @@ def make_function(
     cells: tuple[CellType, ...],
 ) -> FunctionType:
     """Make a function from its text, with cells that may still be empty.
-
-    Pickles in packages name this function; its module path and signature are part of the
-    archive format.
 
     Args:
         fields: the fields of a :class:`FunctionText`.
@@ -143,8 +144,9 @@ def make_function(
     return function
 
 
+@named_in_packages
 def make_method(function: Callable[..., Any], owner: object) -> MethodType:
-    """Bind a function to an object of whose class it is no attribute. Pickles name this."""
+    """Bind a function to an object of whose class it is no attribute."""
     return MethodType(function, owner)
 
 
@@ -165,6 +167,7 @@ def attribute_of(method: MethodType) -> str | None:
     return None
 
 
+@named_in_packages
 def fill_function(function: FunctionType, state: dict[str, Any]) -> None:
     """Fill in what a function refers to; see :func:`make_function`."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)

@@ -1,7 +1,7 @@
 """Classes whose contents something generates: dataclasses, named tuples, enums, typed dictionaries.
 
 Generated functions have no source. What they are generated from is saved, and they are
-generated again. Pickles in packages name the functions that begin with ``make_``.
+generated again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import types
 import typing
 from typing import Any
 
+from modpack.pickling.rebuild import named_in_packages
 from modpack.pickling.rows import RefusedError
 
 __all__ = [
@@ -58,6 +59,7 @@ def _named_tuple_parts(cls: Any, module: Any) -> tuple[Any, tuple[Any, ...], dic
     return make_named_tuple, (cls.__name__, cls.__qualname__, module, fields, defaults), attributes
 
 
+@named_in_packages
 def make_named_tuple(
     name: str, qualname: str, module: Any, fields: tuple[str, ...], defaults: dict[str, Any]
 ) -> type:
@@ -117,6 +119,7 @@ def _typed_dict_parts(cls: Any, module: Any) -> tuple[Any, tuple[Any, ...], dict
     return make_typed_dict, arguments, attributes
 
 
+@named_in_packages
 def make_typed_dict(
     name: str, qualname: str, module: Any, hints: dict[str, Any], total: bool
 ) -> type:
@@ -168,6 +171,7 @@ def _is_the_users(function: Any) -> bool:
     return module not in ("enum", "builtins", None)
 
 
+@named_in_packages
 def make_enum(
     kind: Any,
     name: str,

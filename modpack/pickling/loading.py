@@ -13,6 +13,7 @@ from modpack.core.names import require_module_name
 from modpack.errors import ModpackError, UnpicklingError
 from modpack.pickling.functions import GlobalNames
 from modpack.pickling.placing import wants_fakes
+from modpack.pickling.rebuild import current_module
 from modpack.pickling.rebuilding import UnsoundTensorError, rebuilding
 from modpack.pickling.storages import StorageLoader
 
@@ -75,7 +76,7 @@ def _is_the_unpicklers(failure: Exception) -> bool:
     return trace is not None and trace.tb_next is None
 
 
-_LOOSE_GLOBALS = (GlobalNames.__module__, GlobalNames.__qualname__)
+_LOOSE_GLOBALS = GlobalNames.__qualname__
 
 
 def _names_with(package_builtins: object) -> type[GlobalNames]:
@@ -107,10 +108,11 @@ class _Unpickler(pickle.Unpickler):
         self._old_names = not is_new  # as Python does
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == _LOOSE_GLOBALS:
+        if name == _LOOSE_GLOBALS and current_module(module, name) == GlobalNames.__module__:
             return self._names()
         if self._old_names:
             module, name = _python3_name(module, name)
+        module = current_module(module, name)
         found: Any = self._imported(module, name)
         try:
             for part in name.split("."):

@@ -12,6 +12,7 @@ import torch
 from modpack.core.storageuse import StorageView
 from modpack.errors import ModpackError
 from modpack.pickling.placing import unmoved
+from modpack.pickling.rebuild import named_in_packages
 
 __all__ = ["OF_TORCH", "PACKED", "UnsoundTensorError", "freed_tensor", "rebuilding", "unsound"]
 
@@ -60,6 +61,7 @@ def _itself(made: Any) -> Any:
     return made
 
 
+@named_in_packages
 def freed_tensor(
     storage: Any,
     offset: int,

@@ -1,8 +1,4 @@
-"""Making special objects again: what pickles in packages call in their place.
-
-Pickles in packages name these functions; their module path and signatures are part of the
-archive format.
-"""
+"""Making special objects again: what pickles in packages call in their place."""
 
 from __future__ import annotations
 
@@ -21,6 +17,7 @@ from typing import Any
 
 import torch
 
+from modpack.pickling.rebuild import named_in_packages
 from modpack.pickling.torcharchives import portable_program
 
 __all__ = [
@@ -61,16 +58,19 @@ __all__ = [
 ]
 
 
+@named_in_packages
 def the_same(obj: Any) -> Any:
     """What a persistent id stands for, as the value of a call."""
     return obj
 
 
+@named_in_packages
 def fill_cell(cell: CellType, contents: tuple[Any]) -> None:
     """Fill a closure's cell that is saved without a function that it belongs to."""
     (cell.cell_contents,) = contents
 
 
+@named_in_packages
 def set_state(obj: Any, state: Any) -> None:
     """Set an object's attributes without asking the object.
 
@@ -87,41 +87,49 @@ def set_state(obj: Any, state: Any) -> None:
 # -- threads: fresh ones, for the threads that held them exist in one process only ---------------
 
 
+@named_in_packages
 def fresh_lock() -> Any:
     """A lock that nobody holds."""
     return threading.Lock()
 
 
+@named_in_packages
 def fresh_rlock() -> Any:
     """A reentrant lock that nobody holds."""
     return threading.RLock()
 
 
+@named_in_packages
 def fresh_condition(lock: Any) -> threading.Condition:
     """A condition of a lock, on which nobody waits."""
     return threading.Condition(lock)
 
 
+@named_in_packages
 def fresh_semaphore(value: int) -> threading.BoundedSemaphore:
     """A bounded semaphore of which nobody holds anything."""
     return threading.BoundedSemaphore(value)
 
 
+@named_in_packages
 def fresh_barrier(parties: int, action: Any, timeout: float | None) -> threading.Barrier:
     """A barrier at which nobody waits."""
     return threading.Barrier(parties, action, timeout)
 
 
+@named_in_packages
 def thread_local(kind: Any) -> Any:
     """A thread's own data; what comes as its state is the loading thread's."""
     return kind.__new__(kind)
 
 
+@named_in_packages
 def fresh_executor(workers: int, prefix: str, initializer: Any, initargs: Any) -> Any:
     """A pool that has not started its threads."""
     return ThreadPoolExecutor(workers, prefix, initializer, initargs)
 
 
+@named_in_packages
 def fresh_simple_queue() -> Any:
     """An empty queue."""
     import queue
@@ -129,6 +137,7 @@ def fresh_simple_queue() -> Any:
     return queue.SimpleQueue()
 
 
+@named_in_packages
 def fresh_context_var(name: str, default: tuple[Any, ...]) -> ContextVar[Any]:
     """A context variable that was not set yet.
 
@@ -146,11 +155,13 @@ class _Gone:
     """What dead references referred to."""
 
 
+@named_in_packages
 def referent_of(referent: tuple[Any, ...]) -> Any:
     """The only item, or something that is gone as soon as it has been referred to."""
     return referent[0] if referent else _Gone()
 
 
+@named_in_packages
 def weak_reference(kind: type, referent: tuple[Any, ...], callback: Any) -> Any:
     """A weak reference.
 
@@ -163,16 +174,19 @@ def weak_reference(kind: type, referent: tuple[Any, ...], callback: Any) -> Any:
     return kind(target) if callback is None else kind(target, callback)
 
 
+@named_in_packages
 def weak_proxy(referent: tuple[Any, ...], callback: Any) -> Any:
     """A weak proxy; see :func:`weak_reference`."""
     return weakref.proxy(referent_of(referent), callback)
 
 
+@named_in_packages
 def weak_method(referent: tuple[Any, ...], function: Any) -> Any:
     """A weak reference to a bound method; dead without an object."""
     return weakref.WeakMethod(MethodType(function, referent_of(referent)))
 
 
+@named_in_packages
 def weak_container(kind: Any, base: Any, arguments: tuple[Any, ...]) -> Any:
     """An empty container of weak references.
 
@@ -186,6 +200,7 @@ def weak_container(kind: Any, base: Any, arguments: tuple[Any, ...]) -> Any:
     return made
 
 
+@named_in_packages
 def fill_weak_container(container: Any, state: tuple[Any, dict[str, Any]]) -> None:
     """Fill a container of weak references: its members, or pairs, and its attributes."""
     members, attributes = state
@@ -200,11 +215,13 @@ def fill_weak_container(container: Any, state: tuple[Any, dict[str, Any]]) -> No
 # -- views, and what wraps a function ------------------------------------------------------------
 
 
+@named_in_packages
 def mapping_proxy(mapping: Any) -> Any:
     """A view of a mapping that cannot be written through."""
     return MappingProxyType(mapping)
 
 
+@named_in_packages
 def memory_view(base: Any, layout: str, shape: list[int], readonly: bool) -> memoryview:
     """A view of all the bytes of an object.
 
@@ -220,16 +237,19 @@ def memory_view(base: Any, layout: str, shape: list[int], readonly: bool) -> mem
     return view.toreadonly() if readonly and not view.readonly else view
 
 
+@named_in_packages
 def lru_cached(function: Any, maxsize: int | None, typed: bool) -> Any:
     """A function behind an empty cache."""
     return lru_cache(maxsize=maxsize, typed=typed)(function)
 
 
+@named_in_packages
 def property_of(kind: type, getter: Any, setter: Any, deleter: Any, doc: str | None) -> Any:
     """A property."""
     return kind(getter, setter, deleter, doc)
 
 
+@named_in_packages
 def resumed_manager(kind: type, function: Any, arguments: Any, keywords: Any) -> Any:
     """A context manager made from a generator function, not entered yet."""
     return kind(function, arguments, keywords)
@@ -238,6 +258,7 @@ def resumed_manager(kind: type, function: Any, arguments: Any, keywords: Any) ->
 # -- names ---------------------------------------------------------------------------------------
 
 
+@named_in_packages
 def named_logger(package: Any, name: str) -> logging.Logger:
     """A logger: the one that the package's code has made under that name, or the process's.
 
@@ -252,6 +273,7 @@ def named_logger(package: Any, name: str) -> logging.Logger:
     return known if isinstance(known, logging.Logger) else logging.getLogger(name)
 
 
+@named_in_packages
 def registered_handler(kind: Any) -> Any:
     """A logging handler that is flushed when the process ends, as all handlers are."""
     if not issubclass(kind, logging.Handler):
@@ -261,6 +283,7 @@ def registered_handler(kind: Any) -> Any:
     return handler
 
 
+@named_in_packages
 def standard_stream(name: str, buffer: bool) -> Any:
     """A standard stream of this process: ``"stdout"``, or its buffer."""
     if name.strip("_") not in ("stdin", "stdout", "stderr"):
@@ -269,6 +292,7 @@ def standard_stream(name: str, buffer: bool) -> Any:
     return stream.buffer if buffer else stream
 
 
+@named_in_packages
 def type_parameter(kind: Any, name: str, module: str, args: Any, keywords: dict[str, Any]) -> Any:
     """A TypeVar or a ParamSpec."""
     made = kind(name, *args, **keywords)
@@ -276,6 +300,7 @@ def type_parameter(kind: Any, name: str, module: str, args: Any, keywords: dict[
     return made
 
 
+@named_in_packages
 def new_type(name: str, qualname: str, module: str, base: Any) -> Any:
     """What :func:`typing.NewType` returns."""
     made: Any = typing.NewType(name, base)  # type: ignore[misc]
@@ -283,6 +308,7 @@ def new_type(name: str, qualname: str, module: str, base: Any) -> Any:
     return made
 
 
+@named_in_packages
 def forward_ref(text: str) -> typing.ForwardRef:
     """A name in an annotation that is looked up later."""
     return typing.ForwardRef(text)
@@ -291,6 +317,7 @@ def forward_ref(text: str) -> typing.ForwardRef:
 # -- torch ---------------------------------------------------------------------------------------
 
 
+@named_in_packages
 def operator_of(*path: str) -> Any:
     """An operator of torch, or one that a module has registered: ``torch.ops`` and a path.
 
@@ -310,11 +337,13 @@ def program_bytes(program: Any) -> bytes:
     return portable_program(buffer.getvalue())
 
 
+@named_in_packages
 def exported_program(importer: Any, record: str) -> Any:
     """Load an exported program from a record of a package."""
     return torch.export.load(io.BytesIO(importer.zip_reader.get_record(record)))
 
 
+@named_in_packages
 def graph_module(
     importer: Any, kind: Any, name: str, graphs: dict[str, Any], state: dict[str, Any]
 ) -> Any:

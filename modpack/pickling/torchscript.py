@@ -1,8 +1,4 @@
-"""ScriptModules inside a package: stored as torch.jit.save stores them.
-
-Pickles in packages name :func:`load_script_module`; its module path and signature are part
-of the archive format.
-"""
+"""ScriptModules inside a package: stored as torch.jit.save stores them."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from typing import Any
 
 import torch
 
+from modpack.pickling.rebuild import named_in_packages
 from modpack.pickling.torcharchives import portable_script
 
 __all__ = ["load_script_module", "script_bytes"]
@@ -23,6 +20,7 @@ def script_bytes(module: torch.jit.ScriptModule) -> bytes:
     return portable_script(buffer.getvalue())
 
 
+@named_in_packages
 def load_script_module(importer: Any, record: str) -> torch.jit.ScriptModule:
     """Load a ScriptModule from a record of a package.
 

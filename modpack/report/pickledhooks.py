@@ -16,20 +16,21 @@ from typing import Any, Final
 from modpack.archive.base import Archive
 from modpack.core.hookspec import PARAMETRIZATION, CallableSpec, HookSpec, hook_records
 from modpack.core.names import module_record
+from modpack.pickling import rebuild
 from modpack.pickling.machine import MalformedError
 from modpack.security.pickle_tree import Made, Pairs, Persistent, PickledName, PickleTree
 
 __all__ = ["HookDisagreement", "find_disagreements"]
 
-_FUNCTION: Final = PickledName("modpack.pickling.functions", "make_function")
-_FILLED: Final = PickledName("modpack.pickling.functions", "fill_function")
-_METHOD: Final = PickledName("modpack.pickling.functions", "make_method")
-_DEFINED: Final = PickledName("modpack.pickling.definitions", "defined")
-_CLASS: Final = PickledName("modpack.pickling.classes", "make_class")
+_FUNCTION: Final = PickledName(rebuild.MODULE, "make_function")
+_FILLED: Final = PickledName(rebuild.MODULE, "fill_function")
+_METHOD: Final = PickledName(rebuild.MODULE, "make_method")
+_DEFINED: Final = PickledName(rebuild.MODULE, "defined")
+_CLASS: Final = PickledName(rebuild.MODULE, "make_class")
 _ATTRIBUTE: Final = PickledName("builtins", "getattr")
 _PARTIAL: Final = PickledName("functools", "partial")
 _PARTS: Final = "modpack.hooks.graphparts"
-_COMM: Final = "modpack.hooks.ddp"
+_COMM: Final = PickledName(rebuild.MODULE, "CommHook")
 _SCRIPTS: Final = ("__main__", "__mp_main__")
 _MARK: Final = b"__modpack_script__"
 """By this, a module of definitions says which script they are from."""
@@ -330,13 +331,13 @@ def _functions(hook: Any) -> Mapping[str, Any]:
     """The user's callables behind a hook, by the argument that took them."""
     if not isinstance(hook, Made) or not isinstance(hook.function, PickledName):
         return {"hook": hook}
-    if hook.function.module == _PARTS:
+    if _is_part(hook):
         attachment = hook.get("attachment")
         spec = attachment.get("spec") if isinstance(attachment, Made) else None
         state = spec.states[-1] if isinstance(spec, Made) and spec.states else None
         items = state.items if isinstance(state, Pairs) else []
         return {name: value for name, value in items if name in ("hook", "pack", "unpack")}
-    if hook.function.module == _COMM:
+    if hook.function == _COMM:
         function = hook.get("function")
         return {"hook": function} if isinstance(function, (PickledName, Made)) else {}
     return {"hook": hook}
@@ -470,7 +471,9 @@ def _is_named(name: str, one: _One) -> bool:
 
 def _is_part(hook: Any) -> bool:
     function = hook.function if isinstance(hook, Made) else None
-    return isinstance(function, PickledName) and function.module == _PARTS
+    if not isinstance(function, PickledName) or function.module != rebuild.MODULE:
+        return False
+    return rebuild.HOMES.get(function.name) == _PARTS
 
 
 def _matches(name: str, pattern: str) -> bool:

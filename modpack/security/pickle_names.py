@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from modpack.pickling import rebuild
 from modpack.pickling.machine import OPAQUE, Actions, MalformedError, PickleMachine, StackItem
+from modpack.pickling.rebuild import current_module
 from modpack.security.pickle_tree import MOST_NAMES, PickledName
 
 __all__ = [
@@ -29,7 +31,7 @@ _MOST_TUPLES: Final = 1_000_000
 _PLAIN: Final = frozenset({int, float, bool, type(None)})
 _OPAQUE_TUPLES: Final = tuple((OPAQUE,) * length for length in range(6))
 _OPAQUE_IDS: Final = frozenset(map(id, _OPAQUE_TUPLES))
-_MAKES_FUNCTIONS: Final = PickledName("modpack.pickling.functions", "make_function")
+_MAKES_FUNCTIONS: Final = "make_function"
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ class _Notes(Actions):
         self.storages.setdefault((found.key, name, items), found)
 
     def call(self, function: StackItem, arguments: StackItem) -> StackItem:
-        if type(function) is PickledName and function == _MAKES_FUNCTIONS:
+        if type(function) is PickledName and _makes_functions(function):
             if isinstance(arguments, tuple):
                 self._function(arguments)
         return OPAQUE
@@ -238,3 +240,8 @@ class _Notes(Actions):
 
     def add(self, target: StackItem, items: Sequence[StackItem]) -> None:
         pass
+
+
+def _makes_functions(name: PickledName) -> bool:
+    is_of_modpack = current_module(name.module, name.name) == rebuild.MODULE
+    return is_of_modpack and name.name == _MAKES_FUNCTIONS

@@ -14,6 +14,7 @@ from typing import Any, Final
 from modpack.core.garbage import collection_paused
 from modpack.pickling.allowlist import DATA
 from modpack.pickling.machine import Actions, MalformedError, PickleMachine
+from modpack.pickling.rebuild import current_module
 
 __all__ = ["MOST_NAMES", "Made", "Pairs", "Persistent", "PickleTree", "PickledName"]
 
@@ -148,7 +149,9 @@ class PickleTree(Actions):
         if found is None:
             if len(self._known) >= MOST_NAMES:
                 raise MalformedError("it names more than can be followed")
-            found = self._known[module, name] = PickledName(module, name, self.position)
+            found = self._known[module, name] = PickledName(
+                current_module(module, name), name, self.position
+            )
             self.named[found] = None
         return found
 

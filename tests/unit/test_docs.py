@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import doctest
-import importlib
 import os
 import re
 import subprocess
@@ -17,6 +15,7 @@ import pytest
 import torch.package
 
 import modpack
+from modpack.pickling import rebuild
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -63,36 +62,9 @@ def test_every_public_method_is_in_the_reference(class_name):
     assert [name for name in members if not re.search(rf"`{name}\b", page)] == []
 
 
-def test_what_pickles_name_is_in_the_archive_format():
+def test_every_name_that_pickles_may_use_is_in_the_archive_format():
     page = text_of("docs/reference/archive-format.md")
-    named = [name for file in (ROOT / "modpack").rglob("*.py") for name in named_by_pickles(file)]
-    assert len(named) > 5
-    assert [name for name in named if not re.search(rf"[`.]{re.escape(name)}`", page)] == []
-
-
-def named_by_pickles(file: Path) -> Iterator[str]:
-    """What docstrings in a file say that pickles in packages refer to."""
-    tree = ast.parse(file.read_bytes())
-    for found in re.finditer(r"Pickles in packages name ([^;.]*)", _doc(tree)):
-        yield from re.findall(r":(?:func|class):`(\w+)`", found[1]) or [_dotted(file)]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and re.search(r"Pickles .*name this", _doc(node)):
-            yield node.name
-
-
-def _doc(node: ast.Module | ast.FunctionDef) -> str:
-    return " ".join((ast.get_docstring(node) or "").split())
-
-
-def _dotted(file: Path) -> str:
-    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
-
-
-def test_every_name_that_the_archive_format_gives_to_pickles_exists():
-    page = text_of("docs/reference/archive-format.md")
-    for found in re.finditer(r"^\| `(modpack\.[\w.]+)\.(\w+)`(?:, `(\w+)`)?", page, re.MULTILINE):
-        module = importlib.import_module(found[1])
-        assert [name for name in found.groups()[1:] if name and not hasattr(module, name)] == []
+    assert [name for name in rebuild.HOMES if f"`{name}`" not in page] == []
 
 
 def test_every_test_that_a_page_names_exists():

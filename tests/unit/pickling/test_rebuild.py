@@ -1,0 +1,57 @@
+"""What pickles name of modpack: one module, each name in it once, and none by accident."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pickle
+from pathlib import Path
+
+import pytest
+
+import modpack
+from modpack.pickling import rebuild
+
+ROOT = Path(modpack.__file__).parent
+
+
+def test_every_name_is_there_and_says_so():
+    for name in rebuild.HOMES:
+        found = getattr(rebuild, name)
+        assert (found.__module__, found.__qualname__) == (rebuild.MODULE, name)
+        assert pickle.loads(pickle.dumps(found)) is found
+
+
+def test_every_name_that_is_marked_is_in_the_table():
+    marked = {
+        node.name
+        for file in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_bytes()))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        and any(
+            isinstance(d, ast.Name) and d.id == "named_in_packages" for d in node.decorator_list
+        )
+    }
+    assert marked == set(rebuild.HOMES)
+
+
+def test_what_is_not_in_the_table_cannot_be_marked():
+    with pytest.raises(LookupError, match="is not in the vocabulary"):
+        rebuild.named_in_packages(test_every_name_is_there_and_says_so)
+
+
+def test_other_names_are_not_there():
+    with pytest.raises(AttributeError, match="has no attribute 'os'"):
+        rebuild.os  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted(rebuild.HOMES))
+def test_pickles_of_format_1_find_it_too(name):
+    former = rebuild.HOMES[name]
+    assert rebuild.current_module(former, name) == rebuild.MODULE
+    assert getattr(importlib.import_module(former), name) is getattr(rebuild, name)
+
+
+def test_names_of_others_stay_what_they_are():
+    assert rebuild.current_module("modpack.pickling.functions", "home_module") != rebuild.MODULE
+    assert rebuild.current_module("torch.nn", "make_function") == "torch.nn"
