@@ -7,7 +7,12 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import (
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -126,6 +131,12 @@ class PackageFinder(MetaPathFinder):
         if isinstance(path, list):
             path[:] = inside
         spec = PathFinder.find_spec(fullname, inside)
+        if spec is not None and isinstance(spec.loader, SourcelessFileLoader):
+            raise ModuleNotFoundError(
+                f"No module named {fullname[len(self.prefix) :]!r} in {self._source}: there is "
+                f"bytecode of it, {spec.origin}, which no package may bring along",
+                name=fullname,
+            )
         if spec is None or not isinstance(spec.loader, SourceFileLoader):
             return spec
         is_package = spec.submodule_search_locations is not None

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["DATA", "is_dangerous"]
+__all__ = ["DATA", "HELD", "MADE", "is_dangerous"]
 
 
 def _rows(*groups: tuple[str, str, str]) -> Mapping[str, str]:
@@ -23,10 +23,8 @@ def _rows(*groups: tuple[str, str, str]) -> Mapping[str, str]:
     return MappingProxyType(rows)
 
 
-DATA: Final = _rows(
+MADE: Final = _rows(
     ("builtins", "bytearray complex frozenset range set slice", "a value made of values"),
-    ("builtins", "Ellipsis NotImplemented", "a constant"),
-    ("builtins", "bool bytes dict float int list str tuple", "the factory of a defaultdict, held"),
     ("_codecs", "encode", "bytes, as protocol 2 writes them; from latin1 alone"),
     ("collections", "Counter OrderedDict defaultdict deque", "a container of values"),
     ("datetime", "date datetime time timedelta timezone", "a value made of numbers"),
@@ -44,7 +42,13 @@ DATA: Final = _rows(
     ("torch._utils", "_rebuild_sparse_tensor", "tensors put together; their indices are checked"),
     ("torch._utils", "_rebuild_nested_tensor", "a view of a tensor; its parts are checked"),
     ("torch._tensor", "_rebuild_from_type_v2", "a plain tensor with attributes of data"),
-    ("torch", "Tensor", "the class of a plain tensor, held"),
+)
+"""What may be called, and why what comes of it is data."""
+
+HELD: Final = _rows(
+    ("builtins", "Ellipsis NotImplemented", "a constant"),
+    ("builtins", "bool bytes dict float int list str tuple", "the factory of a defaultdict"),
+    ("torch", "Tensor", "the class of a plain tensor"),
     (
         "torch",
         "per_tensor_affine per_tensor_symmetric per_channel_affine per_channel_symmetric "
@@ -58,15 +62,18 @@ DATA: Final = _rows(
         "float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2 qint8 qint32 quint8",
         "a constant: an element type",
     ),
-    ("torch.storage", "TypedStorage UntypedStorage", "a kind of storage, held"),
+    ("torch.storage", "TypedStorage UntypedStorage", "a kind of storage"),
     (
         "torch",
         "BFloat16Storage BoolStorage ByteStorage CharStorage ComplexDoubleStorage "
         "ComplexFloatStorage DoubleStorage FloatStorage HalfStorage IntStorage LongStorage "
         "QInt32Storage QInt8Storage QUInt8Storage ShortStorage",
-        "a kind of storage, held",
+        "a kind of storage",
     ),
 )
+"""What is named, and never called: who calls one of these wants more than data."""
+
+DATA: Final[Mapping[str, str]] = MappingProxyType({**MADE, **HELD})
 """Why each name is data."""
 
 _DANGEROUS_MODULES: Final = frozenset(

@@ -29,6 +29,15 @@ __all__ = ["NotDataError", "unpickle_data"]
 
 _LARGEST_KEY: Final = 2**61 - 1
 """Larger numbers can be chosen to have one hash, and a dict of them takes quadratic time."""
+_MOST_OF_ONE_HASH: Final = 1000
+_MOST_CONTAINERS: Final = 5_000_000
+"""An empty one takes a byte of a pickle, or a two-hundredth deflated, and 56 bytes of memory."""
+_SET: Final = 4
+"""So many others take the room of a set."""
+
+
+_QUANTIZED: Final = (torch.qint8, torch.qint32, torch.quint8, torch.quint4x2, torch.quint2x4)
+"""Element types that cannot be conjugated or negated by a flag: torch crashes on such tensors."""
 
 
 class NotDataError(MalformedError):
@@ -78,30 +87,37 @@ def _require(holds: bool, what: str) -> None:
         raise NotDataError(what)
 
 
-def _require_key(key: Any) -> None:
-    parts = key if type(key) is tuple else (key,)
-    for part in parts:
-        kind = type(part)
-        if kind is int:
-            _require(abs(part) < _LARGEST_KEY, "a key is a number of more than 61 bits")
-        else:
-            is_plain = part is None or kind in (str, bytes, bool, float)
-            _require(is_plain, f"a key is of the type {kind.__name__}")
+class _Keys:
+    """The keys of dicts and the members of sets: plain values, few of which have one hash."""
 
+    def __init__(self) -> None:
+        self._of_tuples: Counter[int] = Counter()
 
-def _keyed(values: Any) -> Sequence[Any]:
-    _require(type(values) in (list, tuple, set, frozenset), "a set is made of no list")
-    for each in values:
-        _require_key(each)
-    return list(values)
+    def require(self, key: Any) -> None:
+        parts = key if type(key) is tuple else (key,)
+        for part in parts:
+            kind = type(part)
+            if kind is int:
+                _require(abs(part) < _LARGEST_KEY, "a key is a number of more than 61 bits")
+            else:
+                is_plain = part is None or kind in (str, bytes, bool, float)
+                _require(is_plain, f"a key is of the type {kind.__name__}")
+        if type(key) is tuple:  # whose numbers can be chosen to give it any hash
+            self._of_tuples[hash(key)] += 1
+            is_rare = self._of_tuples[hash(key)] <= _MOST_OF_ONE_HASH
+            _require(is_rare, f"more than {_MOST_OF_ONE_HASH} keys have one hash")
 
+    def members(self, values: Any) -> Sequence[Any]:
+        _require(type(values) in (list, tuple, set, frozenset), "a set is made of no list")
+        for each in values:
+            self.require(each)
+        return list(values)
 
-def _set(values: Any = ()) -> set[Any]:
-    return set(_keyed(values))
+    def set_of(self, values: Any = ()) -> set[Any]:
+        return set(self.members(values))
 
-
-def _frozenset(values: Any = ()) -> frozenset[Any]:
-    return frozenset(_keyed(values))
+    def frozenset_of(self, values: Any = ()) -> frozenset[Any]:
+        return frozenset(self.members(values))
 
 
 def _complex(real: Any, imaginary: Any) -> complex:
@@ -174,7 +190,8 @@ def _size(numbers: Any = ()) -> torch.Size:
 
 
 def _layout(name: Any) -> Any:
-    found = getattr(torch, name.removeprefix("torch."), None) if type(name) is str else None
+    # Never getattr: torch imports parts of itself that are asked for.
+    found = vars(torch).get(name.removeprefix("torch.")) if type(name) is str else None
     _require(isinstance(found, torch.layout), f"there is no layout {name!r:.80}")
     return found
 
@@ -236,7 +253,11 @@ def _view(function: Callable[..., Any]) -> Callable[..., Any]:
         is_typed = bool(more) and isinstance(more[0], torch.dtype)
         _require(len(more) <= 1 + is_typed, "a tensor has too many parts")
         _require_plain(hooks, *more[is_typed:])
-        return function(storage, offset, shape, strides, requires_grad, hooks, *more)
+        # Hooks of its own: the pickle can still fill those that it gave.
+        made = function(storage, offset, shape, strides, requires_grad, OrderedDict(), *more)
+        has_flags = any(more[is_typed:])
+        _require(not (has_flags and made.dtype in _QUANTIZED), "what is noted of a tensor is odd")
+        return made
 
     return make
 
@@ -256,7 +277,8 @@ def _quantized(function: Callable[..., Any]) -> Callable[..., Any]:
         is_plain = type(quantizer) is tuple and all(type(each) in plain for each in quantizer)
         _require(is_plain and type(requires_grad) is bool, "a quantized tensor has odd parts")
         _require_plain(hooks)
-        return function(storage, offset, shape, strides, quantizer, requires_grad, hooks)
+        own_hooks: OrderedDict[int, Any] = OrderedDict()
+        return function(storage, offset, shape, strides, quantizer, requires_grad, own_hooks)
 
     return make
 
@@ -308,16 +330,22 @@ def _nested(function: Callable[..., Any]) -> Callable[..., Any]:
 def _with_attributes(made: Any, state: Any = None) -> Any:
     """As :func:`torch._utils._set_obj_state`, but for the properties that it could set."""
     if state:
+        _require_new(made, state)
         vars(made).update(state)
     return made
+
+
+def _require_new(made: Any, state: Mapping[Any, Any]) -> None:
+    """What is set does not take the place of what the class has."""
+    for name in state:
+        _require(type(name) is str, "an attribute has no name")
+        _require(not hasattr(type(made), name), f"it replaces {name!r:.80} of what it makes")
 
 
 _MADE: Final[Mapping[Any, Callable[..., Any]]] = {
     bytearray: _bytearray,
     complex: _complex,
-    frozenset: _frozenset,
     range: _of_integers(range),
-    set: _set,
     slice: slice,
     codecs.encode: _encode,
     Counter: _counter,
@@ -362,10 +390,14 @@ class _Data(Actions):
         self._added = added
         self._import_module = import_module
         self._taken: dict[int, Any] = {}
+        self._keys = _Keys()
+        self._containers = 0
         ours = rebuilding(wants_fakes())
         self._calls = {id(made): make for made, make in _MADE.items()}
         self._calls |= {id(made): check(ours(made)) for made, check in _CHECKED.items()}
         self._calls[id(torch._tensor._rebuild_from_type_v2)] = self._retyped
+        self._calls[id(set)] = self._keys.set_of
+        self._calls[id(frozenset)] = self._keys.frozenset_of
 
     def find(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
@@ -405,6 +437,7 @@ class _Data(Actions):
         make = self._calls.get(id(function))
         if make is None:
             raise NotDataError(f"it calls {_named(function)}")
+        self._count(_SET)
         try:
             return _sound(make)(*arguments)
         except UnsoundTensorError:
@@ -420,7 +453,7 @@ class _Data(Actions):
 
     def build(self, made: Any, state: Any) -> None:
         if type(made) is OrderedDict and type(state) is dict:
-            _require(all(type(each) is str for each in state), "an attribute has no name")
+            _require_new(made, state)
             vars(made).update(state)
         elif type(made) is torch.Tensor and type(state) is tuple and len(state) == 3:
             requires_grad, _, hooks = state
@@ -454,18 +487,32 @@ class _Data(Actions):
         if type(target) not in _DICTS and id(type(target)) not in self._taken:
             raise NotDataError(f"it stores in a {type(target).__name__}")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            _require_key(key)
+            self._keys.require(key)
             target[key] = value
 
+    def listed(self, items: Sequence[Any]) -> Any:
+        self._count(1)
+        return list(items)
+
+    def dictionary(self) -> Any:
+        self._count(1)
+        return {}
+
     def emptied(self) -> Any:
+        self._count(_SET)
         return set()
 
     def collected(self, items: Sequence[Any]) -> Any:
-        return _frozenset(list(items))
+        self._count(_SET)
+        return self._keys.frozenset_of(list(items))
 
     def add(self, target: Any, items: Sequence[Any]) -> None:
         _require(type(target) is set, "it adds to what is no set")
-        target.update(_keyed(list(items)))
+        target.update(self._keys.members(list(items)))
+
+    def _count(self, weight: int) -> None:
+        self._containers += weight
+        _require(self._containers <= _MOST_CONTAINERS, "it makes more containers than can be held")
 
     def _retyped(self, *parts: Any) -> Any:
         """A plain tensor with attributes; what makes it is in the table itself."""

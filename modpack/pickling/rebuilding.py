@@ -158,9 +158,12 @@ def _rebuild_old(storage: Any, offset: Any, shape: Any, strides: Any) -> torch.T
 def _rebuild_sparse(layout: Any, data: Any) -> torch.Tensor:
     """As torch's own function, and with indices that lie inside; torch does not look at them.
 
-    It can be told to look at all that were loaded, but lists them for all threads together.
+    It can be told to look at all that were loaded, but lists them for all threads together. That
+    list is left as it was.
     """
     made: torch.Tensor = unmoved(torch._utils._rebuild_sparse_tensor)(layout, data)
+    listed = torch._utils._sparse_tensors_to_validate
+    listed[:] = [each for each in listed if each is not made]
     if made.is_meta:
         return made
     if layout is torch.sparse_coo:
@@ -170,6 +173,9 @@ def _rebuild_sparse(layout: Any, data: Any) -> torch.Tensor:
     by_rows = layout in (torch.sparse_csr, torch.sparse_bsr)
     compressed = made.crow_indices() if by_rows else made.ccol_indices()
     plain = made.col_indices() if by_rows else made.row_indices()
+    first = compressed.dim()  # of the values' dimensions that blocks have
+    if made.layout in _OF_BLOCKS and 0 in made.values().shape[first : first + 2]:
+        raise UnsoundTensorError("a sparse tensor has blocks of no elements")  # torch divides by it
     compressed_parts = (compressed, plain, made.values(), made.size(), made.layout)
     torch._validate_sparse_compressed_tensor_args(*compressed_parts, **_unpinned())
     return made
@@ -243,6 +249,7 @@ OF_TORCH = (
 )
 """What torch raises for arguments that no tensor can be made of."""
 
+_OF_BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
 _MAKE_SUBCLASS = torch.Tensor._make_subclass
 _SPARSE = torch._utils._rebuild_sparse_tensor
 _OLD = torch._utils._rebuild_tensor

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from modpack.pickling import rebuild
+from modpack.pickling.allowlist import MADE
 from modpack.pickling.machine import OPAQUE, Actions, MalformedError, PickleMachine, StackItem
 from modpack.pickling.rebuild import current_module
 from modpack.security.pickle_tree import MOST_NAMES, PickledName
@@ -28,10 +29,30 @@ __all__ = [
 _MOST_KEPT: Final = 1_000_000
 """Tuples of names and texts, and what else costs memory; what has more is not followed."""
 _MOST_TUPLES: Final = 1_000_000
-_PLAIN: Final = frozenset({int, float, bool, type(None)})
 _OPAQUE_TUPLES: Final = tuple((OPAQUE,) * length for length in range(6))
 _OPAQUE_IDS: Final = frozenset(map(id, _OPAQUE_TUPLES))
 _MAKES_FUNCTIONS: Final = "make_function"
+
+
+_LARGEST_SIZE: Final = 2**60
+"""Larger numbers can be chosen to have one hash, and a dict of them takes quadratic time."""
+_ORDERED: Final = "collections.OrderedDict"
+_TENSORS: Final = ("torch._utils", "torch._tensor")
+"""Where the functions are that make tensors, among those that make data."""
+
+
+class _MadeOf:
+    """What a function that makes data has made.
+
+    Args:
+        name: of the function.
+    """
+
+    def __init__(self, name: PickledName) -> None:
+        self.name = name
+
+
+_PLAIN: Final = frozenset({int, float, bool, type(None), _MadeOf})
 
 
 @dataclass(frozen=True)
@@ -76,6 +97,8 @@ class PickleContents:
         names: everything that is looked up, each once, in order.
         sources: the functions that travel by their source.
         storages: the storages that it refers to, each once for each class and size.
+        misused: names of data that it uses as no data does: it calls what may only be held, or
+            sets a state that no unpickler of data would.
         unreadable: why this may not be all; None if it is.
         position: where that shows, in bytes from the start.
     """
@@ -83,13 +106,14 @@ class PickleContents:
     names: tuple[PickledName, ...] = ()
     sources: tuple[PickledSource, ...] = ()
     storages: tuple[PickledStorage, ...] = ()
+    misused: frozenset[PickledName] = frozenset()
     unreadable: str | None = None
     position: int = 0
 
     @property
     def code_names(self) -> tuple[PickledName, ...]:
-        """The names that are not data."""
-        return tuple(name for name in self.names if not name.is_data)
+        """The names that are not data, or not used as data."""
+        return tuple(n for n in self.names if not n.is_data or n in self.misused)
 
 
 def read_pickle(data: bytes) -> PickleContents:
@@ -133,6 +157,7 @@ class PickleReader:
             tuple(notes.names),
             tuple(notes.sources),
             tuple(notes.storages.values()),
+            frozenset(notes.misused),
             unreadable,
             position,
         )
@@ -150,6 +175,8 @@ class _Notes(Actions):
         self.names: dict[PickledName, None] = {}
         self._known: dict[tuple[str, str], PickledName] = {}
         self._kept = self._tuples = 0
+        self.misused: set[PickledName] = set()
+        self._made: dict[PickledName, _MadeOf] = {}
         self.sources: list[PickledSource] = []
         self.storages: dict[tuple[str, str, int | None], PickledStorage] = {}
 
@@ -169,7 +196,7 @@ class _Notes(Actions):
         if self._tuples > _MOST_TUPLES:
             raise MalformedError("it makes more tuples than can be followed")
         for each in items:
-            if each is not OPAQUE and type(each) not in _PLAIN and id(each) not in _OPAQUE_IDS:
+            if type(each) not in _PLAIN and each is not OPAQUE and id(each) not in _OPAQUE_IDS:
                 self._kept += 1 + len(items) // 8
                 if self._kept > _MOST_KEPT:
                     raise MalformedError("it makes more values than can be followed")
@@ -197,6 +224,8 @@ class _Notes(Actions):
             raise MalformedError("a storage has no key")
         name = str(kind) if isinstance(kind, PickledName) else ""
         items = size if type(size) is int else None
+        if items is not None and not 0 <= items < _LARGEST_SIZE:
+            raise MalformedError("a storage has a size that nothing has")
         found = PickledStorage(str(key), name, items, self.machine.position)
         self.storages.setdefault((found.key, name, items), found)
 
@@ -204,7 +233,14 @@ class _Notes(Actions):
         if type(function) is PickledName and _makes_functions(function):
             if isinstance(arguments, tuple):
                 self._function(arguments)
+        if type(function) is PickledName and function.is_data:
+            return self._called(function)
         return OPAQUE
+
+    def _called(self, name: PickledName) -> StackItem:
+        if str(name) not in MADE:
+            self.misused.add(name)
+        return self._made.setdefault(name, _MadeOf(name))
 
     def _function(self, arguments: tuple[StackItem, ...]) -> None:
         fields, identity = (*arguments, None, None)[:2]
@@ -217,10 +253,17 @@ class _Notes(Actions):
         self.sources.append(PickledSource(name[0], text, first, self.machine.position))
 
     def make(self, kind: StackItem, arguments: StackItem, named: StackItem) -> StackItem:
+        if type(kind) is PickledName and kind.is_data:
+            self.misused.add(kind)
         return OPAQUE
 
     def build(self, made: StackItem, state: StackItem) -> None:
-        if made is not OPAQUE:
+        if type(made) is _MadeOf:
+            is_of_tensor = type(state) is tuple and len(state) == 3
+            takes_state = is_of_tensor if made.name.module in _TENSORS else state is OPAQUE
+            if not (takes_state and (made.name.module in _TENSORS or str(made.name) == _ORDERED)):
+                self.misused.add(made.name)
+        elif made is not OPAQUE:
             raise MalformedError("it sets the state of what it has not made")
 
     def dictionary(self) -> StackItem:

@@ -185,7 +185,7 @@ def _dtypes(archive: Archive, tensors: Sequence[TensorFacts]) -> Mapping[str, to
 
 def _dtype(name: str) -> torch.dtype | None:
     """An element type by its own name: ``double`` is a second name of ``float64``."""
-    found = getattr(torch, name, None)
+    found = vars(torch).get(name)  # never getattr: torch imports parts of itself that are asked for
     return found if isinstance(found, torch.dtype) and str(found) == f"torch.{name}" else None
 
 

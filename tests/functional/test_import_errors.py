@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
+import marshal
 import os
 import pickle
+import sys
 import zipfile
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pytest
 import torch
 
 import modpack
+from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import (
     ArchiveError,
@@ -319,3 +323,41 @@ def test_a_packaged_source_that_does_not_parse_is_a_syntax_error_at_its_place(tm
             importer.import_module("good")
         assert caught.value.filename.endswith("bad.py")
         assert caught.value.lineno == 1
+
+
+@pytest.mark.parametrize("namespace", ["private", "process"])
+def test_bytecode_in_a_package_is_not_imported(tmp_path, namespace):
+    code = compile("ran = True\n", "evil", "exec")
+    header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
+    bytecode = header + marshal.dumps(code)
+    (tmp_path / "bytecode_evil.pyc").write_bytes(bytecode)
+    path = package_with(tmp_path, {"bytecode_shop/evil.pyc": bytecode})
+    with (
+        modpack.PackageImporter(path, namespace=namespace) as importer,
+        pytest.raises(ModuleNotFoundError, match=r"bytecode of it, .*evil\.pyc, which no package"),
+    ):
+        importer.import_module("bytecode_shop.evil")
+    assert not [name for name in sys.modules if name.endswith("bytecode_shop.evil")]
+
+
+@pytest.mark.parametrize("name", ["_inductor", "nn"])
+def test_an_element_type_is_looked_up_and_nothing_is_imported_for_it(tmp_path, name, clean_python):
+    path = tmp_path / "weights.modpack"
+    modpack.save({"w": torch.ones(1)}, path)
+    with open_archive(path) as archive:
+        records = {n: archive.read(n) for n in archive.names() if "manifest" not in n}
+    record = ".data/modpack/tensors.json"
+    records[record] = records[record].replace(b'"float32"', f'"{name}"'.encode())
+    with ArchiveWriter(path) as writer:
+        for each, content in records.items():
+            writer.write(each, content)
+        writer.commit()
+    code = """
+    import sys, modpack, torch
+    before = set(sys.modules)
+    try:
+        modpack.load_weights(path)
+    except modpack.ModpackError as failure:
+        print("does not know" in str(failure), "torch._inductor" in set(sys.modules) - before)
+    """
+    assert clean_python(code, path=str(path)).stdout == "True False\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from modpack.pickling.allowlist import DATA, is_dangerous
+from modpack.pickling.allowlist import DATA, MADE, is_dangerous
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "trust-policies.md"
 
@@ -43,3 +43,16 @@ def test_names_that_stand_out_are_told_apart_by_whole_names_and_modules():
     for name in ("os.path.join", "builtins.getattr", "functools.partial", "torch.nn.Linear"):
         module, _, attribute = name.rpartition(".")
         assert not is_dangerous(module, attribute)
+
+
+def test_what_may_be_called_is_what_the_unpickler_calls():
+    from modpack.pickling.closed import _Data
+
+    actions = _Data(None, (), importlib.import_module)  # type: ignore[arg-type]
+    called = {name for name in DATA if id(actions.find(*_parted(name))) in actions._calls}
+    assert called == set(MADE)
+
+
+def _parted(name: str) -> tuple[str, str]:
+    module, _, attribute = name.rpartition(".")
+    return module, attribute

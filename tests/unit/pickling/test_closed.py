@@ -148,3 +148,133 @@ def test_a_name_that_the_policy_adds_is_called_and_no_other():
         load(data, added=("fractions.Fractions",))
     with pytest.raises(UnpicklingError, match=r"nowhere\.Thing, which is not here"):
         load(whole(named("nowhere", "Thing")), added=("nowhere.Thing",))
+
+
+# -- what a hand-made pickle tried ------------------------------------------------------------
+
+ORDERED = named("collections", "OrderedDict") + b")R"
+
+
+class OneStorage(Nothing):
+    """An archive with a storage of some bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.content = bytes(size)
+
+
+def made_of(kind: str, size: int, *body: bytes) -> object:
+    """What a pickle makes, of which every storage has so many bytes."""
+
+    class Storages:
+        def load(self, storage_type: object, key: str, location: str, count: int) -> object:
+            return torch.storage.TypedStorage(
+                wrap_storage=torch.UntypedStorage(size), dtype=getattr(torch, kind), _internal=True
+            )
+
+    return unpickle_data(whole(*body), resource="x.pkl", storages=Storages())  # type: ignore[arg-type]
+
+
+def number(value: int) -> bytes:
+    return b"J" + struct.pack("<i", value)
+
+
+def tuple_of(*items: bytes) -> bytes:
+    return b"(" + b"".join(items) + b"t"
+
+
+STORAGE = tuple_of(text("storage"), named("torch", "FloatStorage"), text("0"), text("cpu"), b"K\2")
+STORAGE += b"Q"
+
+
+def tensor(*more: bytes, hooks: bytes = ORDERED) -> bytes:
+    parts = (STORAGE, b"K\0", tuple_of(b"K\1"), tuple_of(b"K\1"), b"\x88", hooks, *more)
+    return named("torch._utils", "_rebuild_tensor_v2") + tuple_of(*parts) + b"R"
+
+
+@pytest.mark.parametrize("name", ["torch._inductor", "torch.nn", "torch.strided2"])
+def test_a_layout_is_looked_up_and_nothing_is_imported_for_it(clean_python, name):
+    code = """
+    import sys, torch
+    from tests.unit.pickling.test_closed import load, named, text, whole
+    from modpack.errors import UnpicklingError
+    before = set(sys.modules)
+    pickled = whole(named("torch.serialization", "_get_layout"), text(name), b"\\x85R")
+    try:
+        load(pickled)
+    except UnpicklingError as failure:
+        print("there is no layout" in str(failure), "torch._inductor" in set(sys.modules) - before)
+    """
+    assert "True False" in clean_python(code, name=name).stdout
+
+
+def test_hooks_of_tensors_cannot_be_filled_later():
+    hooks = ORDERED + b"q\x00"
+    made = made_of(
+        "float32", 8, tensor(hooks=hooks), b"h\x00K\0", named("builtins", "list"), b"s\x86"
+    )
+    assert made[0]._backward_hooks == {}  # type: ignore[index]
+    (made[0] * 2).sum().backward()  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["items", "keys", "__len__", "update"])
+def test_attributes_take_no_methods_place(name):
+    with pytest.raises(UnpicklingError, match=f"it replaces '{name}' of what it makes"):
+        load(whole(ORDERED, b"}", text(name), b"K\5sb"))
+    state = b"}" + text("detach") + b"K\5s"
+    retyped = named("torch._tensor", "_rebuild_from_type_v2")
+    inner = tuple_of(STORAGE, b"K\0", tuple_of(b"K\1"), tuple_of(b"K\1"), b"\x89", ORDERED)
+    parts = (named("torch._utils", "_rebuild_tensor_v2"), named("torch", "Tensor"), inner, state)
+    with pytest.raises(UnpicklingError, match="it replaces 'detach' of what it makes"):
+        made_of("float32", 8, retyped, tuple_of(*parts), b"R")
+
+
+def test_tuples_of_one_hash_are_counted():
+    keys = []
+    prime = (11400714785074694791, 14029467366897019727, 2870177450012600261)
+    mask, inverse = 2**64 - 1, [pow(each, -1, 2**64) for each in prime]
+
+    def rotated(x: int, bits: int) -> int:
+        return ((x << bits) | (x >> (64 - bits))) & mask
+
+    needed = rotated(12345 * inverse[0] & mask, 33)
+    for first in range(1, 200_000):  # two numbers that Python's xxHash of tuples makes one of
+        lane = rotated((prime[2] + first * prime[1]) & mask, 31) * prime[0] & mask
+        second = (needed - lane) * inverse[1] & mask
+        second -= 2**64 if second >= 2**63 else 0
+        if abs(second) < 2**61 - 2 and second != -1:
+            keys.append((first, second))
+    keys = keys[:1001]
+    assert len({hash(key) for key in keys}) == 1
+    assert len(load(pickle.dumps(dict.fromkeys(keys[:1000]), 4))) == 1000  # type: ignore[arg-type]
+    with pytest.raises(UnpicklingError, match="more than 1000 keys have one hash"):
+        load(pickle.dumps(dict.fromkeys(keys), 4))
+
+
+@pytest.mark.parametrize("opcode", [b"\x8f", b"]", b"}"])
+def test_containers_are_counted(opcode):
+    with pytest.raises(UnpicklingError, match="more containers than can be held"):
+        load(whole(b"](" + opcode * 5_000_001 + b"e"))
+
+
+def test_what_torch_crashes_on_is_refused():
+    noted = b"}" + text("neg") + b"\x88s"
+    with pytest.raises(UnpicklingError, match="what is noted of a tensor is odd"):
+        made_of("quint8", 8, tensor(noted).replace(b"\x88" + ORDERED, b"\x89" + ORDERED))
+    assert made_of("float32", 8, tensor(noted)).is_neg()  # type: ignore[attr-defined]
+
+
+def test_sparse_tensors_that_cannot_be_leave_nothing_in_torch():
+    rebuild = torch._utils._rebuild_sparse_tensor
+    from modpack.pickling.rebuilding import UnsoundTensorError, rebuilding
+
+    ours = rebuilding(False)(rebuild)
+    pending = torch._utils._sparse_tensors_to_validate
+    before = list(pending)
+    indices, values = torch.tensor([[0, 99]]), torch.ones(2)
+    with pytest.raises(UnsoundTensorError):
+        ours(torch.sparse_coo, (indices, values, torch.Size([3]), False))
+    ours(torch.sparse_coo, (indices, values, torch.Size([100]), False))
+    rows = (torch.tensor([0, 1, 2]), torch.tensor([0, 1]), torch.ones(2, 0, 0), torch.Size([2, 3]))
+    with pytest.raises(UnsoundTensorError, match="blocks of no elements"):
+        ours(torch.sparse_bsr, rows)
+    assert pending == before

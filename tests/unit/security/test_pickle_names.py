@@ -101,3 +101,45 @@ def test_nothing_that_stands_out_is_data():
     for full in DATA:
         module, _, name = full.rpartition(".")
         assert not is_dangerous(module, name), full
+
+
+TENSOR = b"ctorch\nTensor\n"
+ORDERED = b"ccollections\nOrderedDict\n)R"
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (TENSOR + b")}X\5\0\0\0cdataK\7s\x92", "torch.Tensor"),
+        (TENSOR + b")\x81", "torch.Tensor"),
+        (TENSOR + b"K\1\x85R", "torch.Tensor"),
+        (b"ctorch.storage\nUntypedStorage\n)}\x92", "torch.storage.UntypedStorage"),
+        (b"ctorch\nFloatStorage\n)R", "torch.FloatStorage"),
+        (b"cdatetime\ndate\n)R}b", "datetime.date"),
+        (b"ccollections\ndeque\n)R}b", "collections.deque"),
+        (b"ccollections\nOrderedDict\n)\x81", "collections.OrderedDict"),
+        (ORDERED + b"N}\x86b", "collections.OrderedDict"),
+        (b"ctorch._utils\n_rebuild_tensor_v2\n)R}b", "torch._utils._rebuild_tensor_v2"),
+    ],
+)
+def test_names_of_data_that_are_used_otherwise_are_code(data, name):
+    found = read_pickle(b"\x80\x02" + data + b".")
+    assert found.unreadable is None
+    assert [str(each) for each in found.code_names] == [name]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [ORDERED + b"}b", TENSOR, b"ctorch._utils\n_rebuild_tensor_v2\n)RNN}\x87b", ORDERED + b"\x85"],
+)
+def test_names_of_data_that_are_used_as_data_are_none(data):
+    found = read_pickle(b"\x80\x02" + data + b".")
+    assert (found.unreadable, found.code_names) == (None, ())
+
+
+@pytest.mark.parametrize("size", [2**60, 2**61 - 1, -1])
+def test_storages_that_nothing_could_hold_cannot_be_read(size):
+    number = size.to_bytes(9, "little", signed=True)
+    parts = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0" + b"0X\3\0\0\0cpu"
+    told = read_pickle(b"\x80\x02" + parts + b"\x8a\x09" + number + b"tQ.").unreadable
+    assert told == "a storage has a size that nothing has"
