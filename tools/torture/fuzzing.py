@@ -42,8 +42,7 @@ _OUTSIDE: Final = (
 _QUIET: Final = frozenset(
     {"builtins.id", "object.__getattr__", "pickle.find_class", "sys._getframe"}
 )
-"""Events of Python's audit hooks that change nothing. torch imports parts of itself when it needs
-them first; no pickle decides which."""
+"""Events of Python's audit hooks that change nothing."""
 _SLOWEST: Final = 2.0
 """Seconds that one pickle of some hundred bytes may take."""
 _MOST_MEMORY: Final = 1 << 30
@@ -145,8 +144,7 @@ _EVENTS_ARE_SEEN: list[bool] = []
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    is_lazy = event == "import" and str(arguments[0]).startswith("torch.")
-    if _WATCHING[0] and event not in _QUIET and not is_lazy:
+    if _WATCHING[0] and event not in _QUIET:
         _EVENTS.append(f"{event}{arguments!r:.100}")
 
 
@@ -287,6 +285,7 @@ _TABLE: Final = sorted(DATA)
 _TEXTS: Final = (
     *("", "a", "latin1", "cpu", "cuda:7", "torch.strided", "torch.sparse_coo", "storage", "0"),
     *("__class__", "__setstate__", "__dict__", "1e999999999", "NaN", "conj", "module", "os"),
+    *("torch._inductor", "torch.onnx", "neg", "items", "detach"),
 )
 _BARE: Final = tuple(
     bytes([each]) for each in b"N\x88\x89)]}\x8f(0123\x94RQbaesutdl\x81\x85\x86\x87\x90\x91\x92\x93"
