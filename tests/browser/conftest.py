@@ -69,9 +69,21 @@ class Shown:
         )
         self.page.mouse.click(x, y)
 
+    def until(self, expression: str, argument: object = None) -> None:
+        """Wait until something is true.
+
+        Playwright's own wait has the page evaluate a text, if it is not true at once: the page's
+        policy forbids that.
+        """
+        for _ in range(600):
+            if self.page.evaluate(expression, argument):
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"it was not to be: {expression}")
+
     def settled(self) -> None:
         """Wait until the graph stands still."""
-        self.page.wait_for_function("!modpackReport.graph.drawing.animated()")
+        self.until("!modpackReport.graph.drawing.animated()")
 
     def details(self, title: str) -> str:
         """The text of the panel, as soon as it is about what has that title."""
@@ -85,7 +97,7 @@ class Shown:
 
     def wait_for_chosen(self) -> None:
         """Wait until something is chosen in the graph."""
-        self.page.wait_for_function("modpackReport.graph.drawing.nodes('.chosen').length === 1")
+        self.until("modpackReport.graph.drawing.nodes('.chosen').length === 1")
 
 
 def exactly(text: str) -> re.Pattern[str]:
@@ -134,7 +146,7 @@ def show(chromium: Browser) -> Iterator[Show]:
         page.on("request", lambda request: shown.requests.append(request.url))
         page.goto(file.as_uri() + address)
         if options.get("java_script_enabled", True):
-            page.wait_for_function("window.modpackReport")
+            shown.until("Boolean(window.modpackReport)")
         opened.append(shown)
         return shown
 

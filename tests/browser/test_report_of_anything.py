@@ -122,9 +122,7 @@ def test_every_hostile_module_can_be_looked_at(show, hostile_page):
     for index in range(len(CANARIES)):
         shown.page.evaluate("index => { location.hash = addressOf(index + 1); }", index)
         name = shown.page.evaluate("index => nodes[index + 1].name", index)
-        shown.page.wait_for_function(
-            "name => document.querySelector('#details h2')?.textContent === name", arg=name
-        )
+        shown.until("name => document.querySelector('#details h2')?.textContent === name", name)
         assert shown.page.locator(NEVER_THERE).count() == 0
     assert shown.page.evaluate("window.canary") is None
 

@@ -183,7 +183,7 @@ def test_a_place_leads_to_its_line(show, page_file):
     shown = show(page_file, "#module=pageshop.tools")
     shown.page.click("#details .steps .place >> text=pageshop/net.py:3")
     assert shown.details("pageshop.net")
-    shown.page.wait_for_function(
+    shown.until(
         """() => {
             if (document.querySelector('#details .marker') === null) return false;
             const marker = document.querySelector('#details .marker').getBoundingClientRect();
@@ -441,8 +441,8 @@ def test_the_graph_of_a_narrow_window_goes_from_top_to_bottom(show, page_file):
     width = shown.page.evaluate("modpackReport.graph.drawing.elements().boundingBox().w")
     assert width < 400
     shown.page.set_viewport_size({"width": 1400, "height": 900})
-    shown.page.wait_for_function(
-        "least => modpackReport.graph.drawing.elements().boundingBox().w > least", arg=width * 1.5
+    shown.until(
+        "least => modpackReport.graph.drawing.elements().boundingBox().w > least", width * 1.5
     )
 
 
