@@ -51,15 +51,20 @@ class AstrayImports:
 
     def _of_missing_names(self, module: str) -> Iterator[Problem]:
         for target in self._walker.graph.successors(module):
-            if target not in self._interned or not self._is_known(target):
+            if target not in self._interned:
                 continue
-            missing: dict[str, Edge] = {}
+            bound = self._walker.scan(target).bound
+            unbound: dict[str, Edge] = {}
             for edge in self._walker.graph.edges_between(module, target):
                 if edge.kind.is_dependency and not edge.kind.may_be_absent:
-                    missing.update((n, edge) for n in edge.names if self._is_missing(target, n))
-            for name, edge in missing.items():
-                context = f"from {target} import {name}: {target} has no such name, nor a submodule"
-                yield self._problem(module, context, edge.line)
+                    unbound.update((name, edge) for name in edge.names if name not in bound)
+            if not unbound or not self._is_known(target):
+                continue
+            for name, edge in unbound.items():
+                if self._is_missing(target, name):
+                    why = f"{target} has no such name, nor a submodule"
+                    context = f"from {target} import {name}: {why}"
+                    yield self._problem(module, context, edge.line)
 
     def _is_known(self, target: str) -> bool:
         """Whether all names of a module can be read off its source."""
@@ -69,7 +74,7 @@ class AstrayImports:
 
     def _is_missing(self, target: str, name: str) -> bool:
         walker = self._walker
-        if name in walker.scan(target).bound or re.fullmatch(r"__\w+__|\*", name):
+        if re.fullmatch(r"__\w+__|\*", name):
             return False
         submodule = f"{target}.{name}"
         if walker.locate(submodule) is not None or walker.is_loaded(submodule):
