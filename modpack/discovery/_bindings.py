@@ -9,8 +9,11 @@ from collections.abc import Iterator
 
 __all__ = ["BINDING", "assigned_names", "bindings", "binds_unseen"]
 
-_BINDS_UNSEEN = re.compile(
-    r"\b(?:__getattr__|__dict__|globals|vars|locals|exec|eval|setattr|modules)\b|import\s*\(?\s*\*"
+_BINDERS = ("__getattr__", "__dict__", "globals", "vars", "locals", "exec", "eval", "setattr")
+# One pattern a word, each beginning with it: then Python looks for the word before it matches.
+_BINDS_UNSEEN = (
+    *(re.compile(rf"{word}\b(?<!\w{word})") for word in (*_BINDERS, "modules")),
+    re.compile(r"import\s*\(?\s*\*"),
 )
 
 _BINDING = frozenset(
@@ -54,7 +57,7 @@ def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
 
 def binds_unseen(text: str) -> bool:
     """Whether a source has a word for binding names of the module that are not spelled in it."""
-    return _BINDS_UNSEEN.search(text) is not None
+    return any(pattern.search(text) for pattern in _BINDS_UNSEEN)
 
 
 def _bound_to(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-__all__ = ["Block", "Part", "Scope", "qualified_name", "resolve_relative"]
+__all__ = ["Block", "Origins", "Part", "Scope", "qualified_name", "resolve_relative"]
 
 # The modules whose names mean something to the scan.
 _KNOWN_ROOTS = frozenset(
@@ -37,15 +37,12 @@ class Scope:
             scanned module's own.
         declared_global: names that a ``global`` statement gives to the module.
         owner: the function or class whose scope it is; None for a module.
-        origins: name -> the blocks that bind it, each with what it is bound to: an expression, the
-            definition of a function, or None.
     """
 
     parent: Scope | None = None
     names: dict[str, str] = field(default_factory=dict)
     declared_global: set[str] = field(default_factory=set)
     owner: ast.stmt | ast.Lambda | None = None
-    origins: dict[str, list[tuple[Block, ast.AST | None]]] = field(default_factory=dict)
 
     def binds_in_module(self, name: str) -> bool:
         """Whether an assignment to ``name`` here makes a name of the module."""
@@ -63,15 +60,10 @@ class Scope:
 
     def meaning_of(self, name: str) -> str:
         """What ``name`` stands for; itself where nothing binds it."""
-        scope = self._binding(name)
+        scope = self.binding(name)
         return name if scope is None else scope.names[name]
 
-    def origins_of(self, name: str) -> Sequence[tuple[Block, ast.AST | None]]:
-        """What binds ``name`` as it is seen here, as :attr:`origins` has it."""
-        scope = self._binding(name)
-        return () if scope is None else scope.origins.get(name, ())
-
-    def _binding(self, name: str) -> Scope | None:
+    def binding(self, name: str) -> Scope | None:
         """The nearest scope that gives ``name`` a meaning."""
         scope: Scope | None = self
         while scope is not None:
@@ -102,6 +94,33 @@ class Block:
     def inside(self, owner: ast.AST, part: Part = Part.BODY, scope: Scope | None = None) -> Block:
         """A block inside this one."""
         return Block(self, scope or self.scope, owner, part)
+
+
+class Origins:
+    """What names are bound to, and where.
+
+    Kept apart from the scopes: blocks know theirs, and a scope that knew blocks would close a
+    circle. A source's tree would then outlive its scan until Python searches for such circles.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Scope, str], list[tuple[Block, ast.AST | None]]] = {}
+
+    def add(self, name: str, scope: Scope, block: Block, value: ast.AST | None) -> None:
+        """Keep one binding.
+
+        Args:
+            name: the name.
+            scope: where the name lives.
+            block: where the statement stands.
+            value: an expression, the definition of a function, or None for anything else.
+        """
+        self._found.setdefault((scope, name), []).append((block, value))
+
+    def of(self, name: str, scope: Scope) -> Sequence[tuple[Block, ast.AST | None]]:
+        """Every binding of ``name`` as a scope sees it."""
+        binding = scope.binding(name)
+        return () if binding is None else self._found.get((binding, name), ())
 
 
 def qualified_name(node: ast.AST, scope: Scope) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from modpack.discovery._bindings import BINDING, assigned_names, bindings
-from modpack.discovery._blocks import Block, Part, Scope, qualified_name, resolve_relative
+from modpack.discovery._blocks import Block, Origins, Part, Scope, qualified_name, resolve_relative
 from modpack.discovery._exports import mentions_exports
 from modpack.discovery._nodes import COMPREHENSIONS, TRIES, child_nodes
 from modpack.discovery._parse import ParsedSource
@@ -57,6 +57,7 @@ class Findings:
         exports: module-level statements that touch ``__all__``.
         exports_change_out_of_sight: whether a function changes ``__all__``.
         scope: the module's own.
+        origins: what its names, and those of its functions and classes, are bound to.
     """
 
     imports: list[tuple[ast.Import | ast.ImportFrom, Block]] = field(default_factory=list)
@@ -65,6 +66,7 @@ class Findings:
     exports: list[tuple[ast.stmt, Block]] = field(default_factory=list)
     exports_change_out_of_sight: bool = False
     scope: Scope = field(default_factory=Scope)
+    origins: Origins = field(default_factory=Origins)
 
 
 def collect(parsed: ParsedSource, module: str, package: str) -> Findings:
@@ -183,7 +185,7 @@ class _Walk:
             scope = self._root.scope
             self.findings.bindings.append(Binding(name, block, value))
         scope.bind(name, meaning or f".{name}")
-        scope.origins.setdefault(name, []).append((block, value or definition))
+        self.findings.origins.add(name, scope, block, value or definition)
 
     def _see_binding(self, statement: ast.stmt, block: Block) -> None:
         for name, value in bindings(statement):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from modpack.core.imports import FolderListing
 from modpack.discovery._nodes import nodes_in
@@ -13,9 +13,10 @@ from modpack.discovery._places import Place, Places
 
 __all__ = ["find_listings"]
 
-_LISTS = re.compile(r"iter_modules|walk_packages|glob|listdir|scandir|iterdir|\bwalk\(")
-_IMPORTS = re.compile(
-    r"import_module|__import__|__all__|exec_module|load_module|spec_from_file_location|\bexec\("
+_LISTING = ("iter_modules", "walk_packages", "glob", "listdir", "scandir", "iterdir", "walk(")
+_IMPORTING = (
+    *("import_module", "__import__", "__all__", "exec_module", "load_module"),
+    *("spec_from_file_location", "exec("),
 )
 _OF_CODE = re.compile(r"\.py\b|\bstem\b|splitext|is_?dir\b|__init__")
 _BY_MODULES = frozenset({"iter_modules", "walk_packages"})
@@ -32,13 +33,17 @@ def find_listings(parsed: ParsedSource, module: str, package: str) -> tuple[Fold
         module: the module's name.
         package: the package that it is in, or is.
     """
-    if not (_LISTS.search(parsed.text) and _IMPORTS.search(parsed.text)):
+    if not (_has_one(_LISTING, parsed.text) and _has_one(_IMPORTING, parsed.text)):
         return ()
     try:
         found = dict.fromkeys(_Listings(parsed, module, package).all())
     except RecursionError:  # as for files that are read
         return ()
     return tuple(sorted(found, key=lambda listing: listing.line))
+
+
+def _has_one(words: Sequence[str], text: str) -> bool:
+    return any(word in text for word in words)
 
 
 class _Listings:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from modpack.core.names import root_of
-from modpack.discovery._blocks import Block, Scope, qualified_name
+from modpack.discovery._bindings import bindings
+from modpack.discovery._blocks import Block, Origins, Scope, qualified_name
 from modpack.discovery._nodes import FUNCTIONS, TRIES
 
 __all__ = ["Answer", "Presence", "catches_absence", "is_caught"]
@@ -44,17 +45,29 @@ class Answer(NamedTuple):
     elsewhere: tuple[str, ...] = ()
 
 
+class _Part(NamedTuple):
+    """What one expression of a condition asks by itself, and what its names are bound to."""
+
+    is_guard: bool
+    is_told: bool
+    elsewhere: Sequence[str]
+    origins: Sequence[tuple[ast.AST, Scope, bool]]  # the last: whether it is the value itself
+
+
 class Presence:
-    """Reads conditions of one module.
+    """Reads conditions of one module; each expression once, however many conditions lead to it.
 
     Args:
         module: its name.
+        origins: what its names are bound to.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, origins: Origins) -> None:
+        self._origins = origins
         self._within = f"{root_of(module)}."
         self._answers: dict[ast.AST, Answer] = {}
-        self._looked: dict[ast.AST, bool] = {}
+        self._parts: dict[ast.AST, _Part] = {}
+        self._functions: dict[ast.AST, tuple[bool, list[ast.AST]]] = {}
 
     def asked_by(self, test: ast.AST, scope: Scope) -> Answer:
         """What a condition asks, also by way of names and functions of the module.
@@ -74,31 +87,73 @@ class Presence:
         seen: set[ast.AST] = set()
         while waiting:
             root, scope, is_value = waiting.pop()
-            for node in ast.walk(root) if root not in seen else ():
-                name = qualified_name(node, scope)
-                if name is None:
-                    continue
-                is_finder = name.rpartition(".")[2] in _FINDERS
-                is_guard |= is_value and (is_finder or name in _ENVIRONMENT)
+            if root in seen:
+                continue
+            seen.add(root)
+            part = self._parts.get(root)
+            if part is None:
+                part = self._parts[root] = self._part(root, scope)
+            is_guard |= is_value and part.is_guard
+            is_told |= part.is_told
+            elsewhere.update(dict.fromkeys(part.elsewhere))
+            waiting.extend(
+                (origin, outer, is_value and is_plain) for origin, outer, is_plain in part.origins
+            )
+        return Answer(is_guard, is_told, tuple(elsewhere))
+
+    def _part(self, root: ast.AST, scope: Scope) -> _Part:
+        is_guard = is_told = False
+        elsewhere: dict[str, None] = {}
+        origins: list[tuple[ast.AST, Scope, bool]] = []
+        for node in ast.walk(root):
+            name = qualified_name(node, scope)
+            if name is not None:
+                is_guard |= name.rpartition(".")[2] in _FINDERS or name in _ENVIRONMENT
                 is_told |= _TELLS.fullmatch(name) is not None
                 if name.startswith(self._within):
                     elsewhere[name] = None
-                for block, value in scope.origins_of(node.id) if type(node) is ast.Name else ():
-                    is_told |= _depends_on_import(block) or self._looks(value)
-                    is_plain = is_value and not isinstance(value, FUNCTIONS)
-                    for part in _parts_that_tell(value):
-                        waiting.append((part, block.scope, is_plain))
-            seen.add(root)
-        return Answer(is_guard, is_told, tuple(elsewhere))
+            for block, value in self._bound(node, scope):
+                is_told |= _depends_on_import(block)
+                if isinstance(value, FUNCTIONS):
+                    looks, returned = self._function(value)
+                    is_told |= looks
+                    origins.extend((each, block.scope, False) for each in returned)
+                elif value is not None:
+                    origins.append((value, block.scope, True))
+        return _Part(is_guard, is_told, tuple(elsewhere), origins)
 
-    def _looks(self, value: ast.AST | None) -> bool:
-        """Whether a function looks for a module in its body."""
-        if not isinstance(value, FUNCTIONS):
-            return False
-        if value not in self._looked:
-            nodes = ast.walk(value)
-            self._looked[value] = any(_is_trial(node) or _is_finder(node) for node in nodes)
-        return self._looked[value]
+    def _bound(self, node: ast.AST, scope: Scope) -> Iterator[tuple[Block, ast.AST | None]]:
+        """What a name is bound to, or an attribute of a class; a class by itself tells nothing."""
+        if isinstance(node, ast.Name):
+            for block, value in self._origins.of(node.id, scope):
+                yield block, None if isinstance(value, ast.ClassDef) else value
+        elif isinstance(node, ast.Attribute):
+            owner = node.value.func if isinstance(node.value, ast.Call) else node.value
+            found = self._origins.of(owner.id, scope) if isinstance(owner, ast.Name) else ()
+            for block, value in found:
+                for member in value.body if isinstance(value, ast.ClassDef) else ():
+                    yield from ((block, each) for each in _values_of(member, node.attr))
+
+    def _function(self, function: ast.AST) -> tuple[bool, list[ast.AST]]:
+        """Whether a function looks for a module in its body, and the expressions it returns."""
+        if function not in self._functions:
+            looks = False
+            returned: list[ast.AST] = [function] if isinstance(function, ast.Lambda) else []
+            for node in ast.walk(function):
+                looks = looks or _is_trial(node) or _is_finder(node)
+                if isinstance(node, ast.Return) and node.value is not None:
+                    returned.append(node.value)
+            self._functions[function] = looks, returned
+        return self._functions[function]
+
+
+def _values_of(member: ast.stmt, name: str) -> Iterator[ast.AST]:
+    """What a statement of a class's body makes an attribute of that name."""
+    if isinstance(member, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if member.name == name:
+            yield member
+    else:
+        yield from (value for bound, value in bindings(member) if bound == name and value)
 
 
 def is_caught(handlers: Sequence[ast.ExceptHandler]) -> bool:
@@ -118,16 +173,6 @@ def _last_name(node: ast.expr) -> str | None:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else None
-
-
-def _parts_that_tell(value: ast.AST | None) -> Iterator[ast.AST]:
-    """The expressions that a name's value comes from: of a function, those that it returns."""
-    if isinstance(value, FUNCTIONS) and not isinstance(value, ast.Lambda):
-        for node in ast.walk(value):
-            if isinstance(node, ast.Return) and node.value is not None:
-                yield node.value
-    elif value is not None:
-        yield value
 
 
 def _is_finder(node: ast.AST) -> bool:

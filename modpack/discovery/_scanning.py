@@ -51,7 +51,7 @@ class _Scan:
         self._text = parsed.text
         self._package = module if is_package else module.rpartition(".")[0]
         self._findings = collect(parsed, module, self._package)
-        self._conditions = Conditions(module)
+        self._conditions = Conditions(module, self._findings.origins)
         values = _values_by_name(self._findings.bindings)
         self._strings = StaticStrings(module, self._package, values)
 

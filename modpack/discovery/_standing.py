@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from modpack.discovery._blocks import Block, Part, Scope, qualified_name
+from modpack.discovery._blocks import Block, Origins, Part, Scope, qualified_name
 from modpack.discovery._nodes import FUNCTIONS, TRIES
 from modpack.discovery._presence import Presence, catches_absence, is_caught
 
@@ -48,10 +48,11 @@ class Conditions:
 
     Args:
         module: the scanned module's name.
+        origins: what its names are bound to.
     """
 
-    def __init__(self, module: str) -> None:
-        self._presence = Presence(module)
+    def __init__(self, module: str, origins: Origins) -> None:
+        self._presence = Presence(module, origins)
         self._standings: dict[Block, Standing] = {}
 
     def standing(self, block: Block) -> Standing:

@@ -34,5 +34,5 @@ def presence_in(source: bytes, module: str, is_package: bool) -> Callable[[str],
         if isinstance(parsed, ScanFailure):
             return lambda name: Answer()
         findings = collect(parsed, module, module if is_package else module.rpartition(".")[0])
-    presence = Presence(module)
+    presence = Presence(module, findings.origins)
     return lambda name: presence.asked_by(ast.Name(name, ast.Load()), findings.scope)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import sys
 import threading
@@ -963,6 +964,8 @@ def optional(source: str) -> set[str]:
             "has()",
         ),
         ("import importlib.util\nhas = lambda: importlib.util.find_spec('x')", "has()"),
+        ("import sys\nclass C:\n HAS = 'x' in sys.modules", "C.HAS"),
+        ("import sys\nclass C:\n def has(self): return 'x' in sys.modules", "C().has()"),
     ],
 )
 def test_what_a_condition_finds_absent_is_optional(setup: str, test: str) -> None:
@@ -1000,6 +1003,31 @@ def test_what_follows_a_refusal_of_a_python_is_needed() -> None:
     source = "import sys\nif sys.version_info < (3, 9): raise RuntimeError\nimport a"
     assert optional(source) == set()
     assert kinds(source)["a"] is REQUIRED
+
+
+def test_a_class_tells_nothing_for_what_its_methods_do() -> None:
+    source = """
+        import sys
+        class C:
+            def has(self):
+                return "x" in sys.modules
+        def f(y):
+            if isinstance(y, C):
+                import a
+    """
+    assert optional(dedent(source)) == set()
+
+
+def test_a_scan_leaves_its_tree_to_nobody() -> None:
+    source = "import sys\ndef f():\n if sys.path:\n  import a\n" + "x = f(1, 2)\n" * 1000
+    scan(source)
+    gc.collect()
+    gc.disable()
+    try:
+        scan(source)
+        assert gc.collect() < 500  # the tree has ten thousand nodes
+    finally:
+        gc.enable()
 
 
 def test_a_flag_of_a_function_tells_in_that_function_only() -> None:
