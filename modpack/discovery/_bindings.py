@@ -7,10 +7,11 @@ import re
 import sys
 from collections.abc import Iterator
 
+from modpack.discovery._wordlines import has_any
+
 __all__ = ["BINDING", "assigned_names", "bindings", "binds_unseen"]
 
 _BINDERS = ("__getattr__", "__dict__", "globals", "vars", "locals", "exec", "eval", "setattr")
-# One pattern a word, each beginning with it: then Python looks for the word before it matches.
 _BINDS_UNSEEN = (
     *(re.compile(rf"{word}\b(?<!\w{word})") for word in (*_BINDERS, "modules")),
     re.compile(r"import\s*\(?\s*\*"),
@@ -57,7 +58,7 @@ def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
 
 def binds_unseen(text: str) -> bool:
     """Whether a source has a word for binding names of the module that are not spelled in it."""
-    return any(pattern.search(text) for pattern in _BINDS_UNSEEN)
+    return has_any(_BINDS_UNSEEN, text)
 
 
 def _bound_to(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:

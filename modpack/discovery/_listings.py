@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from modpack.core.imports import FolderListing
 from modpack.discovery._nodes import nodes_in
 from modpack.discovery._parse import ParsedSource
 from modpack.discovery._places import Place, Places
+from modpack.discovery._wordlines import has_any
 
 __all__ = ["find_listings"]
 
-_LISTING = ("iter_modules", "walk_packages", "glob", "listdir", "scandir", "iterdir", "walk(")
-_IMPORTING = (
-    *("import_module", "__import__", "__all__", "exec_module", "load_module"),
-    *("spec_from_file_location", "exec("),
-)
+_LISTERS = ("iter_modules", "walk_packages", "glob", "listdir", "scandir", "iterdir")
+_LISTS = tuple(map(re.compile, (*_LISTERS, r"walk\((?<!\wwalk\()")))
+_IMPORTERS = ("import_module", "__import__", "__all__", "exec_module", "load_module")
+_IMPORTS = tuple(map(re.compile, (*_IMPORTERS, "spec_from_file_location", r"exec\((?<!\wexec\()")))
 _OF_CODE = re.compile(r"\.py\b|\bstem\b|splitext|is_?dir\b|__init__")
 _BY_MODULES = frozenset({"iter_modules", "walk_packages"})
 _BY_NAMES = frozenset({"glob", "iglob", "rglob", "listdir", "scandir", "iterdir", "walk"})
@@ -33,17 +33,13 @@ def find_listings(parsed: ParsedSource, module: str, package: str) -> tuple[Fold
         module: the module's name.
         package: the package that it is in, or is.
     """
-    if not (_has_one(_LISTING, parsed.text) and _has_one(_IMPORTING, parsed.text)):
+    if not (has_any(_LISTS, parsed.text) and has_any(_IMPORTS, parsed.text)):
         return ()
     try:
         found = dict.fromkeys(_Listings(parsed, module, package).all())
     except RecursionError:  # as for files that are read
         return ()
     return tuple(sorted(found, key=lambda listing: listing.line))
-
-
-def _has_one(words: Sequence[str], text: str) -> bool:
-    return any(word in text for word in words)
 
 
 class _Listings:

@@ -43,9 +43,6 @@ def literal_of(node: ast.expr | None) -> Literal:
     if isinstance(node, (ast.UnaryOp, ast.BinOp)):
         return _folded(node)
     if isinstance(node, (ast.Tuple, ast.List, ast.Dict, ast.Set)):
-        parts = node.values if isinstance(node, ast.Dict) else node.elts
-        if len(parts) > _LONGEST // 2:  # tables: each part takes two characters at least
-            return UNKNOWN
         try:
             text = repr(ast.literal_eval(node))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

@@ -123,16 +123,24 @@ class Presence:
         return _Part(is_guard, is_told, tuple(elsewhere), origins)
 
     def _bound(self, node: ast.AST, scope: Scope) -> Iterator[tuple[Block, ast.AST | None]]:
-        """What a name is bound to, or an attribute of a class; a class by itself tells nothing."""
+        """What a name is bound to, an attribute of a class, or a new object: all of its class.
+
+        A class by itself tells nothing. ``isinstance(x, Net)`` asks none of its methods.
+        """
         if isinstance(node, ast.Name):
             for block, value in self._origins.of(node.id, scope):
                 yield block, None if isinstance(value, ast.ClassDef) else value
         elif isinstance(node, ast.Attribute):
-            owner = node.value.func if isinstance(node.value, ast.Call) else node.value
-            found = self._origins.of(owner.id, scope) if isinstance(owner, ast.Name) else ()
-            for block, value in found:
-                for member in value.body if isinstance(value, ast.ClassDef) else ():
+            for block, body in self._classes(node.value, scope):
+                for member in body.body:
                     yield from ((block, each) for each in _values_of(member, node.attr))
+        elif isinstance(node, ast.Call):
+            yield from self._classes(node.func, scope)
+
+    def _classes(self, node: ast.AST, scope: Scope) -> Iterator[tuple[Block, ast.ClassDef]]:
+        for block, value in self._origins.of(node.id, scope) if isinstance(node, ast.Name) else ():
+            if isinstance(value, ast.ClassDef):
+                yield block, value
 
     def _function(self, function: ast.AST) -> tuple[bool, list[ast.AST]]:
         """Whether a function looks for a module in its body, and the expressions it returns."""

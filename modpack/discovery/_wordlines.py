@@ -1,12 +1,22 @@
-"""On which lines of a source words stand: what has none of them need not be looked at."""
+"""Where words stand in a source: what has none of them need not be looked at."""
 
 from __future__ import annotations
 
 import ast
 import bisect
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["lines_at", "places_of", "spans_any"]
+__all__ = ["has_any", "lines_at", "places_of", "spans_any"]
+
+
+def has_any(patterns: Iterable[re.Pattern[str]], text: str) -> bool:
+    """Whether one of several patterns, each of which begins with a plain word, is in a text.
+
+    Python looks for the word before it matches a pattern. One pattern of alternatives it would try
+    at every character, which takes four times as long.
+    """
+    return any(pattern.search(text) for pattern in patterns)
 
 
 def places_of(word: str, text: str) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -65,12 +65,15 @@ def _is_elsewhere(root: str) -> bool:
     return not _is_in_standard_library(origin)
 
 
-_PYTHON_S = str(Path(os.__file__).parent) + os.sep
-
-
 def _is_in_standard_library(file: str) -> bool:
-    """Whether a file lies where Python's own are; asked for each of the user's modules."""
-    return file.startswith(_PYTHON_S) and not in_site_packages(Path(file))
+    """Whether a file lies where Python's own are."""
+    return _is_folder_of_python(os.path.dirname(file))  # noqa: PTH120 - asked for each module
+
+
+@lru_cache(maxsize=1024)
+def _is_folder_of_python(folder: str) -> bool:
+    home = Path(os.__file__).parent
+    return Path(folder).is_relative_to(home) and not in_site_packages(Path(folder))
 
 
 class DistributionIndex:

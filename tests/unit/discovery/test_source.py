@@ -966,6 +966,10 @@ def optional(source: str) -> set[str]:
         ("import importlib.util\nhas = lambda: importlib.util.find_spec('x')", "has()"),
         ("import sys\nclass C:\n HAS = 'x' in sys.modules", "C.HAS"),
         ("import sys\nclass C:\n def has(self): return 'x' in sys.modules", "C().has()"),
+        (
+            "import sys\nclass C:\n def __init__(self): self.has = 'x' in sys.modules\nlibs = C()",
+            "libs.has",
+        ),
     ],
 )
 def test_what_a_condition_finds_absent_is_optional(setup: str, test: str) -> None:
