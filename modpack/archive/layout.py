@@ -86,6 +86,9 @@ _STORAGE: Final = ".storage"
 _SHORTER: Final = len(_STORAGES + _STORAGE)
 
 
+RUNTIME_MODULE: Final = "_modpack_mock"
+"""The top-level name under which the mock runtime is stored in every package that has mocks."""
+
 def storage_name(key: int | str) -> str:
     """Name of the record that holds a tensor storage.
 

@@ -22,7 +22,8 @@ from modpack.core.tensors import tensors_to_json
 from modpack.discovery.source import scan_source
 from modpack.discovery.walk import Walker
 from modpack.errors import ArchiveError
-from modpack.hermetic.mocks import RUNTIME_MODULE, mock_source, runtime_source
+from modpack.archive.layout import RUNTIME_MODULE
+from modpack.hermetic.mocks import mock_source, runtime_source
 from modpack.packing.environment import environment_record
 from modpack.packing.files import write_files
 from modpack.packing.objects import ObjectSaver

@@ -103,7 +103,7 @@ class _Performance:
 
     def _touches(self) -> Iterator[Json]:
         """What the package did with mocked modules, as the runtime of stand-ins kept it."""
-        from modpack.hermetic.mocks import RUNTIME_MODULE
+        from modpack.archive.layout import RUNTIME_MODULE
 
         importer = self._importer
         name = importer.namespace.full_name(RUNTIME_MODULE) if importer is not None else ""

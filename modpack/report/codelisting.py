@@ -25,31 +25,12 @@ from modpack.security.pickle_names import PickledName, PickledSource
 
 __all__ = [
     "code_document",
-    "code_kinds",
-    "list_package",
     "pickle_findings",
-    "some",
     "source_findings",
 ]
 
 _TRIALS: Final = layout.MODPACK_PREFIX + "trial/"
 """Examples: verifying holds them against the record of the trial."""
-_SHOWN: Final = 5
-
-
-def list_package(archive: Archive, manifest: Manifest | None) -> CodeListing:
-    """List what of a package is code.
-
-    Args:
-        archive: an opened package.
-        manifest: its manifest; None for a package of torch.package.
-
-    Raises:
-        ArchiveError: a record is damaged.
-    """
-    if manifest is None:
-        return archive.remembered(list_undeclared)
-    return list_code(archive, _declared(archive, manifest))
 
 
 def pickle_findings(
@@ -103,26 +84,6 @@ def source_findings(archive: Archive, listing: CodeListing) -> Iterator[Finding]
         yield from _module_effects(record, archive.read(record))
 
 
-def code_kinds(listing: CodeListing, added: Iterable[str] = ()) -> tuple[str, ...]:
-    """What of a package is code, in some words for each kind; nothing if all of it is data.
-
-    Args:
-        listing: what of the package is code.
-        added: names of pickles that count as data.
-    """
-    unreadable = [r for r, each in listing.pickles.items() if each.unreadable is not None]
-    kinds = (
-        ("Python source", listing.sources),
-        ("machine code", listing.native),
-        ("program for torch", listing.programs),
-        ("pickle that cannot be read", unreadable),
-    )
-    told = [f"{counted(len(found), kind)} ({some(found)})" for kind, found in kinds if found]
-    for record, names in listing.names(added).items():
-        told.append(f"{record} names {some([str(name) for name in _worst_first(names)])}")
-    return tuple(told)
-
-
 def code_document(listing: CodeListing) -> Json:
     """The code of a package as JSON, all of it."""
     return {
@@ -143,24 +104,6 @@ def code_document(listing: CodeListing) -> Json:
 
 def _name_document(name: PickledName) -> Json:
     return {"name": str(name), "dangerous": is_dangerous(name.module, name.name)}
-
-
-def _worst_first(names: Sequence[PickledName]) -> list[PickledName]:
-    return sorted(names, key=lambda name: not is_dangerous(name.module, name.name))
-
-
-def some(names: Sequence[str], most: int = _SHOWN) -> str:
-    """The first of some names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-def _declared(archive: Archive, manifest: Manifest) -> tuple[str, ...]:
-    try:
-        pickles = read_objects(archive, manifest).pickles
-        return tuple(resource_record(package, name) for package, name in pickles)
-    except ValueError as failure:
-        raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure
 
 
 def _function_effects(record: str, source: PickledSource) -> Iterator[Finding]:

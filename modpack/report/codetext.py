@@ -10,7 +10,7 @@ from rich.text import Text
 
 from modpack.core.names import root_of
 from modpack.pickling.allowlist import is_dangerous
-from modpack.report.codelisting import some
+from modpack.security.packagecode import some
 from modpack.report.pieces import indented
 from modpack.report.wording import counted, printable
 from modpack.security.code_listing import CodeListing

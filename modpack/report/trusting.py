@@ -10,7 +10,7 @@ from modpack.archive.specs import read_specs
 from modpack.core.hookspec import hook_records
 from modpack.core.trust import TrustPolicy
 from modpack.core.trusting import Violation, violations
-from modpack.report.codelisting import code_kinds
+from modpack.security.packagecode import code_kinds
 from modpack.security.code_listing import CodeListing, native_records
 
 __all__ = ["package_violations"]

@@ -39,7 +39,7 @@ def require_trust(archive: Archive, policy: TrustPolicy, path: object) -> None:
         SignatureError: nothing is wrong but the signature.
         ArchiveError: a record is damaged.
     """
-    from modpack.report.codelisting import list_package  # most loads do without
+    from modpack.security.packagecode import list_package# most loads do without
     from modpack.report.trusting import package_violations
 
     code = None if policy.allow_code else list_package(archive, read_manifest(archive))

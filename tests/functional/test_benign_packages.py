@@ -51,7 +51,8 @@ import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.report.auditing.facts import Severity
-from modpack.report.codelisting import list_package, pickle_findings, source_findings
+from modpack.report.codelisting import pickle_findings, source_findings
+from modpack.security.packagecode import list_package
 
 REPRODUCIBLE = Path(__file__).parents[2] / "fixtures" / "reproducible" / "project"
 CASES = {}

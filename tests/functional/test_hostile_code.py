@@ -9,7 +9,8 @@ import pytest
 
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
-from modpack.report.codelisting import code_document, list_package
+from modpack.report.codelisting import code_document
+from modpack.security.packagecode import list_package
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,8 @@ import torch.package
 import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
-from modpack.report.codelisting import list_package, pickle_findings
+from modpack.report.codelisting import pickle_findings
+from modpack.security.packagecode import list_package
 
 SOURCE = """
 import torch

@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import resources
 
-__all__ = ["RUNTIME_MODULE", "mock_source", "runtime_source"]
+from modpack.archive.layout import RUNTIME_MODULE
 
-RUNTIME_MODULE = "_modpack_mock"
-"""The top-level name under which the runtime is stored in every package that has mocks."""
+__all__ = ["mock_source", "runtime_source"]
 
 _TEMPLATE = '''\
 """A stand-in for the module {shown_module}, which is not in this package.

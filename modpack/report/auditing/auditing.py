@@ -26,7 +26,8 @@ from modpack.report.auditing.belonging import (
 from modpack.report.auditing.facts import AuditFacts, Finding
 from modpack.report.auditing.findings import find_all
 from modpack.report.auditing.mocks import mock_facts
-from modpack.report.codelisting import list_package, pickle_findings, source_findings
+from modpack.report.codelisting import pickle_findings, source_findings
+from modpack.security.packagecode import list_package
 from modpack.report.facts import ModuleFacts, PackageFacts
 from modpack.report.planned import importers_of, plan_facts
 from modpack.report.recorded import environment_of, read_plan

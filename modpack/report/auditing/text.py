@@ -13,7 +13,7 @@ from modpack.core.actions import Action, Owner
 from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import root_of
 from modpack.core.plan import NoteKind
-from modpack.hermetic.mocks import RUNTIME_MODULE
+from modpack.archive.layout import RUNTIME_MODULE
 from modpack.report.auditing.facts import AuditFacts, Finding, Severity
 from modpack.report.auditing.findingtext import by_severity, left_out, remedy_line
 from modpack.report.auditing.gates import Verdict

@@ -15,7 +15,7 @@ from modpack.archive import layout
 from modpack.core.actions import Action
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.imports import ImportKind
-from modpack.hermetic.mocks import RUNTIME_MODULE
+from modpack.archive.layout import RUNTIME_MODULE
 from modpack.report.archived import STAND_INS_NEED
 from modpack.report.auditing.facts import AuditFacts
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 from modpack.core.actions import Action, Owner
 from modpack.core.names import root_of
-from modpack.hermetic.mocks import RUNTIME_MODULE
+from modpack.archive.layout import RUNTIME_MODULE
 from modpack.report.facts import ModuleFacts
 
 __all__ = ["SAVED", "Group", "GroupKind", "Grouping", "group_of", "grouped"]

@@ -21,7 +21,8 @@ from modpack.errors import (
     UnsupportedVersionError,
 )
 from modpack.report.auditing.facts import Finding, Severity
-from modpack.report.codelisting import list_package, pickle_findings
+from modpack.report.codelisting import pickle_findings
+from modpack.security.packagecode import list_package
 from modpack.report.verifying.agreement import check_agreement
 from modpack.report.verifying.codes import found, found_with_remedy
 from modpack.report.verifying.contents import (

@@ -43,7 +43,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.package import PackageExporter, PackageImporter  # type: ignore[attr-defined]
 
-from modpack.hermetic.mocks import RUNTIME_MODULE, mock_source, runtime_source
+from modpack.archive.layout import RUNTIME_MODULE
+from modpack.hermetic.mocks import mock_source, runtime_source
 
 RULE = "mock('lib.**')"
 FACTS = (
