@@ -134,8 +134,8 @@ def _row(result: Measured) -> str:
 
 
 def _facts(file: Path) -> str:
-    from modpack.core.actions import Action
-    from modpack.report.archived import package_facts
+    from modpack.core.rules import Action
+    from modpack.report.package_info import package_facts
 
     facts = package_facts(file)
     count = {action: sum(m.action is action for m in facts.modules) for action in Action}

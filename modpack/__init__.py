@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from modpack import analyze as analyze
     from modpack import hooks as hooks
     from modpack.api import current_importer, importer_of, is_from_package, load, save
-    from modpack.core.actions import Action
-    from modpack.core.directory import Directory
-    from modpack.core.globs import GlobGroup
+    from modpack.core.names import Directory, GlobGroup
     from modpack.core.plan import (
         EmptyMatchError,
         PackagingError,
@@ -26,7 +24,9 @@ if TYPE_CHECKING:
         Plan,
         Problem,
     )
-    from modpack.core.trust import Signer, TrustPolicy
+    from modpack.core.policy import Signer, TrustPolicy
+    from modpack.core.rules import Action
+    from modpack.discovery.importers import Importer, OrderedImporter, sys_importer
     from modpack.errors import (
         EnvironmentMismatchError,
         EnvironmentMismatchWarning,
@@ -43,9 +43,8 @@ if TYPE_CHECKING:
     )
     from modpack.exporter import PackageExporter
     from modpack.importer import PackageImporter
-    from modpack.replaying.replay import Replay, replay
-    from modpack.resolution.importers import Importer, OrderedImporter, sys_importer
-    from modpack.unpacking.weights import load_weights
+    from modpack.loading.weights import load_weights
+    from modpack.selftest.self_test import Replay, replay
 
 __all__ = [
     "Action",
@@ -89,11 +88,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "modpack.unpacking.weights": ("load_weights",),
-    "modpack.api": ("current_importer", "importer_of", "is_from_package", "load", "save"),
-    "modpack.core.actions": ("Action",),
-    "modpack.core.directory": ("Directory",),
-    "modpack.core.globs": ("GlobGroup",),
+    "modpack.loading.weights": ("load_weights",),
+    "modpack.api": (
+        "current_importer",
+        "importer_of",
+        "is_from_package",
+        "load",
+        "save",
+    ),
+    "modpack.core.rules": ("Action",),
+    "modpack.core.names": (
+        "Directory",
+        "GlobGroup",
+    ),
     "modpack.core.plan": (
         "EmptyMatchError",
         "PackagingError",
@@ -101,7 +108,10 @@ _HOMES = {
         "Plan",
         "Problem",
     ),
-    "modpack.core.trust": ("Signer", "TrustPolicy"),
+    "modpack.core.policy": (
+        "Signer",
+        "TrustPolicy",
+    ),
     "modpack.errors": (
         "EnvironmentMismatchError",
         "EnvironmentMismatchWarning",
@@ -118,19 +128,27 @@ _HOMES = {
     ),
     "modpack.exporter": ("PackageExporter",),
     "modpack.importer": ("PackageImporter",),
-    "modpack.replaying.replay": ("Replay", "replay"),
-    "modpack.resolution.importers": ("Importer", "OrderedImporter", "sys_importer"),
+    "modpack.selftest.self_test": (
+        "Replay",
+        "replay",
+    ),
+    "modpack.discovery.importers": (
+        "Importer",
+        "OrderedImporter",
+        "sys_importer",
+    ),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _SAVING = (
     "modpack.exporter",
-    "modpack.packing.hooked",
-    "modpack.packing.tensors",
-    "modpack.pickling.saving",
+    "modpack.exporting.hook_saver",
+    "modpack.exporting.objects",
+    "modpack.exporting.tensor_index",
+    "modpack.pickling.pickler",
     "modpack.pickling.storages",
-    "modpack.pickling.textplaces",
+    "modpack.pickling.object_paths",
 )
-_LOADING = ("modpack.importer", "modpack.unpacking.objects")
+_LOADING = ("modpack.importer", "modpack.loading.objects")
 _FOR_OBJECTS = {
     "PackageExporter": _SAVING,
     "PackageImporter": _LOADING,
@@ -146,7 +164,7 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"modpack.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'modpack' has no attribute {name!r}")
-    from modpack.core.garbage import collection_paused
+    from modpack.core.process import collection_paused
 
     with collection_paused():  # what an import makes stays, and one search for garbage takes 70 ms
         value = getattr(importlib.import_module(_HOME_OF[name]), name)

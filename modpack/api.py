@@ -9,19 +9,19 @@ from contextlib import AbstractContextManager
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from modpack.core.garbage import collection_paused
 from modpack.core.names import root_of
+from modpack.core.process import collection_paused
+from modpack.discovery.importers import Importer, sys_importer
+from modpack.discovery.importers import importer_of as module_importer
 from modpack.errors import ModpackError
-from modpack.packing.arguments import DEFAULT_PROTOCOL, require_target
+from modpack.exporting.arguments import DEFAULT_PROTOCOL, require_target
 from modpack.report.progress import working
-from modpack.resolution.importers import Importer, sys_importer
-from modpack.resolution.importers import importer_of as module_importer
 
 if TYPE_CHECKING:
     from modpack.core.plan import Plan
-    from modpack.core.trust import TrustPolicy
+    from modpack.core.policy import TrustPolicy
     from modpack.exporter import PackageExporter
-    from modpack.hooks.selection import HookChoice
+    from modpack.hooks.describe import HookChoice
     from modpack.importer import PackageImporter
 
 __all__ = ["current_importer", "importer_of", "is_from_package", "load", "save"]
@@ -210,7 +210,7 @@ def importer_of(obj: object) -> PackageImporter | None:
         The importer, or None if it came from no package, or from one that is closed.
     """
     wanted = _importer_class()
-    from modpack.importer.objects import loader_of, loader_of_part
+    from modpack.importer import loader_of, loader_of_part
 
     loader = loader_of(obj)
     if isinstance(loader, wanted):

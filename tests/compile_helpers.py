@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from modpack.hermetic import compileahead
+from modpack.loading import compile as compileahead
 
 
 def awaited_helpers(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:

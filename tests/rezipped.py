@@ -5,11 +5,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 
-from modpack.archive import layout, zipformat
-from modpack.archive.bytesources import BufferBytes
+from modpack.archive import layout
+from modpack.archive import zip_format as zipformat
+from modpack.archive.base import BufferBytes
 from modpack.archive.directory import parse_directory
-from modpack.archive.limits import DEFAULT_LIMITS
-from modpack.archive.zipformat import NewEntry
+from modpack.archive.layout import DEFAULT_LIMITS
+from modpack.archive.zip_format import NewEntry
 
 __all__ = ["rezipped"]
 

@@ -3,12 +3,11 @@
 import ast
 
 from modpack import PackageExporter, PackageImporter
-from modpack.core.actions import Action, Owner
-from modpack.core.globs import GlobGroup
-from modpack.core.rules import Rule, deciding_rule
-from modpack.discovery.leaks.finding import TextKind, find_secrets
-from modpack.discovery.scancache import ScanCache
-from modpack.discovery.source import scan_source
+from modpack.core.names import GlobGroup
+from modpack.core.rules import Action, Owner, Rule, deciding_rule
+from modpack.discovery.import_scanner import scan_source
+from modpack.discovery.scan_cache import ScanCache
+from modpack.discovery.secrets import TextKind, find_secrets
 
 MODULES = [f"lib{number % 10}.part{number}.core" for number in range(1000)]
 

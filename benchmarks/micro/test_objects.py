@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from modpack import PackageExporter, PackageImporter
-from modpack.core.garbage import collection_paused
-from modpack.report.archived import package_facts
+from modpack.core.process import collection_paused
+from modpack.report.package_info import package_facts
 
 
 @pytest.fixture

@@ -247,14 +247,14 @@ def _told_of_package() -> Callable[[str], object]:
 
     from rich.console import Console
 
-    from modpack.report.archived import package_facts
+    from modpack.report.package_info import package_facts
     from modpack.report.text import package_report
 
     return lambda file: Console(file=io.StringIO()).print(package_report(package_facts(file)))
 
 
 def _facts_of_package() -> Callable[[str], object]:
-    from modpack.report.archived import package_facts
+    from modpack.report.package_info import package_facts
 
     return package_facts
 

@@ -22,12 +22,12 @@ Function = Callable[..., Any]
 
 def know_what_is_saved() -> None:
     """From now on modpack saves with what it finds out about the first object."""
-    from modpack.discovery import scancache
+    from modpack.discovery import scan_cache as scancache
+    from modpack.exporting import contents
+    from modpack.exporting.builder import Bench
+    from modpack.exporting.planner import Planner
+    from modpack.exporting.secret_guard import LeakGuard
     from modpack.hooks.collect import HookCollector
-    from modpack.packing import contents
-    from modpack.packing.bench import Bench
-    from modpack.packing.leakguard import LeakGuard
-    from modpack.planning.planner import Planner
 
     Bench.preview = _remembering(Bench.preview)  # type: ignore[method-assign]
     scancache._scanner = _remembering(scancache._scanner)  # type: ignore[assignment]
@@ -39,7 +39,7 @@ def know_what_is_saved() -> None:
 
 def know_what_is_loaded() -> None:
     """From now on modpack takes the environment of a package to be this one."""
-    from modpack.importer import opening
+    from modpack import importer as opening
 
     opening.compare_environment = _remembering(opening.compare_environment)
     opening.check_environment = _nothing

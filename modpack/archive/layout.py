@@ -3,39 +3,26 @@
 The layout is that of ``torch.package``, so that a package which uses only what torch.package
 knows loads there too. What modpack adds lives under ``.data/modpack/``, where torch.package
 does not look. All names are relative to the archive's one top-level folder.
+
+How large a package may claim to be before anything is allocated for it.
+
+Which names a record may have.
+
+A package must mean the same thing zipped and unzipped, on every file system: its names are
+relative, and no two of them become one file where case or Unicode forms are folded.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
-__all__ = [
-    "BYTEORDER",
-    "ENTRY",
-    "ENVIRONMENT",
-    "EXTERN_MODULES",
-    "FORMAT_VERSION",
-    "GRAPH",
-    "LITTLE_ENDIAN",
-    "MANIFEST",
-    "MANIFEST_DIGEST",
-    "MODPACK_PREFIX",
-    "OUTSIDE",
-    "OWN_FORM_FROM",
-    "PYTHON_VERSION",
-    "ROOT",
-    "SERIALIZATION_ID",
-    "SIGNATURE",
-    "TENSORS",
-    "TRIAL",
-    "VERSION",
-    "VERSIONS",
-    "VERSION_CONTENT",
-    "is_bounded",
-    "is_internal",
-    "is_storage",
-    "storage_name",
-]
+from modpack.core.names import MOST_COMPONENTS
 
 FORMAT_VERSION: Final = 2
 """Version of what modpack adds to torch.package's format; stands in the manifest.
@@ -89,6 +76,7 @@ _SHORTER: Final = len(_STORAGES + _STORAGE)
 RUNTIME_MODULE: Final = "_modpack_mock"
 """The top-level name under which the mock runtime is stored in every package that has mocks."""
 
+
 def storage_name(key: int | str) -> str:
     """Name of the record that holds a tensor storage.
 
@@ -124,3 +112,296 @@ def is_bounded(name: str) -> bool:
     (True, True, False)
     """
     return name.endswith(".py") or (is_internal(name) and not is_storage(name))
+
+
+_RATIO_FREE_BYTES: Final = 1 << 20
+_TOTAL_FREE_BYTES: Final = 1 << 26
+_SMALL_ARCHIVE: Final = 10_000_000
+_FREE_FOLDERS: Final = 50_000
+_JSON_FREE_BYTES: Final = 96 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds that an archive's own claims are held against.
+
+    Attributes:
+        max_records: records in an archive.
+        max_directory_bytes: bytes of the zip's central directory.
+        max_name_bytes: bytes of one record's name in UTF-8, the top-level folder included.
+        max_code_record_bytes: bytes of one compressed record once inflated, and of one that holds
+            code or belongs to the format. Other stored records, which tensors always are, are
+            bounded by the file's own size.
+        max_ratio: how many times larger than its compressed form a record of more than 1 MiB
+            may be. Deflate itself ends near 1032; a bomb lives off that.
+        max_total_ratio: how many times larger than the archive all its compressed records
+            together may be, beyond 64 MiB.
+        max_json_ratio: how many times larger than the archive the values of one JSON record may
+            be in memory, beyond 96 MiB.
+        max_components: components of one record's name.
+        min_folder_bytes: bytes of an archive for each folder that its names have, beyond 50,000.
+        min_module_bytes: bytes of an archive for each module that it tells of; it is taken to have
+            10,000,000 bytes if it has fewer.
+    """
+
+    max_records: int = 1_000_000
+    max_directory_bytes: int = 1 << 28
+    max_name_bytes: int = 4096
+    max_code_record_bytes: int = 1 << 30
+    max_ratio: int = 200
+    max_total_ratio: int = 16
+    max_json_ratio: int = 6
+    max_components: int = MOST_COMPONENTS
+    min_folder_bytes: int = 100
+    min_module_bytes: int = 300
+
+    def allow_inflating(self, compressed: int, size: int) -> bool:
+        """Whether ``compressed`` bytes may be inflated to ``size`` bytes.
+
+        >>> Limits().allow_inflating(100, 5_000), Limits().allow_inflating(1_000, 1 << 30)
+        (True, False)
+        """
+        if size > self.max_code_record_bytes:
+            return False
+        return size <= max(_RATIO_FREE_BYTES, compressed * self.max_ratio)
+
+    def allow_total(self, archive: int, sizes: int) -> bool:
+        """Whether compressed records of ``archive`` bytes may be ``sizes`` bytes in all.
+
+        >>> Limits().allow_total(1_000, 60 << 20), Limits().allow_total(1_000, 70 << 20)
+        (True, False)
+        """
+        return sizes <= max(_TOTAL_FREE_BYTES, archive * self.max_total_ratio)
+
+    def most_folders(self, archive: int) -> int:
+        """How many folders the names of an archive may have.
+
+        >>> Limits().most_folders(1_000), Limits().most_folders(1_000_000_000)
+        (50000, 10000000)
+        """
+        return max(_FREE_FOLDERS, archive // self.min_folder_bytes)
+
+    def most_modules(self, archive: int) -> int:
+        """How many modules an archive may tell of.
+
+        >>> Limits().most_modules(1_000), Limits().most_modules(1_000_000_000)
+        (33333, 3333333)
+        """
+        return self.most_items(archive, self.min_module_bytes)
+
+    def most_items(self, archive: int, item_bytes: int) -> int:
+        """How many items of a kind an archive may list, if each is worth so many bytes of it."""
+        return max(_SMALL_ARCHIVE, archive) // item_bytes
+
+    def json_bytes(self, archive: int) -> int:
+        """How many bytes of memory one JSON record of an archive may take.
+
+        >>> Limits().json_bytes(1_000) >> 20, Limits().json_bytes(1 << 30) >> 30
+        (96, 6)
+        """
+        return max(_JSON_FREE_BYTES, archive * self.max_json_ratio)
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+_SUSPICIOUS: Final = ("//", "./", " /", "\\", ":")
+"""What names have, each between two slashes, if one has an empty component, a dot or two for one, a
+component that ends with a dot or a blank, a backslash, or a drive."""
+_DRIVE: Final = re.compile(r"[A-Za-z]:")
+_STORAGE_NAME: Final = re.compile(r"\.data/[0-9]{1,50}\.storage")
+"""Most names of large packages."""
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_DEVICES: Final = r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\u00b9\u00b2\u00b3])"
+"""What Windows takes for devices, in whatever folder and with whatever suffix."""
+_DEVICE: Final = re.compile(_DEVICES + r"(?:\..*)?", re.IGNORECASE)
+_SOME_DEVICE: Final = re.compile(rf"/{_DEVICES}[./]", re.IGNORECASE)
+_FEW_FOLDERS: Final = 50_000
+_FEW_NAMES: Final = 128
+"""So many names are remembered: packages of one project often have the same."""
+_LONGEST_COMPONENT: Final = 255
+"""Bytes of a file's name that every file system takes."""
+
+
+@lru_cache(maxsize=4096)  # the same sources and metadata go into one package after the other
+def why_unsafe(name: str) -> str | None:
+    r"""What is wrong with a record's name, or None if nothing is.
+
+    >>> why_unsafe("pkg/data.txt")
+    >>> why_unsafe("../data.txt")
+    "the name has a '..' component"
+    """
+    if _STORAGE_NAME.fullmatch(name) or (_look_safe(f"/{name}/") and not _is_long(name)):
+        return None
+    if "\\" in name:
+        return "the name has a backslash; components are separated by '/'"
+    if _CONTROL.search(name):
+        return "the name has a NUL or another control character"
+    if name.startswith("/"):
+        return "the name is absolute"
+    if not _is_encodable(name):
+        return "the name cannot be written as UTF-8"
+    components = name.split("/")
+    if len(components) > DEFAULT_LIMITS.max_components:
+        return f"the name has more than {DEFAULT_LIMITS.max_components} components"
+    return next(filter(None, map(_why_unsafe_component, components)), None)
+
+
+def _why_unsafe_component(component: str) -> str | None:
+    if component in ("", ".", ".."):
+        return f"the name has a {component!r} component"
+    if _DRIVE.match(component):
+        return "the name has a drive"
+    if component.endswith((".", " ")):
+        return f"{component!r} ends with a dot or a blank, which Windows leaves out"
+    if _DEVICE.fullmatch(component):
+        return f"{component!r} is a device's name on Windows"
+    if len(component) * 4 > _LONGEST_COMPONENT < len(component.encode("utf-8")):
+        return f"the name has a component of more than {_LONGEST_COMPONENT} bytes"
+    return None
+
+
+def find_problem(names: Sequence[str]) -> tuple[str, str] | None:
+    """The first unsafe name, or else one that collides with another, and the reason; or None."""
+    return _remembered(tuple(names)) if len(names) <= _FEW_NAMES else _found(names)
+
+
+def _found(names: Sequence[str]) -> tuple[str, str] | None:
+    return find_unsafe(names) or find_collision(names)
+
+
+_remembered = lru_cache(maxsize=16)(_found)
+
+
+def find_unsafe(names: Sequence[str]) -> tuple[str, str] | None:
+    """The first unsafe name and what is wrong with it, or None.
+
+    Looks at all names at once and goes through them one by one only if there is a reason to.
+    """
+    joined = f"/{'/'.join(names)}/" if names else ""
+    if _look_safe(joined) and not _is_excessive(names):
+        return None
+    reasons = ((name, why_unsafe(name)) for name in names)
+    return next(((name, reason) for name, reason in reasons if reason), None)
+
+
+def _look_safe(joined: str) -> bool:
+    """Whether names, each between two slashes, have nothing that an unsafe one must have."""
+    is_suspicious = any(sign in joined for sign in _SUSPICIOUS) or _SOME_DEVICE.search(joined)
+    return joined.isprintable() and not is_suspicious
+
+
+def _is_excessive(names: Sequence[str]) -> bool:
+    """Whether a name may have too many components, or too long ones."""
+    longest = max(map(len, names))
+    return longest > _LONGEST_COMPONENT // 4 and any(map(_is_long, names))
+
+
+def _is_long(name: str) -> bool:
+    if len(name) <= _LONGEST_COMPONENT // 4:
+        return False
+    components = name.split("/")
+    few = len(components) <= DEFAULT_LIMITS.max_components
+    return not few or max(map(len, components)) > _LONGEST_COMPONENT // 4
+
+
+def fold(name: str) -> str:
+    """What a name becomes on a file system that ignores case and Unicode forms.
+
+    >>> fold("pkg/README") == fold("PKG/readme")
+    True
+    """
+    if name.isascii():
+        return name.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
+
+
+def find_collision(names: Collection[str]) -> tuple[str, str] | None:
+    """A name that cannot be unzipped next to the others, and the reason, or None."""
+    if not _collide(map(str.lower if all(map(str.isascii, names)) else fold, names)):
+        return None
+    registry = NameRegistry()
+    refused = ((name, registry.add(name)) for name in names)
+    return next(((name, reason) for name, reason in refused if reason), None)
+
+
+class NameRegistry:
+    """Names that arrive one at a time, each checked against all before it."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, str] = {}
+        self._folders: dict[str, str] = {}
+
+    def add(self, name: str) -> str | None:
+        """Takes a name in; returns the reason instead if it collides with an earlier one."""
+        folded = fold(name)
+        twin = self._files.get(folded)
+        if twin is not None:
+            return "it is there twice" if twin == name else f"it differs only in form from {twin!r}"
+        if folded in self._folders:
+            return f"it would have to be a folder too, for {self._folders[folded]!r}"
+        if folded.rpartition("/")[0] in self._folders:  # as of nearly all names
+            self._files[folded] = name
+            return None
+        parents = _parents(folded)
+        blocked = next((parent for parent in parents if parent in self._files), None)
+        if blocked is not None:
+            return f"{self._files[blocked]!r} would have to be a folder too"
+        self._files[folded] = name
+        for parent in parents:
+            self._folders.setdefault(parent, name)
+        return None
+
+    def forget_after(self, count: int) -> None:
+        """Forgets every name but the first ``count`` that were taken in."""
+        for folded in list(self._files)[count:]:
+            del self._files[folded]
+        kept = set(self._files.values())
+        self._folders = {folder: of for folder, of in self._folders.items() if of in kept}
+
+
+def count_folders(names: Collection[str]) -> int:
+    """How many folders some names have in all; counted for each name where that is few.
+
+    >>> count_folders(["a/b/c", "a/b/d", "e"])
+    4
+    """
+    at_most = sum(name.count("/") for name in names)
+    if at_most <= _FEW_FOLDERS:
+        return at_most
+    folders = sorted(folder.split("/") for folder in {name.rpartition("/")[0] for name in names})
+    shared = itertools.starmap(_shared, itertools.pairwise(folders))
+    return sum(map(len, folders)) - sum(shared) - folders.count([""])
+
+
+def _shared(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many components two paths have in common at their beginnings."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _collide(folded: Iterable[str]) -> bool:
+    """Whether two names are the same, or one is a folder of another.
+
+    In an order in which the separator comes first, what lies in a folder follows its name.
+    """
+    ordered = sorted(name.replace("/", "\0") for name in folded)
+    return any(
+        later.startswith(name) and later[len(name) : len(name) + 1] in ("", "\0")
+        for name, later in itertools.pairwise(ordered)
+    )
+
+
+def _parents(name: str) -> list[str]:
+    parents = []
+    while name := name.rpartition("/")[0]:
+        parents.append(name)
+    return parents
+
+
+def _is_encodable(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -6,16 +6,12 @@ import os
 from typing import BinaryIO
 
 from modpack.archive import layout
-from modpack.archive.base import Archive, DataRange
-from modpack.archive.bytesources import BufferBytes, FileBytes
-from modpack.archive.folderarchive import FolderArchive
-from modpack.archive.limits import DEFAULT_LIMITS, Limits
-from modpack.archive.otherfiles import other_zip
-from modpack.archive.readerarchive import ReaderArchive, RecordReader
-from modpack.archive.ziparchive import ZipArchive
+from modpack.archive.base import Archive, BufferBytes, FileBytes
+from modpack.archive.folder_reader import FolderArchive, ReaderArchive, RecordReader
+from modpack.archive.layout import DEFAULT_LIMITS, Limits
+from modpack.archive.other_files import other_zip
+from modpack.archive.zip_reader import ZipArchive
 from modpack.errors import ArchiveError, NotAPackageError
-
-__all__ = ["Archive", "DataRange", "RecordReader", "open_archive"]
 
 
 def open_archive(

@@ -19,7 +19,6 @@ from modpack._version import __version__
 
 __all__ = ["cli", "main"]
 
-
 _HELP = """\
 Put a PyTorch model, its code and its weights into one file that loads anywhere.
 

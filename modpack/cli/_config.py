@@ -6,15 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modpack.cli._rules import GivenRule
-from modpack.core.actions import Action
-from modpack.core.allowances import as_allowances
-from modpack.core.globs import GlobGroup
-from modpack.core.tomlfile import BrokenTomlError, kind_in_toml, read_toml, unknown_keys
+from modpack.cli._target import GivenRule
+from modpack.core.json_values import BrokenTomlError, kind_in_toml, read_toml, unknown_keys
+from modpack.core.names import GlobGroup, as_allowances
+from modpack.core.rules import Action
 from modpack.errors import ModpackError
-from modpack.planning.presets import POLICIES
-
-__all__ = ["ConfigError", "Settings", "find_settings", "read_settings"]
+from modpack.exporting.presets import POLICIES
 
 _TABLE = "tool.modpack"
 _ACTIONS = {action.value: action for action in Action}

@@ -1,4 +1,7 @@
-"""TARGET: from ``module:attr`` or ``file.py:attr`` to the object that it names."""
+"""TARGET: from ``module:attr`` or ``file.py:attr`` to the object that it names.
+
+Rules as a user gives them, on the command line or in a file.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
-from modpack.discovery.definitions import does_work
+import click
+
+from modpack.core.names import GlobGroup
+from modpack.core.rules import Action
+from modpack.discovery.distributions import is_everywhere
+from modpack.discovery.script import does_work
 from modpack.errors import ModpackError
-from modpack.resolution.distributions import is_everywhere
 
-__all__ = [
-    "BadTargetError",
-    "Target",
-    "UserCodeError",
-    "build",
-    "importable",
-    "parse_target",
-    "users_code",
-]
+if TYPE_CHECKING:
+    from modpack.exporter import PackageExporter
 
 
 class BadTargetError(ModpackError):
@@ -272,3 +272,71 @@ def _is_users(file: str) -> bool:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     others = [sysconfig.get_path(name) for name in names] + [str(Path(__file__).parents[1])]
     return not file.startswith(("<", *(f"{folder}{os.sep}" for folder in others if folder)))
+
+
+_IN_ORDER = f"{__name__}.actions_in_order"
+
+
+@dataclass(frozen=True)
+class GivenRule:
+    """One rule: arguments for a method of the exporter.
+
+    Attributes:
+        action: which method.
+        include: module path patterns.
+        exclude: patterns for modules that do not match after all.
+        allow_empty: whether the rule may match no module at all.
+    """
+
+    action: Action
+    include: tuple[str, ...]
+    exclude: tuple[str, ...] = ()
+    allow_empty: bool = True
+
+
+class RulesCommand(click.Command):
+    """A command that remembers in which order the options of different rules were given.
+
+    click collects the values of each option by itself; but the first rule that matches wins, so
+    that ``--mock a.b --intern 'a.**'`` and the reverse differ.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as usual, and keep the order in the context."""
+        if args:
+            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            actions = {action.value: action for action in Action}
+            ctx.meta[_IN_ORDER] = [actions[p.name] for p in given if p.name in actions]
+        return super().parse_args(ctx, args)
+
+
+def pattern(
+    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The callback of rule options: checks each pattern."""
+    for value in values:
+        try:
+            GlobGroup(value)
+        except ValueError as failure:
+            raise click.BadParameter(str(failure), ctx, parameter) from failure
+    return values
+
+
+def rules_in_order(ctx: click.Context) -> Iterator[GivenRule]:
+    """The rules of a :class:`RulesCommand`, in the order of the command line."""
+    values = {action: iter(ctx.params[action.value]) for action in Action}
+    for action in ctx.meta.get(_IN_ORDER, ()):
+        yield GivenRule(action, (next(values[action]),))
+
+
+def add_rules(exporter: PackageExporter, rules: tuple[GivenRule, ...]) -> None:
+    """Give rules to an exporter, in their order."""
+    methods = {
+        Action.INTERN: exporter.intern,
+        Action.EXTERN: exporter.extern,
+        Action.MOCK: exporter.mock,
+        Action.DENY: exporter.deny,
+    }
+    for rule in rules:
+        add = methods[rule.action]
+        add(rule.include, exclude=rule.exclude, allow_empty=rule.allow_empty)

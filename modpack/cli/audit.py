@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from modpack.cli._completion import complete_code, complete_file
-from modpack.cli._console import show, write
-from modpack.cli._dryrun import planning_options
-from modpack.cli._failures import FINDINGS, failing_clearly
-from modpack.cli._rules import RulesCommand
+from modpack.cli._common import FINDINGS, complete_code, complete_file, failing_clearly, show, write
+from modpack.cli._dry_run import planning_options
+from modpack.cli._target import RulesCommand
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.report.auditing.facts import AuditFacts
-    from modpack.report.auditing.gates import Gate
-
-__all__ = ["audit_command"]
+    from modpack.report.audit import Gate
+    from modpack.report.audit_facts import AuditFacts
 
 _OF_A_TARGET = (
     *("intern", "extern", "mock", "deny", "policy", "intern_native", "allow_secrets"),
@@ -49,7 +45,7 @@ Examples:
 
 def _gates(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[Gate]:
     """The callback of ``--fail-on``."""
-    from modpack.report.auditing.gates import parse_gate
+    from modpack.report.audit import parse_gate
 
     words = [word.strip() for value in values for word in value.split(",")]
     try:
@@ -92,8 +88,8 @@ def audit_command(
 def _audit(ctx: click.Context, subject: str | None) -> AuditFacts:
     if subject is not None and _is_file(subject):
         return _audit_file(ctx, subject)
-    from modpack.cli._dryrun import chosen_settings, plan_target, read_choices
-    from modpack.report.auditing.auditing import audit_plan
+    from modpack.cli._dry_run import chosen_settings, plan_target, read_choices
+    from modpack.report.audit import audit_plan
 
     choices = read_choices(ctx, subject, chosen_settings(ctx))
     return audit_plan(choices.target.text, plan_target(choices))
@@ -105,7 +101,7 @@ def _is_file(subject: str) -> bool:
 
 
 def _audit_file(ctx: click.Context, file: str) -> AuditFacts:
-    from modpack.report.auditing.auditing import audit_package
+    from modpack.report.audit import audit_package
 
     given = [name for name in _OF_A_TARGET if _is_given(ctx, name)]
     if given:
@@ -126,16 +122,15 @@ def _is_given(ctx: click.Context, name: str) -> bool:
 
 
 def _report(audit: AuditFacts, gates: list[Gate], as_json: bool) -> bool:
-    from modpack.report.auditing.gates import judge
+    from modpack.report.audit import judge
 
     verdict = judge(audit, gates)
     if as_json:
-        from modpack.report.as_json import dumps
-        from modpack.report.auditing.as_json import audit_document
+        from modpack.report.json_output import audit_document, dumps
 
         write(dumps(audit_document(audit, gates, verdict)))
     else:
-        from modpack.report.auditing.text import audit_report
+        from modpack.report.audit_text import audit_report
 
         show(audit_report(audit, verdict, Path.cwd()))
     return verdict.passed

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._console import show, warn, write
-from modpack.cli._failures import FINDINGS, failing_clearly
+from modpack.cli._common import FINDINGS, failing_clearly, show, warn, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modpack.core.planjson import Json
-    from modpack.hermetic.caching import CachedTree, Pruned, Scans
-
-__all__ = ["cache_command"]
+    from modpack.core.plan_json import Json
+    from modpack.loading.cache_maintenance import CachedTree, Pruned, Scans
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -46,12 +43,12 @@ def cache_command() -> None:
 def _list(as_json: bool) -> None:
     """Show the unpacked packages, what was used last first."""
     with failing_clearly(as_json):
-        from modpack.hermetic.caching import list_scans, list_trees
+        from modpack.loading.cache_maintenance import list_scans, list_trees
 
         folder = _folder()
         trees, scans = list_trees(folder), list_scans(folder)
         if as_json:
-            from modpack.report.as_json import SCHEMA, dumps
+            from modpack.report.json_output import SCHEMA, dumps
 
             listed: list[Json] = [_tree_to_json(tree) for tree in trees]
             write(
@@ -117,7 +114,7 @@ def _prune(
     options, only what killed processes left half made goes.
     """
     with failing_clearly(as_json):
-        from modpack.hermetic.caching import prune
+        from modpack.loading.cache_maintenance import prune
 
         folder = _folder()
         pruned = prune(
@@ -146,7 +143,7 @@ def _verify(ctx: click.Context, as_json: bool) -> None:
     What is damaged is made again when its package is loaded the next time.
     """
     with failing_clearly(as_json):
-        from modpack.hermetic.caching import damaged_files, list_trees
+        from modpack.loading.cache_maintenance import damaged_files, list_trees
 
         folder = _folder()
         found = [(tree, damaged_files(tree)) for tree in list_trees(folder)]
@@ -164,7 +161,7 @@ def _folder() -> Path:
     Raises:
         CacheError: something else is, or nobody can tell where it would be.
     """
-    from modpack.core.cachefolder import cache_folder
+    from modpack.core.cache_dir import cache_folder
     from modpack.errors import CacheError
 
     try:
@@ -199,7 +196,7 @@ def _show_list(folder: str, trees: tuple[CachedTree, ...], scans: Scans) -> None
     from rich import box
     from rich.table import Table
 
-    from modpack.report.wording import counted, human_size, printable
+    from modpack.core.text import counted, human_size, printable
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in ("digest", "package", "used"):
@@ -219,7 +216,7 @@ def _show_list(folder: str, trees: tuple[CachedTree, ...], scans: Scans) -> None
 
 
 def _write_pruned(folder: str, pruned: Pruned) -> None:
-    from modpack.report.as_json import SCHEMA, dumps
+    from modpack.report.json_output import SCHEMA, dumps
 
     removed: list[Json] = [_tree_to_json(tree) for tree in pruned.removed]
     kept: list[Json] = [_tree_to_json(tree) for tree in pruned.kept]
@@ -239,7 +236,7 @@ def _write_pruned(folder: str, pruned: Pruned) -> None:
 
 
 def _tell_pruned(pruned: Pruned) -> None:
-    from modpack.report.wording import counted, human_size, printable
+    from modpack.core.text import counted, human_size, printable
 
     for tree in pruned.kept:
         named = printable(tree.name or "unknown")
@@ -253,7 +250,7 @@ def _tell_pruned(pruned: Pruned) -> None:
 
 
 def _write_verified(folder: str, found: list[tuple[CachedTree, tuple[str, ...]]]) -> None:
-    from modpack.report.as_json import SCHEMA, dumps
+    from modpack.report.json_output import SCHEMA, dumps
 
     listed: list[Json] = []
     for tree, files in found:
@@ -263,7 +260,7 @@ def _write_verified(folder: str, found: list[tuple[CachedTree, tuple[str, ...]]]
 
 
 def _tell_verified(total: int, damaged: list[tuple[CachedTree, tuple[str, ...]]]) -> None:
-    from modpack.report.wording import counted, printable
+    from modpack.core.text import counted, printable
 
     for tree, files in damaged:
         named = printable(tree.name or "unknown")

@@ -6,11 +6,7 @@ from pathlib import Path
 
 import click
 
-from modpack.cli._console import make_console
-from modpack.cli._failures import failing_clearly
-
-__all__ = ["demo_command"]
-
+from modpack.cli._common import failing_clearly, make_console
 
 _HELP = """\
 Train a small model, package it, reload it where its code cannot be imported.
@@ -39,7 +35,7 @@ Examples:
 def demo_command(keep: Path | None, epochs: int | None) -> None:
     """Train a small model, package it, reload it where its code cannot be imported."""
     with failing_clearly(as_json=False):
-        from modpack.demo import EPOCHS, run
+        from modpack.demo.story import EPOCHS, run
 
         status = run(make_console(), keep, EPOCHS if epochs is None else epochs)
     click.get_current_context().exit(status)

@@ -7,16 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._completion import complete_file
-from modpack.cli._console import make_console, write
-from modpack.cli._failures import FINDINGS, failing_clearly
+from modpack.cli._common import FINDINGS, complete_file, failing_clearly, make_console, write
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.report.differences.lines import Line
-
-__all__ = ["diff_command"]
-
+    from modpack.report.diff_text import Line
 
 _HELP = """\
 Show how two packages differ.
@@ -58,8 +53,8 @@ def diff_command(
 ) -> None:
     """Show how two packages differ."""
     with failing_clearly(as_json):
-        from modpack.report.differences.comparing import compare_packages
-        from modpack.report.differences.facts import SourceChoice
+        from modpack.report.diff import compare_packages
+        from modpack.report.diff_facts import SourceChoice
 
         if stat and as_json:
             raise click.UsageError("--stat and --json exclude each other: give one of them")
@@ -67,12 +62,12 @@ def diff_command(
         with working(f"Comparing {before} and {after}"):
             found = compare_packages(before, after, chosen[source])
         if as_json:
-            from modpack.report.as_json import dumps
-            from modpack.report.differences.document import differences_document
+            from modpack.report.diff_json import differences_document
+            from modpack.report.json_output import dumps
 
             write(dumps(differences_document(found)))
         else:
-            from modpack.report.differences.text import differences_lines, statistics_lines
+            from modpack.report.diff_text import differences_lines, statistics_lines
 
             _show(statistics_lines(found) if stat else differences_lines(found))
     ctx.exit(0 if found.are_none else FINDINGS)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._completion import complete_file
-from modpack.cli._console import show, warn, write
-from modpack.cli._dryrun import (
+from modpack.cli._common import FINDINGS, complete_file, failing_clearly, show, warn, write
+from modpack.cli._dry_run import (
     PACKAGE,
     RESOURCE,
     Choices,
@@ -24,17 +23,13 @@ from modpack.cli._dryrun import (
     saving,
     untold,
 )
-from modpack.cli._failures import FINDINGS, failing_clearly
-from modpack.cli._rules import RulesCommand
+from modpack.cli._target import RulesCommand
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
     from modpack.cli._config import Settings
     from modpack.cli._target import Target
     from modpack.core.plan import Plan
-
-__all__ = ["export_command"]
-
 
 _HELP = """\
 Package a model with the code that it needs.
@@ -185,7 +180,7 @@ def _carry_out(request: _Request) -> _Outcome:
 def _built_inputs(request: _Request, model: object) -> object:
     """The example inputs, if there are any."""
     from modpack.cli._target import build, importable
-    from modpack.trial.examples import as_example
+    from modpack.selftest.reference import as_example
 
     if request.inputs is None:
         return None
@@ -199,9 +194,9 @@ def _built_inputs(request: _Request, model: object) -> object:
 
 
 def _report_json(request: _Request, outcome: _Outcome) -> None:
-    from modpack.report.archived import package_facts
-    from modpack.report.as_json import dumps, package_document, plan_document
-    from modpack.report.planned import plan_facts
+    from modpack.report.facts import plan_facts
+    from modpack.report.json_output import dumps, package_document, plan_document
+    from modpack.report.package_info import package_facts
 
     for text in outcome.warnings:
         warn(text)
@@ -212,8 +207,8 @@ def _report_json(request: _Request, outcome: _Outcome) -> None:
 
 
 def _report_text(request: _Request, outcome: _Outcome, quiet: bool) -> None:
-    from modpack.report.archived import package_facts
-    from modpack.report.planned import plan_facts
+    from modpack.report.facts import plan_facts
+    from modpack.report.package_info import package_facts
     from modpack.report.text import package_report, plan_report, problems_report
 
     for text in outcome.warnings:

@@ -7,16 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._completion import complete_file, complete_module
-from modpack.cli._console import show, write
-from modpack.cli._failures import failing_clearly
+from modpack.cli._common import complete_file, complete_module, failing_clearly, show, write
 
 if TYPE_CHECKING:
     from modpack.archive.base import Archive
-    from modpack.core.planjson import Json
-
-__all__ = ["inspect_command"]
-
+    from modpack.core.plan_json import Json
 
 _HELP = """\
 Show what a package holds, and why.
@@ -64,11 +59,11 @@ def inspect_command(file: str, tree: bool, source: str | None, notes: bool, as_j
 
 
 def _show_facts(file: str, as_json: bool) -> None:
-    from modpack.report.archived import package_facts
+    from modpack.report.package_info import package_facts
 
     facts = package_facts(file)
     if as_json:
-        from modpack.report.as_json import dumps, package_document
+        from modpack.report.json_output import dumps, package_document
 
         write(dumps(package_document(facts)))
     else:
@@ -78,11 +73,11 @@ def _show_facts(file: str, as_json: bool) -> None:
 
 
 def _show_notes(file: str, as_json: bool) -> None:
-    from modpack.report.archived import package_facts
+    from modpack.report.package_info import package_facts
 
     facts = package_facts(file)
     if as_json:
-        from modpack.report.as_json import SCHEMA, dumps, note_to_json
+        from modpack.report.json_output import SCHEMA, dumps, note_to_json
 
         listed: list[Json] = [note_to_json(note) for note in facts.notes]
         write(dumps({"schema": SCHEMA, "notes": listed}))
@@ -94,9 +89,9 @@ def _show_notes(file: str, as_json: bool) -> None:
 
 def _show_tree(file: str, as_json: bool) -> None:
     from modpack.archive.reader import open_archive
-    from modpack.core.directory import Directory
-    from modpack.report.as_json import SCHEMA, dumps
-    from modpack.report.wording import printable
+    from modpack.core.names import Directory
+    from modpack.core.text import printable
+    from modpack.report.json_output import SCHEMA, dumps
 
     with open_archive(file) as archive:
         if as_json:
@@ -112,8 +107,8 @@ def _show_tree(file: str, as_json: bool) -> None:
 def _show_source(file: str, module: str, as_json: bool) -> None:
     from modpack.archive.manifest import read_manifest
     from modpack.archive.reader import open_archive
-    from modpack.report.as_json import SCHEMA, dumps
-    from modpack.report.wording import printable
+    from modpack.core.text import printable
+    from modpack.report.json_output import SCHEMA, dumps
 
     with open_archive(file) as archive:
         record = _record_of(archive, module)
@@ -145,9 +140,9 @@ def _record_of(archive: Archive, module: str) -> str:
 
 def _why_not(archive: Archive, module: str) -> str:
     """Why there is no source of a module, and which modules have one."""
-    from modpack.core.actions import Action
     from modpack.core.names import similar_modules
-    from modpack.report.archived import facts_of, read_checked_manifest
+    from modpack.core.rules import Action
+    from modpack.report.package_info import facts_of, read_checked_manifest
 
     modules = {
         facts.module: facts for facts in facts_of(archive, read_checked_manifest(archive)).modules

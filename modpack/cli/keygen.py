@@ -6,18 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli import _passphrases
-from modpack.cli._console import write
-from modpack.cli._failures import failing_clearly
+from modpack.cli._common import VARIABLE, ask_twice, failing_clearly, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modpack.core.planjson import Json
-    from modpack.signing.keys import PrivateKey
-
-__all__ = ["keygen_command"]
-
+    from modpack.core.plan_json import Json
+    from modpack.security.signing_keys import PrivateKey
 
 _HELP = f"""\
 Make a key to sign packages with (Ed25519).
@@ -27,7 +22,7 @@ Keep the first, and give the second to whoever shall trust your packages. What i
 the key: the sha256 of the public one.
 
 With --passphrase the private key is encrypted. The passphrase is asked for, or taken from
-{_passphrases.VARIABLE}.
+{VARIABLE}.
 
 This needs an extra: pip install 'modpack[sign]'
 
@@ -49,12 +44,12 @@ def keygen_command(name: str, passphrase: bool, force: bool, as_json: bool) -> N
     with failing_clearly(as_json):
         if name.endswith(".pub"):
             raise click.UsageError(f"{name} would hold the private key: leave .pub out")
-        from modpack.signing.keys import generate, refuse_taken, write_pair
+        from modpack.security.signing_keys import generate, refuse_taken, write_pair
 
         key = generate()
         if not force:
             refuse_taken(name)  # before anybody thinks of a passphrase
-        secret = _passphrases.ask_twice(name) if passphrase else None
+        secret = ask_twice(name) if passphrase else None
         private, public = write_pair(key, name, passphrase=secret, overwrite=force)
         if as_json:
             _show_json(key, private, public, passphrase)
@@ -63,7 +58,7 @@ def keygen_command(name: str, passphrase: bool, force: bool, as_json: bool) -> N
 
 
 def _show_text(key: PrivateKey, private: Path, public: Path) -> None:
-    from modpack.report.wording import printable
+    from modpack.core.text import printable
 
     text = (
         f"private key: {private} (keep it)\n"
@@ -74,7 +69,7 @@ def _show_text(key: PrivateKey, private: Path, public: Path) -> None:
 
 
 def _show_json(key: PrivateKey, private: Path, public: Path, is_encrypted: bool) -> None:
-    from modpack.report.as_json import SCHEMA, dumps
+    from modpack.report.json_output import SCHEMA, dumps
 
     document: dict[str, Json] = {
         "schema": SCHEMA,

@@ -6,17 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._completion import complete_file
-from modpack.cli._console import warn, write
-from modpack.cli._failures import FINDINGS, failing_clearly
+from modpack.cli._common import FINDINGS, complete_file, failing_clearly, warn, write
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.core.planjson import Json
-    from modpack.replaying.replay import Replay
-
-__all__ = ["replay_command"]
-
+    from modpack.core.plan_json import Json
+    from modpack.selftest.self_test import Replay
 
 _HELP = """\
 Repeat the trial that is stored in a package.
@@ -71,9 +66,9 @@ def replay_command(
 ) -> None:
     """Repeat the trial that is stored in a package."""
     with failing_clearly(as_json):
-        from modpack.cli._dryrun import collected_warnings
-        from modpack.core.trust import TrustPolicy
-        from modpack.replaying.replay import replay
+        from modpack.cli._dry_run import collected_warnings
+        from modpack.core.policy import TrustPolicy
+        from modpack.selftest.self_test import replay
 
         with working(f"Replaying {file}"), collected_warnings() as collected:
             allowed = None if policy is None else TrustPolicy.from_toml(policy)
@@ -81,7 +76,7 @@ def replay_command(
         for text in collected:
             warn(text)
         if as_json:
-            from modpack.report.as_json import dumps
+            from modpack.report.json_output import dumps
 
             write(dumps(_document(outcome)))
         else:
@@ -90,7 +85,7 @@ def replay_command(
 
 
 def _document(outcome: Replay) -> dict[str, Json]:
-    from modpack.report.as_json import SCHEMA
+    from modpack.report.json_output import SCHEMA
 
     return {
         "schema": SCHEMA,
@@ -105,7 +100,7 @@ def _document(outcome: Replay) -> dict[str, Json]:
 
 
 def _text(outcome: Replay) -> str:
-    from modpack.report.wording import counted, printable
+    from modpack.core.text import counted, printable
 
     recorded = outcome.recorded
     if outcome.passed:

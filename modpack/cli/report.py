@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._completion import complete_file
-from modpack.cli._console import refuse_same, write, write_file
-from modpack.cli._failures import failing_clearly, needing_extra
+from modpack.cli._common import (
+    complete_file,
+    failing_clearly,
+    needing_extra,
+    refuse_same,
+    write,
+    write_file,
+)
+from modpack.core.text import counted
 from modpack.report.progress import working
-from modpack.report.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modpack.core.planjson import Json
-    from modpack.report.auditing.facts import AuditFacts
-
-__all__ = ["report_command"]
-
+    from modpack.core.plan_json import Json
+    from modpack.report.audit_facts import AuditFacts
 
 _HELP = """\
 Write the audit of a package as one HTML page.
@@ -109,8 +111,8 @@ def _check(file: str, page: Path, force: bool) -> None:
 def _made(file: str, with_sources: bool, with_all: bool) -> tuple[AuditFacts, str, int]:
     """The audit, its page, and how many sources the page has no room for."""
     render = _renderer()
-    from modpack.report.auditing.auditing import audit_package
-    from modpack.report.html.sources import PackagedSources, nearest_sources, read_sources
+    from modpack.report.audit import audit_package
+    from modpack.report.html_document import PackagedSources, nearest_sources, read_sources
     from modpack.report.requirements import requirements_of
 
     audit = audit_package(file)
@@ -122,14 +124,14 @@ def _made(file: str, with_sources: bool, with_all: bool) -> tuple[AuditFacts, st
 
 def _renderer() -> Callable[..., str]:
     with needing_extra("report", "jinja2 3.1", ("jinja2", "markupsafe")):
-        from modpack.report.html.page import html_report
+        from modpack.report.html import html_report
     return html_report
 
 
 def _tell_json(page: Path, audit: AuditFacts, text: str) -> None:
     from collections import Counter
 
-    from modpack.report.as_json import SCHEMA, dumps
+    from modpack.report.json_output import SCHEMA, dumps
 
     found = Counter(finding.severity.value for finding in audit.findings)
     document: dict[str, Json] = {

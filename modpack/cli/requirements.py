@@ -6,16 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._completion import complete_file
-from modpack.cli._console import show, write
-from modpack.cli._failures import FINDINGS, failing_clearly
+from modpack.cli._common import FINDINGS, complete_file, failing_clearly, show, write
 
 if TYPE_CHECKING:
     from modpack.core.environment import EnvironmentComparison, EnvironmentRow
     from modpack.report.requirements import Requirements
-
-__all__ = ["requirements_command"]
-
 
 _HELP = """\
 Print what must be installed where a package is loaded.
@@ -81,7 +76,7 @@ def _show_comparison(
     comparison: EnvironmentComparison, counting: tuple[EnvironmentRow, ...], strict: bool
 ) -> None:
     from modpack.core.environment import repair_command
-    from modpack.report.environments import comparison_report
+    from modpack.report.text import comparison_report
 
     show(comparison_report(comparison, strict))
     repair = repair_command(counting)
@@ -96,7 +91,7 @@ def _show_text(requirements: Requirements) -> None:
 
 
 def _show_json(requirements: Requirements, check: bool) -> None:
-    from modpack.report.as_json import dumps
+    from modpack.report.json_output import dumps
     from modpack.report.requirements import requirements_document
 
     write(dumps(requirements_document(requirements, check)))

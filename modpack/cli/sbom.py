@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from modpack.cli._completion import complete_file
-from modpack.cli._console import refuse_same, write, write_file
-from modpack.cli._failures import failing_clearly, needing_extra
+from modpack.cli._common import (
+    complete_file,
+    failing_clearly,
+    needing_extra,
+    refuse_same,
+    write,
+    write_file,
+)
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-__all__ = ["sbom_command"]
 
 Form = Literal["json", "xml"]
 _CHUNK_BYTES = 1 << 20
@@ -79,11 +82,11 @@ def sbom_command(
 
 def _sbom(file: str, form: Form, timestamp: datetime | None) -> str:
     from modpack.archive.reader import open_archive
-    from modpack.report.auditing.auditing import audit_package
-    from modpack.report.sbom.bill import code_digests
+    from modpack.report.audit import audit_package
+    from modpack.report.bill import code_digests
 
     with needing_extra("sbom", "cyclonedx-python-lib 9", ("cyclonedx", "packageurl")):
-        from modpack.report.sbom.cyclonedx import sbom_of
+        from modpack.report.sbom import sbom_of
 
     audit = audit_package(file)
     with open_archive(file) as archive:

@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli import _passphrases
-from modpack.cli._completion import complete_file
-from modpack.cli._console import refuse_same, warn, write
-from modpack.cli._failures import failing_clearly
+from modpack.cli._common import (
+    VARIABLE,
+    ask,
+    complete_file,
+    failing_clearly,
+    refuse_same,
+    warn,
+    write,
+)
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.core.planjson import Json
-    from modpack.signing.keys import PrivateKey
-    from modpack.signing.placing import SignedPackage
-
-__all__ = ["sign_command"]
-
+    from modpack.core.plan_json import Json
+    from modpack.security.signing import SignedPackage
+    from modpack.security.signing_keys import PrivateKey
 
 _HELP = f"""\
 Vouch for a package, so that others can make sure that it is yours.
@@ -33,7 +35,7 @@ The signature becomes a part of the package; nothing else in it changes, its dig
 other keys stay, so that several people can sign.
 
 --key is a private key as modpack keygen makes it, or openssl genpkey -algorithm ed25519. If it is
-encrypted, its passphrase is asked for, or taken from {_passphrases.VARIABLE}.
+encrypted, its passphrase is asked for, or taken from {VARIABLE}.
 
 This needs an extra: pip install 'modpack[sign]'
 
@@ -74,8 +76,8 @@ def sign_command(
     with failing_clearly(as_json):
         if output is not None and not is_inside:
             refuse_same(file, Path(output))
-        from modpack.archive.comparing import default_workers
-        from modpack.signing.placing import sign_package
+        from modpack.archive.manifest import default_workers
+        from modpack.security.signing import sign_package
 
         private = _private_key(key_file)
         with working(f"Signing {file}"):
@@ -94,16 +96,16 @@ def sign_command(
 
 
 def _private_key(key_file: str) -> PrivateKey:
-    from modpack.signing.keys import is_readable_by_others, read_private
+    from modpack.security.signing_keys import is_readable_by_others, read_private
 
-    private = read_private(key_file, lambda: _passphrases.ask(key_file))
+    private = read_private(key_file, lambda: ask(key_file))
     if is_readable_by_others(key_file):
         warn(f"others can read the private key {key_file}. Remedy: chmod 600 {key_file}")
     return private
 
 
 def _show_text(file: str, private: PrivateKey, signed: SignedPackage) -> None:
-    from modpack.report.wording import counted, printable
+    from modpack.core.text import counted, printable
 
     place = f"inside {signed.file}" if signed.is_inside else signed.file
     others = len(signed.key_ids) - 1
@@ -118,7 +120,7 @@ def _show_text(file: str, private: PrivateKey, signed: SignedPackage) -> None:
 
 
 def _show_json(file: str, private: PrivateKey, signed: SignedPackage) -> None:
-    from modpack.report.as_json import SCHEMA, dumps
+    from modpack.report.json_output import SCHEMA, dumps
 
     document: dict[str, Json] = {
         "schema": SCHEMA,

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._completion import complete_file
-from modpack.cli._console import show, warn, write
-from modpack.cli._dryrun import (
+from modpack.cli._common import FINDINGS, complete_file, failing_clearly, show, warn, write
+from modpack.cli._dry_run import (
     PACKAGE,
     RESOURCE,
     Choices,
@@ -24,18 +23,12 @@ from modpack.cli._dryrun import (
     saving,
     untold,
 )
-from modpack.cli._failures import FINDINGS, failing_clearly
-from modpack.cli._rules import GivenRule, RulesCommand
+from modpack.cli._target import GivenRule, RulesCommand
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.core.plan import Plan, Problem
-    from modpack.core.usage import NameUse
-    from modpack.report.suggesting.advising import Advice, Adviser
-    from modpack.report.suggesting.suggestions import Suggestion
-
-__all__ = ["suggest_command"]
-
+    from modpack.core.plan import NameUse, Plan, Problem
+    from modpack.report.suggest import Advice, Adviser, Suggestion
 
 _HELP = """\
 Suggest a rule for every module that no rule decides.
@@ -87,7 +80,7 @@ class _Outcome:
 
 def _suggested(choices: Choices) -> _Outcome:
     from modpack.cli._target import build, importable
-    from modpack.report.suggesting.suggestions import described, mockable
+    from modpack.report.suggest import described, mockable
 
     policy = choices.policy if choices.policy == "hermetic" else "pinned"
     adviser = _adviser(choices, policy)
@@ -103,9 +96,9 @@ def _suggested(choices: Choices) -> _Outcome:
 
 
 def _adviser(choices: Choices, policy: str) -> Adviser:
-    from modpack.planning.portability import Portability
-    from modpack.report.suggesting.advising import Adviser
-    from modpack.resolution.distributions import DistributionIndex
+    from modpack.discovery.distributions import DistributionIndex
+    from modpack.exporting.presets import Portability
+    from modpack.report.suggest import Adviser
 
     index = DistributionIndex()
     native = choices.intern_native
@@ -146,8 +139,8 @@ def _with(choices: Choices, advice: Sequence[Advice]) -> Choices:
 
 def _uses(plan: Plan, externs: Sequence[str]) -> tuple[NameUse, ...]:
     """What the code that goes along does with extern modules."""
-    from modpack.discovery.mockuse.finding import callable_from_outside, find_uses
-    from modpack.report.evidence import sources_here
+    from modpack.discovery.mock_reachability import callable_from_outside, find_uses
+    from modpack.report.torch_package import sources_here
 
     if not externs:
         return ()
@@ -156,8 +149,7 @@ def _uses(plan: Plan, externs: Sequence[str]) -> tuple[NameUse, ...]:
 
 
 def _report_json(choices: Choices, outcome: _Outcome) -> None:
-    from modpack.report.as_json import dumps
-    from modpack.report.suggesting.as_json import suggestions_document
+    from modpack.report.json_output import dumps, suggestions_document
 
     text = choices.target.text
     document = suggestions_document(text, outcome.policy, outcome.suggestions, outcome.problems)
@@ -165,7 +157,7 @@ def _report_json(choices: Choices, outcome: _Outcome) -> None:
 
 
 def _report_text(choices: Choices, outcome: _Outcome) -> None:
-    from modpack.report.suggesting.as_text import suggestions_report
+    from modpack.report.suggest import suggestions_report
     from modpack.report.text import problems_report
 
     if outcome.suggestions:

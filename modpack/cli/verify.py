@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._completion import complete_file
-from modpack.cli._console import show, write
-from modpack.cli._failures import FINDINGS, failing_clearly
+from modpack.cli._common import FINDINGS, complete_file, failing_clearly, show, write
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.core.trust import Signer, TrustPolicy
-    from modpack.report.verifying.facts import VerifyFacts
-
-__all__ = ["verify_command"]
-
+    from modpack.core.policy import Signer, TrustPolicy
+    from modpack.report.verify import VerifyFacts
 
 _HELP = """\
 Verify a package: all of it is read, and nothing of it is run or unpickled.
@@ -86,7 +81,7 @@ def verify_command(
 def _verified(
     file: str, keys: tuple[str, ...], policy: str | None, workers: int | None
 ) -> VerifyFacts:
-    from modpack.report.verifying.verifying import verify_package
+    from modpack.report.verify import verify_package
 
     signers, trusted = tuple(map(_signer, keys)), _policy(policy)
     with working(f"Verifying {file}"):
@@ -94,7 +89,7 @@ def _verified(
 
 
 def _signer(path: str) -> Signer:
-    from modpack.signing.keys import read_public
+    from modpack.security.signing_keys import read_public
 
     return read_public(path)
 
@@ -102,7 +97,7 @@ def _signer(path: str) -> Signer:
 def _policy(path: str | None) -> TrustPolicy | None:
     if path is None:
         return None
-    from modpack.core.trust import TrustPolicy
+    from modpack.core.policy import TrustPolicy
     from modpack.errors import ModpackWarning
 
     with warnings.catch_warnings():
@@ -112,11 +107,10 @@ def _policy(path: str | None) -> TrustPolicy | None:
 
 def _report(facts: VerifyFacts, as_json: bool) -> None:
     if as_json:
-        from modpack.report.as_json import dumps
-        from modpack.report.verifying.as_json import verify_document
+        from modpack.report.json_output import dumps, verify_document
 
         write(dumps(verify_document(facts)))
     else:
-        from modpack.report.verifying.text import verify_report
+        from modpack.report.verify import verify_report
 
         show(verify_report(facts))

@@ -6,17 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._completion import complete_file, complete_module
-from modpack.cli._console import show, write
-from modpack.cli._failures import failing_clearly
+from modpack.cli._common import complete_file, complete_module, failing_clearly, show, write
 
 if TYPE_CHECKING:
     from modpack.archive.base import Archive
     from modpack.core.plan import Plan
-    from modpack.report.why.chains import Why
-
-__all__ = ["why_command"]
-
+    from modpack.report.why import Why
 
 _HELP = """\
 Tell why a module is in a package, or is not.
@@ -47,20 +42,19 @@ def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> Non
     with failing_clearly(as_json):
         found = _look(file, module, every_chain)
         if as_json:
-            from modpack.report.as_json import dumps
-            from modpack.report.why.as_json import why_document
+            from modpack.report.json_output import dumps, why_document
 
             write(dumps(why_document(file, found, every_chain)))
         else:
-            from modpack.report.why.as_text import why_report
+            from modpack.report.why_text import why_report
 
             show(why_report(found, every_chain))
 
 
 def _look(file: str, module: str, every_chain: bool) -> Why:
     from modpack.archive.reader import open_archive
-    from modpack.report.evidence import mentions, read_evidence, read_provider, with_stand_ins
-    from modpack.report.why.chains import why
+    from modpack.report.torch_package import mentions, read_evidence, read_provider, with_stand_ins
+    from modpack.report.why import why
 
     with open_archive(file) as archive:
         plan = read_evidence(archive, with_uses=False)
@@ -74,9 +68,9 @@ def _look(file: str, module: str, every_chain: bool) -> Why:
 
 def _unknown(archive: Archive, plan: Plan, module: str) -> Exception:
     from modpack.core.names import similar_modules
+    from modpack.core.text import printable
     from modpack.errors import ModpackError
-    from modpack.report.evidence import mentions
-    from modpack.report.wording import printable
+    from modpack.report.torch_package import mentions
 
     known = {*plan.decisions, *plan.graph.nodes()}
     near = similar_modules(module, sorted(name for name in known if mentions(plan, name)))

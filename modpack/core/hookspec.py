@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING
 from modpack.errors import ModpackError
 
 if TYPE_CHECKING:
-    from modpack.core.planjson import Json
-
-__all__ = [
-    "HOOK_KINDS",
-    "HOOK_SPEC_VERSION",
-    "PARAMETRIZATION",
-    "WAYS",
-    "CallableSpec",
-    "HookSpec",
-    "hook_records",
-    "hook_to_json",
-    "specs_from_json",
-    "specs_to_json",
-]
+    from modpack.core.plan_json import Json
 
 HOOK_SPEC_VERSION = 1
 """Raise it when a reader of the old version would misunderstand what is written."""

@@ -1,26 +1,23 @@
-"""Module names, resource names and the record names that they become in an archive."""
+"""Module names, resource names and the record names that they become in an archive.
+
+Patterns over module paths and file paths.
+
+``*`` stays within one component, ``**`` stands for any number of whole components, none
+included. The notation is torch.package's.
+
+A tree of file names, for looking at what a package holds.
+
+What a user allows to go into a package although it looks like a secret.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
-
-__all__ = [
-    "MOST_COMPONENTS",
-    "is_within",
-    "join_record",
-    "module_record",
-    "normalised_distribution",
-    "package_folder",
-    "parents",
-    "require_module_name",
-    "resource_record",
-    "root_of",
-    "similar_modules",
-    "why_too_long",
-]
 
 MOST_COMPONENTS: Final = 64
 """Components of the longest module path, as of the longest name of a record."""
@@ -179,3 +176,273 @@ def similar_modules(module: str, known: Collection[str]) -> list[str]:
     near = sorted(known, key=lambda m: (m.rpartition(".")[0] != package, root_of(m) != root))
     close = difflib.get_close_matches(module, near[:_COMPARED], n=3, cutoff=0.7)
     return list(dict.fromkeys([*same_end, *close, *around]))[:3]
+
+
+GlobPattern = str | Iterable[str]
+"""One pattern, or several of which any may match."""
+
+
+class GlobGroup:
+    """A set of patterns: matches what an include pattern matches and no exclude pattern does.
+
+    Args:
+        include: one pattern or several; of an empty list, nothing matches.
+        exclude: one pattern or several; none by default.
+        separator: what parts components: ``"."`` for module paths, ``"/"`` for files.
+
+    Raises:
+        TypeError: a pattern is no string.
+        ValueError: a pattern has an empty component, or ``**`` is only a part of one.
+
+    >>> group = GlobGroup("mylib.**", exclude="mylib.tests.**")
+    >>> group.matches("mylib"), group.matches("mylib.net.conv"), group.matches("mylib.tests.t1")
+    (True, True, False)
+    >>> GlobGroup("mylib.*").matches("mylib.net.conv")
+    False
+    """
+
+    def __init__(
+        self, include: GlobPattern, *, exclude: GlobPattern = (), separator: str = "."
+    ) -> None:
+        self.separator = separator
+        self.include = _patterns(include, "include", separator)
+        self.exclude = _patterns(exclude, "exclude", separator)
+
+    @cached_property
+    def _included(self) -> re.Pattern[str] | None:
+        """Compiled when it is needed: whoever reads a plan matches nothing."""
+        return _compiled(self.include, self.separator)
+
+    @cached_property
+    def _excluded(self) -> re.Pattern[str] | None:
+        return _compiled(self.exclude, self.separator)
+
+    def matches(self, candidate: str) -> bool:
+        """Whether the group matches a whole module path or file path."""
+        text = self.separator + candidate
+        if not (self._included and self._included.fullmatch(text)):
+            return False
+        return not (self._excluded and self._excluded.fullmatch(text))
+
+    def literally(self, root: str) -> GlobGroup:
+        """The group with only those include patterns that have ``root`` as first component.
+
+        >>> GlobGroup(["torch.**", "**"]).literally("torch")
+        GlobGroup('torch.**')
+        """
+        literal = [p for p in self.include if p.partition(self.separator)[0] == root]
+        return GlobGroup(literal, exclude=self.exclude, separator=self.separator)
+
+    def spells(self, candidate: str) -> bool:
+        """Whether it matches by a pattern that has the first component literally.
+
+        >>> GlobGroup("torch.**").spells("torch.nn"), GlobGroup("**").spells("torch.nn")
+        (True, False)
+        """
+        root = candidate.partition(self.separator)[0]
+        return self.matches(candidate) and self.literally(root).matches(candidate)
+
+    def __str__(self) -> str:
+        shown = _shown(self.include)
+        return f"{shown}, exclude={_shown(self.exclude)}" if self.exclude else shown
+
+    def __repr__(self) -> str:
+        return f"GlobGroup({self})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GlobGroup) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        return (self.separator, self.include, self.exclude)
+
+
+def _shown(patterns: tuple[str, ...]) -> str:
+    if len(patterns) == 1:
+        return repr(patterns[0])
+    return "[" + ", ".join(map(repr, patterns)) + "]"
+
+
+def _patterns(given: GlobPattern, argument: str, separator: str) -> tuple[str, ...]:
+    patterns: list[object] = [given] if isinstance(given, str) else _listed(given, argument)
+    return tuple(_checked(pattern, argument, separator) for pattern in patterns)
+
+
+def _listed(given: object, argument: str) -> list[object]:
+    if isinstance(given, (bytes, bytearray)) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"{argument} must be a pattern or several patterns, not {type(given).__name__}"
+        )
+    return list(given)
+
+
+def _checked(pattern: object, argument: str, separator: str) -> str:
+    if not isinstance(pattern, str):
+        raise TypeError(f"{argument} must hold patterns (str), not {type(pattern).__name__}")
+    for component in pattern.split(separator):
+        if not component:
+            raise ValueError(f"{argument}: the pattern {pattern!r} has an empty component")
+        if "**" in component and component != "**":
+            raise ValueError(
+                f"{argument}: in the pattern {pattern!r}, '**' must be a whole component"
+            )
+    return pattern
+
+
+def _compiled(patterns: Sequence[str], separator: str) -> re.Pattern[str] | None:
+    """One expression for all patterns, over candidates that start with a separator."""
+    if not patterns:
+        return None
+    mark, rest = re.escape(separator), f"[^{re.escape(separator)}]"
+
+    def component(text: str) -> str:
+        if text == "**":
+            return f"(?:{mark}{rest}+)*"
+        return mark + f"{rest}*".join(map(re.escape, text.split("*")))
+
+    each = ("".join(map(component, pattern.split(separator))) for pattern in patterns)
+    return re.compile("|".join(f"(?:{expression})" for expression in each))
+
+
+class Directory:
+    """A folder or a file in a package. Printing it shows the tree.
+
+    Attributes:
+        name: its name, without the path to it.
+        is_dir: whether it is a folder.
+        children: what is in it, by name, sorted.
+
+    >>> tree = Directory.of("net", ["mylib/__init__.py", "mylib/net.py"])
+    >>> print(tree)
+    net
+    └── mylib
+        ├── __init__.py
+        └── net.py
+    >>> tree.has_file("mylib/net.py"), tree.has_file("mylib/other.py")
+    (True, False)
+    """
+
+    def __init__(self, name: str, is_dir: bool) -> None:
+        self.name = name
+        self.is_dir = is_dir
+        self.children: dict[str, Directory] = {}
+
+    @staticmethod
+    def of(
+        name: str, files: Iterable[str], include: GlobPattern = "**", exclude: GlobPattern = ()
+    ) -> Directory:
+        """Build the tree of some files.
+
+        Args:
+            name: the name of the top folder.
+            files: paths with ``/``, relative to it.
+            include: patterns over whole paths; ``**`` crosses folders.
+            exclude: patterns for files to leave out.
+        """
+        wanted = GlobGroup(include, exclude=exclude, separator="/")
+        top = Directory(name, True)
+        for file in sorted(files):
+            if wanted.matches(file):
+                top._add(file)
+        return top
+
+    def has_file(self, filename: str) -> bool:
+        """Whether the tree holds a file or folder, given by its path from here.
+
+        Raises:
+            TypeError: ``filename`` is no string.
+        """
+        if not isinstance(filename, str):
+            raise TypeError(f"filename must be a path (str), not {type(filename).__name__}")
+        found: Directory | None = self
+        for part in filename.split("/"):
+            found = found.children.get(part) if found is not None else None
+        return found is not None
+
+    def _add(self, file: str) -> None:
+        folder = self
+        *parents, name = file.split("/")
+        for parent in parents:
+            folder = folder.children.setdefault(parent, Directory(parent, True))
+        folder.children[name] = Directory(name, False)
+
+    def __str__(self) -> str:
+        return "\n".join([self.name, *self._lines("")])
+
+    def __repr__(self) -> str:
+        return f"<Directory {self.name!r} with {len(self.children)} children>"
+
+    def _lines(self, indent: str) -> Iterable[str]:
+        last = len(self.children) - 1
+        for position, child in enumerate(self.children.values()):
+            branch, below = ("└── ", "    ") if position == last else ("├── ", "│   ")
+            yield indent + branch + child.name
+            yield from child._lines(indent + below)
+
+
+_FINGERPRINT = re.compile(r"[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """Where something may be that looks like a secret.
+
+    Attributes:
+        where: a pattern of module paths, or, with a ``/`` in it, of records.
+        fingerprint: of the only text that may be there; None for any.
+
+    >>> Allowance("shop.*", None).admits("shop.till", "0" * 12)
+    True
+    """
+
+    where: str
+    fingerprint: str | None
+
+    def admits(self, place: str, fingerprint: str) -> bool:
+        """Whether a text may be in a module or a record."""
+        if self.fingerprint not in (None, fingerprint):
+            return False
+        if self.where == "**":
+            return True
+        separator = "/" if "/" in self.where else "."
+        if separator == "." and "/" in place:
+            return False  # a pattern of modules, whose * would match a whole path
+        return GlobGroup(self.where, separator=separator).matches(place)
+
+
+def as_allowances(given: GlobPattern, argument: str = "allow_secrets") -> tuple[Allowance, ...]:
+    """Allowances as a user writes them: ``PATTERN``, or ``PATTERN#FINGERPRINT``.
+
+    Args:
+        given: one or several.
+        argument: what to call them in errors.
+
+    Raises:
+        TypeError, ValueError: it is none.
+
+    >>> as_allowances("shop.till#0123456789ab")
+    (Allowance(where='shop.till', fingerprint='0123456789ab'),)
+    """
+    listed: object = [given] if isinstance(given, str) else given
+    if isinstance(listed, (bytes, bytearray)) or not isinstance(listed, Iterable):
+        kind = type(given).__name__
+        raise TypeError(f"{argument} must be a pattern or several patterns, not {kind}")
+    return tuple(_allowance(each, argument) for each in listed)
+
+
+def _allowance(given: object, argument: str) -> Allowance:
+    if not isinstance(given, str):
+        raise TypeError(f"{argument} must hold patterns (str), not {type(given).__name__}")
+    where, mark, fingerprint = given.partition("#")
+    if mark and not _FINGERPRINT.fullmatch(fingerprint):
+        raise ValueError(
+            f"{argument}: in {given!r}, what follows # must be a fingerprint: 12 hex digits, as "
+            "the message about the secret shows them"
+        )
+    try:
+        GlobGroup(where, separator="/" if "/" in where else ".")
+    except ValueError as failure:
+        raise ValueError(f"{argument}: {str(failure).removeprefix('include: ')}") from failure
+    return Allowance(where, fingerprint or None)

@@ -1,35 +1,25 @@
-"""The plan: one decision a module, and everything that is wrong or noteworthy, at once."""
+"""The plan: one decision a module, and everything that is wrong or noteworthy, at once.
+
+What packaged code does with the modules that were mocked, as values.
+
+On what a package with compiled modules runs: platform, machine, Python's ABI, C library.
+
+Small pieces of HTML, for notebooks that show values; and a plan in them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import platform
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from html import escape
 
-from modpack.core.actions import Action
-from modpack.core.graph import DependencyGraph
-from modpack.core.location import Location
-from modpack.core.rules import Rule
+from modpack.core.graph import DependencyGraph, Location
+from modpack.core.rules import Action, Rule
 from modpack.errors import ModpackError
-
-if TYPE_CHECKING:
-    from modpack.core.usage import NameUse
-
-__all__ = [
-    "Decision",
-    "EmptyMatchError",
-    "FileKind",
-    "Note",
-    "NoteKind",
-    "PackagingError",
-    "PackagingErrorReason",
-    "Plan",
-    "PlannedDistribution",
-    "PlannedFile",
-    "Problem",
-    "notes_to_show",
-]
 
 
 class PackagingErrorReason(Enum):
@@ -281,8 +271,6 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """What notebooks show."""
-        from modpack.core.notebook import plan_html
-
         return plan_html(self)
 
     def __repr__(self) -> str:
@@ -353,3 +341,313 @@ def _problem_lines(problems: Sequence[Problem], debug: bool) -> Iterator[str]:
     is_shown = debug or problems[0].reason.asks_for_chains
     if is_shown and len(problems[0].chain) > 1:
         yield f"  Reached through: {' -> '.join(problems[0].chain)}"
+
+
+class UseKind(str, Enum):
+    """Where, in its importer's code, a name of a mocked module is used."""
+
+    BASE_CLASS = "base-class"
+    """Something is derived from it."""
+    DECORATOR = "decorator"
+    """It decorates a function or a class."""
+    CALL = "call"
+    """It is called by code that runs when its importer is imported."""
+    VALUE = "value"
+    """Any other use when the importer is imported: a default value, an assignment, a condition."""
+    ANNOTATION = "annotation"
+    """In an annotation only: evaluated at import time or later, never called."""
+    FUNCTION = "function"
+    """In the body of a function: used when, and if, that is called."""
+    CHECK = "check"
+    """In the body of a function, where it is only asked about: ``isinstance``, ``is None``, the
+    type in an ``except`` clause. Stand-ins answer, as what is not there: no."""
+
+    @property
+    def is_at_import(self) -> bool:
+        """Whether it happens when the importer is imported."""
+        return self not in (UseKind.FUNCTION, UseKind.CHECK)
+
+
+@dataclass(frozen=True)
+class NameUse:
+    """One place where packaged code uses a name of a mocked module.
+
+    Attributes:
+        module: the mocked module.
+        name: what is used, dotted, below that module (``"init"``); empty for the module itself.
+            What comes of it is named by its way: ``"init(...).log"`` of what a call gave,
+            ``"Callback (base of Progress)"`` for a class that is derived from it.
+        importer: the interned module whose code uses it; or a saved object (``<model/net.pkl>``)
+            that holds a function which travels by its source, and imports it.
+        line: 1-based line of the use in the importer's source; 1 in a saved object.
+        kind: how it is used.
+        scope: the qualified name of the function or class around it; empty at module level.
+        is_live: for uses in functions, whether anything in the package can call that function,
+            judged by names: False only if nothing else mentions it.
+        via: the interned modules through which the name came, if the importer has it from another
+            interned module (``from .tools import log``); in the order from the mock to the use.
+        is_called_later: for decorators and base classes, whether what is made with it can be called
+            once its module is imported: it is a stand-in, too.
+    """
+
+    module: str
+    name: str
+    importer: str
+    line: int
+    kind: UseKind
+    scope: str = ""
+    is_live: bool = True
+    via: tuple[str, ...] = ()
+    is_called_later: bool = False
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether something will raise NotImplementedError if the package's code gets there."""
+        return self.is_called_later or (self.kind is UseKind.FUNCTION and self.is_live)
+
+
+class TouchKind(str, Enum):
+    """What a trial run did with a mocked module."""
+
+    LOADED = "loaded"
+    """It was imported."""
+    NAMED = "named"
+    """Names were taken from it, which costs nothing."""
+    USED = "used"
+    """Something of it was really used, and raised NotImplementedError."""
+
+
+@dataclass(frozen=True)
+class MockTouch:
+    """What a trial run did with one mocked module, or with one name of it.
+
+    Attributes:
+        module: the mocked module.
+        kind: what was done.
+        name: what was used, as its importers call it (``wandb.log``); empty for LOADED.
+        operation: what was done with it (``was called``); for USED.
+        place: ``record:line`` of the packaged code that did it, if known; for USED.
+    """
+
+    module: str
+    kind: TouchKind
+    name: str = ""
+    operation: str = ""
+    place: str | None = None
+
+
+class MockRisk(str, Enum):
+    """What becomes of a package because a module is mocked, from the least to the worst."""
+
+    UNUSED = "unused"
+    """Nothing of it is used, or only in functions that nothing can call."""
+    IMPORT_TIME = "import-time"
+    """Used only in ways that stand-ins bear: while modules are imported (base classes,
+    decorators, annotations, calls at module level), or asked about and no more."""
+    REACHABLE = "reachable"
+    """Used in a function that can be called, or it decorates one: it will raise
+    NotImplementedError then."""
+
+
+def risk_of(uses: Iterable[NameUse]) -> MockRisk:
+    """The risk of a mocked module, judged by all uses of its names."""
+    listed = list(uses)
+    if any(use.is_reachable for use in listed):
+        return MockRisk.REACHABLE
+    is_borne = any(use.kind is not UseKind.FUNCTION for use in listed)
+    return MockRisk.IMPORT_TIME if is_borne else MockRisk.UNUSED
+
+
+STABLE_ABI = "abi3"
+"""Stands for Python's limited API (PEP 384), which every later Python 3 has."""
+
+_LIBRARY = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*$", re.IGNORECASE)
+_ELF = b"\x7fELF"
+_MACH_O = (b"\xfe\xed\xfa\xce", b"\xfe\xed\xfa\xcf", b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe")
+_MACH_O_FAT = b"\xca\xfe\xba\xbe"
+_PE_STUB, _PE_PLACE, _PE = b"MZ", 0x3C, b"PE\0\0"
+
+
+def is_machine_code(name: str, start: bytes) -> bool:
+    r"""Whether a file is a library or a program, by its name or by how it starts.
+
+    Args:
+        name: the file's name.
+        start: its first bytes; a few hundred tell.
+
+    >>> is_machine_code("lib/fast.so.1", b""), is_machine_code("words.bin", b"\x7fELF\2\1")
+    (True, True)
+    >>> is_machine_code("words.txt", b"MZ stands for ...")
+    False
+    """
+    if _LIBRARY.search(name) or start.startswith((_ELF, *_MACH_O, _MACH_O_FAT)):
+        return True
+    header = int.from_bytes(start[_PE_PLACE : _PE_PLACE + 4], "little")
+    return start.startswith(_PE_STUB) and start[header : header + 4] == _PE
+
+
+@dataclass(frozen=True)
+class NativeTag:
+    """What compiled modules were built for.
+
+    Attributes:
+        platform: ``sys.platform``.
+        machine: the processor (``x86_64``).
+        abi: Python's ABI, as in the names of extension modules (``cpython-311-x86_64-linux-gnu``).
+        libc: the C library's name where there are several (``glibc``), else ``""``.
+    """
+
+    platform: str
+    machine: str
+    abi: str
+    libc: str = ""
+
+    @staticmethod
+    def here() -> NativeTag:
+        """The tag of this interpreter."""
+        import sysconfig
+
+        abi = sysconfig.get_config_var("SOABI") or sysconfig.get_config_var("EXT_SUFFIX") or ""
+        return NativeTag(sys.platform, platform.machine(), str(abi), platform.libc_ver()[0])
+
+    @staticmethod
+    def of(files: Iterable[str]) -> NativeTag:
+        """The tag of extension modules that this interpreter can load.
+
+        Args:
+            files: their names; those with the stable ABI need no particular Python.
+        """
+        here = NativeTag.here()
+        stable = all(f".{STABLE_ABI}." in name for name in files)
+        return NativeTag(here.platform, here.machine, STABLE_ABI if stable else here.abi, here.libc)
+
+    @staticmethod
+    def from_json(record: object) -> NativeTag:
+        """Read back what :meth:`to_json` gave.
+
+        Raises:
+            TypeError, KeyError: it is something else.
+        """
+        if not isinstance(record, dict):
+            raise TypeError(f"{record!r} is no platform")
+        return NativeTag(*(str(record[key]) for key in ("platform", "machine", "abi", "libc")))
+
+    def to_json(self) -> dict[str, str]:
+        """The tag as a package records it."""
+        return asdict(self)
+
+    def runs_on(self, other: NativeTag) -> bool:
+        """Whether what has this tag can be loaded where ``other`` is the tag.
+
+        >>> tag = NativeTag("linux", "x86_64", "abi3", "glibc")
+        >>> tag.runs_on(NativeTag("linux", "x86_64", "cpython-313-x86_64-linux-gnu", "glibc"))
+        True
+        """
+        same = (self.platform, self.machine, self.libc) == (
+            other.platform,
+            other.machine,
+            other.libc,
+        )
+        return same and self.abi in (STABLE_ABI, other.abi)
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.platform, self.machine, self.abi, self.libc)))
+
+
+_MOST_ROWS = 200
+_COLOURS = {
+    Action.INTERN: "#2e7d32",
+    Action.EXTERN: "#0277bd",
+    Action.MOCK: "#b26a00",
+    Action.DENY: "#c62828",
+}
+
+
+def html_heading(text: str, more: str = "") -> str:
+    """A title, and something beside it in grey."""
+    beside = f' <span style="color:#888">{_text(more)}</span>' if more else ""
+    return f"<div><b>{_text(text)}</b>{beside}</div>"
+
+
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of texts; the rows beyond a few hundred are counted only.
+
+    Args:
+        head: the titles of the columns, if there are any.
+        rows: a text for each column.
+
+    >>> html_table(["module"], [["a<b"]])
+    '<table><tr><th style="text-align:left">module</th></tr><tr><td \
+style="text-align:left">a&lt;b</td></tr></table>'
+    """
+    shown = [_row("td", row) for row in rows[:_MOST_ROWS]]
+    left = len(rows) - len(shown)
+    more = [_row("td", [f"and {left} more"])] if left > 0 else []
+    titles = [_row("th", head)] if head else []
+    return f"<table>{''.join([*titles, *shown, *more])}</table>"
+
+
+def html_list(texts: Iterable[str], colour: str = "") -> str:
+    """A list of texts; empty if there is none."""
+    style = f' style="color:{colour}"' if colour else ""
+    items = "".join(f"<li>{_text(text)}</li>" for text in texts)
+    return f"<ul{style}>{items}</ul>" if items else ""
+
+
+def html_details(summary: str, content: str, colour: str = "", *, is_open: bool = False) -> str:
+    """A part that unfolds with a click.
+
+    Args:
+        summary: what is always shown, as text.
+        content: what is unfolded, as HTML.
+        colour: of the summary.
+        is_open: whether it is unfolded at first.
+    """
+    style = f' style="color:{colour}"' if colour else ""
+    state = " open" if is_open else ""
+    return f"<details{state}><summary{style}>{_text(summary)}</summary>{content}</details>"
+
+
+def plan_html(plan: Plan) -> str:
+    """A plan: problems and warnings first, then the modules of each decision."""
+    counts = ", ".join(
+        f"{len(modules)} {action.past}" for action in Action if (modules := plan.modules(action))
+    )
+    problems = [_sentence(p.subject, p.reason.value, p.context, p.place) for p in plan.problems]
+    return "".join(
+        [
+            html_heading("modpack plan", counts or "no modules"),
+            html_list(problems, _COLOURS[Action.DENY]),
+            html_list(map(str, plan.warnings()), _COLOURS[Action.MOCK]),
+            html_list([f"trial: {plan.trial}"] if plan.trial else []),
+            *(_decided(plan, action) for action in Action),
+        ]
+    )
+
+
+def _decided(plan: Plan, action: Action) -> str:
+    modules = plan.modules(action)
+    if not modules:
+        return ""
+    rows = [_decision(plan.decisions[module]) for module in modules]
+    table = html_table(["module", "rule"], rows)
+    return html_details(f"{action.past}: {len(modules)}", table, _COLOURS[action])
+
+
+def _decision(decision: Decision) -> tuple[str, str]:
+    return decision.module, decision.why
+
+
+def _sentence(subject: str, reason: str, context: str, place: str | None) -> str:
+    details = ": ".join(filter(None, (place, context)))
+    return f"{subject}: {reason}" + (f" ({details})" if details else "")
+
+
+def _row(cell: str, texts: Iterable[str]) -> str:
+    cells = "".join(f'<{cell} style="text-align:left">{_text(text)}</{cell}>' for text in texts)
+    return f"<tr>{cells}</tr>"
+
+
+def _text(text: str) -> str:
+    """Text that is no markup, whatever is in it."""
+    return escape(text, quote=True)

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-__all__ = ["Listener", "Phase", "Unit", "advance", "heard_by", "is_heard", "phase"]
-
 _log = logging.getLogger("modpack")
 
 

@@ -1,4 +1,8 @@
-"""Rules: which action a pattern stands for, and which rule decides a module.
+"""What can happen to a module when a package is made.
+
+Whether some patterns match everything that another one matches.
+
+Rules: which action a pattern stands for, and which rule decides a module.
 
 The first rule that matches wins. Before all rules, the standard library and torch are
 extern, unless a rule spells their name: ``intern("**")`` does not take the standard library
@@ -7,26 +11,207 @@ along, while ``deny("subprocess")`` does deny it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from modpack.core.actions import Action, Owner
-from modpack.core.coverage import covers
-from modpack.core.globs import GlobGroup
-from modpack.core.names import root_of
+from modpack.core.names import GlobGroup, root_of
 
-__all__ = [
-    "RUNNING_SCRIPT",
-    "UNRECORDED",
-    "DeadRule",
-    "Origin",
-    "Rule",
-    "dead_rules",
-    "deciding_rule",
-    "inherited",
-    "saved",
-]
+
+class Action(str, Enum):
+    """The decision about one module."""
+
+    INTERN = "intern"
+    """Take its source along."""
+    EXTERN = "extern"
+    """Import it from where the package is loaded."""
+    MOCK = "mock"
+    """Replace it by a stand-in that fails when it is really used."""
+    DENY = "deny"
+    """Refuse to make a package that needs it."""
+
+    @property
+    def past(self) -> str:
+        """The participle, for sentences: ``interned``, ``externed``, ``mocked``, ``denied``."""
+        return {"intern": "interned", "extern": "externed", "mock": "mocked", "deny": "denied"}[
+            self.value
+        ]
+
+
+class Owner(str, Enum):
+    """Who is responsible for a module in the environment that exports it."""
+
+    STDLIB = "stdlib"
+    """Python itself."""
+    RUNTIME = "runtime"
+    """torch and modpack: whatever loads a package has them."""
+    INSTALLED = "installed"
+    """An installed distribution that is not an editable install."""
+    BOUND = "bound"
+    """An installed distribution that a policy leaves where it is: it has compiled code, or
+    something that stays there requires it."""
+    LOCAL = "local"
+    """Nobody else: the user's own code, editable installs, loose files."""
+
+
+_MOST_STEPS = 300_000
+"""Positions to look at before the search is given up: well below a second."""
+
+_STRANGE = "\ue000"
+"""A letter that no pattern names."""
+
+
+def covers(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
+    """Whether everything that ``later`` matches is matched by one of ``earlier``.
+
+    Decides the inclusion of the languages by searching for a counterexample, letter by
+    letter, in all patterns at once; a few likely ones are tried first. Gives up and says
+    False when the search grows too large.
+
+    >>> covers([GlobGroup("a.**")], GlobGroup("a.*.c"))
+    True
+    >>> covers([GlobGroup("a.*")], GlobGroup("a.**"))
+    False
+    >>> covers([GlobGroup("a"), GlobGroup("a.*.**")], GlobGroup("a.**"))
+    True
+    """
+    parts = [
+        GlobGroup(pattern, exclude=later.exclude, separator=later.separator)
+        for pattern in dict.fromkeys(later.include)
+    ]
+    if any(_has_likely_counterexample(earlier, part) for part in parts):
+        return False
+    return all(_covers_pattern(_near(earlier, part), part) for part in parts)
+
+
+def _has_likely_counterexample(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
+    return any(not any(group.matches(each) for group in earlier) for each in _samples(later))
+
+
+def _near(earlier: Sequence[GlobGroup], later: GlobGroup) -> list[GlobGroup]:
+    """Those patterns whose first component can be the same as that of the later one."""
+    root = later.include[0].partition(later.separator)[0]
+    found = []
+    for group in earlier:
+        near = [p for p in group.include if _may_agree(p.partition(group.separator)[0], root)]
+        if near:
+            found.append(GlobGroup(near, exclude=group.exclude, separator=group.separator))
+    return found
+
+
+def _may_agree(component: str, other: str) -> bool:
+    return component == other or "*" in component or "*" in other
+
+
+def _covers_pattern(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
+    machines = [_Machine(group) for group in (later, *earlier)]
+    separator = later.separator
+    letters = {letter for machine in machines for letter in machine.letters} - {separator}
+    alphabet = [separator, *sorted(letters), _STRANGE]
+    start = (tuple(machine.start for machine in machines), "")
+    seen, queue, steps = {start}, deque([start]), 0
+    while queue:
+        states, last = queue.popleft()
+        if last == _STRANGE and machines[0].accepts(states[0]):
+            if not any(m.accepts(s) for m, s in zip(machines[1:], states[1:], strict=True)):
+                return False
+        steps += sum(len(part) for state in states for part in state) * len(alphabet)
+        if steps > _MOST_STEPS:
+            return False
+        for letter in alphabet:
+            if (last == "" and letter != separator) or last == letter == separator:
+                continue  # a candidate starts with a separator and has no empty component
+            following = tuple(m.step(s, letter) for m, s in zip(machines, states, strict=True))
+            state = (following, separator if letter == separator else _STRANGE)
+            if following[0][0] and state not in seen:
+                seen.add(state)
+                queue.append(state)
+    return True
+
+
+def _samples(group: GlobGroup) -> Iterator[str]:
+    """Some of what a group matches: names that are as odd as its patterns allow."""
+    for pattern in group.include:
+        components = pattern.split(group.separator)
+        for filling in ([], [_STRANGE], [_STRANGE, _STRANGE]):
+            filled = [filling if c == "**" else [c.replace("*", _STRANGE)] for c in components]
+            candidate = group.separator.join(part for parts in filled for part in parts)
+            if candidate and group.matches(candidate):
+                yield candidate
+
+
+_Positions = frozenset[tuple[int, int, int]]
+
+
+class _Machine:
+    """The patterns of one group as a nondeterministic automaton.
+
+    A position is (pattern, token, phase). Phases matter for ``**`` only: 0 at a boundary,
+    1 after a separator, 2 within a component.
+    """
+
+    def __init__(self, group: GlobGroup) -> None:
+        self._separator = group.separator
+        self._include = [_tokens(p, group.separator) for p in group.include]
+        self._exclude = [_tokens(p, group.separator) for p in group.exclude]
+        self.letters = {t for tokens in self._include + self._exclude for t in tokens}
+        self.letters -= {"*", "**"}
+        self.start = (self._begin(self._include), self._begin(self._exclude))
+
+    def accepts(self, state: tuple[_Positions, _Positions]) -> bool:
+        included = any(i == len(self._include[p]) for p, i, _ in state[0])
+        return included and not any(i == len(self._exclude[p]) for p, i, _ in state[1])
+
+    def step(
+        self, state: tuple[_Positions, _Positions], letter: str
+    ) -> tuple[_Positions, _Positions]:
+        return (
+            self._advance(self._include, state[0], letter),
+            self._advance(self._exclude, state[1], letter),
+        )
+
+    def _begin(self, patterns: list[list[str]]) -> _Positions:
+        return self._closure(patterns, {(p, 0, 0) for p in range(len(patterns))})
+
+    def _advance(self, patterns: list[list[str]], state: _Positions, letter: str) -> _Positions:
+        reached: set[tuple[int, int, int]] = set()
+        is_separator = letter == self._separator
+        for p, i, phase in state:
+            if i == len(patterns[p]):
+                continue
+            token = patterns[p][i]
+            if token == "**":
+                if is_separator and phase != 1:
+                    reached.add((p, i, 1))
+                elif not is_separator and phase != 0:
+                    reached.add((p, i, 2))
+            elif token == "*" and not is_separator:
+                reached.add((p, i, 0))
+            elif token == letter:
+                reached.add((p, i + 1, 0))
+        return self._closure(patterns, reached)
+
+    @staticmethod
+    def _closure(patterns: list[list[str]], state: set[tuple[int, int, int]]) -> _Positions:
+        todo = list(state)
+        while todo:
+            p, i, phase = todo.pop()
+            skippable = i < len(patterns[p]) and (
+                patterns[p][i] == "*" or (patterns[p][i] == "**" and phase != 1)
+            )
+            if skippable and (p, i + 1, 0) not in state:
+                state.add((p, i + 1, 0))
+                todo.append((p, i + 1, 0))
+        return frozenset(state)
+
+
+def _tokens(pattern: str, separator: str) -> list[str]:
+    """A pattern over candidates that start with a separator: letters, ``*`` and ``**``."""
+    tokens: list[str] = []
+    for component in pattern.split(separator):
+        tokens.extend(["**"] if component == "**" else [separator, *component])
+    return tokens
 
 
 class Origin(str, Enum):

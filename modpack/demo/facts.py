@@ -6,24 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from modpack.core.actions import Action
 from modpack.core.graph import Edge
 from modpack.core.hookspec import HookSpec
-from modpack.core.imports import ImportKind
 from modpack.core.plan import Decision, Plan
-
-__all__ = [
-    "Check",
-    "HookFact",
-    "ModuleFact",
-    "Observation",
-    "Packaged",
-    "Reloaded",
-    "Trained",
-    "files_left_behind",
-    "hook_facts",
-    "module_facts",
-]
+from modpack.core.rules import Action
+from modpack.core.scan import ImportKind
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from modpack.core.actions import Action
+from modpack.core.rules import Action
 from modpack.demo.facts import Check, HookFact, ModuleFact, Packaged
-
-__all__ = [
-    "checks_table",
-    "digits_strip",
-    "heading",
-    "hooks_table",
-    "human_size",
-    "modules_table",
-    "project_tree",
-    "remarks",
-]
 
 STYLES = {Action.INTERN: "green", Action.EXTERN: "cyan", Action.MOCK: "yellow", Action.DENY: "red"}
 INK = 8

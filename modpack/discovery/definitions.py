@@ -1,328 +1,500 @@
-"""The statements of a script, or of a notebook's cells, that bind names. Nothing is run.
+"""What calling a class makes of its arguments, where its ``__init__`` only keeps them.
 
-A script defines classes and functions, and then does its work. What an object needs of it are
-the definitions; :class:`Script` finds the statements that can have made a name.
+Names and attributes that a module's functions set anew: its own state, or others' wishes.
+
+What a source defines at the level of its module and its classes; functions are not entered.
+
+It is recorded with the scan, so that an export can compare it with the modules that run without
+parsing or compiling anything.
 """
 
 from __future__ import annotations
-import __future__
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from functools import cached_property
+from typing import Final
 
-from modpack.discovery._importblocks import is_import_block, is_main_guard
-from modpack.discovery._uses import Uses, uses_of
+from modpack.core.scan import Body, Defined, Initializer, Literal, Row, Setting
+from modpack.discovery.constants import UNKNOWN, dotted_name, literal_of, mangled
+from modpack.discovery.syntax import (
+    TRIES,
+    ParsedSource,
+    assigned_names,
+    bindings,
+    lines_at,
+    nodes_in,
+    spans_any,
+)
 
-__all__ = ["Cell", "Kind", "Script", "Statement", "does_work", "imported_as"]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A piece of a script: its whole file, or a cell of a notebook.
-
-    Attributes:
-        file: what its code calls its file.
-        text: its source.
-    """
-
-    file: str
-    text: str
-
-
-class Kind(Enum):
-    """What a statement does."""
-
-    FUNCTION = "function"
-    CLASS = "class"
-    IMPORT = "import"
-    IMPORT_BLOCK = "import block"
-    """An ``if`` or ``try`` around imports, taken as a whole."""
-    ASSIGNMENT = "assignment"
-    OTHER = "other"
-    """One that binds names on its way, such as a loop's."""
+_LONGEST = 150
+"""Lines of a class. One that only keeps settings is shorter; others took most of the time."""
+_METHODS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_OUT_OF_SIGHT = frozenset(
+    {"__new__", "__setattr__", "__getattribute__", "__getattr__", "__post_init__"}
+)
+_BUILT = frozenset({"setattr", "vars", "__dict__"})
 
 
-@dataclass(frozen=True, eq=False)
-class Statement:
-    """A statement that binds names of its module.
-
-    Attributes:
-        cell: where it stands.
-        number: its place among all of the script, in the order of execution.
-        kind: what it does.
-        node: its syntax tree.
-        binds: the names; ``*`` for those of a star import.
-        inside: the first lines of the compound statements around it, the outermost first.
-        flags: compiler flags of the ``from __future__`` statements in force.
-    """
-
-    cell: Cell
-    number: int
-    kind: Kind
-    node: ast.stmt
-    binds: tuple[str, ...]
-    inside: tuple[str, ...]
-    flags: int
-
-    @property
-    def line(self) -> int:
-        """Its first line in the cell, decorators included, from 1."""
-        decorators: list[ast.expr] = getattr(self.node, "decorator_list", [])
-        return min([self.node.lineno, *(each.lineno for each in decorators)])
-
-    @property
-    def place(self) -> str:
-        """``file:line``, for people."""
-        return f"{self.cell.file}:{self.line}"
-
-    @cached_property
-    def uses(self) -> Uses:
-        """The names of the module that it uses, in force its cell's ``__future__``."""
-        if self.kind is Kind.IMPORT:
-            return Uses(frozenset(), frozenset())
-        return uses_of(self.node, self.flags)
-
-    @cached_property
-    def decorated_by(self) -> frozenset[str]:
-        """The names whose attributes its decorators are: ``f`` in ``@f.register(int)``."""
-        found = set()
-        for decorator in getattr(self.node, "decorator_list", []):
-            called = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
-                found.add(called.value.id)
-        return frozenset(found)
-
-    @cached_property
-    def value(self) -> ast.expr | None:
-        """What ``name = value`` binds its one name to; None for any other statement."""
-        if isinstance(self.node, ast.Assign):
-            targets = self.node.targets
-            return self.node.value if _is_one_name(targets) else None
-        if isinstance(self.node, ast.AnnAssign) and isinstance(self.node.target, ast.Name):
-            return self.node.value
+def initializer_of(node: ast.ClassDef) -> Initializer | None:
+    """What a class keeps of the arguments that it is called with; None where that is not plain."""
+    if (node.end_lineno or node.lineno) - node.lineno > _LONGEST:
         return None
+    methods = [each for each in node.body if isinstance(each, _METHODS)]
+    if any(method.name in _OUT_OF_SIGHT for method in methods):
+        return None
+    own = next((each for each in methods if each.name == "__init__"), None)
+    if own is not None and not all(map(_is_plain, own.body)):
+        return None
+    if own is not None and node.bases and any(map(_is_made, own.body)):
+        return None  # a part of a model, most likely
+    changed: dict[str, int] = {}
+    for method in methods:
+        if method is not own and not _note_changes(method, changed):
+            return None
+    changed = {mangled(name, node.name): when for name, when in changed.items()}
+    if own is None:
+        return Initializer((), {}, changed)
+    parameters = _init_parameters(own)
+    if parameters is None:
+        return None
+    kept = {
+        mangled(attribute, node.name): given
+        for attribute, given in _kept(own.body, {name for name, _ in parameters})
+    }
+    return Initializer(parameters, kept, changed)
 
 
-class Script:
-    """The source of a script, in the order in which it was executed.
+def _is_plain(statement: ast.stmt) -> bool:
+    """Whether a statement keeps something, or does nothing that would tell here."""
+    if isinstance(statement, ast.Pass):
+        return True
+    if isinstance(statement, ast.Expr):
+        value = statement.value
+        return isinstance(value, ast.Constant) or _is_call_of_object(value)
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return all(_own_attribute(each) for each in targets)
+    return False
+
+
+def _is_made(statement: ast.stmt) -> bool:
+    """Whether a statement keeps what a call gives."""
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        return False
+    return isinstance(statement.value, ast.Call)
+
+
+def _is_call_of_object(value: ast.expr) -> bool:
+    """``super().__init__()``, without arguments."""
+    if not isinstance(value, ast.Call) or value.args or value.keywords:
+        return False
+    called = value.func
+    if not isinstance(called, ast.Attribute) or called.attr != "__init__":
+        return False
+    return isinstance(called.value, ast.Call) and dotted_name(called.value.func) == "super"
+
+
+def _own_attribute(target: ast.expr) -> str:
+    """``x`` of ``self.x``; empty for anything else."""
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+        return target.attr if target.value.id == "self" else ""
+    return ""
+
+
+def _init_parameters(
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> list[tuple[str, Literal]] | None:
+    given = function.args
+    if given.posonlyargs or given.vararg or given.kwarg or function.decorator_list:
+        return None
+    names = [each.arg for each in given.args[1:]]
+    defaults = [UNKNOWN] * (len(names) - len(given.defaults)) + list(
+        map(literal_of, given.defaults)
+    )
+    named = [
+        (each.arg, literal_of(value))
+        for each, value in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    ]
+    return [*zip(names, defaults, strict=True), *named]
+
+
+def _kept(body: Sequence[ast.stmt], names: set[str]) -> Iterator[tuple[str, tuple[str, Literal]]]:
+    """Each attribute with the parameter, or the literal, that it holds; neither if unknown."""
+    for statement in body:
+        if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
+            continue
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        name = dotted_name(statement.value)
+        for target in targets:
+            if name in names:
+                yield _own_attribute(target), (name, UNKNOWN)
+            else:
+                yield _own_attribute(target), ("", literal_of(statement.value))
+
+
+def _note_changes(method: ast.FunctionDef | ast.AsyncFunctionDef, changed: dict[str, int]) -> bool:
+    """Note the attributes that a method sets; returns False if that cannot be read off."""
+    parameters = {each.arg for each in (*method.args.args[1:], *method.args.kwonlyargs)}
+    for node in nodes_in(method):
+        name = getattr(node, "id", None) or getattr(node, "attr", None)
+        if name in _BUILT:
+            return False
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            changed.setdefault(node.attr, Setting.RUNNING)
+        if isinstance(node, ast.Assign) and not method.name.startswith("_"):
+            uses = {part.id for part in nodes_in(node.value) if isinstance(part, ast.Name)}
+            for target in node.targets:
+                if uses & parameters and _own_attribute(target):
+                    changed[_own_attribute(target)] = Setting.ON_REQUEST
+    return True
+
+
+ANY: Final = "*"
+"""Stands for names that a function computes."""
+_MOST_CALLS: Final = 3
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_GLOBAL_OR_ATTRIBUTE = re.compile(
+    r"^[ \t]*(?:global\s|setattr\((?!self\b)"
+    r"|(?!self\.\w+\s*[-+*/|&:=])\w+(?:\(\w*\))?\.[\w.]+\s*[-+*/|&]?=(?!=))",
+    re.MULTILINE,
+)
+"""Lines that may declare a global, or set an attribute of something else than ``self``."""
+_PLAIN_CALLS = frozenset({"bool", "int", "float", "str", "tuple", "list", "dict", "set"})
+_ON_CLASSES = frozenset({"classmethod", "staticmethod"})
+
+
+class Settings:
+    """What the code of a module sets anew.
 
     Args:
-        cells: its pieces; those that do not parse were never executed, and are left out.
+        parsed: its source.
+        functions: its functions and methods, each with the path of its class.
+
+    Attributes:
+        settings: see :class:`modpack.core.scan.Defined`.
+        setters: likewise.
     """
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
-        self.cells: dict[Cell, ast.Module] = {}
-        self._statements: list[Statement] = []
-        self._by_name: dict[str, list[Statement]] = {}
-        flags = 0  # those of a notebook's cell hold for the cells after it, too
-        for cell in cells:
-            tree = _parsed(cell)
-            if tree is not None:
-                self.cells[cell] = tree
-                flags |= future_flags(tree)
-                self._statements.extend(_Reader(cell, tree, len(self._statements), flags).read())
-        for statement in self._statements:
-            for name in dict.fromkeys(statement.binds):
-                self._by_name.setdefault(name, []).append(statement)
+    def __init__(self, parsed: ParsedSource, functions: Sequence[tuple[_Function, str]]) -> None:
+        self.settings: dict[str, int] = {}
+        self.setters: dict[str, list[str]] = {}
+        places = (match.start() for match in _GLOBAL_OR_ATTRIBUTE.finditer(parsed.text))
+        lines = lines_at(places, parsed.text)
+        if not lines:
+            return
+        self._tree = parsed.tree
+        self._used: dict[str, int] | None = None
+        for function, path in functions:
+            if spans_any(function, lines):
+                self._see_function(function, path)
+        if self.setters:
+            self._see_callers(functions)
+        for statement in parsed.tree.body:
+            if spans_any(statement, lines):
+                for name in _attributes_at_import(statement):
+                    self.settings.setdefault(f".{name}", Setting.AT_IMPORT)
 
-    def binding(self, name: str) -> Sequence[Statement]:
-        """The statements that bind a name, in the order of execution."""
-        return tuple(self._by_name.get(name, ()))
+    def _see_function(self, function: _Function, path: str) -> None:
+        nodes = list(nodes_in(function))
+        declared = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
+        local = _parameters(function) | set(_assigned(nodes)) - declared
+        found = list(_set_in(nodes, declared, local))
+        if not found:
+            return
+        asked = self._is_for_others(function, path)
+        for name, value in found:
+            is_given = _is_passed_on(value, _parameters(function))
+            is_switched = _is_ready(value, local) and not self._is_used(function.name)
+            on_request = asked and (is_given or is_switched)
+            when = Setting.ON_REQUEST if on_request else Setting.RUNNING
+            if name != ANY:
+                self.settings[name] = max(self.settings.get(name, when), when)
+            self.setters.setdefault(function.name, []).append(name)
 
-    def statement(self, number: int) -> Statement:
-        """The statement of a number."""
-        return self._statements[number]
+    def _see_callers(self, functions: Sequence[tuple[_Function, str]]) -> None:
+        """What calls a function that sets something, sets it as well."""
+        used = {
+            function.name: {node.id for node in nodes_in(function) if isinstance(node, ast.Name)}
+            for function, path in functions
+            if not path
+        }
+        for _ in range(_MOST_CALLS):
+            for name, others in used.items():
+                for other in others & self.setters.keys() - {name}:
+                    known = self.setters.setdefault(name, [])
+                    known += [each for each in self.setters[other] if each not in known]
 
-    def additions(self, definition: Statement) -> Sequence[Statement]:
-        """Statements that add to a definition, or put what they make of it in its place.
+    def _is_for_others(self, function: _Function, path: str) -> bool:
+        """Whether a function is one that users of the module may call without an object of it."""
+        if function.name.startswith("_"):
+            return False
+        decorators = {dotted_name(each) for each in function.decorator_list}
+        return not path or bool(decorators & _ON_CLASSES)
 
-        ``@f.register`` over another function, for one, or ``Net = compiled(Net)``.
-        """
-        (name,) = definition.binds
-        found = [
-            each
-            for each in self.binding(name)
-            if each.kind is Kind.ASSIGNMENT
-            and each.number > definition.number
-            and name in each.uses.eager
-        ]
-        return (*found, *(each for each in self._statements if name in each.decorated_by))
-
-    @property
-    def star_imports(self) -> Sequence[Statement]:
-        """The statements that import all names of a module, in the order of execution."""
-        return self.binding("*")
-
-    @cached_property
-    def patched(self) -> frozenset[tuple[str, str]]:
-        """The attributes that statements outside of functions set: ``Net.scale = 2``."""
-        return frozenset(pair for tree in self.cells.values() for pair in _attributes_set(tree))
-
-
-def does_work(source: str) -> bool:
-    r"""Whether a module does more, when it is imported, than to import and to define.
-
-    >>> does_work("import os\ndef f(): return os.sep\nSIZE = 3")
-    False
-    >>> does_work("model = build()")
-    True
-    """
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError):
-        return False
-    return not all(map(_only_defines, body))
-
-
-def _only_defines(node: ast.stmt) -> bool:
-    if isinstance(node, (*_Function, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass)):
-        return True
-    if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Constant)
-    if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        return not any(isinstance(part, ast.Call) for part in ast.walk(node))
-    return is_import_block(node) or is_main_guard(node)
+    def _is_used(self, name: str) -> bool:
+        """Whether the module itself uses a function."""
+        if self._used is None:
+            self._used = {}
+            for node in nodes_in(self._tree):
+                if isinstance(node, ast.Name):
+                    self._used[node.id] = 1
+                elif isinstance(node, ast.Attribute):
+                    self._used[node.attr] = 1
+        return name in self._used
 
 
-def future_flags(tree: ast.Module) -> int:
-    """The compiler flags of a source's ``from __future__`` statements."""
-    features = [
-        alias.name
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
-        for alias in node.names
-    ]
-    flags = 0
-    for feature in features:
-        known = getattr(__future__, feature, None)
-        flags |= known.compiler_flag if known is not None else 0
-    return flags
+def _set_in(
+    nodes: Sequence[ast.AST], declared: set[str], local: set[str]
+) -> Iterator[tuple[str, ast.expr | None]]:
+    """Globals and attributes of others that a function sets, each with its new value."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and dotted_name(node.func) == "setattr":
+            yield ANY, None
+        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        for target in _targets(node):
+            for name in assigned_names(target):
+                if name in declared:
+                    yield name, value
+            if isinstance(target, ast.Attribute) and _is_shared(target.value, local):
+                yield f".{target.attr}", value
 
 
-def imported_as(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, ast.alias]]:
-    """The names that an import statement binds, each with the part of it that does."""
-    for alias in node.names:
-        if alias.asname is not None or isinstance(node, ast.ImportFrom):
-            yield alias.asname or alias.name, alias
-        else:
-            yield alias.name.partition(".")[0], alias
+def _targets(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return node.targets
+    if isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
+        return [node.target]
+    if isinstance(node, ast.Delete):
+        return node.targets
+    return []
 
 
-def _parsed(cell: Cell) -> ast.Module | None:
-    try:
-        return ast.parse(cell.text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
+def _is_shared(owner: ast.expr, local: set[str]) -> bool:
+    """Whether an attribute belongs to a class, a module or an object that others see as well."""
+    if isinstance(owner, ast.Call):  # type(self)
+        return dotted_name(owner.func) == "type"
+    name = dotted_name(owner)
+    first = name.partition(".")[0]
+    return first == "cls" or name.endswith(".__class__") or bool(first and first not in local)
 
 
-def _is_one_name(targets: Sequence[ast.expr]) -> bool:
-    return len(targets) == 1 and isinstance(targets[0], ast.Name)
+def _assigned(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
-@dataclass
-class _Reader:
-    """Reads the statements of one cell."""
-
-    cell: Cell
-    tree: ast.Module
-    first: int
-    flags: int
-    found: list[Statement] = field(default_factory=list)
-
-    def read(self) -> list[Statement]:
-        """All statements that bind names, in order."""
-        self._read(self.tree.body, ())
-        return self.found
-
-    def _read(self, body: Sequence[ast.stmt], inside: tuple[str, ...]) -> None:
-        for node in body:
-            kind, binds = _bound_by(node)
-            if kind is not None and binds:
-                self._note(kind, node, binds, inside)
-            if kind in (None, Kind.OTHER):
-                header = (*inside, self._first_line(node))
-                for block in _blocks_of(node):
-                    self._read(block, header)
-
-    def _note(
-        self, kind: Kind, node: ast.stmt, binds: tuple[str, ...], inside: tuple[str, ...]
-    ) -> None:
-        number = self.first + len(self.found)
-        self.found.append(Statement(self.cell, number, kind, node, binds, inside, self.flags))
-
-    def _first_line(self, node: ast.stmt) -> str:
-        return self.cell.text.split("\n")[node.lineno - 1].strip()
+def _is_passed_on(value: ast.expr | None, parameters: set[str]) -> bool:
+    """Whether a value is a parameter, or a plain value made of one; and not work done with it."""
+    nodes = list(nodes_in(value)) if value is not None else []
+    called = {dotted_name(node.func) for node in nodes if isinstance(node, ast.Call)}
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return called <= _PLAIN_CALLS and bool(names & parameters)
 
 
-_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+def _is_ready(value: ast.expr | None, local: set[str]) -> bool:
+    """Whether a value is a constant, or the name of something that was there before."""
+    if value is None or isinstance(value, ast.Constant):
+        return value is not None
+    first = dotted_name(value).partition(".")[0]
+    return bool(first) and first not in local
 
 
-def _bound_by(node: ast.stmt) -> tuple[Kind | None, tuple[str, ...]]:
-    """What kind of statement it is, and the names that it binds; no kind, no names."""
-    if isinstance(node, _Function):
-        return Kind.FUNCTION, (node.name,)
-    if isinstance(node, ast.ClassDef):
-        return Kind.CLASS, (node.name,)
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
-        return Kind.IMPORT, () if future else tuple(name for name, _ in imported_as(node))
-    if is_import_block(node):
-        return Kind.IMPORT_BLOCK, tuple(_names_bound_in(node))
-    if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-        is_bare = isinstance(node, ast.AnnAssign) and node.value is None
-        return Kind.ASSIGNMENT, () if is_bare else tuple(_stored_in(node))
-    if type(node).__name__ == "TypeAlias":  # Python 3.12
-        return Kind.ASSIGNMENT, tuple(_stored_in(node))[:1]
-    header = tuple(name for part in _header_of(node) for name in _stored_in(part))
-    return (Kind.OTHER, header) if header else (None, ())
+def _parameters(function: _Function) -> set[str]:
+    given = function.args
+    named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return {each.arg for each in named if each is not None}
 
 
-def _names_bound_in(block: ast.stmt) -> Iterator[str]:
-    for inner in _blocks_of(block):
-        for node in inner:
-            yield from _bound_by(node)[1] or _names_bound_in(node)
-
-
-def _stored_in(node: ast.AST) -> Iterator[str]:
-    """The names that a statement or an expression assigns to, outside of functions in it."""
-    todo: list[ast.AST] = [node]
-    while todo:
-        part = todo.pop()
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-            yield part.id
-        if not isinstance(part, (*_Function, ast.Lambda, ast.ClassDef)):
-            todo.extend(ast.iter_child_nodes(part))
-
-
-def _header_of(node: ast.stmt) -> Iterator[ast.AST]:
-    """The parts of a compound statement that are no blocks; a plain one itself."""
-    if not any(True for _ in _blocks_of(node)):
-        yield node
-        return
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
-            yield child
-
-
-def _blocks_of(node: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The blocks of a compound statement, in order."""
-    for name in ("body", "handlers", "cases", "orelse", "finalbody"):
-        inner = getattr(node, name, [])
-        for each in inner if name in ("handlers", "cases") else [inner]:
-            block = getattr(each, "body", each)
-            if block:
-                yield block
-
-
-def _attributes_set(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    todo: list[ast.AST] = [tree]
+def _attributes_at_import(statement: ast.stmt) -> Iterator[str]:
+    """The attributes that a statement sets when the module is imported."""
+    todo: list[ast.AST] = [statement]
     while todo:
         node = todo.pop()
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if isinstance(node.value, ast.Name):
-                yield node.value.id, node.attr
-        if not isinstance(node, (*_Function, ast.Lambda, ast.ClassDef)):
+        for target in _targets(node):
+            if isinstance(target, ast.Attribute):
+                yield target.attr
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.expr)):
             todo.extend(ast.iter_child_nodes(node))
+
+
+_UNREAD = "?"
+_FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NAMESPACES = frozenset({"globals", "locals", "vars", "exec", "setattr"})
+
+
+def defined_by(parsed: ParsedSource) -> Defined:
+    """What a source defines, and which of that its own code sets anew."""
+    reader = _Reader()
+    reader.read(parsed.tree)
+    settings = Settings(parsed, reader.functions)
+    return Defined(
+        bodies={path: _body(found) for path, found in reader.found.items()},
+        settings=settings.settings,
+        setters=settings.setters,
+        called=tuple(dict.fromkeys(reader.called)),
+        is_dynamic=reader.is_dynamic,
+        initializers=reader.initializers,
+    )
+
+
+class _Found:
+    """What one body binds, while it is read."""
+
+    def __init__(self, node: ast.ClassDef | None) -> None:
+        self.line = node.lineno if node is not None else 0
+        self.decorators = _decorators(node) if node is not None else []
+        self.rows: dict[str, list[Row]] = {}
+        self.certain: set[str] = set()
+        self.depth = 0
+
+    def add(self, name: str, row: Row) -> None:
+        self.rows.setdefault(name, []).append(row)
+        if not self.depth:
+            self.certain.add(name)
+
+
+class _Reader:
+    """Reads statements, in and out of blocks, and classes, nested ones too.
+
+    Attributes:
+        found: what each body binds, by the path of its class.
+        functions: the functions and methods, each with the path of its class.
+        called: see :class:`Defined`.
+        is_dynamic: see :class:`Defined`.
+        initializers: see :class:`Defined`.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, _Found] = {"": _Found(None)}
+        self.functions: list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]] = []
+        self.called: list[str] = []
+        self.is_dynamic = False
+        self.initializers: dict[str, Initializer] = {}
+
+    def read(self, tree: ast.Module) -> None:
+        todo: list[tuple[Sequence[ast.stmt], str, int]] = [(tree.body, "", 0)]
+        while todo:
+            statements, path, depth = todo.pop()
+            for statement in statements:
+                self.found[path].depth = depth
+                if isinstance(statement, ast.ClassDef):
+                    todo.append((statement.body, self._enter(statement, path), 0))
+                else:
+                    self._read(statement, path)
+                    todo += [(block, path, depth + 1) for block in _blocks(statement)]
+
+    def _enter(self, node: ast.ClassDef, path: str) -> str:
+        inner = f"{path}.{node.name}" if path else node.name
+        body = self.found[path]
+        body.add(node.name, (node.lineno, "class", list(_decorators(node)), {}))
+        if inner in self.found:  # defined twice: nobody knows which one is there
+            self.found[inner] = _Found(node)
+            self.found[inner].add("*", (node.lineno, _UNREAD, [], {}))
+        else:
+            self.found[inner] = _Found(node)
+        made = initializer_of(node)
+        if made is not None:
+            self.initializers[inner] = made
+        return inner
+
+    def _read(self, statement: ast.stmt, path: str) -> None:
+        body = self.found[path]
+        line = statement.lineno
+        if isinstance(statement, _FUNCTION_NODES):
+            name = mangled(statement.name, _last(path))
+            body.add(name, (line, "def", list(_decorators(statement)), {"": statement.name}))
+            self.functions.append((statement, path))
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            for alias in statement.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                body.add(mangled(bound, _last(path)), (line, _UNREAD, [], {}))
+        elif isinstance(statement, ast.Expr):
+            self._see_call(statement.value)
+        elif isinstance(statement, ast.Delete):
+            for target in statement.targets:
+                if isinstance(target, ast.Name):
+                    body.add(mangled(target.id, _last(path)), (line, _UNREAD, [], {}))
+        else:
+            if isinstance(statement, ast.Assign):
+                self.is_dynamic |= any(map(_is_namespace, statement.targets))
+            for name, value in bindings(statement):
+                body.add(mangled(name, _last(path)), _row(line, value))
+
+    def _see_call(self, value: ast.expr) -> None:
+        if isinstance(value, ast.Call):
+            last = dotted_name(value.func).rpartition(".")[2]
+            self.called.append(last)
+            self.is_dynamic |= last in _NAMESPACES or _is_namespace(value.func)
+
+
+def _is_namespace(node: ast.expr) -> bool:
+    """Whether an expression is a part of what ``globals()`` or the like gives."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return isinstance(node, ast.Call) and dotted_name(node.func) in _NAMESPACES
+
+
+def _body(found: _Found) -> Body:
+    functions: dict[str, int] = {}
+    values: dict[str, tuple[int, Literal]] = {}
+    others: dict[str, Sequence[Row]] = {}
+    unread: list[str] = []
+    for name, rows in found.rows.items():
+        (line, kind, given, named), *more = rows
+        if not more and kind == "def" and not given and named == {"": name}:
+            functions[name] = line
+        elif not more and kind == "is":
+            values[name] = (line, given[0])
+        elif any(kind == _UNREAD for _, kind, _, _ in rows):
+            unread.append(name)
+        else:
+            others[name] = rows
+    conditional = [name for name in found.rows if name not in found.certain]
+    return Body(found.line, found.decorators, functions, values, others, unread, conditional)
+
+
+def _row(line: int, value: ast.expr | None) -> Row:
+    literal = literal_of(value)
+    if literal != UNKNOWN:
+        is_container = isinstance(value, (ast.List, ast.Dict, ast.Set))
+        return line, "holds" if is_container else "is", [literal], {}
+    if isinstance(value, ast.Call):
+        return _call(line, value)
+    return line, _UNREAD, [], {}
+
+
+def _call(line: int, call: ast.Call) -> Row:
+    called = dotted_name(call.func)
+    is_spread = any(isinstance(each, ast.Starred) for each in call.args)
+    if not called or is_spread or any(keyword.arg is None for keyword in call.keywords):
+        return line, _UNREAD, [], {}
+    named = {keyword.arg or "": literal_of(keyword.value) for keyword in call.keywords}
+    return line, "call", [called, *map(literal_of, call.args)], named
+
+
+def _decorators(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    called = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
+    return [dotted_name(each) for each in called]
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _blocks(statement: ast.stmt) -> Iterator[Sequence[ast.stmt]]:
+    """The blocks of a compound statement that is no function and no class."""
+    if isinstance(statement, (ast.If, ast.For, ast.AsyncFor, ast.While)):
+        yield statement.body
+        yield statement.orelse
+    elif isinstance(statement, (ast.With, ast.AsyncWith)):
+        yield statement.body
+    elif isinstance(statement, TRIES):
+        yield statement.body
+        yield from (handler.body for handler in statement.handlers)
+        yield statement.orelse
+        yield statement.finalbody
+    elif isinstance(statement, ast.Match):
+        yield from (case.body for case in statement.cases)

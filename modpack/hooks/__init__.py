@@ -13,10 +13,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from modpack.hooks.captured import HookCapture
     from modpack.hooks.ddp import restore_comm_hook
-    from modpack.hooks.graphbound import GraphHandle, attach
-    from modpack.hooks.graphspecs import (
+    from modpack.hooks.graph import (
         AfterBackward,
         CaptureGrad,
         GraphSpec,
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
         OutputGrad,
         SavedTensors,
     )
+    from modpack.hooks.graph_parts import GraphHandle, attach
+    from modpack.hooks.restoring import HookCapture
     from modpack.hooks.standalone import capture, copy, restore
 
 __all__ = [
@@ -47,10 +47,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "modpack.hooks.captured": ("HookCapture",),
+    "modpack.hooks.restoring": ("HookCapture",),
     "modpack.hooks.ddp": ("restore_comm_hook",),
-    "modpack.hooks.graphbound": ("GraphHandle", "attach"),
-    "modpack.hooks.graphspecs": (
+    "modpack.hooks.graph_parts": (
+        "GraphHandle",
+        "attach",
+    ),
+    "modpack.hooks.graph": (
         "AfterBackward",
         "CaptureGrad",
         "GraphSpec",
@@ -60,7 +63,11 @@ _HOMES = {
         "OutputGrad",
         "SavedTensors",
     ),
-    "modpack.hooks.standalone": ("capture", "copy", "restore"),
+    "modpack.hooks.standalone": (
+        "capture",
+        "copy",
+        "restore",
+    ),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

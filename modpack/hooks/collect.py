@@ -1,4 +1,13 @@
-"""Collecting hooks while an object is pickled: no module, tensor or optimizer is missed.
+"""Specs for what was attached: one for all the module hooks that carry it out.
+
+The numbers by which a package tells hooks apart, in place of the ids that torch gave them.
+
+Torch counts all hooks of a process: an id tells how many were registered before, by anybody. In a
+package the hooks are counted as they are met.
+
+Hooks that no package can hold: on nodes of graphs, and those that only a handle leads to.
+
+Collecting hooks while an object is pickled: no module, tensor or optimizer is missed.
 
 Whatever the pickler meets goes past the collector: it notes what hangs there, and keeps from
 the pickled state what will be registered again after loading. The live objects are only read.
@@ -7,30 +16,228 @@ the pickled state what will be registered again after loading. The live objects 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec
-from modpack.hooks.attachments import attachment_specs, is_silent
+from modpack.errors import ModpackError
 from modpack.hooks.ddp import belongs_to_wrapper
-from modpack.hooks.describe import describe
-from modpack.hooks.gradnodes import hooks_of_leaf, keeper_of, living_nodes, tables_of
-from modpack.hooks.graphparts import Part
-from modpack.hooks.groups import Group, Groups
-from modpack.hooks.kinds import KINDS, MULTI_GRAD, Found, Kind, kinds_of
-from modpack.hooks.naming import Names
-from modpack.hooks.native import travels_natively
-from modpack.hooks.numbering import HookNumbers, LiveIds
+from modpack.hooks.describe import Names, describe, describe_hook
+from modpack.hooks.graph_nodes import (
+    BEFORE,
+    hooks_of_leaf,
+    keeper_of,
+    living_nodes,
+    nodes_behind,
+    tables_of,
+)
+from modpack.hooks.graph_parts import Attachment, OnGraph, Part
+from modpack.hooks.kinds import (
+    KINDS,
+    MULTI_GRAD,
+    Found,
+    Group,
+    Groups,
+    Kind,
+    kinds_of,
+    multi_grad_parts,
+    travels_natively,
+)
 from modpack.hooks.parametrized import parametrizations_of
-from modpack.hooks.state import describe_hook
-from modpack.hooks.unsaved import Unsaved, behind_handle, on_graphs
 
-__all__ = ["Collected", "HookCollector"]
+
+def is_silent(hook: object) -> bool:
+    """Whether a hook is only a trace of an attachment: on an old graph, or removed."""
+    return isinstance(hook, OnGraph) or (isinstance(hook, Part) and hook.attachment.removed)
+
+
+def attachment_specs(
+    collected: Sequence[Collected], names: Names, is_importable: Callable[[FunctionType], bool]
+) -> dict[int, HookSpec]:
+    """The specs of all attachments whose parts were noted, by the id of each part.
+
+    Raises:
+        ModpackError: parts of an attachment hang on modules that are not saved.
+    """
+    groups: dict[int, list[Collected]] = {}
+    for each in collected:
+        if isinstance(each.found.hook, Part):
+            groups.setdefault(id(each.found.hook.attachment), []).append(each)
+    specs: dict[int, HookSpec] = {}
+    known: dict[tuple[str, ...], int] = {}
+    for parts in groups.values():
+        attachment = parts[0].found.hook.attachment
+        target, aliases = names.of(_target(parts))
+        place = (attachment.spec.kind, *target)
+        spec = _spec(attachment, target, aliases, known.get(place, 0), parts, is_importable)
+        _refuse_incomplete(attachment, parts, spec.name)
+        known[place] = spec.position + 1
+        specs.update({id(part.found.hook): spec for part in parts})
+    return specs
+
+
+def _target(parts: list[Collected]) -> object:
+    """The modules that the attachment's spec names, in its order; a single one by itself."""
+    named = [part for part in parts if part.found.hook.path is not None]
+    modules = [part.target for part in sorted(named, key=lambda part: part.found.hook.index)]
+    return modules[0] if len(modules) == 1 else modules
+
+
+def _spec(
+    attachment: Attachment,
+    target: tuple[str, ...],
+    aliases: tuple[str, ...],
+    position: int,
+    parts: list[Collected],
+    is_importable: Callable[[FunctionType], bool],
+) -> HookSpec:
+    kind = attachment.spec.kind
+    return HookSpec(
+        name=Names.hook_name(target, kind, position),
+        kind=kind,
+        target=target,
+        position=position,
+        callable=describe_hook(parts[0].found.hook, is_importable),
+        aliases=aliases,
+        flags=attachment.spec.flags,
+    )
+
+
+def _refuse_incomplete(attachment: Attachment, parts: list[Collected], name: str) -> None:
+    if len(parts) < attachment.size:
+        raise ModpackError(
+            f"hook {name!r} was attached to a model of which only a part is saved: it hangs on "
+            "modules that are not in this package. Remedy: save the model that it was attached "
+            "to, or remove it by its handle first"
+        )
+
+
+FIRST = 1_000_000
+"""The first number. In a process that reads the package with torch.package, torch counts from 0:
+the next hook to be registered would overwrite one that has a small number."""
+
+
+class HookNumbers:
+    """Gives each id a number, the same one each time."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+
+    @property
+    def following(self) -> int:
+        """The next number; all that were given are below."""
+        return FIRST + len(self._numbers)
+
+    def of(self, identity: Any) -> Any:
+        """The number of a hook by its id; what is no id stays as it is."""
+        if type(identity) is not int or identity < 0:
+            return identity
+        return self._numbers.setdefault(identity, self.following)
+
+    def of_all(self, identities: Iterable[Any]) -> list[Any]:
+        """The numbers of several hooks."""
+        return [self.of(identity) for identity in identities]
+
+    def table(self, table: Mapping[Any, Any]) -> OrderedDict[Any, Any]:
+        """A table of hooks, or of flags of hooks, by their numbers."""
+        return OrderedDict((self.of(identity), value) for identity, value in table.items())
+
+
+class LiveIds(HookNumbers):
+    """The ids themselves, where hooks stay in their process."""
+
+    @property
+    def following(self) -> int:
+        """Zero: hooks that are restored without a package get fresh ids, and none keeps its own."""
+        return 0
+
+    def of(self, identity: Any) -> Any:
+        """The id."""
+        return identity
+
+
+HANDLE: Final = "handle"
+
+
+@dataclass(frozen=True)
+class Unsaved:
+    """A hook that cannot be saved.
+
+    Attributes:
+        target: the saved tensor whose graph has it, or the handle that leads to it.
+        kind: the kind of hook; :data:`HANDLE` if only a handle is known.
+        hook: what was registered.
+        node: the name of the graph's node, if it hangs on one.
+    """
+
+    target: Any
+    kind: str
+    hook: Any
+    node: str = ""
+
+
+def on_graphs(
+    tensors: Mapping[int, torch.Tensor], groups: set[int]
+) -> Iterator[tuple[object, list[Unsaved]]]:
+    """The tables of hooks that die with the graphs of tensors, each with what is in it.
+
+    Args:
+        tensors: the saved tensors by their ids. Leaves among them keep the hooks of their nodes.
+        groups: the keys of the multi-grad hooks that were met, and then also of those found here.
+    """
+    seen: set[Any] = set()
+    for tensor in tensors.values():
+        if tensor.is_leaf:
+            continue
+        yield tensor._backward_hooks, list(_of_tensor(tensor, groups))
+        for node in nodes_behind(tensor, seen) if RemovableHandle.next_id else ():
+            if id(getattr(node, "variable", None)) in tensors:
+                continue
+            for moment, table in tables_of(node).items():
+                kind = "graph.node_pre" if moment == BEFORE else "graph.node"
+                hooks = [hook for hook in table.values() if not _is_trace(hook)]
+                yield table, [Unsaved(tensor, kind, hook, node.name()) for hook in hooks]
+
+
+def _of_tensor(tensor: torch.Tensor, groups: set[int]) -> Iterator[Unsaved]:
+    for hook in list((tensor._backward_hooks or {}).values()):
+        parts = multi_grad_parts(hook)
+        if parts is None and not _is_trace(hook):
+            yield Unsaved(tensor, "tensor", hook)
+        elif parts is not None and parts.key not in groups and not _is_trace(parts.function):
+            groups.add(parts.key)
+            yield Unsaved(tensor, MULTI_GRAD, parts.function)
+
+
+def behind_handle(handle: RemovableHandle, groups: set[int]) -> Iterator[Unsaved]:
+    """The hook that a handle removes, if it is on nothing that is saved.
+
+    Args:
+        handle: a handle whose table belongs to nothing that was met.
+        groups: as in :func:`on_graphs`.
+    """
+    table = handle.hooks_dict_ref()
+    hook = (table or {}).get(handle.id)
+    parts = multi_grad_parts(hook)
+    if hook is None or (parts is not None and parts.key in groups):
+        return
+    function = hook if parts is None else parts.function
+    groups.update([] if parts is None else [parts.key])
+    of_process = [getattr(kind.home, kind.tables[0]) for kind in kinds_of("global")]
+    if not _is_trace(function) and not any(table is each for each in of_process):
+        yield Unsaved(handle, HANDLE, function)
+
+
+def _is_trace(hook: object) -> bool:
+    """Whether torch or modpack put a hook onto a graph, to carry out a hook of a module."""
+    homes = {getattr(hook, "__module__", None), type(hook).__module__}
+    own = {torch.utils.hooks.__name__, torch.nn.Module.__module__}
+    return is_silent(hook) or not own.isdisjoint(homes)
 
 
 @dataclass(frozen=True)

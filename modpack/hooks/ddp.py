@@ -18,19 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from modpack.errors import ModpackError
 from modpack.pickling.rebuild import named_in_packages
 
-__all__ = [
-    "CommHook",
-    "KeptHandle",
-    "belongs_to_wrapper",
-    "comm_hooks_of",
-    "inside",
-    "keep_comm_hook",
-    "kept_comm_hooks",
-    "restore_comm_hook",
-    "unwrapped",
-    "world_group",
-]
-
 
 @named_in_packages
 @dataclass(frozen=True)

@@ -1,4 +1,11 @@
-"""What a hook calls, in words that need no torch to be read."""
+"""What a hook calls, in words that need no torch to be read.
+
+Names for hook targets: the paths that lead to them from the saved object.
+
+What a hook calls and what it carries along, whatever it is wrapped in.
+
+Which hooks a user wants: all, none, some by name, or those that a predicate picks.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +13,28 @@ import ast
 import functools
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
-from modpack.core.hookspec import CallableSpec
-from modpack.pickling.functions import SCRIPTS, closed_over, named_globals
-from modpack.pickling.functiontext import FunctionText, NoSourceError, text_of
-from modpack.resolution.importers import local_path
+import torch
 
-__all__ = ["describe", "name_of", "state_of"]
+from modpack.core.hookspec import CallableSpec, HookSpec
+from modpack.discovery.importers import local_path
+from modpack.hooks.ddp import CommHook
+from modpack.hooks.graph import CaptureGrad
+from modpack.hooks.graph_parts import Part
+from modpack.pickling.base import is_of_script
+from modpack.pickling.functions import (
+    SCRIPTS,
+    FunctionText,
+    GlobalNames,
+    NoSourceError,
+    closed_over,
+    named_globals,
+    text_of,
+)
+from modpack.pickling.object_paths import objects_in, path_to
 
 
 def describe(hook: object, importable: bool) -> CallableSpec:
@@ -160,3 +179,206 @@ def _readable(text: FunctionText) -> str:
 def _module_of(obj: object) -> str:
     """The module path of a function or class; for a packaged one, that inside its package."""
     return local_path(str(getattr(obj, "__module__", None)))
+
+
+_MOST_PATHS = 16
+"""So many paths to one module are followed: shared modules in shared modules multiply."""
+
+
+class Names:
+    """The paths to every module, parameter and buffer of a saved object.
+
+    Args:
+        root: the saved object.
+        extras: other roots by name, such as the optimizer.
+    """
+
+    def __init__(self, root: Any, extras: dict[str, Any]) -> None:
+        self._roots = [("", root), *extras.items()]
+        self._paths: dict[int, list[str]] = {id(extra): [name] for name, extra in extras.items()}
+        self._unreachable = 0
+        for name, each in self._roots:
+            for module in _modules_in(each):
+                if id(module) not in self._paths:  # it is inside of none before it
+                    path = path_to(each, module, name) or ""
+                    self._name_parts(path.lstrip("."), module)
+
+    def of(self, target: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The canonical path of a target, or of each member of a group, and the other paths."""
+        if target is None:
+            return (), ()
+        if isinstance(target, list):
+            return tuple(self._paths_to(member)[0] for member in target), ()
+        canonical, *aliases = self._paths_to(target)
+        return (canonical,), tuple(aliases)
+
+    @staticmethod
+    def hook_name(target: tuple[str, ...], kind: str, position: int) -> str:
+        """A hook's name: ``layer1.conv/forward/0``; without a target, ``global.forward/0``."""
+        parts = [part for part in ("+".join(target), kind, str(position)) if part]
+        return "/".join(parts)
+
+    def _paths_to(self, target: Any) -> list[str]:
+        if id(target) not in self._paths:
+            self._paths[id(target)] = [self._searched(target)]
+        return self._paths[id(target)]
+
+    def _searched(self, target: Any) -> str:
+        for name, root in self._roots:
+            found = path_to(root, target, name)
+            if found is not None:
+                return found.lstrip(".")
+        self._unreachable += 1
+        return f"({type(target).__name__} {self._unreachable}, not reachable by attributes)"
+
+    def _name_parts(self, path: str, module: torch.nn.Module) -> None:
+        """Name a module's parts as ``named_modules`` and ``named_parameters`` do."""
+        todo = [(path, module)]
+        while todo:
+            path, module = todo.pop()
+            known = self._paths.setdefault(id(module), [])
+            if len(known) == _MOST_PATHS:
+                continue
+            known.append(path)
+            for name, tensor in _tensors_of(module):
+                self._paths.setdefault(id(tensor), []).append(_below(path, name))
+            children = [(n, child) for n, child in module._modules.items() if child is not None]
+            todo.extend((_below(path, name), child) for name, child in reversed(children))
+
+
+def _modules_in(root: Any) -> Iterator[torch.nn.Module]:
+    """The modules in an object, each before those inside it."""
+    if isinstance(root, torch.nn.Module):
+        yield root
+    elif not isinstance(root, torch.optim.Optimizer):
+        yield from (part for part in objects_in(root) if isinstance(part, torch.nn.Module))
+
+
+def _tensors_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for table in (module._parameters, module._buffers):
+        yield from ((name, tensor) for name, tensor in table.items() if tensor is not None)
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def functions_of(hook: Any) -> dict[str, Any]:
+    """The user's callables behind a hook, by the name of the argument that took them."""
+    if isinstance(hook, Part):
+        return hook.attachment.spec.functions
+    if isinstance(hook, CommHook):
+        return {"hook": hook.function} if callable(hook.function) else {}
+    return {"hook": hook}
+
+
+def carried_by(hook: Any) -> dict[str, Any]:
+    """What was registered together with the callables."""
+    if isinstance(hook, Part) and isinstance(hook.attachment.spec, CaptureGrad):
+        return {"store": hook.attachment.spec.store}
+    if isinstance(hook, CommHook):
+        return {"state": hook.state}
+    return {}
+
+
+def state_of_hook(hook: Any) -> dict[str, Any]:
+    """What a hook carries along, by name.
+
+    These are closure variables, attributes of objects, bound arguments, and those globals of
+    functions without an importable module that are no code.
+    """
+    state = carried_by(hook)
+    for function in functions_of(hook).values():
+        state.update(own_globals(function))
+        state.update(state_of(function))
+    return state
+
+
+def own_globals(function: Any) -> dict[str, Any]:
+    """The globals that travelled with a function, except modules, classes and functions."""
+    if not isinstance(function, FunctionType):
+        return {}
+    if not isinstance(function.__globals__, GlobalNames) and not is_of_script(function.__globals__):
+        return {}
+    code = (ModuleType, FunctionType, type)
+    return {n: v for n, v in named_globals(function).items() if not isinstance(v, code)}
+
+
+def describe_hook(hook: Any, is_importable: Callable[[FunctionType], bool]) -> CallableSpec:
+    """Describe a hook by the user's callables behind it."""
+
+    def described(function: Any) -> CallableSpec:
+        importable = isinstance(function, FunctionType) and is_importable(function)
+        return describe(function, importable)
+
+    functions = functions_of(hook)
+    if len(functions) == 1:
+        one = described(*functions.values())
+        carried = tuple(carried_by(hook))
+        return CallableSpec(one.by, one.name, one.source, one.place, (*carried, *one.state))
+    if not functions:
+        return CallableSpec("object", _name_of_own(hook), state=tuple(carried_by(hook)))
+    return _together({name: described(function) for name, function in functions.items()})
+
+
+def _name_of_own(hook: Any) -> str:
+    """The name of what torch or modpack does by itself."""
+    if isinstance(hook, CommHook):
+        return f"torch.distributed.BuiltinCommHookType.{hook.function}"
+    return f"modpack.hooks.{type(hook.attachment.spec).__name__}"
+
+
+def _together(parts: dict[str, CallableSpec]) -> CallableSpec:
+    """One description for several callables: their sources under each other."""
+    sources = [f"# {name}\n{part.source}" for name, part in parts.items() if part.source]
+    ways = {part.by for part in parts.values()}
+    return CallableSpec(
+        by=ways.pop() if len(ways) == 1 else "object",
+        name=", ".join(part.name for part in parts.values()),
+        source="\n\n".join(sources) or None,
+        place=next((part.place for part in parts.values() if part.place), None),
+        state=tuple(dict.fromkeys(name for part in parts.values() for name in part.state)),
+    )
+
+
+HookChoice = bool | Iterable[str] | Callable[[HookSpec], bool]
+"""True, False, names of hooks, or a predicate over specs."""
+
+
+def selector(choice: HookChoice) -> Callable[[HookSpec], bool]:
+    """A predicate for a user's choice of hooks.
+
+    Raises:
+        TypeError: it is no choice.
+    """
+    if isinstance(choice, bool):
+        return lambda spec: bool(choice)
+    if isinstance(choice, str):
+        wanted = frozenset({choice})
+    elif isinstance(choice, Iterable):
+        wanted = frozenset(choice)
+    elif callable(choice):
+        return choice
+    else:
+        raise TypeError(
+            f"hooks must be True, False, hook names or a predicate, not {type(choice).__name__}"
+        )
+    return lambda spec: spec.name in wanted
+
+
+def check_names(choice: HookChoice, specs: Iterable[HookSpec]) -> None:
+    """Refuse names that no hook has.
+
+    Raises:
+        ValueError: tells the unknown names and the known ones.
+    """
+    if isinstance(choice, bool) or callable(choice) or not isinstance(choice, Iterable):
+        return
+    known = [spec.name for spec in specs]
+    asked = [choice] if isinstance(choice, str) else list(choice)
+    unknown = [name for name in asked if name not in known]
+    if unknown:
+        raise ValueError(
+            f"no hook is called {', '.join(map(repr, unknown))}; there are: "
+            + (", ".join(map(repr, known)) or "none")
+        )

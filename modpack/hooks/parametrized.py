@@ -3,6 +3,8 @@
 ``torch.nn.utils.parametrize`` gives each parametrized module a class of its own, made on the
 spot, with a property for each parametrized tensor. What has to travel is the original class
 and the module's state; the class is made again by the functions that torch makes it with.
+
+Tensors of ScriptModules, which torch serialises itself: named, so that hooks find them.
 """
 
 from __future__ import annotations
@@ -14,15 +16,6 @@ import torch
 from torch.nn.utils import parametrize
 
 from modpack.pickling.rebuild import named_in_packages
-
-__all__ = [
-    "fill_parametrized",
-    "is_parametrized",
-    "make_parametrized",
-    "parametrizations_of",
-    "reduce_parametrized",
-    "state_of_parametrized",
-]
 
 
 def is_parametrized(module: torch.nn.Module) -> bool:
@@ -66,3 +59,34 @@ def fill_parametrized(module: torch.nn.Module, state: Any) -> None:
     parametrize._inject_new_class(module)
     for name in module.parametrizations:  # type: ignore[union-attr]
         parametrize._inject_property(module, name)
+
+
+class ScriptedTensors:
+    """The parameters and buffers of the ScriptModules that a pickler met."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, tuple[torch.Tensor, torch.jit.ScriptModule, str]] = {}
+
+    def add(self, module: torch.jit.ScriptModule) -> Iterator[torch.Tensor]:
+        """Remember a module's tensors, and give them."""
+        for name, tensor in _named_tensors(module):
+            self._places.setdefault(id(tensor), (tensor, module, name))
+            yield tensor
+
+    def reduced(self, tensor: torch.Tensor) -> tuple[Any, ...] | None:
+        """What pickle needs to take a tensor from its ScriptModule; None for other tensors."""
+        if id(tensor) not in self._places:
+            return None
+        _, module, name = self._places[id(tensor)]
+        return tensor_of, (module, name)
+
+
+@named_in_packages
+def tensor_of(module: torch.jit.ScriptModule, name: str) -> torch.Tensor:
+    """A parameter or buffer of a ScriptModule, by its path."""
+    return dict(_named_tensors(module))[name]
+
+
+def _named_tensors(module: torch.jit.ScriptModule) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)

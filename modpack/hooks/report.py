@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modpack.core.hookspec import CallableSpec, HookSpec
-from modpack.hooks.describe import name_of
+from modpack.hooks.collect import HANDLE, Unsaved
+from modpack.hooks.describe import Names, name_of
 from modpack.hooks.kinds import kinds_of
-from modpack.hooks.naming import Names
-from modpack.hooks.unsaved import HANDLE, Unsaved
-
-__all__ = ["HookReport", "HookStatus"]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The closed table: exact names that a pickle of data may take from outside of it.
 
 A name is here if no arguments that a pickle can give it run code, write a file, or change anything
-but what is being made. :mod:`modpack.pickling.closed` makes these things, with checks of its own
-where torch has none; there are no patterns, and no other way in. The start was what
+but what is being made. :mod:`modpack.pickling.data_unpickler` makes these things, with checks of
+its own where torch has none; there are no patterns, and no other way in. The start was what
 ``torch.load(weights_only=True)`` allows.
 """
 
@@ -12,8 +12,6 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
-
-__all__ = ["DATA", "HELD", "MADE", "is_dangerous"]
 
 
 def _rows(*groups: tuple[str, str, str]) -> Mapping[str, str]:

@@ -1,4 +1,9 @@
-"""Classes that cannot be imported: made in functions, or on the spot.
+"""Classes whose contents something generates: dataclasses, named tuples, enums, typed dictionaries.
+
+Generated functions have no source. What they are generated from is saved, and they are
+generated again.
+
+Classes that cannot be imported: made in functions, or on the spot.
 
 Such a class is taken apart, for its text alone would not do: names in it stood for variables
 of a call that is over. Its functions travel by their source like any other, and the class is
@@ -9,21 +14,263 @@ then what stands in it.
 from __future__ import annotations
 
 import abc
+import collections
+import dataclasses
+import enum
+import inspect
 import sys
 import types
+import typing
 from typing import Any
 
-from modpack.pickling.generated import (
-    dataclass_parts,
-    has_generated_doc,
-    make_dataclass_again,
-    reduce_generated,
-)
+from modpack.pickling.base import RefusedError
+from modpack.pickling.graph_context import live_object
 from modpack.pickling.rebuild import named_in_packages
-from modpack.pickling.rows import RefusedError
-from modpack.pickling.surroundings import live_object
 
-__all__ = ["fill_class", "is_dynamic", "make_class", "parts_of_class"]
+
+def reduce_generated(cls: type, module: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """How an enum or a named tuple is made again, and with what attributes; None for others.
+
+    Raises:
+        RefusedError: it is an enum that makes its members in a way of its own.
+    """
+    if isinstance(cls, enum.EnumMeta):
+        return _enum_parts(cls, module)
+    if type(cls) is type(_Typed):
+        return _typed_dict_parts(cls, module)
+    if cls.__bases__ == (tuple,) and isinstance(vars(cls).get("_fields"), tuple):
+        return _named_tuple_parts(cls, module)
+    return None
+
+
+# -- named tuples --------------------------------------------------------------------------------
+
+
+def _named_tuple_parts(cls: Any, module: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    fields, defaults = cls._fields, dict(cls._field_defaults)
+    plain = vars(make_named_tuple(cls.__name__, cls.__qualname__, "", fields, defaults))
+    attributes = {
+        name: value
+        for name, value in vars(cls).items()
+        if name not in plain or (name == "__doc__" and value != plain[name])
+    }
+    attributes.update(_own_functions(cls, plain))
+    return make_named_tuple, (cls.__name__, cls.__qualname__, module, fields, defaults), attributes
+
+
+@named_in_packages
+def make_named_tuple(
+    name: str, qualname: str, module: Any, fields: tuple[str, ...], defaults: dict[str, Any]
+) -> type:
+    """Make the class of a named tuple.
+
+    Args:
+        name: its ``__name__``.
+        qualname: its ``__qualname__``.
+        module: the module that it says it lives in, or that module's path.
+        fields: the names of its fields.
+        defaults: the defaults of the last ones.
+    """
+    last = [defaults[field] for field in fields if field in defaults]
+    made = collections.namedtuple(name, fields, defaults=last, module=_path(module))  # type: ignore[misc]
+    made.__qualname__ = qualname
+    return made
+
+
+def _path(module: Any) -> str:
+    return module.__name__ if isinstance(module, types.ModuleType) else str(module)
+
+
+def _own_functions(cls: type, plain: Any) -> dict[str, Any]:
+    """The functions that a class's author wrote where others would have been generated."""
+    found = {}
+    for name, value in vars(cls).items():
+        function = getattr(value, "__func__", value)
+        if name in plain and isinstance(function, types.FunctionType):
+            if function.__module__ == cls.__module__ and not _is_generated(function):
+                found[name] = value
+    return found
+
+
+def _is_generated(function: Any) -> bool:
+    """Whether a function was made from a text that is in no file."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    generators = (collections.__file__, enum.__file__, dataclasses.__file__)
+    return code is not None and (
+        code.co_filename.startswith("<string>") or code.co_filename in generators
+    )
+
+
+# -- typed dictionaries --------------------------------------------------------------------------
+
+
+class _Typed(typing.TypedDict):
+    """Shows of what type such classes are."""
+
+
+def _typed_dict_parts(cls: Any, module: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    names = ("__required_keys__", "__optional_keys__", "__doc__")
+    attributes = {name: getattr(cls, name) for name in names}
+    hints = dict(cls.__annotations__)
+    arguments = (cls.__name__, cls.__qualname__, module, hints, cls.__total__)
+    return make_typed_dict, arguments, attributes
+
+
+@named_in_packages
+def make_typed_dict(
+    name: str, qualname: str, module: Any, hints: dict[str, Any], total: bool
+) -> type:
+    """Make the class of dictionaries whose keys have types.
+
+    Args:
+        name: its ``__name__``.
+        qualname: its ``__qualname__``.
+        module: the module that it says it lives in, or that module's path.
+        hints: types by key.
+        total: whether all keys are required by default.
+    """
+    made: type = typing.TypedDict(name, hints, total=total)  # type: ignore[misc]
+    made.__module__, made.__qualname__ = _path(module), qualname
+    return made
+
+
+# -- enums ---------------------------------------------------------------------------------------
+
+
+def _enum_parts(cls: Any, module: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    for name in ("__new__", "__init__", "_generate_next_value_"):
+        own = vars(cls).get("__new_member__" if name == "__new__" else name)
+        if isinstance(getattr(own, "__func__", own), types.FunctionType) and _is_the_users(own):
+            raise RefusedError(
+                f"the enum {cls.__qualname__} has {name}, and is not found under its name. "
+                "Remedy: define it at the top level of a module"
+            )
+    members = {name: member._value_ for name, member in cls.__members__.items()}
+    known = set(vars(enum.Flag("_", "_one"))) | set(vars(enum.IntEnum("_", "_one"))) - {"_one"}
+    attributes = {
+        name: value
+        for name, value in vars(cls).items()
+        if name not in known and name not in members and name not in _ENUM_TABLES
+    }
+    attributes.update(_own_functions(cls, known))
+    boundary = getattr(cls, "_boundary_", None)
+    arguments = (type(cls), cls.__name__, cls.__qualname__, module, cls.__bases__, members)
+    return make_enum, (*arguments, boundary), attributes
+
+
+_ENUM_TABLES = frozenset(
+    {"_unhashable_values_", "_hashable_values_", "_unhashable_values_map_", "__new_member__"}
+)
+
+
+def _is_the_users(function: Any) -> bool:
+    module = getattr(getattr(function, "__func__", function), "__module__", None)
+    return module not in ("enum", "builtins", None)
+
+
+@named_in_packages
+def make_enum(
+    kind: Any,
+    name: str,
+    qualname: str,
+    module: Any,
+    bases: tuple[type, ...],
+    members: dict[str, Any],
+    boundary: Any,
+) -> type:
+    """Make an enum.
+
+    Args:
+        kind: its metaclass.
+        name: its ``__name__``.
+        qualname: its ``__qualname__``.
+        module: the module that it says it lives in, or that module's path.
+        bases: its bases.
+        members: values by name, aliases included.
+        boundary: of a flag, what it does with other values; see :class:`enum.FlagBoundary`.
+    """
+    body = kind.__prepare__(name, bases)
+    for key, value in (("__module__", _path(module)), ("__qualname__", qualname)):
+        body[key] = value
+    for member, value in members.items():
+        body[member] = value
+    options = {} if boundary is None or sys.version_info < (3, 11) else {"boundary": boundary}
+    made: type = kind(name, bases, body, **options)
+    return made
+
+
+# -- dataclasses ---------------------------------------------------------------------------------
+
+_OPTIONS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
+_GENERATED = frozenset(
+    {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__"}
+    | {"__lt__", "__le__", "__gt__", "__ge__"}
+)
+_FIELD_OPTIONS = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata")
+
+
+def dataclass_parts(cls: type) -> tuple[dict[str, Any] | None, frozenset[str]]:
+    """What a dataclass is generated from, and which of its attributes that replaces.
+
+    Returns:
+        Options and fields, or None if the class itself is no dataclass.
+    """
+    if "__dataclass_params__" not in vars(cls):
+        return None, frozenset()
+    params = vars(cls)["__dataclass_params__"]
+    options = {name: getattr(params, name) for name in _OPTIONS}
+    options["match_args"] = "__match_args__" in vars(cls)
+    own = vars(cls).get("__annotations__", {})
+    fields = {
+        name: _field_parts(field)
+        for name, field in vars(cls)["__dataclass_fields__"].items()
+        if name in own and field._field_type is not dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]
+    }
+    generated = {
+        name
+        for name, value in vars(cls).items()
+        if name in _GENERATED and isinstance(value, types.FunctionType) and _is_generated(value)
+    }
+    return {"options": options, "fields": fields}, frozenset(
+        generated | {"__dataclass_params__", "__dataclass_fields__"}
+    )
+
+
+def has_generated_doc(cls: type) -> bool:
+    """Whether the text of a dataclass is its signature: nobody wrote one."""
+    try:
+        signature = str(inspect.signature(cls)).replace(" -> None", "")
+    except (TypeError, ValueError):  # dataclasses does the same
+        signature = ""
+    return cls.__doc__ == cls.__name__ + signature
+
+
+def _field_parts(field: Any) -> dict[str, Any]:
+    parts = {name: getattr(field, name) for name in _FIELD_OPTIONS}
+    parts["metadata"] = dict(field.metadata)
+    parts["kw_only"] = field.kw_only
+    return {name: value for name, value in parts.items() if value is not dataclasses.MISSING}
+
+
+def make_dataclass_again(cls: type, parts: dict[str, Any]) -> None:
+    """Generate what :func:`dataclasses.dataclass` generated.
+
+    Raises:
+        ValueError: a field has no name that could stand in a source, which :mod:`dataclasses`
+            makes of them.
+    """
+    for name in (*parts["fields"], *vars(cls).get("__annotations__", ())):
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise ValueError(f"{name!r} is no name for a field of {cls.__qualname__}")
+    slots = {n: v for n, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)}
+    for name, options in parts["fields"].items():
+        type.__setattr__(cls, name, dataclasses.field(**options))
+    dataclasses.dataclass(cls, **parts["options"])
+    for name, slot in slots.items():
+        type.__setattr__(cls, name, slot)
+
 
 _AT_ONCE = ("__slots__", "__doc__", "__orig_bases__")
 """What has to stand in a class when it is made; the rest is filled in."""

@@ -13,15 +13,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-__all__ = ["HOMES", "MODULE", "current_module", "named_in_packages"]
-
 T = TypeVar("T")
 
 MODULE: Final = __name__
 _HOMES: Final = {
-    "modpack.hooks.ddp": ("CommHook", "unwrapped", "world_group"),
-    "modpack.hooks.graphbound": ("GraphHandle",),
-    "modpack.hooks.graphparts": (
+    "modpack.hooks.ddp": (
+        "CommHook",
+        "unwrapped",
+        "world_group",
+    ),
+    "modpack.hooks.graph_parts": (
+        "GraphHandle",
         "AfterBackwardPart",
         "Attachment",
         "BeginPart",
@@ -35,7 +37,7 @@ _HOMES: Final = {
         "OnGraph",
         "OutputGradPart",
     ),
-    "modpack.hooks.graphspecs": (
+    "modpack.hooks.graph": (
         "AfterBackward",
         "CaptureGrad",
         "MultiGrad",
@@ -44,11 +46,24 @@ _HOMES: Final = {
         "OutputGrad",
         "SavedTensors",
     ),
-    "modpack.hooks.parametrized": ("fill_parametrized", "make_parametrized"),
-    "modpack.hooks.resetting": ("fresh",),
-    "modpack.hooks.scripted": ("tensor_of",),
-    "modpack.pickling.classes": ("fill_class", "make_class"),
-    "modpack.pickling.definitions": ("defined", "script_module", "set_in_script"),
+    "modpack.hooks.parametrized": (
+        "fill_parametrized",
+        "make_parametrized",
+        "tensor_of",
+    ),
+    "modpack.hooks.observe": ("fresh",),
+    "modpack.pickling.classes": (
+        "fill_class",
+        "make_class",
+        "make_enum",
+        "make_named_tuple",
+        "make_typed_dict",
+    ),
+    "modpack.pickling.base": (
+        "defined",
+        "script_module",
+        "set_in_script",
+    ),
     "modpack.pickling.functions": (
         "GlobalNames",
         "fill_function",
@@ -56,8 +71,7 @@ _HOMES: Final = {
         "make_function",
         "make_method",
     ),
-    "modpack.pickling.generated": ("make_enum", "make_named_tuple", "make_typed_dict"),
-    "modpack.pickling.rebuilding": ("freed_tensor",),
+    "modpack.pickling.tensors": ("freed_tensor",),
     "modpack.pickling.remade": (
         "exported_program",
         "fill_cell",
@@ -92,7 +106,7 @@ _HOMES: Final = {
         "weak_proxy",
         "weak_reference",
     ),
-    "modpack.pickling.torchscript": ("load_script_module",),
+    "modpack.pickling.torch_archives": ("load_script_module",),
 }
 """Where they are defined. Imported by name: rooms above this one have some of them."""
 
@@ -100,7 +114,24 @@ HOMES: Final[Mapping[str, str]] = MappingProxyType(
     {name: module for module, names in _HOMES.items() for name in names}
 )
 """By each name the module that defines it."""
-_OF_FORMAT_1: Final = frozenset(_HOMES)
+_OF_FORMAT_1: Final = frozenset(
+    {
+        "modpack.hooks.ddp",
+        "modpack.hooks.graphbound",
+        "modpack.hooks.graphparts",
+        "modpack.hooks.graphspecs",
+        "modpack.hooks.parametrized",
+        "modpack.hooks.resetting",
+        "modpack.hooks.scripted",
+        "modpack.pickling.classes",
+        "modpack.pickling.definitions",
+        "modpack.pickling.functions",
+        "modpack.pickling.generated",
+        "modpack.pickling.rebuilding",
+        "modpack.pickling.remade",
+        "modpack.pickling.torchscript",
+    }
+)
 """The modules that pickles named before there was this one: that list never changes."""
 
 

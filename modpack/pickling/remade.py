@@ -18,44 +18,7 @@ from typing import Any
 import torch
 
 from modpack.pickling.rebuild import named_in_packages
-from modpack.pickling.torcharchives import portable_program
-
-__all__ = [
-    "exported_program",
-    "fill_cell",
-    "fill_weak_container",
-    "forward_ref",
-    "fresh_barrier",
-    "fresh_condition",
-    "fresh_context_var",
-    "fresh_executor",
-    "fresh_lock",
-    "fresh_rlock",
-    "fresh_semaphore",
-    "fresh_simple_queue",
-    "graph_module",
-    "lru_cached",
-    "mapping_proxy",
-    "memory_view",
-    "named_logger",
-    "new_type",
-    "only_referent",
-    "operator_of",
-    "program_bytes",
-    "property_of",
-    "referent_of",
-    "registered_handler",
-    "resumed_manager",
-    "set_state",
-    "standard_stream",
-    "the_same",
-    "thread_local",
-    "type_parameter",
-    "weak_container",
-    "weak_method",
-    "weak_proxy",
-    "weak_reference",
-]
+from modpack.pickling.torch_archives import portable_program
 
 
 @named_in_packages

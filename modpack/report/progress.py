@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from modpack.core.progress import Phase
 
-__all__ = ["Place", "working"]
-
 PATIENCE_SECONDS: Final = 1.0
 """How long nothing appears: most work is done by then."""
 _BAR_WIDTH: Final = 24
@@ -120,7 +118,7 @@ class _Display:
 
     def text(self) -> str:
         """The line as plain text."""
-        from modpack.report.wording import printable
+        from modpack.core.text import printable
 
         phase = self._phases[-1] if self._phases else None
         what = printable(self._what)
@@ -134,7 +132,7 @@ class _Display:
         from rich.table import Table
         from rich.text import Text
 
-        from modpack.report.wording import printable
+        from modpack.core.text import printable
 
         phase = self._phases[-1] if self._phases else None
         line = Table.grid(padding=(0, 1))
@@ -195,7 +193,7 @@ class _Display:
 
 def _parts(phase: Phase) -> tuple[str, str]:
     """What is done in a phase, and how far it is, in its unit."""
-    from modpack.report.wording import human_size, printable
+    from modpack.core.text import human_size, printable
 
     text = printable(phase.text)
     if phase.unit is None or not phase.done:

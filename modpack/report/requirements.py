@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from modpack.archive.base import Archive
-from modpack.archive.externs import read_externs
 from modpack.archive.manifest import Manifest
 from modpack.archive.reader import open_archive
+from modpack.archive.records import environment_of, read_externs, read_plan, read_trial
 from modpack.core.environment import (
     EnvironmentComparison,
     RecordedDistribution,
@@ -22,23 +22,13 @@ from modpack.core.environment import (
 )
 from modpack.core.names import is_within, normalised_distribution, parents
 from modpack.core.plan import Plan
-from modpack.core.planjson import Json
-from modpack.core.trialrecord import OutsideImport
-from modpack.report.archived import read_checked_manifest
-from modpack.report.as_json import SCHEMA
-from modpack.report.recorded import environment_of, read_plan, read_trial
-from modpack.report.wording import counted, printable
-from modpack.resolution.distributions import is_everywhere
-from modpack.resolution.present import compare
-
-__all__ = [
-    "Needed",
-    "Requirements",
-    "comparison_to_json",
-    "requirements_document",
-    "requirements_of",
-    "requirements_text",
-]
+from modpack.core.plan_json import Json
+from modpack.core.selftest import OutsideImport
+from modpack.core.text import counted, printable
+from modpack.discovery.distributions import is_everywhere
+from modpack.discovery.environment import compare
+from modpack.report.json_output import SCHEMA
+from modpack.report.package_info import read_checked_manifest
 
 _LATER = "Not needed at once: imported in functions only, or where the code copes with the absence"
 _ABSENT_AT_ONCE = "Imported when the package is loaded, but not installed where it was made either"

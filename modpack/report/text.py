@@ -1,4 +1,9 @@
-"""Facts for people: things that rich can print, readable without colours too."""
+"""Facts for people: things that rich can print, readable without colours too.
+
+Facts about a package for notebooks.
+
+A package's environment beside this one, for people.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,22 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from modpack.core.actions import Action, Owner
+from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
 from modpack.core.hookspec import HookSpec
-from modpack.core.imports import ImportKind
 from modpack.core.names import root_of
-from modpack.core.plan import Note, PackagingErrorReason, Problem, notes_to_show
+from modpack.core.plan import (
+    Note,
+    PackagingErrorReason,
+    Problem,
+    html_details,
+    html_heading,
+    html_list,
+    html_table,
+    notes_to_show,
+)
+from modpack.core.rules import Action, Owner
+from modpack.core.scan import ImportKind
+from modpack.core.text import counted, human_size, printable
 from modpack.report.facts import (
     HookFacts,
     ImporterFacts,
@@ -23,11 +39,7 @@ from modpack.report.facts import (
     PlanFacts,
     ResourceFacts,
 )
-from modpack.report.pieces import indented, relative, table, title
-from modpack.report.plaintable import PlainTable
-from modpack.report.wording import counted, human_size, printable
-
-__all__ = ["notes_report", "package_report", "plan_report", "problems_report"]
+from modpack.report.format import PlainTable, indented, relative, table, title
 
 STYLES = {Action.INTERN: "green", Action.EXTERN: "cyan", Action.MOCK: "yellow", Action.DENY: "red"}
 _SHOWN_PLACES = 2
@@ -320,3 +332,106 @@ def _totals(facts: PackageFacts) -> RenderableType:
         f"{counted(len(facts.resources), 'resource')}; "
         f"{human_size(facts.size_bytes)} in all"
     )
+
+
+def package_html(facts: PackageFacts) -> str:
+    """A package: where it comes from, what it warns of, its modules, hooks and resources."""
+    return "".join(
+        [
+            html_heading(facts.file, human_size(facts.size_bytes)),
+            html_table([], list(_html_head(facts))),
+            html_list(str(note) for note in notes_to_show(facts.notes) if note.kind.is_warning),
+            *(_html_modules(facts, action) for action in Action),
+            _html_hooks(facts),
+            _html_resources(facts),
+        ]
+    )
+
+
+def _html_head(facts: PackageFacts) -> Iterator[tuple[str, str]]:
+    origin = [
+        f"Python {facts.python}" if facts.python else None,
+        f"torch {facts.torch}" if facts.torch else None,
+        facts.platform,
+    ]
+    tensors = f"{human_size(facts.storages.size_bytes)} in "
+    yield "format", facts.format
+    yield "made with", ", ".join(filter(None, origin)) or "not recorded"
+    yield "loads", "/".join(facts.entry) if facts.entry else "nothing by itself: name a resource"
+    yield "tensors", tensors + counted(facts.storages.count, "storage")
+    yield "digest", facts.digest
+
+
+def _html_modules(facts: PackageFacts, action: Action) -> str:
+    chosen = [module for module in facts.modules if module.action is action]
+    if not chosen:
+        return ""
+    table = html_table(["module", "from", "rule"], [_module(module) for module in chosen])
+    return html_details(f"{action.past}: {len(chosen)}", table)
+
+
+def _module(facts: ModuleFacts) -> tuple[str, str, str]:
+    size = human_size(facts.size_bytes) if facts.size_bytes is not None else ""
+    return facts.module, facts.requirement or size, facts.why
+
+
+def _html_hooks(facts: PackageFacts) -> str:
+    if not facts.hooks:
+        return ""
+    rows = [_hook(each) for each in facts.hooks]
+    return html_details(counted(len(rows), "hook"), html_table(["kind", "on", "calls"], rows))
+
+
+def _hook(each: HookFacts) -> tuple[str, str, str]:
+    return each.spec.kind, " + ".join(each.spec.target), each.spec.callable.name
+
+
+def _html_resources(facts: PackageFacts) -> str:
+    saved = [each for each in facts.resources if not each.kind.goes_along]
+    if not saved:
+        return ""
+    rows = [(each.record, each.kind.value, human_size(each.size_bytes)) for each in saved]
+    return html_details(counted(len(rows), "resource"), html_table(["record", "kind", ""], rows))
+
+
+_MOST_NAMES = 8
+"""So many things are named where they are as recorded; of more, the number will do."""
+_COLOURS = {
+    RowStatus.SAME: "",
+    RowStatus.SIMILAR: "yellow",
+    RowStatus.UNKNOWN: "yellow",
+    RowStatus.DIFFERENT: "red",
+    RowStatus.MISSING: "red",
+}
+
+
+def comparison_report(comparison: EnvironmentComparison, strict: bool = False) -> RenderableType:
+    """What differs, and how much does not.
+
+    Args:
+        comparison: what a package was made with, beside what is here.
+        strict: whether what rarely matters counts as well.
+    """
+    counting = comparison.deviations if strict else comparison.differences
+    passed_over = [row for row in comparison.deviations if row not in counting]
+    same = [row.name for row in comparison.rows if row not in comparison.deviations]
+    parts: list[RenderableType] = []
+    if counting:
+        parts += [title("Not as recorded", "red"), _environment_rows(counting)]
+    if passed_over:
+        parts += [title("Rarely matters", "yellow"), _environment_rows(passed_over)]
+    named = f" ({', '.join(same)})" if 0 < len(same) <= _MOST_NAMES else ""
+    parts.append(Text(printable(f"As recorded: {len(same)} of {len(comparison.rows)}{named}")))
+    return Group(*parts)
+
+
+def _environment_rows(rows: list[EnvironmentRow] | tuple[EnvironmentRow, ...]) -> RenderableType:
+    shown = table(("", "left"), ("", "left"), ("", "left"))
+    shown.add_row(Text(""), Text("recorded", "dim"), Text("here", "dim"))
+    for row in rows:
+        shown.add_row(
+            Text(printable(row.name)),
+            Text(printable(row.recorded or "extern")),
+            Text(printable(row.here), _COLOURS[row.status]),
+        )
+    return indented(shown, 2)

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from modpack.core.garbage import collection_paused
+from modpack.core.process import collection_paused
 from modpack.pickling.allowlist import DATA
-from modpack.pickling.machine import Actions, MalformedError, PickleMachine
+from modpack.pickling.pickle_machine import Actions, MalformedError, PickleMachine
 from modpack.pickling.rebuild import current_module
-
-__all__ = ["MOST_NAMES", "Made", "Pairs", "Persistent", "PickleTree", "PickledName"]
 
 MOST_NAMES: Final = 100_000
 """What a pickle may name: ten times as much as torch has to offer."""

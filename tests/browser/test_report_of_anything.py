@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from modpack.core.actions import Action
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.hookspec import CallableSpec, HookSpec
-from modpack.core.imports import ImportKind
-from modpack.core.plan import Note, NoteKind
-from modpack.core.usage import MockRisk, NameUse, UseKind
-from modpack.report.auditing.facts import (
+from modpack.core.plan import MockRisk, NameUse, Note, NoteKind, UseKind
+from modpack.core.rules import Action
+from modpack.core.scan import ImportKind
+from modpack.report.audit_facts import (
     AuditFacts,
     DistributionFacts,
     Finding,
@@ -29,8 +28,8 @@ from modpack.report.facts import (
     ResourceKind,
     StorageFacts,
 )
-from modpack.report.html.page import html_report
-from modpack.report.html.sources import PackagedSources
+from modpack.report.html import html_report
+from modpack.report.html_document import PackagedSources
 
 CANARIES = (
     "</script><img src=x onerror=window.canary=1>",

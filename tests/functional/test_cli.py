@@ -636,10 +636,10 @@ def test_demo_hands_its_options_on_and_its_outcome_back(monkeypatch, tmp_path):
         calls.append((keep, epochs))
         return 1
 
-    monkeypatch.setattr("modpack.demo.run", tell)
+    monkeypatch.setattr("modpack.demo.story.run", tell)
     assert run("demo", "--keep", tmp_path, "--epochs", "2").exit_code == 1
     assert run("demo").exit_code == 1
-    from modpack.demo import EPOCHS
+    from modpack.demo.story import EPOCHS
 
     assert calls == [(tmp_path, 2), (None, EPOCHS)]
 
@@ -648,7 +648,7 @@ def test_an_interrupt_is_no_finding(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("modpack.demo.run", interrupted)
+    monkeypatch.setattr("modpack.demo.story.run", interrupted)
     result = run("demo")
     assert result.exit_code == 130
     assert "interrupted" in result.stderr

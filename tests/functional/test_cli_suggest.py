@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from modpack.cli import cli
-from modpack.report.archived import package_facts
+from modpack.report.package_info import package_facts
 
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "docs/reference/json/suggest.schema.json").read_text()

@@ -143,8 +143,8 @@ def test_each_thing_that_a_policy_refuses_has_its_remedy_below_it(package, tmp_p
 
 
 def test_a_key_demands_its_signature(package, tmp_path):
-    from modpack.signing.keys import generate, write_pair
-    from modpack.signing.placing import sign_package
+    from modpack.security.signing import sign_package
+    from modpack.security.signing_keys import generate, write_pair
 
     key = generate()
     _, public = write_pair(key, tmp_path / "team")
@@ -179,7 +179,7 @@ def test_verifying_imports_neither_torch_nor_the_package_and_unpickles_nothing(p
     code = (
         "import pickle, sys\n"
         "pickle.Unpickler = pickle.loads = pickle.load = None\n"
-        "from modpack.report.verifying.verifying import verify_package\n"
+        "from modpack.report.verify import verify_package\n"
         "verify_package(sys.argv[1])\n"
         "print(*({'torch', 'spy'} & set(sys.modules)))\n"
     )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from modpack import PackageExporter
-from modpack.signing.keys import generate, write_pair
+from modpack.security.signing_keys import generate, write_pair
 
 HEAVY = {"torch", "numpy"}
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from modpack import PackageExporter, PackageImporter, sys_importer
-from modpack.core.native import NativeTag
-from modpack.core.plan import FileKind, PackagingError, PackagingErrorReason
+from modpack.core.plan import FileKind, NativeTag, PackagingError, PackagingErrorReason
 from modpack.errors import CompiledModuleError, PlatformMismatchError
 
 C_SOURCE = """
@@ -196,7 +195,7 @@ def test_a_cache_from_which_nothing_may_be_executed_is_named(fastshop, monkeypat
     with PackageImporter(fastshop()) as importer:
         file = importer._tree / f"fastshop/_one{EXTENSION_SUFFIXES[0]}"
         file.write_bytes(b"not to be mapped")
-        monkeypatch.setattr("modpack.hermetic.compiled._may_execute", lambda path: False)
+        monkeypatch.setattr("modpack.loading.finder._may_execute", lambda path: False)
         with pytest.raises(CompiledModuleError, match=r"noexec.*MODPACK_CACHE"):
             importer.import_module("mine")
         file.unlink()

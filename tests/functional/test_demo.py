@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from modpack.core.actions import Action
-from modpack.demo import checks, run
+from modpack.core.rules import Action
+from modpack.demo import story as checks
 from modpack.demo.facts import Check, ModuleFact, Observation, Packaged, Reloaded
-from modpack.demo.steps import importable
+from modpack.demo.story import importable, run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EPOCHS = 6

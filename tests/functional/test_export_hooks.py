@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from modpack import Action, PackageExporter, PackagingError, PackagingErrorReason
 from modpack.archive.reader import open_archive
-from modpack.core.planjson import plan_from_json
+from modpack.core.plan_json import plan_from_json
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from modpack import (
     PackagingErrorReason,
     analyze,
 )
-from modpack.core.actions import Action
+from modpack.core.rules import Action
 from modpack.errors import ArchiveError
 
 

@@ -128,7 +128,7 @@ def test_helpers_change_nothing_but_the_time(clean_python, tmp_path):
         """
         import os, sys
         import modpack
-        from modpack.discovery import ahead
+        from modpack.discovery import scan_cache as ahead
         sys.path.append(str(folder))
         start, started = ahead._helper, []
         ahead._helper = lambda *work: started.append(work) or start(*work)

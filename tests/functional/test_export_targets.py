@@ -149,7 +149,7 @@ def test_a_folder_that_loses_its_permissions_is_a_target_error(clean_python, tmp
                 if parent != Path("/"):
                     parent.chmod(parent.stat().st_mode | 0o111)
             from torch import ones  # while its files can be read
-            import modpack.pickling.saving
+            import modpack.pickling.pickler
             os.setuid(65534)
         exporter = PackageExporter(folder / "out.pt")
         folder.chmod(0o500)

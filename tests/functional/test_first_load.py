@@ -13,13 +13,13 @@ import modpack
 searched = []
 gc.callbacks.append(lambda phase, info: searched.append(info["generation"]))
 torch = __import__("torch")
-import modpack.api, modpack.unpacking.objects
+import modpack.api, modpack.loading.objects
 gc.collect()
 searched.clear()
 modpack.load({file!r})
 unneeded = {{"modpack.exporter", "modpack.archive.writer", "modpack.hooks.kinds",
              "modpack.report.scanning", "modpack.planning", "modpack.core.plan",
-             "modpack.core.trialrecord"}}
+             "modpack.core.selftest"}}
 print(sorted(unneeded & set(sys.modules)), max(searched, default=0))
 """
 

@@ -16,8 +16,8 @@ torch = __import__("torch")
 gc.collect()
 searched.clear()
 modpack.save({{"weights": torch.ones(4)}}, {file!r})
-unneeded = {{"modpack.importer", "modpack.core.notebook", "modpack.discovery._scanning",
-             "modpack.discovery.mockuse", "modpack.packing.scripts", "modpack.trial"}}
+unneeded = {{"modpack.importer", "modpack.core.plan", "modpack.discovery.import_scanner",
+             "modpack.discovery.mockuse", "modpack.exporting.script", "modpack.trial"}}
 print(sorted(unneeded & set(sys.modules)), 2 in searched)
 """
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import modpack
-from modpack.report.verifying.verifying import verify_package
+from modpack.report.verify import verify_package
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "archives" / "modpack"
 FORMATS = ("v1", "v2")

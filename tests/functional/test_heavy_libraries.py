@@ -104,7 +104,7 @@ def test_save_warns_of_heavy_library_with_the_mock_that_leaves_it_out(net, tmp_p
 
 
 def test_audit_of_heavy_package_finds_it(net, tmp_path):
-    from modpack.report.auditing.auditing import audit_package
+    from modpack.report.audit import audit_package
 
     file = tmp_path / "net.modpack"
     with pytest.warns(ModpackWarning, match="cloudcore"):

@@ -9,8 +9,8 @@ import pytest
 
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
-from modpack.report.codelisting import code_document
-from modpack.security.packagecode import list_package
+from modpack.report.code_listing import code_document
+from modpack.security.code_listing import list_package
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, ModpackError, TrustError
 from modpack.hooks.restoring import register_payload
-from modpack.report.verifying.verifying import verify_package
+from modpack.report.verify import verify_package
 
 STRICT = TrustPolicy()
 """Data, and no code."""

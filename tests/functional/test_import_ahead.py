@@ -14,7 +14,7 @@ import pytest
 import torch.package
 
 import modpack
-from modpack.hermetic import compileahead
+from modpack.loading import compile as compileahead
 from tests.compile_helpers import awaited_helpers
 
 COUNT = 400
@@ -237,7 +237,7 @@ def test_nothing_stays_when_the_importing_process_ends(end, tmp_path, cache):
     code = f"""
 import json, sys
 import modpack
-from modpack.hermetic import compileahead
+from modpack.loading import compile as compileahead
 from tests.compile_helpers import awaited_helpers
 compileahead.usable_cores = lambda: 2
 start = compileahead._started
@@ -264,7 +264,7 @@ for each in (0, 1, 2):
     os.close(each)
 import json, sys
 import modpack
-from modpack.hermetic import compileahead
+from modpack.loading import compile as compileahead
 from tests.compile_helpers import awaited_helpers
 compileahead.usable_cores = lambda: 2
 start, started = compileahead._started, []

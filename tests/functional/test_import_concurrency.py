@@ -182,7 +182,7 @@ def test_eight_processes_fill_one_cache_at_once(nets, tmp_path):
     code = """
 import os, sys, modpack, torch
 path, expected = sys.argv[1], torch.load(sys.argv[2])
-import modpack.importer, modpack.unpacking.objects
+import modpack.importer, modpack.loading.objects
 children = []
 for _ in range(8):
     child = os.fork()

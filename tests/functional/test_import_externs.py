@@ -350,7 +350,7 @@ def test_a_pickle_that_names_what_the_package_does_not_have_is_refused(packaged)
     importer = packaged({"user.py": ""}, objects={"m/f.pkl": Callable})
     assert importer.load_pickle("m", "f.pkl") is Callable
     with pytest.raises(UnpicklingError, match="undeclared_anywhere"):
-        from modpack.pickling.loading import unpickle_object
+        from modpack.pickling.unpickler import unpickle_object
 
         unpickle_object(
             b"cundeclared_anywhere\nThing\n.",

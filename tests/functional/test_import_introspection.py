@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from modpack.hermetic import finder
+from modpack.loading import finder
 
 TREE = {
     "lib/__init__.py": "version = '1'",

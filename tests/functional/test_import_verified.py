@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import modpack
+from modpack import importer as opening
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
-from modpack.importer import opening
 
 ROOT = Path(__file__).parents[2]
 ANCESTOR = ROOT / "fixtures/archives/torch_package/torch-2.13-py3.11/tiny_model.pt"

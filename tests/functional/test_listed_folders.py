@@ -7,7 +7,7 @@ import json
 import pytest
 
 from modpack import PackageExporter, PackageImporter
-from modpack.core.actions import Action
+from modpack.core.rules import Action
 
 FILES = {
     "shop/__init__.py": "",

@@ -11,9 +11,9 @@ from torch import nn
 import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
-from modpack.core.usage import MockTouch, TouchKind
+from modpack.archive.records import read_plan, read_trial
+from modpack.core.plan import MockTouch, TouchKind
 from modpack.errors import ModpackWarning
-from modpack.report.recorded import read_plan, read_trial
 
 TRACKER = "def log(x):\n    pass\n\ndef init(**options):\n    pass\n\nLEVEL = 3\n"
 ONE = (torch.ones(1, 2),)
@@ -81,7 +81,7 @@ def test_the_plan_that_was_carried_out_tells_them_too(project, tmp_path):
 
 
 def test_uses_are_looked_for_once_if_a_trial_only_adds_files(saved, monkeypatch):
-    from modpack.discovery.mockuse import finding
+    from modpack.discovery import mock_reachability as finding
 
     searches, real = [], finding.find_uses
     monkeypatch.setattr(finding, "find_uses", lambda *given: searches.append(1) or real(*given))

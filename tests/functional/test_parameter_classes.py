@@ -11,8 +11,8 @@ import torch.package
 import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
-from modpack.report.codelisting import pickle_findings
-from modpack.security.packagecode import list_package
+from modpack.report.code_listing import pickle_findings
+from modpack.security.code_listing import list_package
 
 SOURCE = """
 import torch

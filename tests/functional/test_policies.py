@@ -11,8 +11,8 @@ import pytest
 
 import modpack
 from modpack import PackageExporter
-from modpack.core.actions import Action
 from modpack.core.plan import NoteKind, PackagingError, Plan
+from modpack.core.rules import Action
 
 
 def planned(source: str, policy: str = "hermetic", **rules: str) -> Plan:

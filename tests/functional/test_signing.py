@@ -15,8 +15,8 @@ import modpack
 from modpack.archive.manifest import package_digest
 from modpack.archive.reader import open_archive
 from modpack.cli import cli
-from modpack.signing.finding import check_signatures
-from modpack.signing.keys import read_private, read_public
+from modpack.security.signing import check_signatures
+from modpack.security.signing_keys import read_private, read_public
 
 SCHEMAS = Path(__file__).parents[2] / "docs/reference/json"
 INSIDE = ".data/modpack/signature.json"

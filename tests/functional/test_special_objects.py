@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import modpack
-from modpack.pickling.rows import Substitute
-from modpack.pickling.tables import ALL_ROWS, ROWS
+from modpack.pickling.base import Substitute
+from modpack.pickling.reducers import ALL_ROWS, ROWS
 
 KINDS = """
 import array, collections, contextlib, contextvars, dataclasses, enum, functools, logging, queue

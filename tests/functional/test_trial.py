@@ -17,7 +17,7 @@ import modpack
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ExampleError, ModpackError, ModpackWarning, TrialError
-from modpack.report.archived import package_facts
+from modpack.report.package_info import package_facts
 
 ONE = torch.ones(1, 3)
 

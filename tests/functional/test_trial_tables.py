@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import modpack
 from modpack.cli import cli
 from modpack.errors import ModpackWarning, TrialError
-from modpack.report.archived import package_facts
+from modpack.report.package_info import package_facts
 
 LIBRARY = """
 import torch

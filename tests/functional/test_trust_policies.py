@@ -18,9 +18,9 @@ from modpack import PackageExporter, PackageImporter, TrustError, TrustPolicy
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.hookspec import hook_records
-from modpack.core.trust import Signer
+from modpack.core.policy import Signer
 from modpack.errors import SignatureError
-from modpack.report.verifying.verifying import verify_package
+from modpack.report.verify import verify_package
 
 KEY = """-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modpack.archive.comparing import verify_records
-from modpack.archive.manifest import read_manifest
+from modpack.archive.layout import NameRegistry, why_unsafe
+from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
-from modpack.archive.recordnames import NameRegistry, why_unsafe
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, ModpackError
 

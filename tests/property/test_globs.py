@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modpack.core.coverage import covers
-from modpack.core.globs import GlobGroup
+from modpack.core.names import GlobGroup
+from modpack.core.rules import covers
 
 LETTERS = "ab"
 

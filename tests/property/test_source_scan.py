@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modpack.core.imports import ImportKind
-from modpack.discovery.source import scan_source
+from modpack.core.scan import ImportKind
+from modpack.discovery.import_scanner import scan_source
 
 BLOCKS = [
     "try:\n{}\nexcept ImportError:\n{}\nelse:\n{}\nfinally:\n{}",

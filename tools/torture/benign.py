@@ -14,8 +14,8 @@ from pathlib import Path
 from mutants import good_packages
 
 from modpack.errors import ModpackError
-from modpack.report.auditing.facts import Severity
-from modpack.report.verifying.verifying import verify_package
+from modpack.report.audit_facts import Severity
+from modpack.report.verify import verify_package
 
 __all__ = ["Benign", "benign"]
 

@@ -27,7 +27,7 @@ import torch._subclasses.schema_check_mode  # which torch imports at its first o
 
 from modpack.errors import ModpackError
 from modpack.pickling.allowlist import DATA
-from modpack.pickling.closed import unpickle_data
+from modpack.pickling.data_unpickler import unpickle_data
 from modpack.pickling.storages import StorageLoader
 
 __all__ = ["Fuzzed", "fuzz"]

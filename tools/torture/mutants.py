@@ -27,7 +27,7 @@ from children import Child
 
 import modpack
 from modpack.errors import ModpackError
-from modpack.report.verifying.verifying import verify_package
+from modpack.report.verify import verify_package
 
 __all__ = ["Mutants", "good_packages", "loaded", "verified"]
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 import modpack
-from modpack.archive.comparing import verify_records
-from modpack.archive.manifest import package_digest, read_manifest
+from modpack.archive.manifest import package_digest, read_manifest, verify_records
 from modpack.archive.reader import open_archive
 
 __all__ = ["digest_of_whole", "model", "write"]

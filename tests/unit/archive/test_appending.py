@@ -5,8 +5,10 @@ import zipfile
 
 import pytest
 
-from modpack.archive import appending, layout, zipformat
-from modpack.archive.appending import write_with_signature
+from modpack.archive import append as appending
+from modpack.archive import layout
+from modpack.archive import zip_format as zipformat
+from modpack.archive.append import write_with_signature
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
@@ -184,7 +186,7 @@ def test_archives_are_copied_where_the_system_does_not_help(package, monkeypatch
 
 
 def test_a_signed_package_agrees_with_its_manifest(package):
-    from modpack.archive.comparing import find_damage
+    from modpack.archive.manifest import find_damage
 
     sign(package, b"signed")
     with open_archive(package) as archive:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from modpack.archive.bytesources import FileBytes
+from modpack.archive.base import FileBytes
 from modpack.errors import ArchiveError, NotAPackageError
 
 

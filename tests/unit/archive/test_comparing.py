@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from modpack.archive.comparing import (
+from modpack.archive.manifest import (
     default_workers,
     find_damage,
     find_unreadable,
+    read_manifest,
     verify_records,
 )
-from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError

@@ -9,13 +9,13 @@ import zlib
 
 import pytest
 
-from modpack.archive import body, digests, following, layout
-from modpack.archive.comparing import find_damage
-from modpack.archive.digests import Digest, Threads
-from modpack.archive.following import FollowingDigest
-from modpack.archive.manifest import read_manifest
+from modpack.archive import layout
+from modpack.archive import manifest as digests
+from modpack.archive import writer as body
+from modpack.archive import writer as following
+from modpack.archive.manifest import Digest, Threads, find_damage, read_manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
+from modpack.archive.writer import ArchiveWriter, FollowingDigest
 
 SIZE = 9_000_001
 

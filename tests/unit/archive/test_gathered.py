@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from modpack.archive.gathered import write_gathered
+from modpack.archive.target import write_gathered
 
 
 def pieces():

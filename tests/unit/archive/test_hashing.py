@@ -13,10 +13,10 @@ import zlib
 
 import pytest
 
-from modpack.archive import hashing, preparing
-from modpack.archive.digests import Digest
-from modpack.archive.hashing import HashHelper
-from modpack.archive.writer import ArchiveWriter
+from modpack.archive import writer as hashing
+from modpack.archive import writer as preparing
+from modpack.archive.manifest import Digest
+from modpack.archive.writer import ArchiveWriter, HashHelper
 from modpack.errors import TargetError
 
 pytestmark = pytest.mark.skipif(
@@ -204,7 +204,7 @@ def test_a_full_disk_is_told_as_ever(tmp_path, helpers, monkeypatch):
 def test_it_ends_when_whoever_asks_is_gone():
     code = """
     import os, time
-    from modpack.archive.hashing import HashHelper
+    from modpack.archive.writer import HashHelper
     helper = HashHelper()
     if os.fork() == 0:  # another child, which holds its socket open
         time.sleep(4)
@@ -248,7 +248,8 @@ def test_a_forked_child_leaves_it_alone(helpers):
 def test_a_program_that_dies_of_closed_pipes_does_not_die_of_it(tmp_path):
     code = f"""
     import signal
-    from modpack.archive import hashing, preparing
+    from modpack.archive import writer as hashing
+    from modpack.archive import writer as preparing
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     preparing._WORTH_A_HELPER, hashing.usable_cores = 1, lambda: 2
     from tests.unit.archive import test_hashing

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from modpack.archive import hashing
+from modpack.archive import writer as hashing
 from tests.unit.archive import test_hashing
 from tests.unit.archive.test_hashing import has_ended, helpers, plain, write
 

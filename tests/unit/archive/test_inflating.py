@@ -6,10 +6,9 @@ import zlib
 
 import pytest
 
-from modpack.archive import inflating
-from modpack.archive.comparing import find_damage
-from modpack.archive.inflating import REMEMBERED, inflated
-from modpack.archive.manifest import read_manifest
+from modpack.archive import base as inflating
+from modpack.archive.base import REMEMBERED, inflated
+from modpack.archive.manifest import find_damage, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.errors import ArchiveError
 

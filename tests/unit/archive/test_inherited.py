@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from modpack.archive import layout, sinks
-from modpack.archive.comparing import verify_records
-from modpack.archive.manifest import read_manifest
+from modpack.archive import layout
+from modpack.archive import target as sinks
+from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError

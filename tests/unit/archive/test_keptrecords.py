@@ -9,10 +9,8 @@ import zlib
 import pytest
 
 import modpack
-from modpack.archive.bytesources import FileBytes
-from modpack.archive.comparing import find_damage
-from modpack.archive.keptrecords import KeptRecords
-from modpack.archive.manifest import read_manifest
+from modpack.archive.base import FileBytes, KeptRecords
+from modpack.archive.manifest import find_damage, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.errors import ArchiveError
 

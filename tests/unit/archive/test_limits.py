@@ -5,11 +5,9 @@ import zlib
 
 import pytest
 
-from modpack.archive.documents import read_json
-from modpack.archive.externs import read_externs
-from modpack.archive.limits import Limits
+from modpack.archive.layout import Limits, count_folders
 from modpack.archive.reader import open_archive
-from modpack.archive.recordnames import count_folders
+from modpack.archive.records import read_externs, read_json
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
 

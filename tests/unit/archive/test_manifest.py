@@ -6,7 +6,6 @@ import zipfile
 import pytest
 
 from modpack.archive import layout
-from modpack.archive.comparing import verify_records
 from modpack.archive.manifest import (
     Manifest,
     RecordDigest,
@@ -14,6 +13,7 @@ from modpack.archive.manifest import (
     contents_digest,
     package_digest,
     read_manifest,
+    verify_records,
 )
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from modpack.archive import layout, zipformat
-from modpack.archive.bytesources import BufferBytes
-from modpack.archive.comparing import find_damage
+from modpack.archive import layout
+from modpack.archive import zip_format as zipformat
+from modpack.archive.base import BufferBytes, content_of
 from modpack.archive.directory import Entry, parse_directory
-from modpack.archive.inflating import content_of
-from modpack.archive.limits import DEFAULT_LIMITS
-from modpack.archive.localheader import why_inconsistent
-from modpack.archive.manifest import read_manifest
+from modpack.archive.layout import DEFAULT_LIMITS
+from modpack.archive.manifest import find_damage, read_manifest
 from modpack.archive.reader import open_archive
+from modpack.archive.zip_reader import why_inconsistent
 from modpack.errors import ArchiveError, RepackedError
 from tests.rezipped import rezipped
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from modpack.archive.limits import Limits
+from modpack.archive.layout import Limits
 from modpack.archive.reader import DataRange, open_archive
 from modpack.errors import ArchiveError, NotAPackageError, RecordNotFoundError
 

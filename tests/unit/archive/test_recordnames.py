@@ -1,6 +1,6 @@
 import pytest
 
-from modpack.archive.recordnames import NameRegistry, find_collision, find_unsafe, why_unsafe
+from modpack.archive.layout import NameRegistry, find_collision, find_unsafe, why_unsafe
 
 UNSAFE = [
     "",

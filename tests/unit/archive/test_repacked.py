@@ -11,7 +11,7 @@ import pytest
 
 import modpack
 from modpack.archive.reader import open_archive
-from modpack.archive.repacked import are_of_files
+from modpack.archive.zip_format import are_of_files
 from modpack.errors import ArchiveError, RepackedError
 
 TIMES = struct.pack("<HHBI", 0x5455, 5, 3, 1_700_000_000)

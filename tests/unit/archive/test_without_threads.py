@@ -10,8 +10,7 @@ import threading
 import pytest
 
 from modpack.archive import layout
-from modpack.archive.comparing import find_damage
-from modpack.archive.manifest import read_manifest
+from modpack.archive.manifest import find_damage, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 

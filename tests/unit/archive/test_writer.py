@@ -4,9 +4,9 @@ import zipfile
 
 import pytest
 
-from modpack.archive import layout, zipformat
-from modpack.archive.comparing import verify_records
-from modpack.archive.manifest import read_manifest
+from modpack.archive import layout
+from modpack.archive import zip_format as zipformat
+from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError

@@ -10,9 +10,11 @@ import zipfile
 
 import pytest
 
-from modpack.archive import body, digests, preparing, syncing
-from modpack.archive.comparing import verify_records
-from modpack.archive.manifest import read_manifest
+from modpack.archive import manifest as digests
+from modpack.archive import target as syncing
+from modpack.archive import writer as body
+from modpack.archive import writer as preparing
+from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import TargetError

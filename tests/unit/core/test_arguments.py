@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from modpack.core.arguments import require_type
+from modpack.core.json_values import require_type
 
 
 def test_the_right_type_passes():

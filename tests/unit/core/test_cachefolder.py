@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from modpack.core import cachefolder
-from modpack.core.cachefolder import cache_folder, refuse_strangers
-from modpack.discovery.scancache import scans_of_user
+from modpack.core import cache_dir as cachefolder
+from modpack.core.cache_dir import cache_folder, refuse_strangers
+from modpack.discovery.scan_cache import scans_of_user
 
 
 def test_the_chosen_folder_counts_as_soon_as_it_is_chosen(tmp_path, monkeypatch):

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from modpack.core.coverage import covers
-from modpack.core.globs import GlobGroup
+from modpack.core.names import GlobGroup
+from modpack.core.rules import covers
 
 
 @pytest.mark.parametrize(

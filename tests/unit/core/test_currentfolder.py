@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modpack import PackageExporter, PackageImporter
-from modpack.core.currentfolder import current_folder
+from modpack.core.process import current_folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="it keeps the current folder")
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from modpack.core.directory import Directory
+from modpack.core.names import Directory
 
 FILES = ["pkg/__init__.py", "pkg/sub/deep.py", "pkg/net.py", "notes.txt", ".data/version"]
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from modpack.core.garbage import collection_allowed, collection_paused
+from modpack.core.process import collection_allowed, collection_paused
 
 
 @pytest.fixture(autouse=True)

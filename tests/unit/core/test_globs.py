@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from modpack.core.globs import GlobGroup
+from modpack.core.names import GlobGroup
 
 
 @pytest.mark.parametrize(

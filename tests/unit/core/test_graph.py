@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.imports import ImportKind
+from modpack.core.scan import ImportKind
 
 
 def graph_of(*edges: str, roots: tuple[str, ...] = ("a",)) -> DependencyGraph:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from modpack.core import jsonvalues
-from modpack.core.jsonvalues import as_module_path, parse_json
+from modpack.core import json_values as jsonvalues
+from modpack.core.json_values import as_module_path, parse_json
 
 
 def test_a_document_is_what_json_says():

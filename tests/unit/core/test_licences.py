@@ -2,8 +2,7 @@
 
 import pytest
 
-from modpack.core.coremetadata import headers
-from modpack.core.licences import licence_of
+from modpack.core.environment import headers, licence_of
 
 OSI = "Classifier: License :: OSI Approved :: "
 

@@ -1,9 +1,7 @@
 """Values as notebooks show them."""
 
 import modpack
-from modpack.core.actions import Action
-from modpack.core.globs import GlobGroup
-from modpack.core.notebook import html_table
+from modpack.core.names import GlobGroup
 from modpack.core.plan import (
     Decision,
     Note,
@@ -11,8 +9,9 @@ from modpack.core.plan import (
     PackagingErrorReason,
     Plan,
     Problem,
+    html_table,
 )
-from modpack.core.rules import Origin, Rule
+from modpack.core.rules import Action, Origin, Rule
 
 
 def decided(module, action):

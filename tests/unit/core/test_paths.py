@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.imports import ImportKind
-from modpack.core.paths import simple_paths
+from modpack.core.graph import DependencyGraph, Edge, simple_paths
+from modpack.core.scan import ImportKind
 
 
 def graph_of(pairs, kind=ImportKind.REQUIRED):

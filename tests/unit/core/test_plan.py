@@ -4,11 +4,8 @@ import textwrap
 
 import pytest
 
-from modpack.core.actions import Action
-from modpack.core.globs import GlobGroup
-from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.imports import ImportKind
-from modpack.core.location import CodeKind, Location
+from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location
+from modpack.core.names import GlobGroup
 from modpack.core.plan import (
     Decision,
     Note,
@@ -18,8 +15,9 @@ from modpack.core.plan import (
     Plan,
     Problem,
 )
-from modpack.core.planjson import plan_from_json, plan_to_json
-from modpack.core.rules import Rule
+from modpack.core.plan_json import plan_from_json, plan_to_json
+from modpack.core.rules import Action, Rule
+from modpack.core.scan import ImportKind
 
 DENIED, ABSENT = PackagingErrorReason.DENIED, PackagingErrorReason.SOURCE_FILE_NOT_FOUND
 

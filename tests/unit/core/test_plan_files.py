@@ -7,7 +7,7 @@ import json
 import pytest
 
 from modpack.core.plan import FileKind, Plan, PlannedDistribution, PlannedFile
-from modpack.core.planjson import plan_from_json, plan_to_json
+from modpack.core.plan_json import plan_from_json, plan_to_json
 
 FILES = (
     PlannedFile("shop/words.txt", "/home/me/shop/words.txt", "shop", "shop names it (line 3)"),

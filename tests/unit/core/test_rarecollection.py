@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from modpack.core.rarecollection import begin_collecting_rarely, end_collecting_rarely
+from modpack.core.process import begin_collecting_rarely, end_collecting_rarely
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from modpack.core.actions import Action, Owner
-from modpack.core.globs import GlobGroup
-from modpack.core.rules import Origin, Rule, dead_rules, deciding_rule, inherited, saved
+from modpack.core.names import GlobGroup
+from modpack.core.rules import (
+    Action,
+    Origin,
+    Owner,
+    Rule,
+    dead_rules,
+    deciding_rule,
+    inherited,
+    saved,
+)
 
 
 def rule(action: Action, *patterns: str, owner: Owner | None = None) -> Rule:

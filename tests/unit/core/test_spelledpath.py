@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from modpack.core.spelledpath import spelled_path
+from modpack.core.process import spelled_path
 
 PATHS = [
     "",

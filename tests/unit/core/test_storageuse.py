@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modpack.core.storageuse import LARGE, StorageView, bytes_used, is_mostly_unused
+from modpack.core.tensors import LARGE, StorageView, bytes_used, is_mostly_unused
 
 
 @st.composite

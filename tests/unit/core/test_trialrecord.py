@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from modpack.core.trialrecord import (
+from modpack.core.plan import MockTouch, TouchKind
+from modpack.core.selftest import (
     ADDITION_KINDS,
     Addition,
     TrialRecord,
     TriedCase,
     trial_from_json,
 )
-from modpack.core.usage import MockTouch, TouchKind
 
 RECORD = TrialRecord(
     False,

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from modpack.core.trust import Signer, TrustPolicy
-from modpack.core.trustjson import policy_from_json, policy_to_json
+from modpack.core.policy import Signer, TrustPolicy, policy_from_json, policy_to_json
 from modpack.errors import ModpackWarning
 
 ED25519 = bytes.fromhex("302a300506032b6570032100")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modpack.core.trust import Signer, TrustPolicy
-from modpack.core.trusting import violations
+from modpack.core.policy import Signer, TrustPolicy, violations
 from modpack.errors import PolicyError, PolicyNotFoundError
 
 KEY = """-----BEGIN PUBLIC KEY-----

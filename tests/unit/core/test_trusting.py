@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from modpack.core.native import is_machine_code
-from modpack.core.trust import TrustPolicy
-from modpack.core.trusting import import_violation, violations
+from modpack.core.plan import is_machine_code
+from modpack.core.policy import TrustPolicy, import_violation, violations
 
 NOTHING = TrustPolicy(externs=(), standard_library=(), hook_kinds=(), native=False)
 

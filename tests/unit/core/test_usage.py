@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from modpack.core.plan import Plan
-from modpack.core.planjson import plan_from_json, plan_to_json
-from modpack.core.usage import MockRisk, NameUse, UseKind, risk_of
+from modpack.core.plan import MockRisk, NameUse, Plan, UseKind, risk_of
+from modpack.core.plan_json import plan_from_json, plan_to_json
 
 AT_IMPORT = {
     *(UseKind.BASE_CLASS, UseKind.DECORATOR, UseKind.CALL, UseKind.VALUE, UseKind.ANNOTATION)

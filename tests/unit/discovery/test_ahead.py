@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from modpack.discovery import ahead, scanhelper
-from modpack.discovery.ahead import ScanAhead
-from modpack.discovery.scancache import ScanCache
-from modpack.discovery.source import scan_source
+from modpack.discovery import scan_cache as ahead
+from modpack.discovery import scan_helper as scanhelper
+from modpack.discovery.import_scanner import scan_source
+from modpack.discovery.scan_cache import ScanAhead, ScanCache
 from modpack.discovery.walk import Coming
 
 COUNT = 120
@@ -198,7 +198,7 @@ def test_what_a_helper_cannot_read_is_left_out(coming: list[Coming], tmp_path: P
 def test_a_helper_has_nothing_but_the_scanner() -> None:
     code = (
         f"import sys; sys.path.append({str(Path(ahead.__file__).parents[2])!r}); "
-        "import modpack.discovery.scanhelper; print(*sys.modules)"
+        "import modpack.discovery.scan_helper; print(*sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True

@@ -5,10 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from modpack.discovery import scancache
-from modpack.discovery.ahead import ScanAhead
-from modpack.discovery.scancache import ScanCache
-from modpack.discovery.source import scan_source
+from modpack.discovery import scan_cache as scancache
+from modpack.discovery.import_scanner import scan_source
+from modpack.discovery.scan_cache import ScanAhead, ScanCache
 from modpack.discovery.walk import Coming
 
 

@@ -5,11 +5,14 @@ import textwrap
 
 import pytest
 
-from modpack.discovery.definitions import Cell, Kind, Script, does_work
-from modpack.discovery.definitiontext import (
+from modpack.discovery.script import (
     DEFINITION,
     IMPORTS,
+    Cell,
+    Kind,
     Piece,
+    Script,
+    does_work,
     literal_text,
     module_text,
     text_of_statement,

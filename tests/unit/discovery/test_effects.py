@@ -4,8 +4,14 @@ import textwrap
 
 import pytest
 
-from modpack.discovery._effectnames import KINDS, METHODS, OPENERS
-from modpack.discovery.effects import EffectKind, import_effects, read_effects
+from modpack.security.code_effects import (
+    KINDS,
+    METHODS,
+    OPENERS,
+    EffectKind,
+    import_effects,
+    read_effects,
+)
 
 
 def effects(source: str) -> list[tuple[str, str, int]]:

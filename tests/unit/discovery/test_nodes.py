@@ -7,7 +7,9 @@ import inspect
 
 import pytest
 
-from modpack.discovery import _collect, _nodes, _places
+from modpack.discovery import data_files as _places
+from modpack.discovery import import_scanner as _collect
+from modpack.discovery import syntax as _nodes
 
 EVERYTHING = """
 import a.b as c

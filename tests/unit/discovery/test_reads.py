@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from modpack.core.imports import ReadKind
-from modpack.discovery.source import scan_source
+from modpack.core.scan import ReadKind
+from modpack.discovery.import_scanner import scan_source
 
 HEAD = """
 import glob, importlib.resources as ir, os, os.path as osp, pathlib, pkgutil

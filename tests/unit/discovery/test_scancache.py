@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from modpack.discovery import scancache
-from modpack.discovery.ahead import remembering_scan
-from modpack.discovery.scancache import ScanCache, scans_of_user
-from modpack.discovery.source import scan_source
+from modpack.discovery import scan_cache as scancache
+from modpack.discovery.import_scanner import scan_source
+from modpack.discovery.scan_cache import ScanCache, remembering_scan, scans_of_user
 
 SOURCES = [
     b"import os\nfrom . import part as other\n",
@@ -202,8 +201,8 @@ def test_what_is_prepared_need_not_be_scanned(tmp_path: Path, scans: list[str]) 
 READING = """
 import sys
 from pathlib import Path
-from modpack.discovery.scancache import ScanCache
-from modpack.discovery.source import scan_source
+from modpack.discovery.scan_cache import ScanCache
+from modpack.discovery.import_scanner import scan_source
 cache = ScanCache(Path(folder))
 for number in range(400):
     source = b"import os\\nimport m%d\\nx = '%s'" % (number % 40, b"y" * 1000)

@@ -17,14 +17,14 @@ from typing import TypeVar
 
 import pytest
 
-from modpack.core.imports import (
+from modpack.core.scan import (
     AstrayImport,
     ImportKind,
     ImportStatement,
     ModuleScan,
     UnreadableImport,
 )
-from modpack.discovery.source import scan_source
+from modpack.discovery.import_scanner import scan_source
 
 REQUIRED = ImportKind.REQUIRED
 FUNCTION = ImportKind.FUNCTION

@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pytest
 
-from modpack.core.actions import Action
-from modpack.core.graph import Edge
-from modpack.core.imports import ImportKind
-from modpack.core.location import CodeKind, Location
-from modpack.discovery import modules
+from modpack.core.graph import CodeKind, Edge, Location
+from modpack.core.rules import Action
+from modpack.core.scan import ImportKind
+from modpack.discovery import walk as modules
 from modpack.discovery.walk import Coming, Walker
 
 

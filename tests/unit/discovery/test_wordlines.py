@@ -6,8 +6,8 @@ import ast
 
 import pytest
 
-from modpack.discovery._wordlines import lines_at, places_of, spans_any
-from modpack.discovery.source import scan_source
+from modpack.discovery.import_scanner import scan_source
+from modpack.discovery.syntax import lines_at, places_of, spans_any
 
 
 def test_lines_come_in_order_whatever_the_places_do():

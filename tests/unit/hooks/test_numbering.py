@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from modpack.hooks.numbering import FIRST, HookNumbers, LiveIds
+from modpack.hooks.collect import FIRST, HookNumbers, LiveIds
 
 
 def test_hooks_are_counted_as_they_are_met():

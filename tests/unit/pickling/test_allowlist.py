@@ -46,7 +46,7 @@ def test_names_that_stand_out_are_told_apart_by_whole_names_and_modules():
 
 
 def test_what_may_be_called_is_what_the_unpickler_calls():
-    from modpack.pickling.closed import _Data
+    from modpack.pickling.data_unpickler import _Data
 
     actions = _Data(None, (), importlib.import_module)  # type: ignore[arg-type]
     called = {name for name in DATA if id(actions.find(*_parted(name))) in actions._calls}

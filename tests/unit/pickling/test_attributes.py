@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from modpack.pickling import plain
-from modpack.pickling.attributes import is_made_of_attributes
-from modpack.pickling.saving import pickle_object
+from modpack.pickling import pickler as plain
+from modpack.pickling.pickler import is_made_of_attributes, pickle_object
 from tests.unit.pickling.test_saving import Notes
 
 

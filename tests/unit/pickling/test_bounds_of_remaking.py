@@ -7,8 +7,8 @@ import types
 
 import pytest
 
+from modpack.pickling.base import set_in_script
 from modpack.pickling.classes import fill_class
-from modpack.pickling.definitions import set_in_script
 from modpack.pickling.remade import registered_handler, standard_stream
 
 

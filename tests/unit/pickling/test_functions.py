@@ -12,7 +12,7 @@ import pytest
 
 import modpack
 from modpack.errors import PicklingError
-from modpack.pickling.functiontext import NoSourceError, compiled_function, text_of
+from modpack.pickling.functions import NoSourceError, compiled_function, text_of
 
 
 @pytest.fixture

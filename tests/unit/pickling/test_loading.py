@@ -13,7 +13,7 @@ import types
 import pytest
 
 from modpack.errors import ExternNotFoundError, UnpicklingError
-from modpack.pickling.loading import unpickle_object
+from modpack.pickling.unpickler import unpickle_object
 
 
 def load(data, *, import_module=importlib.import_module, package=None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx, nn
 
-from modpack.pickling.madepaths import portable_path, portable_trace, without_folders
+from modpack.pickling.torch_archives import portable_path, portable_trace, without_folders
 
 
 def test_a_modules_file_begins_with_the_module():

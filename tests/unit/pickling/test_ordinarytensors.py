@@ -14,10 +14,10 @@ from torch import nn
 
 from modpack.errors import PicklingError
 from modpack.hooks.collect import HookCollector
-from modpack.hooks.observer import HookObserver
+from modpack.hooks.observe import HookObserver
 from modpack.pickling import pickler as pickler_module
-from modpack.pickling.ordinarytensors import ordinary_reduction
-from modpack.pickling.saving import pickle_object
+from modpack.pickling.pickler import pickle_object
+from modpack.pickling.tensors import ordinary_reduction
 from tests.tensor_kinds import KINDS, DispatchingMode, ForwardingMode
 from tests.unit.pickling.test_saving import Notes
 

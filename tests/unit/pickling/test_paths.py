@@ -9,7 +9,7 @@ import weakref
 import pytest
 from torch import nn
 
-from modpack.pickling.paths import objects_in, path_to, paths_to, reached_from
+from modpack.pickling.object_paths import objects_in, path_to, paths_to, reached_from
 
 TARGET = object()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from modpack.pickling.placing import fake_storage, placing, unmoved, wants_fakes
+from modpack.pickling.storages import fake_storage, placing, unmoved, wants_fakes
 
 
 def told():

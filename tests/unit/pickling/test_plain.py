@@ -10,7 +10,7 @@ import pytest
 
 from modpack.errors import PicklingError
 from modpack.pickling import pickler as picklers
-from modpack.pickling.saving import Pickled, pickle_object
+from modpack.pickling.pickler import Pickled, pickle_object
 from tests.unit.pickling.test_saving import Notes
 
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from modpack.pickling.rebuilding import UnsoundTensorError, freed_tensor, rebuilding
+from modpack.pickling.tensors import UnsoundTensorError, freed_tensor, rebuilding
 
 
 class Tagged(torch.Tensor):

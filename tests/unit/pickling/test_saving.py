@@ -19,8 +19,8 @@ from modpack.errors import (
     PicklingError,
     TargetError,
 )
-from modpack.pickling.context import Reference
-from modpack.pickling.saving import Pickled, pickle_object
+from modpack.pickling.base import Reference
+from modpack.pickling.pickler import Pickled, pickle_object
 
 
 class Notes:

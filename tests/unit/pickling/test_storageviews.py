@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modpack.core.storageuse import LARGE, StorageView
-from modpack.pickling.storageviews import view_of_large
+from modpack.core.tensors import LARGE, StorageView
+from modpack.pickling.tensors import view_of_large
 
 MANY = LARGE // 4
 

@@ -28,8 +28,8 @@ import torch
 from torch import nn
 
 import modpack
-from modpack.pickling.rows import Refusal, Rows, Substitute
-from modpack.pickling.tables import ALL_ROWS, ROWS
+from modpack.pickling.base import Refusal, Rows, Substitute
+from modpack.pickling.reducers import ALL_ROWS, ROWS
 
 
 class Node:

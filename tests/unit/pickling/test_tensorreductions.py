@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from modpack.pickling.rows import RefusedError
-from modpack.pickling.tensorreductions import reduce_tensor
+from modpack.pickling.base import RefusedError
+from modpack.pickling.tensors import reduce_tensor
 
 
 class Weight(nn.Parameter):

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import modpack
-from modpack.pickling.tensorreductions import reduce_tensor
-from modpack.pickling.tensorstates import state_last
+from modpack.pickling.tensors import reduce_tensor, state_last
 from tests.tensor_kinds import Halves, StatedKind, Tagged, WeightKind
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from modpack.pickling.remade import program_bytes
-from modpack.pickling.torchscript import script_bytes
+from modpack.pickling.torch_archives import script_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -12,12 +12,12 @@ import torch
 from modpack import PackageExporter
 from modpack.archive.directory import Directory, Entry
 from modpack.archive.reader import open_archive
-from modpack.core.actions import Action, Owner
-from modpack.core.imports import ImportKind
 from modpack.core.plan import NoteKind
+from modpack.core.rules import Action, Owner
+from modpack.core.scan import ImportKind
 from modpack.errors import ArchiveError, NotAPackageError, UnsupportedVersionError
-from modpack.report.archived import package_facts
 from modpack.report.facts import ImporterFacts, ResourceFacts, ResourceKind, StorageFacts
+from modpack.report.package_info import package_facts
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "archives" / "torch_package"
 GRAPH, ENVIRONMENT, ENTRY = (f".data/modpack/{n}.json" for n in ("graph", "environment", "entry"))
@@ -234,8 +234,8 @@ def test_compiled_modules_of_torch_package_are_resources_not_code(archives):
 def test_reading_facts_and_rendering_them_imports_nothing_heavy(made):
     code = (
         "import sys\n"
-        "from modpack.report import as_json, text\n"
-        "from modpack.report.archived import package_facts\n"
+        "from modpack.report import json_output as as_json, text\n"
+        "from modpack.report.package_info import package_facts\n"
         "from rich.console import Console\n"
         f"facts = package_facts({str(made.file)!r})\n"
         "as_json.dumps(as_json.package_document(facts))\n"

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from modpack.report.archived import package_facts
-from modpack.report.as_json import dumps, error_document, package_document, plan_document
-from modpack.report.planned import plan_facts
+from modpack.report.facts import plan_facts
+from modpack.report.json_output import dumps, error_document, package_document, plan_document
+from modpack.report.package_info import package_facts
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 

@@ -11,16 +11,13 @@ import torch
 from torch.package import PackageExporter as AncestorsExporter
 
 from modpack.archive.reader import open_archive
-from modpack.core.actions import Action
-from modpack.core.graph import Edge
-from modpack.core.imports import ImportKind
-from modpack.core.location import CodeKind
-from modpack.core.plan import NoteKind
-from modpack.core.rules import UNRECORDED
-from modpack.core.usage import UseKind
-from modpack.discovery.mockuse.finding import callable_from_outside
+from modpack.core.graph import CodeKind, Edge
+from modpack.core.plan import NoteKind, UseKind
+from modpack.core.rules import UNRECORDED, Action
+from modpack.core.scan import ImportKind
+from modpack.discovery.mock_reachability import callable_from_outside
 from modpack.errors import ArchiveError
-from modpack.report.evidence import (
+from modpack.report.torch_package import (
     mentions,
     read_evidence,
     read_provider,

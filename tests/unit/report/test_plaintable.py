@@ -5,8 +5,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from modpack.report.pieces import indented, table
-from modpack.report.plaintable import Column, PlainTable
+from modpack.report.format import Column, PlainTable, indented, table
 
 
 def printed(content: object, width: int = 40, colours: bool = False) -> list[str]:

@@ -1,10 +1,10 @@
 """Facts about a plan are those of the package that it becomes."""
 
 from modpack import PackageExporter
-from modpack.core.actions import Action, Owner
 from modpack.core.plan import PackagingErrorReason
-from modpack.report.archived import package_facts
-from modpack.report.planned import plan_facts
+from modpack.core.rules import Action, Owner
+from modpack.report.facts import plan_facts
+from modpack.report.package_info import package_facts
 
 
 def test_a_plan_and_its_package_agree(made):

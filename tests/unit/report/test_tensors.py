@@ -8,9 +8,9 @@ import pytest
 
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
+from modpack.archive.records import read_tensors
 from modpack.core.tensors import TensorKind
 from modpack.errors import ArchiveError, UnsupportedVersionError
-from modpack.report.tensors import read_tensors
 
 RECORD = ".data/modpack/tensors.json"
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from modpack.core.actions import Action, Owner
 from modpack.core.hookspec import CallableSpec, HookSpec
-from modpack.core.imports import ImportKind
 from modpack.core.plan import Note, NoteKind, PackagingErrorReason, Problem
-from modpack.report.archived import package_facts
-from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, PlanFacts
-from modpack.report.planned import plan_facts
+from modpack.core.rules import Action, Owner
+from modpack.core.scan import ImportKind
+from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, PlanFacts, plan_facts
+from modpack.report.package_info import package_facts
 from modpack.report.text import package_report, plan_report, problems_report
 
 

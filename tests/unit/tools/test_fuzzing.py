@@ -37,7 +37,7 @@ def test_a_name_in_the_table_that_runs_something_would_be_found() -> None:
     """The same with a hole: a constant that is made by a call of the shell."""
     hole = """
 import os
-from modpack.pickling import closed
+from modpack.pickling import data_unpickler as closed
 closed._MADE[complex] = lambda *parts: os.system("true") or 1j
 """
     _, *wrong = fuzzed(2_000, hole)

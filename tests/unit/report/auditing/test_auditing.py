@@ -11,12 +11,10 @@ import pytest
 import modpack
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
-from modpack.core.actions import Action
-from modpack.core.plan import PackagingErrorReason
-from modpack.core.usage import MockRisk
+from modpack.core.plan import MockRisk, PackagingErrorReason
+from modpack.core.rules import Action
 from modpack.errors import ArchiveError
-from modpack.report.auditing.auditing import audit_package, audit_plan
-from modpack.report.auditing.gates import judge, parse_gate
+from modpack.report.audit import audit_package, audit_plan, judge, parse_gate
 
 FIXTURES = Path(__file__).parents[4] / "fixtures" / "archives" / "torch_package"
 GRAPH = ".data/modpack/graph.json"
@@ -156,7 +154,7 @@ def test_an_audit_of_a_plan_tells_its_problems(project):
 def test_an_audit_runs_nothing_and_does_without_torch(package):
     program = (
         "import sys\n"
-        "from modpack.report.auditing.auditing import audit_package\n"
+        "from modpack.report.audit import audit_package\n"
         "audit_package(sys.argv[1])\n"
         "foreign = {'torch', 'rich', 'auditshop', 'auditspy'} & set(sys.modules)\n"
         "assert not foreign, foreign\n"

@@ -3,10 +3,9 @@
 import re
 from pathlib import Path
 
-from modpack.core.plan import NoteKind
-from modpack.core.usage import MockRisk, TouchKind, UseKind
-from modpack.report.auditing.codes import CODES, LICENCE, milder_codes
-from modpack.report.auditing.facts import Severity
+from modpack.core.plan import MockRisk, NoteKind, TouchKind, UseKind
+from modpack.report.audit_facts import Severity
+from modpack.report.finding_codes import CODES, LICENCE, milder_codes
 
 PAGE = (Path(__file__).parents[4] / "docs" / "reference" / "risks.md").read_text("utf-8")
 

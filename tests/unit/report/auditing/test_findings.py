@@ -2,15 +2,23 @@
 
 import pytest
 
-from modpack.core.actions import Action, Owner
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.imports import ImportKind
-from modpack.core.plan import Note, NoteKind, PackagingErrorReason, Problem
-from modpack.core.rules import IMPLICIT
-from modpack.core.trialrecord import TrialRecord, TriedCase
-from modpack.core.usage import MockRisk, MockTouch, NameUse, TouchKind, UseKind
-from modpack.report.auditing.facts import AuditFacts, DistributionFacts, MockFacts, Severity
-from modpack.report.auditing.findings import find_all
+from modpack.core.plan import (
+    MockRisk,
+    MockTouch,
+    NameUse,
+    Note,
+    NoteKind,
+    PackagingErrorReason,
+    Problem,
+    TouchKind,
+    UseKind,
+)
+from modpack.core.rules import IMPLICIT, Action, Owner
+from modpack.core.scan import ImportKind
+from modpack.core.selftest import TrialRecord, TriedCase
+from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts, Severity
+from modpack.report.audit_findings import find_all
 from modpack.report.facts import (
     ImporterFacts,
     ModuleFacts,

@@ -3,10 +3,10 @@
 import pytest
 
 from modpack.core.plan import PackagingErrorReason, Problem
-from modpack.report.auditing.codes import CODES
-from modpack.report.auditing.facts import AuditFacts, DistributionFacts
-from modpack.report.auditing.findings import finding
-from modpack.report.auditing.gates import judge, parse_gate
+from modpack.report.audit import judge, parse_gate
+from modpack.report.audit_facts import AuditFacts, DistributionFacts
+from modpack.report.audit_findings import finding
+from modpack.report.finding_codes import CODES
 
 
 def audit(*codes, **more):

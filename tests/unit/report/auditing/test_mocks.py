@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modpack.core.actions import Action
-from modpack.core.imports import ImportKind
-from modpack.core.plan import Plan
-from modpack.core.trialrecord import TrialRecord
-from modpack.core.usage import MockRisk, MockTouch, NameUse, TouchKind, UseKind
-from modpack.report.auditing.mocks import mock_facts
+from modpack.core.plan import MockRisk, MockTouch, NameUse, Plan, TouchKind, UseKind
+from modpack.core.rules import Action
+from modpack.core.scan import ImportKind
+from modpack.core.selftest import TrialRecord
+from modpack.report.audit import mock_facts
 from modpack.report.facts import ImporterFacts, ModuleFacts
 
 IMPORTER = ImporterFacts("net", "net.py", 1, ImportKind.REQUIRED)

@@ -5,16 +5,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from modpack.core.actions import Action, Owner
-from modpack.core.imports import ImportKind
-from modpack.core.plan import PackagingErrorReason, Problem
-from modpack.core.trialrecord import TrialRecord, TriedCase
-from modpack.core.usage import MockRisk, MockTouch, NameUse, TouchKind, UseKind
-from modpack.report.auditing.facts import AuditFacts, MockFacts
-from modpack.report.auditing.findings import finding
-from modpack.report.auditing.gates import judge, parse_gate
-from modpack.report.auditing.mocktext import how_used, trial_told
-from modpack.report.auditing.text import audit_report
+from modpack.core.plan import (
+    MockRisk,
+    MockTouch,
+    NameUse,
+    PackagingErrorReason,
+    Problem,
+    TouchKind,
+    UseKind,
+)
+from modpack.core.rules import Action, Owner
+from modpack.core.scan import ImportKind
+from modpack.core.selftest import TrialRecord, TriedCase
+from modpack.report.audit import judge, parse_gate
+from modpack.report.audit_facts import AuditFacts, MockFacts
+from modpack.report.audit_findings import finding
+from modpack.report.audit_text import audit_report, how_used, trial_told
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, StorageFacts
 
 USED = MockTouch("spy", TouchKind.USED, "spy.log", "was called", "shop.py:7")

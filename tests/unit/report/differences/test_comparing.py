@@ -11,9 +11,9 @@ from modpack import PackageExporter
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, NotAPackageError
-from modpack.report.differences.comparing import compare_packages
-from modpack.report.differences.facts import Change, SourceChoice
-from modpack.report.differences.text import differences_lines, statistics_lines
+from modpack.report.diff import compare_packages
+from modpack.report.diff_facts import Change, SourceChoice
+from modpack.report.diff_text import differences_lines, statistics_lines
 
 TILL = "difflib_shop/till.py"
 LIBRARY = {

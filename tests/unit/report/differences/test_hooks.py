@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modpack.core.hookspec import CallableSpec, HookSpec
-from modpack.report.differences.facts import Change
-from modpack.report.differences.hooks import compare_hooks
-from modpack.report.differences.texts import Effort
+from modpack.report.diff import compare_hooks
+from modpack.report.diff_facts import Change
 from modpack.report.facts import HookFacts
+from modpack.report.text_diff import Effort
 
 CLIP = CallableSpec("reference", "lib.clip")
 LOG = CallableSpec("reference", "lib.log")

@@ -13,10 +13,10 @@ from torch.package import PackageExporter as AncestorsExporter
 from modpack import PackageExporter
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
-from modpack.report.differences import elements
-from modpack.report.differences.comparing import compare_packages
-from modpack.report.differences.facts import Change, Values
-from modpack.report.differences.text import differences_lines
+from modpack.report import diff_tensors as elements
+from modpack.report.diff import compare_packages
+from modpack.report.diff_facts import Change, Values
+from modpack.report.diff_text import differences_lines
 
 RECORD = ".data/modpack/tensors.json"
 

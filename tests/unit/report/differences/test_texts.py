@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from modpack.report.differences.texts import Effort, as_text, text_difference
+from modpack.report.text_diff import Effort, as_text, text_difference
 
 
 def diff(before, after):

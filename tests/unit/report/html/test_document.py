@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 
-from modpack.core.actions import Action, Owner
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.imports import ImportKind
-from modpack.core.usage import MockRisk, NameUse, UseKind
-from modpack.report.auditing.facts import AuditFacts, Finding, MockFacts, Severity
+from modpack.core.plan import MockRisk, NameUse, UseKind
+from modpack.core.rules import Action, Owner
+from modpack.core.scan import ImportKind
+from modpack.report.audit_facts import AuditFacts, Finding, MockFacts, Severity
 from modpack.report.facts import ModuleFacts
-from modpack.report.html.document import page_document, sources_document
-from modpack.report.html.drawn import previous_on_chains
-from modpack.report.html.groups import Grouping, GroupKind, group_of, grouped
-from modpack.report.html.sources import PackagedSources, nearest_sources, packed
+from modpack.report.html_document import (
+    Grouping,
+    GroupKind,
+    PackagedSources,
+    group_of,
+    grouped,
+    nearest_sources,
+    packed,
+    page_document,
+    previous_on_chains,
+    sources_document,
+)
 
 SAVED = "<model/net.pkl>"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from modpack.core.actions import Action, Owner
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.imports import ImportKind
-from modpack.report.archived import STAND_INS_NEED
-from modpack.report.auditing.facts import AuditFacts
+from modpack.core.rules import Action, Owner
+from modpack.core.scan import ImportKind
+from modpack.report.audit_facts import AuditFacts
 from modpack.report.facts import ModuleFacts
-from modpack.report.html.drawn import drawn_graph, previous_on_chains
+from modpack.report.html_document import drawn_graph, previous_on_chains
+from modpack.report.package_info import STAND_INS_NEED
 
 SAVED = "<model/net.pkl>"
 INPUTS = "<.data/modpack/trial/0/inputs.pkl>"

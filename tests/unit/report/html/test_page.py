@@ -12,17 +12,17 @@ from html.parser import HTMLParser
 
 import pytest
 
-from modpack.core.actions import Action
 from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.imports import ImportKind
 from modpack.core.plan import PackagingErrorReason, Problem
+from modpack.core.rules import Action
+from modpack.core.scan import ImportKind
 from modpack.errors import ArchiveError
-from modpack.report.auditing.auditing import audit_package
-from modpack.report.auditing.facts import AuditFacts, Finding, Severity
+from modpack.report.audit import audit_package
+from modpack.report.audit_facts import AuditFacts, Finding, Severity
 from modpack.report.facts import ImporterFacts, ModuleFacts
-from modpack.report.html.page import html_report
-from modpack.report.html.sources import PackagedSources, nearest_sources, read_sources
+from modpack.report.html import html_report
+from modpack.report.html_document import PackagedSources, nearest_sources, read_sources
 
 HOSTILE = "</script></style><img src=x onerror=alert(1)>"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from modpack.errors import ArchiveError
-from modpack.report.archived import package_facts
-from modpack.report.html.sources import packed, read_sources
+from modpack.report.html_document import packed, read_sources
+from modpack.report.package_info import package_facts
 
 
 @pytest.fixture

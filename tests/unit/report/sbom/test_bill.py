@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from modpack.core.actions import Action, Owner
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.imports import ImportKind
-from modpack.core.usage import MockRisk
-from modpack.report.auditing.facts import AuditFacts, MockFacts
+from modpack.core.plan import MockRisk
+from modpack.core.rules import Action, Owner
+from modpack.core.scan import ImportKind
+from modpack.report.audit_facts import AuditFacts, MockFacts
+from modpack.report.bill import Bill, Item, Need, bill_of
 from modpack.report.facts import ModuleFacts, PackageFacts, StorageFacts
-from modpack.report.sbom.bill import Bill, Item, Need, bill_of
 
 PACKAGE = PackageFacts(
     "out/net.modpack", 10, "modpack 1", "d1", (), (), StorageFacts(2, 64), python="3.11.7"

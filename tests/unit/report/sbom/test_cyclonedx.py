@@ -11,14 +11,14 @@ from cyclonedx.model.bom import Bom
 from cyclonedx.schema import OutputFormat, SchemaVersion
 from cyclonedx.validation import make_schemabased_validator
 
-from modpack.core.actions import Action, Owner
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.imports import ImportKind
+from modpack.core.rules import Action, Owner
+from modpack.core.scan import ImportKind
 from modpack.errors import ArchiveError
-from modpack.report.auditing.facts import AuditFacts, MockFacts
+from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.facts import ModuleFacts, PackageFacts, StorageFacts
-from modpack.report.sbom.cyclonedx import sbom_of
+from modpack.report.sbom import sbom_of
 
 FORMS = {"json": OutputFormat.JSON, "xml": OutputFormat.XML}
 DIGEST = "ab" * 32

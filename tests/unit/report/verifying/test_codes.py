@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-from modpack.report.auditing.codes import CODES
-from modpack.report.auditing.facts import Severity
-from modpack.report.verifying.codes import VERIFY_CODES, found
+from modpack.report.audit_facts import Severity
+from modpack.report.finding_codes import CODES, VERIFY_CODES, found
 
 PAGE = (Path(__file__).parents[4] / "docs" / "reference" / "verifying.md").read_text("utf-8")
 

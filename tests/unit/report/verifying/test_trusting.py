@@ -8,11 +8,11 @@ import pytest
 
 import modpack
 from modpack.archive import layout
-from modpack.core.trust import TrustPolicy
+from modpack.core.policy import TrustPolicy
 from modpack.errors import ModpackError, ModpackWarning
-from modpack.report.verifying.verifying import verify_package
-from modpack.signing.keys import generate, read_public, write_pair
-from modpack.signing.placing import sign_package
+from modpack.report.verify import verify_package
+from modpack.security.signing import sign_package
+from modpack.security.signing_keys import generate, read_public, write_pair
 from tests.rezipped import rezipped
 
 

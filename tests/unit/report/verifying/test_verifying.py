@@ -20,9 +20,9 @@ from modpack.errors import (
     PackageNotFoundError,
     UnsupportedVersionError,
 )
-from modpack.report.auditing.facts import Severity
-from modpack.report.codetext import code_lines
-from modpack.report.verifying.verifying import verify_package
+from modpack.report.audit_facts import Severity
+from modpack.report.audit_text import code_lines
+from modpack.report.verify import verify_package
 from tests.rezipped import rezipped
 
 FIXTURES = Path(__file__).parents[4] / "fixtures/archives/torch_package"

@@ -8,16 +8,13 @@ import json
 import pytest
 from rich.console import Console
 
-from modpack.core.actions import Action
-from modpack.core.globs import GlobGroup
-from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.imports import ImportKind
-from modpack.core.location import CodeKind, Location
+from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location
+from modpack.core.names import GlobGroup
 from modpack.core.plan import Decision, Note, NoteKind, Plan
-from modpack.core.rules import Rule
-from modpack.report.why.as_json import why_document
-from modpack.report.why.as_text import why_report
-from modpack.report.why.chains import (
+from modpack.core.rules import Action, Rule
+from modpack.core.scan import ImportKind
+from modpack.report.json_output import why_document
+from modpack.report.why import (
     MOST_COUNTED,
     MOST_NODES,
     Standing,
@@ -25,6 +22,7 @@ from modpack.report.why.chains import (
     shortest_chains,
     why,
 )
+from modpack.report.why_text import why_report
 
 
 def plan_of(*edges, roots=("<m/net.pkl>",), decided=None, notes=()):

@@ -1,0 +1,250 @@
+"""A package that was unzipped into a folder.
+
+A package that torch's own reader has opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from typing import Final, Protocol, runtime_checkable
+
+from modpack.archive import layout
+from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
+from modpack.archive.layout import DEFAULT_LIMITS, Limits, find_collision, find_unsafe
+from modpack.archive.other_files import other_folder
+from modpack.errors import ArchiveError, NotAPackageError
+
+_BYTECODE: Final = "__pycache__"
+
+
+class FolderArchive(Archive):
+    """A folder with the records as files.
+
+    ``__pycache__`` folders are no records: they appear when the code is imported in place.
+
+    Args:
+        folder: the package's top-level folder, or the folder that holds it and nothing else.
+        limits: how many files it may have.
+
+    Raises:
+        NotAPackageError: it holds no package, or cannot be read.
+        ArchiveError: it holds links that leave it, files that are no regular files, or names
+            that a package cannot have.
+    """
+
+    def __init__(self, folder: str, limits: Limits = DEFAULT_LIMITS) -> None:
+        super().__init__(folder)
+        self._root = os.path.realpath(_package_root(folder))
+        self._closed = False
+        self._paths = self._collect(limits)
+        names = sorted(self._paths)
+        problem = find_unsafe(names) or find_collision(names)
+        if problem is not None:
+            raise ArchiveError(folder, problem[1], problem[0])
+        self._names = tuple(names)
+
+    def names(self) -> tuple[str, ...]:
+        return self._names
+
+    def has(self, name: str) -> bool:
+        return name in self._paths
+
+    def size(self, name: str) -> int:
+        path = self._path(name)
+        try:
+            return os.stat(path).st_size
+        except OSError as error:
+            raise self._unreadable(name, error) from error
+
+    def stored_bytes(self) -> int:
+        return sum(map(self.size, self._names))
+
+    def crc32(self, name: str) -> int:
+        crc = 0
+        for chunk in self.chunks(name):
+            crc = zlib.crc32(chunk, crc)
+        return crc
+
+    def chunks(self, name: str, *, with_crc: bool = True) -> Iterator[bytes | memoryview]:
+        return self._chunks(name, self._path(name))
+
+    def data_range(self, name: str) -> DataRange | None:
+        return DataRange(self._path(name), 0, self.size(name))
+
+    def keep(self, name: str, content: bytes | memoryview, deflated: bytes | None = None) -> None:
+        """Keeps nothing: files lie open to changes, of which whoever reads one hears."""
+
+    def close(self) -> None:
+        self._closed = True
+
+    def place_of(self, name: str) -> str:
+        """Absolute path at which a record is or would be."""
+        return os.path.join(self._root, *name.split("/"))
+
+    def _path(self, name: str) -> str:
+        if self._closed:
+            raise ArchiveError(self.source, "it was closed")
+        path = self._paths.get(name)
+        if path is None:
+            raise self._missing(name)
+        return path
+
+    def _chunks(self, name: str, path: str) -> Iterator[bytes]:
+        try:
+            with open(path, "rb", buffering=0) as file:
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
+        except OSError as error:
+            raise self._unreadable(name, error) from error
+
+    def _collect(self, limits: Limits) -> dict[str, str]:
+        """Absolute paths by record name."""
+        paths: dict[str, str] = {}
+        folders = [""]
+        while folders:
+            prefix = folders.pop()
+            for entry in self._entries(prefix):
+                name = prefix + entry.name
+                if not self._is_folder(name, entry):
+                    paths[name] = self._checked_file(name, entry)
+                elif entry.is_symlink():
+                    raise ArchiveError(self.source, "it is a link to a folder", name)
+                elif entry.name != _BYTECODE:
+                    folders.append(name + "/")
+            if len(paths) > limits.max_records:
+                raise ArchiveError(self.source, f"it has more than {limits.max_records} files")
+        return paths
+
+    def _is_folder(self, name: str, entry: os.DirEntry[str]) -> bool:
+        try:
+            return entry.is_dir()
+        except OSError as error:  # a link that leads to itself
+            raise self._unreadable(name, error) from error
+
+    def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(os.path.join(self._root, prefix)) as entries:
+                return list(entries)
+        except OSError as error:
+            reason = f"the folder {prefix or '.'!r} cannot be read: {error.strerror}"
+            raise NotAPackageError(self.source, reason) from error
+
+    def _checked_file(self, name: str, entry: os.DirEntry[str]) -> str:
+        path = os.path.realpath(entry.path)
+        if entry.is_symlink() and os.path.commonpath((self._root, path)) != self._root:
+            raise ArchiveError(self.source, "it is a link that leaves the package", name)
+        try:
+            is_regular = stat.S_ISREG(os.stat(path).st_mode)
+        except OSError as error:
+            raise self._unreadable(name, error) from error
+        if not is_regular:
+            raise ArchiveError(self.source, "it is no regular file", name)
+        return path
+
+    def _unreadable(self, name: str, error: OSError) -> ArchiveError:
+        return ArchiveError(self.source, f"it cannot be read: {error.strerror}", name)
+
+
+def _package_root(folder: str) -> str:
+    if _holds_package(folder):
+        return folder
+    try:
+        with os.scandir(folder) as scanned:
+            entries = list(scanned)
+    except OSError as error:
+        raise NotAPackageError(folder, f"it cannot be read: {error.strerror}") from error
+    inner = [entry.path for entry in entries if entry.is_dir()]
+    if len(inner) == 1 and _holds_package(inner[0]):
+        return inner[0]
+    raise NotAPackageError(folder, other_folder(folder, [entry.name for entry in entries]))
+
+
+def _holds_package(folder: str) -> bool:
+    return any(os.path.isfile(os.path.join(folder, version)) for version in layout.VERSIONS)
+
+
+@runtime_checkable
+class RecordReader(Protocol):
+    """The methods of ``torch._C.PyTorchFileReader`` that reading a package takes."""
+
+    def get_all_records(self) -> list[str]:
+        """Return the names of all records."""
+
+    def get_record(self, name: str, /) -> bytes:
+        """Return a record's content."""
+
+
+class ReaderArchive(Archive):
+    """The records of a reader, which stays the caller's own.
+
+    A reader does not report file offsets, so tensors are copied instead of mapped.
+
+    Args:
+        reader: An open ``torch._C.PyTorchFileReader``, or an object with its methods.
+        limits: The number of records that it may have.
+
+    Raises:
+        NotAPackageError: If the archive is not a package.
+        ArchiveError: If there are too many records, or their names are unsafe or ambiguous.
+    """
+
+    def __init__(self, reader: RecordReader, limits: Limits = DEFAULT_LIMITS) -> None:
+        super().__init__("<pytorch_file_reader>")
+        self._reader: RecordReader | None = reader
+        self._names = tuple(reader.get_all_records())
+        if len(self._names) > limits.max_records:
+            raise ArchiveError(self.source, f"it has more than {limits.max_records} records")
+        problem = find_unsafe(self._names) or find_collision(self._names)
+        if problem is not None:
+            raise ArchiveError(self.source, problem[1], problem[0])
+        self._sizes: dict[str, int | None] = dict.fromkeys(self._names)
+        if not any(map(self.has, layout.VERSIONS)):
+            raise NotAPackageError(self.source, "it has no version record")
+
+    def names(self) -> tuple[str, ...]:
+        return self._names
+
+    def has(self, name: str) -> bool:
+        return name in self._sizes
+
+    def size(self, name: str) -> int:
+        known = self._sizes.get(name)
+        if known is None:
+            ask = getattr(self._reader, "get_record_size", None)  # older torch does not have it
+            known = int(ask(name)) if ask is not None and self.has(name) else len(self._get(name))
+            self._sizes[name] = known
+        return known
+
+    def stored_bytes(self) -> int:
+        return sum(map(self.size, self._names))
+
+    def crc32(self, name: str) -> int:
+        return zlib.crc32(self._get(name))
+
+    def chunks(self, name: str, *, with_crc: bool = True) -> Iterator[bytes | memoryview]:
+        return iter((self._get(name),))
+
+    def data_range(self, name: str) -> DataRange | None:
+        self._require(name)
+        return None
+
+    def close(self) -> None:
+        self._reader = None
+        self._kept.clear()
+
+    def _get(self, name: str) -> bytes:
+        reader = self._require(name)
+        try:
+            return reader.get_record(name)
+        except (RuntimeError, OSError) as failure:  # torch's, for whatever is wrong with the file
+            raise ArchiveError(self.source, f"it cannot be read: {failure}", name) from failure
+
+    def _require(self, name: str) -> RecordReader:
+        if self._reader is None:
+            raise ArchiveError(self.source, "it was closed")
+        if not self.has(name):
+            raise self._missing(name)
+        return self._reader

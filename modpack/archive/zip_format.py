@@ -1,0 +1,276 @@
+"""The bytes of a zip archive: the part of PKWARE's APPNOTE.TXT 6.3 that a package uses.
+
+One disk, no encryption, no comments, the methods "stored" and "deflated", names in UTF-8,
+and zip64 for records and offsets from 4 GiB on.
+
+Archives that another zip program packed again: told by what no package has, and what helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
+
+from modpack.archive import layout
+
+LOCAL_SIGNATURE: Final = b"PK\x03\x04"
+CENTRAL_SIGNATURE: Final = b"PK\x01\x02"
+END_SIGNATURE: Final = b"PK\x05\x06"
+END64_SIGNATURE: Final = b"PK\x06\x06"
+END64_LOCATOR_SIGNATURE: Final = b"PK\x06\x07"
+DESCRIPTOR_SIGNATURE: Final = b"PK\x07\x08"
+
+# Flags and method are read as one number ("kind"), and so are time and date, and comment length and
+# disk, because a reader compares each pair at once.
+LOCAL: Final = Struct("<4sHIHHIIIHH")
+"""signature, version needed, kind, time, date, crc, compressed, size, name and extra lengths."""
+CENTRAL: Final = Struct("<4sHHIIIIIHHIHII")
+"""signature, made by, version needed, kind, time and date, crc, compressed, size, name and extra
+lengths, comment length and disk, internal and external attributes, offset."""
+END: Final = Struct("<4sHHHHIIH")
+"""signature, disk, directory's disk, records here, records, directory's size and offset,
+comment length."""
+END64: Final = Struct("<4sQHHIIQQQQ")
+"""signature, size of the rest, made by, version needed, disk, directory's disk, records here,
+records, directory's size and offset."""
+END64_REST: Final = END64.size - 12
+"""What a zip64 end record states as its size: not the signature and not this number."""
+END64_LOCATOR: Final = Struct("<4sIQI")
+"""signature, disk, offset of the zip64 end record, disks."""
+DESCRIPTOR: Final = Struct("<4sIII")
+DESCRIPTOR64: Final = Struct("<4sIQQ")
+EXTRA: Final = Struct("<HH")
+CRC_IN_LOCAL: Final = 14
+"""Offset of the crc in a local header."""
+
+MAX16: Final = 0xFFFF
+MAX32: Final = 0xFFFFFFFF
+ZIP64_FROM = MAX32
+"""Sizes and offsets from here on are written in zip64 form."""
+
+STORED: Final = 0
+DEFLATED: Final = 8
+FLAG_DESCRIPTOR: Final = 0x8
+FLAG_UTF8: Final = 0x800
+KINDS: Final = frozenset(
+    flags | method << 16
+    for flags in (0, FLAG_DESCRIPTOR, FLAG_UTF8, FLAG_DESCRIPTOR | FLAG_UTF8)
+    for method in (STORED, DEFLATED)
+)
+"""Flags (low 16 bits) and method (high 16 bits) that a package may have. torch writes 0x808, and
+0x800 for empty records; modpack writes 0, and 0x800 for names beyond ASCII."""
+
+ZIP64_ID: Final = 0x0001
+PADDING_ID: Final = 0x4246
+"""The extra field "FB", with which torch moves data to an aligned offset."""
+ALIGNMENT: Final = 64
+"""Tensor data starts at a multiple of so many bytes from the start of the file, as in torch."""
+
+NEEDED: Final = 20
+NEEDED_ZIP64: Final = 45
+MADE_ON_UNIX: Final = 3 << 8
+REGULAR_FILE: Final = 0o100644 << 16
+FIRST_DATE: Final = 0x21
+"""1980-01-01: archives of the same content are the same bytes."""
+
+
+class Described(Protocol):
+    """What headers say of a record."""
+
+    @property
+    def raw_name(self) -> bytes:
+        """The full name in UTF-8, the top-level folder included."""
+
+    @property
+    def kind(self) -> int:
+        """Flags and method as one number."""
+
+    @property
+    def crc(self) -> int:
+        """The crc32 of the content."""
+
+    @property
+    def compressed(self) -> int:
+        """Bytes of content as they lie in the archive."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of content."""
+
+    @property
+    def offset(self) -> int:
+        """Where the local header starts, in bytes."""
+
+
+class NewEntry(NamedTuple):
+    """What a writer knows about one record: see :class:`Described`."""
+
+    raw_name: bytes
+    kind: int
+    crc: int
+    compressed: int
+    size: int
+    offset: int
+
+
+def own_kind(raw_name: bytes, method: int) -> int:
+    """Flags and method that modpack writes for a record.
+
+    Args:
+        raw_name: the full name.
+        method: :data:`STORED` or :data:`DEFLATED`.
+    """
+    return (0 if raw_name.isascii() else FLAG_UTF8) | method << 16
+
+
+def local_header(entry: Described, *, align: bool) -> bytes:
+    """The header before a record's data; with ``align``, padded so that the data is aligned."""
+    raw_name, size, compressed = entry.raw_name, entry.size, entry.compressed
+    extra, needed = b"", NEEDED
+    if size >= ZIP64_FROM or compressed >= ZIP64_FROM:
+        extra, needed = _zip64(size, compressed), NEEDED_ZIP64
+        size = compressed = MAX32
+    if align:
+        extra += padding(entry.offset + LOCAL.size + len(raw_name) + len(extra))
+    what = (LOCAL_SIGNATURE, needed, entry.kind, 0, FIRST_DATE, entry.crc, compressed, size)
+    return LOCAL.pack(*what, len(raw_name), len(extra)) + raw_name + extra
+
+
+def central_header(entry: Described) -> bytes:
+    """A record's line in the central directory."""
+    large: list[int] = []
+    compressed, size, offset = entry.compressed, entry.size, entry.offset
+    if size >= ZIP64_FROM or compressed >= ZIP64_FROM:
+        large += [size, compressed]
+        compressed = size = MAX32
+    if offset >= ZIP64_FROM:
+        large.append(offset)
+        offset = MAX32
+    extra = _zip64(*large) if large else b""
+    needed = NEEDED_ZIP64 if large else NEEDED
+    return (
+        CENTRAL.pack(
+            CENTRAL_SIGNATURE,
+            MADE_ON_UNIX | needed,
+            needed,
+            entry.kind,
+            FIRST_DATE << 16,
+            entry.crc,
+            compressed,
+            size,
+            len(entry.raw_name),
+            len(extra),
+            0,
+            0,
+            REGULAR_FILE,
+            offset,
+        )
+        + entry.raw_name
+        + extra
+    )
+
+
+def end_records(count: int, size: int, offset: int) -> bytes:
+    """What follows a central directory of ``count`` records, ``size`` bytes, at ``offset``."""
+    short_count = min(count, MAX16)
+    short_size = size if size < ZIP64_FROM else MAX32
+    short_offset = offset if offset < ZIP64_FROM else MAX32
+    end = END.pack(END_SIGNATURE, 0, 0, short_count, short_count, short_size, short_offset, 0)
+    if count < MAX16 and MAX32 not in (short_size, short_offset):
+        return end
+    made_by = MADE_ON_UNIX | NEEDED_ZIP64
+    end64 = END64.pack(
+        END64_SIGNATURE, END64_REST, made_by, NEEDED_ZIP64, 0, 0, count, count, size, offset
+    )
+    return end64 + END64_LOCATOR.pack(END64_LOCATOR_SIGNATURE, 0, offset + size, 1) + end
+
+
+def descriptors(crc: int, compressed: int, size: int) -> Iterator[bytes]:
+    """The forms that a data descriptor, written after a record's data, may have."""
+    if max(compressed, size) <= MAX32:
+        yield DESCRIPTOR.pack(DESCRIPTOR_SIGNATURE, crc, compressed, size)
+    yield DESCRIPTOR64.pack(DESCRIPTOR_SIGNATURE, crc, compressed, size)
+
+
+def extra_fields(extra: bytes) -> dict[int, bytes] | None:
+    """Splits an extra area into its fields by id.
+
+    None if it is malformed, has a field twice, or has one that no package has: some of those
+    would rename the record for other readers.
+    """
+    fields: dict[int, bytes] = {}
+    position = 0
+    while position + EXTRA.size <= len(extra):
+        identifier, length = EXTRA.unpack_from(extra, position)
+        position += EXTRA.size
+        if identifier in fields or identifier not in (ZIP64_ID, PADDING_ID):
+            return None
+        fields[identifier] = extra[position : position + length]
+        position += length
+    return fields if position == len(extra) else None
+
+
+def is_padding(content: bytes) -> bool:
+    """Whether the content of a padding field moves data and does nothing else.
+
+    torch fills it with Z, modpack with zeros.
+    """
+    return len(content) < 2 * ALIGNMENT and content.strip(b"Z") in (b"", bytes(len(content)))
+
+
+def _zip64(*numbers: int) -> bytes:
+    return EXTRA.pack(ZIP64_ID, 8 * len(numbers)) + b"".join(
+        number.to_bytes(8, "little") for number in numbers
+    )
+
+
+def padding(data_offset: int) -> bytes:
+    """The extra field that moves data from an offset to the next aligned one; none if it is."""
+    return _PADDINGS[-data_offset % ALIGNMENT]
+
+
+def _padding_of(missing: int) -> bytes:
+    if not missing:
+        return b""
+    if missing < EXTRA.size:
+        missing += ALIGNMENT
+    return EXTRA.pack(PADDING_ID, missing - EXTRA.size) + bytes(missing - EXTRA.size)
+
+
+_PADDINGS: Final = [_padding_of(missing) for missing in range(ALIGNMENT)]
+
+
+_REPACKED: Final = "another program packed it again. Remedy: unzip it and load the folder"
+FOLDER_ENTRY: Final = f"it is an entry for a folder, which no package has: {_REPACKED}"
+FOREIGN_EXTRAS: Final = (
+    f"its extra fields tell times or owners of files, which no package has: {_REPACKED}"
+)
+NO_TOP_FOLDER: Final = (
+    "it was packed without the folder that all records lie in. Remedy: unzip it into a folder and "
+    "load that"
+)
+OTHER_DEFLATED: Final = f"its content is deflated otherwise than it was: {_REPACKED}"
+OTHER_HEADER: Final = f"its headers are not those that modpack writes: {_REPACKED}"
+OTHER_END: Final = f"its end record is not the one that modpack writes: {_REPACKED}"
+OTHER_FOLDER: Final = f"its top-level folder is not {layout.ROOT!r}: {_REPACKED}"
+OTHER_METHOD: Final = f"it is stored and should be deflated, or the other way round: {_REPACKED}"
+OTHER_ORDER: Final = f"its records are not in the order of the manifest: {_REPACKED}"
+_OF_FILES: Final = frozenset({0x000A, 0x000D, 0x5455, 0x5855, 0x7855, 0x7875})
+"""NTFS, PKWARE's Unix, and Info-ZIP's: times and owners of files, and nothing about content."""
+
+
+def are_of_files(extra: bytes) -> bool:
+    """Whether an extra area is whole, and what is foreign in it tells of files.
+
+    >>> are_of_files(bytes.fromhex("5554010000")), are_of_files(bytes.fromhex("75700000"))
+    (True, False)
+    """
+    known = _OF_FILES | {ZIP64_ID, PADDING_ID}
+    position = 0
+    identifiers = set()
+    while position + EXTRA.size <= len(extra):
+        identifier, length = EXTRA.unpack_from(extra, position)
+        position += EXTRA.size + length
+        identifiers.add(identifier)
+    return position == len(extra) and identifiers <= known and bool(identifiers & _OF_FILES)

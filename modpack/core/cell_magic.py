@@ -1,0 +1,121 @@
+"""The Python in cells of a notebook that use magics: ``%%time``, ``%time``, ``!pip``.
+
+IPython keeps the text that it runs. A cell magic is one call there, with the rest of the cell as
+a text in it: ``get_ipython().run_cell_magic('time', '', 'class Net: ...')``.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from collections.abc import Iterator
+from typing import Final
+
+_ELSEWHERE: Final = frozenset(
+    [
+        "!",
+        "system",
+        "sx",
+        "bash",
+        "sh",
+        "script",
+        "cmd",
+        "perl",
+        "ruby",
+        "pypy",
+        "python",
+        "python2",
+        "python3",
+        "html",
+        "HTML",
+        "javascript",
+        "js",
+        "latex",
+        "markdown",
+        "svg",
+        "SVG",
+        "file",
+        "writefile",
+        "timeit",
+    ]
+)
+"""Cell magics whose cell is not run among the names of the notebook."""
+_MAGIC_LINE: Final = re.compile(r"^(\s*)(?:[\w.\[\], ]+=\s*)?[%!].*$|^(\s*)[^#'\"]*\?{1,2}\s*$")
+
+
+def magic_body(text: str) -> str | None:
+    r"""Return the Python that a cell magic runs; None for a cell without one.
+
+    >>> magic_body("get_ipython().run_cell_magic('time', '', 'x = 1\\n!ls')")
+    'x = 1\npass'
+    >>> magic_body("%%bash\nls") is magic_body("x = 1") is None
+    True
+    """
+    name, body = _called(text) or _raw(text)
+    if body is None or name in _ELSEWHERE:
+        return None
+    return magic_body(body) or without_magics(body)
+
+
+def without_magics(text: str) -> str:
+    r"""Return a text with ``pass`` in place of lines that are not Python, if there are any.
+
+    >>> without_magics("%matplotlib inline\nfiles = !ls\nx = 5 % 3")
+    'pass\npass\nx = 5 % 3'
+    """
+    if _parsed(text) is not None:
+        return text
+    lines = (_MAGIC_LINE.sub(r"\1\2pass", line) for line in text.splitlines())
+    return "\n".join(lines)
+
+
+def magic_texts() -> Iterator[str]:
+    """Return the Python that magics have run in this process, the latest first."""
+    for name in reversed(list(linecache.cache)):
+        text = "".join(linecache.getlines(name)) if name.startswith("<") or "ipyk" in name else ""
+        if "run_cell_magic" in text or text.startswith("%%"):
+            body = magic_body(text)
+            if body is not None:
+                yield body
+        if "run_line_magic" in text:
+            yield from _line_arguments(text)
+
+
+def _called(text: str) -> tuple[str, str] | None:
+    """The name of a cell magic and the cell, where IPython has made a call of it."""
+    tree = _parsed(text) if "run_cell_magic" in text else None
+    call = tree.body[0] if tree is not None and len(tree.body) == 1 else None
+    if not isinstance(call, ast.Expr):
+        return None
+    found = list(_texts_of(call.value, "run_cell_magic"))
+    return (found[0], found[-1]) if len(found) == 3 else None
+
+
+def _raw(text: str) -> tuple[str, str | None]:
+    first, _, rest = text.lstrip().partition("\n")
+    return (first[2:].split(" ")[0], rest) if first.startswith("%%") else ("", None)
+
+
+def _line_arguments(text: str) -> Iterator[str]:
+    tree = _parsed(text)
+    for node in ast.walk(tree) if tree is not None else ():
+        yield from list(_texts_of(node, "run_line_magic"))[1:2]
+
+
+def _texts_of(node: ast.AST, method: str) -> Iterator[str]:
+    """The arguments of ``get_ipython().<method>(...)``, if all of them are texts."""
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+        and all(isinstance(a, ast.Constant) and isinstance(a.value, str) for a in node.args)
+    ):
+        yield from (str(a.value) for a in node.args if isinstance(a, ast.Constant))
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,697 @@
+"""Public keys of signers, in PEM form, as far as they can be told apart without any cryptography.
+
+PEM is RFC 7468; public keys are SubjectPublicKeyInfo, which RFC 8410 makes the same 12 bytes and
+then the key for every Ed25519 key.
+
+What a loader trusts: policies, which belong to whoever loads a package and never to the package.
+
+Without code a package is data, and cannot do anything. With code it can do everything: a policy is
+no sandbox.
+
+A policy in a file: the table ``[trust]`` of a TOML document.
+
+.. code-block:: toml
+
+    [trust]
+    allow_code = true
+    externs = ["numpy.**"]
+    hook_kinds = ["forward", "forward_pre"]
+    native = false
+    signers = [{ name = "release", key = "keys/release.pub" }]
+
+Each key is a field of :class:`TrustPolicy`, by its very name, so that what an error says about a
+field can be done in a file as well; what is left out is as in :class:`TrustPolicy`.
+
+Holding what a package asks for against a policy: values in, sentences out.
+
+Policies as JSON, for another process of the same modpack; what users write is TOML.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import difflib
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from modpack.core.hookspec import HOOK_KINDS
+from modpack.core.json_values import (
+    BrokenTomlError,
+    as_list,
+    as_mapping,
+    as_text,
+    as_truth,
+    kind_in_toml,
+    read_toml,
+    require_type,
+    unknown_keys,
+)
+from modpack.core.names import GlobGroup, root_of
+from modpack.core.plan_json import Json
+from modpack.core.process import frames_of_ours
+from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError
+
+PUBLIC_LABEL: Final = "PUBLIC KEY"
+ED25519: Final = bytes.fromhex("302a300506032b6570032100")
+"""How the SubjectPublicKeyInfo of an Ed25519 key starts."""
+_KEY_BYTES: Final = 32
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----\s(.*?)-----END \1-----", re.DOTALL)
+_MAKE_ONE: Final = "Remedy: make a pair with modpack keygen"
+
+
+def public_key_bytes(text: str) -> bytes:
+    """The 32 bytes of an Ed25519 public key.
+
+    Args:
+        text: the key, as PEM.
+
+    Raises:
+        ValueError: it is none; the text says why, and what to do.
+    """
+    label, body = pem_block(text)
+    if "PRIVATE" in label:
+        raise ValueError(
+            "it is a private key, which nobody but its owner should have. Remedy: give the public "
+            "one, which modpack keygen writes as NAME.pub"
+        )
+    if label != PUBLIC_LABEL:
+        raise ValueError(f"it holds a {label}, and no public key. {_MAKE_ONE}")
+    try:
+        content = base64.b64decode("".join(body.split()), validate=True)
+    except binascii.Error as failure:
+        raise ValueError(f"its PEM is damaged. {_MAKE_ONE}") from failure
+    if len(content) != len(ED25519) + _KEY_BYTES or not content.startswith(ED25519):
+        raise ValueError(f"it is a public key, but not one of Ed25519. {_MAKE_ONE}")
+    return content[len(ED25519) :]
+
+
+def pem_block(text: str) -> tuple[str, str]:
+    """Label and body of the one PEM block in a text.
+
+    Raises:
+        ValueError: there is none, or more than one; the text says what to do.
+    """
+    found = _BLOCK.findall(text)
+    if "OPENSSH PRIVATE KEY" in text or text.lstrip().startswith("ssh-"):
+        raise ValueError(f"it is a key of OpenSSH, and PEM is needed. {_MAKE_ONE}")
+    if not found:
+        raise ValueError(f"it is no key in PEM form. {_MAKE_ONE}")
+    if len(found) > 1:
+        raise ValueError("it holds more than one key. Remedy: give each its own file")
+    label, body = found[0]
+    return label, body
+
+
+VERIFY_LEVELS: Final = ("code", "all")
+"""What can be compared with its digests on loading, from less to more."""
+
+PATTERN_FIELDS: Final = ("externs", "standard_library", "hook_kinds")
+"""The fields of a policy that hold patterns."""
+_RUNTIME: Final = frozenset({"torch", "torchgen", "functorch", "modpack"})
+"""What is there wherever a package is loaded."""
+_LANGUAGE: Final = frozenset({"builtins", "__future__"})
+"""What no module can do without."""
+CODE_FROM_ANYBODY: Final = (
+    "the policy allows code and demands no signature: whoever makes a package can do anything in "
+    "the process that loads it. Remedy: name signers, or leave allow_code out"
+)
+_SIGNER_OBJECTS: Final = "Signer objects: modpack.Signer(name, public_key)"
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Someone whose signature a policy accepts.
+
+    Attributes:
+        name: what people call the key's owner.
+        public_key: the Ed25519 public key, as PEM text (SubjectPublicKeyInfo).
+
+    Raises:
+        TypeError: one of them is no text.
+        ValueError: the name is empty, or the key is no Ed25519 public key.
+    """
+
+    name: str
+    public_key: str
+
+    def __post_init__(self) -> None:
+        require_type(self.name, str, "name", "a str")
+        require_type(self.public_key, str, "public_key", "PEM text (str)")
+        if not self.name.strip():
+            raise ValueError("name must say whose key it is; it is empty")
+        public_key_bytes(self.public_key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustPolicy:
+    """What a package may ask of the process that loads it; checked before any of its code runs.
+
+    By default a package may hold data, and no code. What is data is a short list of exact names
+    (tensors, containers, numbers, texts); everything else is code: sources, hooks, ScriptModules,
+    compiled modules, pickles that name anything else. Most models need code, and code runs with
+    all rights of the process: ``allow_code=True`` says that you trust whoever made the package.
+    ``signers`` says who that is.
+
+    The other restrictions are patterns in the language of rules (``numpy.**``): one, several, or
+    None for no restriction. They tell apart honest packages; code that wants to get around them
+    can. torch and modpack are always there, and so is the language itself (``builtins``).
+
+    Attributes:
+        allow_code: whether the package may hold code. Without signers that is code from anybody,
+            and a :class:`ModpackWarning` says so.
+        externs: modules from outside the package that its code and its pickles may import, but for
+            the standard library.
+        standard_library: the same for modules of the standard library.
+        pickle_globals: exact names (``numpy.dtype``) that pickles of a package without code may
+            take besides the list. They are called as the pickle wants: whoever adds
+            ``functools.partial`` adds code.
+        hook_kinds: kinds of hooks that it may have (``forward``, ``optimizer.*``).
+        signers: if there are any, a valid signature of one of them is demanded. Without any, none
+            is: an empty tuple is the default, and demands nothing.
+        native: whether compiled modules and libraries may travel in it.
+        verify: ``"code"`` compares everything but tensors with its digests on loading, ``"all"``
+            the tensors as well. By default ``"all"`` if signatures are demanded, for they speak
+            for the tensors too, else ``"code"``.
+
+    Raises:
+        TypeError, ValueError: a value is none of these, or two do not go together; they are named.
+
+    >>> policy = TrustPolicy(externs="numpy.**", hook_kinds=("forward", "forward_pre"))
+    >>> policy.allows_extern("numpy.linalg"), policy.allows_extern("requests")
+    (True, False)
+    >>> TrustPolicy(hook_kinds="forwards")
+    Traceback (most recent call last):
+    ValueError: hook_kinds: no kind of hook matches 'forwards'. Did you mean 'forward'?
+    """
+
+    allow_code: bool = False
+    externs: tuple[str, ...] | None = None
+    standard_library: tuple[str, ...] | None = None
+    pickle_globals: tuple[str, ...] = ()
+    hook_kinds: tuple[str, ...] | None = None
+    signers: tuple[Signer, ...] = ()
+    native: bool = True
+    verify: str = ""
+
+    def __post_init__(self) -> None:
+        for name in PATTERN_FIELDS:
+            object.__setattr__(self, name, _patterns(getattr(self, name), name))
+        require_type(self.allow_code, bool, "allow_code", "a bool")
+        object.__setattr__(self, "pickle_globals", _exact_names(self.pickle_globals))
+        if self.allow_code and self.pickle_globals:
+            raise ValueError(
+                "pickle_globals adds names for packages without code; with allow_code=True pickles "
+                "may name everything. Remedy: give one of the two"
+            )
+        object.__setattr__(self, "signers", _signers(self.signers))
+        require_type(self.native, bool, "native", "a bool")
+        require_type(self.verify, str, "verify", "'code' or 'all'")
+        if self.verify not in ("", *VERIFY_LEVELS):
+            raise ValueError(f"verify must be 'code' or 'all', not {self.verify!r}")
+        level = self.verify or ("all" if self.signers else "code")
+        object.__setattr__(self, "verify", level)
+        if self.allow_code and not self.signers:
+            warnings.warn(CODE_FROM_ANYBODY, ModpackWarning, stacklevel=frames_of_ours())
+
+    @staticmethod
+    def from_toml(path: str | os.PathLike[str]) -> TrustPolicy:
+        """Read a policy from the table ``[trust]`` of a TOML file.
+
+        Args:
+            path: the file. Paths of keys in it are relative to its folder.
+
+        Raises:
+            PolicyNotFoundError: there is no such file; a FileNotFoundError, too.
+            PolicyError: it cannot be read, or something in it is wrong; all of it is told.
+        """
+        return read_policy(path)
+
+    def allows_extern(self, module: str) -> bool:
+        """Whether a module from outside the package may be imported.
+
+        >>> TrustPolicy(externs=()).allows_extern("os")
+        True
+        >>> TrustPolicy(standard_library=("math", "collections.**")).allows_extern("os")
+        False
+        """
+        root = root_of(module)
+        if root in _RUNTIME or module in _LANGUAGE:
+            return True
+        is_standard = root in sys.stdlib_module_names
+        patterns = self._standard_library if is_standard else self._externs
+        return patterns is None or patterns.matches(module)
+
+    def allows_hook(self, kind: str) -> bool:
+        """Whether a package may have hooks of a kind."""
+        return self._hook_kinds is None or self._hook_kinds.matches(kind)
+
+    @cached_property
+    def _externs(self) -> GlobGroup | None:
+        return None if self.externs is None else GlobGroup(self.externs)
+
+    @cached_property
+    def _standard_library(self) -> GlobGroup | None:
+        return None if self.standard_library is None else GlobGroup(self.standard_library)
+
+    @cached_property
+    def _hook_kinds(self) -> GlobGroup | None:
+        return None if self.hook_kinds is None else GlobGroup(self.hook_kinds)
+
+
+def _patterns(given: object, argument: str) -> tuple[str, ...] | None:
+    """The patterns of an argument, each of which is one."""
+    if given is None:
+        return None
+    listed = [given] if isinstance(given, str) else given
+    if isinstance(listed, (bytes, bytearray)) or not isinstance(listed, Iterable):
+        kind = type(given).__name__
+        raise TypeError(f"{argument} must be a pattern, several patterns or None, not {kind}")
+    patterns = tuple(listed)
+    for pattern in patterns:
+        require_type(pattern, str, argument, "patterns (str)")
+        try:
+            require_pattern(pattern, argument)
+        except ValueError as failure:
+            raise ValueError(f"{argument}: {failure}") from failure
+    return patterns
+
+
+def _exact_names(given: object) -> tuple[str, ...]:
+    """The names of ``pickle_globals``, each of which is a whole one."""
+    listed = [given] if isinstance(given, str) else given
+    if isinstance(listed, (bytes, bytearray)) or not isinstance(listed, Iterable):
+        kind = type(given).__name__
+        raise TypeError(f"pickle_globals must be a name or several names, not {kind}")
+    names = tuple(listed)
+    for name in names:
+        require_type(name, str, "pickle_globals", "names (str)")
+        require_exact_name(name)
+    return names
+
+
+def require_exact_name(name: str) -> None:
+    """Check a name of ``pickle_globals``.
+
+    Raises:
+        ValueError: it is a pattern, or no name of something in a module.
+    """
+    parts = name.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise ValueError(
+            f"pickle_globals: {name!r} is no exact name such as 'numpy.dtype'; patterns are not "
+            "allowed here, for nobody knows all that they match"
+        )
+
+
+def require_pattern(pattern: str, field: str) -> None:
+    """Check a pattern of a policy.
+
+    Args:
+        pattern: the pattern.
+        field: the field of :class:`TrustPolicy` that it is for. One for kinds of hooks has to match
+            one: a misspelled kind would allow nothing, and nobody would know why.
+
+    Raises:
+        ValueError: it is none; does not name the field.
+    """
+    try:
+        group = GlobGroup(pattern)
+    except ValueError as failure:
+        raise ValueError(str(failure).removeprefix("include: ")) from failure
+    if field != "hook_kinds" or any(map(group.matches, HOOK_KINDS)):
+        return
+    similar = difflib.get_close_matches(pattern, sorted(HOOK_KINDS), n=1)
+    hint = f"Did you mean {similar[0]!r}?" if similar else "There are forward, forward_pre and more"
+    raise ValueError(f"no kind of hook matches {pattern!r}. {hint}")
+
+
+def _signers(given: object) -> tuple[Signer, ...]:
+    listed = [given] if isinstance(given, Signer) else given
+    if isinstance(listed, (str, bytes, Mapping)) or not isinstance(listed, Iterable):
+        raise TypeError(f"signers must be {_SIGNER_OBJECTS}, not {type(given).__name__}")
+    signers = tuple(listed)
+    for signer in signers:
+        require_type(signer, Signer, "signers", _SIGNER_OBJECTS)
+    return signers
+
+
+_TABLE: Final = "trust"
+_KEYS: Final = ("allow_code", *PATTERN_FIELDS, "pickle_globals", "native", "signers", "verify")
+_MOST_KEY_BYTES: Final = 1 << 16
+
+
+def read_policy(path: str | os.PathLike[str]) -> TrustPolicy:
+    """Read a policy from a file; see :meth:`TrustPolicy.from_toml`.
+
+    Raises:
+        PolicyNotFoundError: there is no such file.
+        PolicyError: it cannot be read, or something in it is wrong; all of it is told.
+    """
+    file = Path(path)
+    try:
+        document = read_toml(file)
+    except FileNotFoundError as failure:
+        raise PolicyNotFoundError(str(file), ("there is no such file",)) from failure
+    except BrokenTomlError as failure:
+        raise PolicyError(str(file), (str(failure),)) from failure
+    except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
+        reason = getattr(failure, "strerror", None) or str(failure)
+        raise PolicyError(str(file), (f"the policy cannot be read: {reason}",)) from failure
+    reading = _Reading(file.parent)
+    policy = reading.policy(document)
+    if reading.problems:
+        raise PolicyError(str(file), tuple(reading.problems))
+    return policy
+
+
+class _Reading:
+    """One file, read to its end whatever is wrong with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.problems: list[str] = []
+
+    def policy(self, document: Mapping[str, object]) -> TrustPolicy:
+        """The policy, if nothing is wrong; that stands among the problems otherwise."""
+        table = document.get(_TABLE)
+        if not isinstance(table, Mapping):
+            is_there = _TABLE in document
+            found = f"must be a table, not {kind_in_toml(table)}" if is_there else "is missing"
+            self.problems.append(f"the table [{_TABLE}] {found}")
+            return TrustPolicy()
+        others = [key for key in document if key != _TABLE]
+        self.problems += [f"{key}: nothing but the table [{_TABLE}] is read here" for key in others]
+        self.problems += unknown_keys(table, _KEYS, _TABLE)
+        patterns = {field: self._patterns(table, field) for field in PATTERN_FIELDS}
+        allow_code = self._truth(table, "allow_code", False)
+        names = self._names(table)
+        if allow_code and names:
+            self.problems.append(
+                f"{_TABLE}.pickle_globals: adds names for packages without code, and allow_code is "
+                "true. Remedy: give one of the two"
+            )
+        native = self._truth(table, "native", True)
+        verify = self._verify(table.get("verify"))
+        signers = self._signers(table["signers"]) if "signers" in table else ()
+        if self.problems:
+            return TrustPolicy()
+        return TrustPolicy(
+            allow_code=allow_code,
+            pickle_globals=names,
+            native=native,
+            verify=verify,
+            signers=signers,
+            **patterns,
+        )
+
+    def _patterns(self, table: Mapping[str, object], field: str) -> tuple[str, ...] | None:
+        if field not in table:
+            return None
+        value = table[field]
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+            self._expected(field, "a pattern or an array of patterns", value)
+            return None
+        for pattern in listed:
+            try:
+                require_pattern(pattern, field)
+            except ValueError as failure:
+                self.problems.append(f"{_TABLE}.{field}: {failure}")
+        return tuple(listed)
+
+    def _names(self, table: Mapping[str, object]) -> tuple[str, ...]:
+        value = table.get("pickle_globals", [])
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+            self._expected("pickle_globals", "a name or an array of names", value)
+            return ()
+        for name in listed:
+            try:
+                require_exact_name(name)
+            except ValueError as failure:
+                self.problems.append(f"{_TABLE}.{failure}")
+        return tuple(listed)
+
+    def _truth(self, table: Mapping[str, object], field: str, default: bool) -> bool:
+        value = table.get(field, default)
+        if not isinstance(value, bool):
+            self._expected(field, "true or false", value)
+        return value is True
+
+    def _verify(self, value: object) -> str:
+        if value is None or value in VERIFY_LEVELS:
+            return str(value or "")
+        known = " or ".join(f'"{level}"' for level in VERIFY_LEVELS)
+        shown = f'"{value}"' if isinstance(value, str) else kind_in_toml(value)
+        self.problems.append(f"{_TABLE}.verify: must be {known}, not {shown}")
+        return ""
+
+    def _signers(self, value: object) -> tuple[Signer, ...]:
+        if not isinstance(value, list):
+            self._expected("signers", "an array of tables", value)
+            return ()
+        if not value:
+            self.problems.append(
+                f"{_TABLE}.signers: an empty array names nobody who could have signed. Remedy: "
+                "name a signer, or leave signers out, which demands no signature"
+            )
+        made = (self._signer(f"signers[{place}]", each) for place, each in enumerate(value))
+        return tuple(signer for signer in made if signer is not None)
+
+    def _signer(self, path: str, value: object) -> Signer | None:
+        if not isinstance(value, Mapping):
+            self._expected(path, 'a table such as { name = "release", key = "release.pub" }', value)
+            return None
+        self.problems += unknown_keys(value, ("name", "key"), f"{_TABLE}.{path}")
+        name, key = (self._text(path, value, each) for each in ("name", "key"))
+        if name is None or key is None:
+            return None
+        try:
+            return Signer(name, self._key(key))
+        except OSError as failure:
+            reason = f"{self._folder / key} cannot be read: {failure.strerror or failure}"
+        except ValueError as failure:
+            reason = f"{self._folder / key}: {failure}"
+        self.problems.append(f"{_TABLE}.{path}.key: {reason}")
+        return None
+
+    def _text(self, path: str, table: Mapping[str, object], key: str) -> str | None:
+        value = table.get(key)
+        if isinstance(value, str) and value.strip():
+            return value
+        if key not in table:
+            self.problems.append(f"{_TABLE}.{path}: has no {key!r}")
+        else:
+            shown = "a string that says something"
+            self._expected(f"{path}.{key}", shown, value)
+        return None
+
+    def _key(self, name: str) -> str:
+        with (self._folder / name).open("rb") as file:
+            content = file.read(_MOST_KEY_BYTES + 1)
+        if len(content) > _MOST_KEY_BYTES:
+            raise ValueError("it is too large for a key")
+        try:
+            return content.decode("ascii")
+        except UnicodeDecodeError:
+            return ""  # no PEM, and told as that
+
+    def _expected(self, key: str, expected: str, value: object) -> None:
+        self.problems.append(f"{_TABLE}.{key}: must be {expected}, not {kind_in_toml(value)}")
+
+
+_MOST_NAMED: Final = 5
+_MOST_CHARACTERS: Final = 100
+_NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Violation:
+    """Something that a policy does not allow.
+
+    Attributes:
+        field: the field of :class:`TrustPolicy` that does not.
+        subject: what it is about: a module, a kind of hook, a record.
+        text: what the package asks for, in one sentence.
+        remedy: what to do about it.
+    """
+
+    field: str
+    subject: str
+    text: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.text}. Remedy: {self.remedy}"
+
+
+def violations(
+    policy: TrustPolicy,
+    *,
+    code: Sequence[str] = (),
+    externs: Iterable[str] = (),
+    hook_kinds: Mapping[str, Sequence[str]] = _NONE,
+    native_records: Sequence[str] = (),
+) -> tuple[Violation, ...]:
+    """Everything that a package asks for and a policy does not allow.
+
+    Args:
+        policy: the policy.
+        code: what of the package is code, in some words for each kind.
+        externs: the modules that the package takes from where it is loaded.
+        hook_kinds: the kinds of its hooks, and the names of those hooks.
+        native_records: the records that hold machine code.
+
+    >>> [each.text for each in violations(TrustPolicy(externs=()), externs=["torch.nn", "yaml"])]
+    ["it takes 'yaml' from where it is loaded, which externs of the policy does not allow"]
+    """
+    found = [*_of_code(policy, code), *_of_externs(policy, externs)]
+    found += _of_hooks(policy, hook_kinds)
+    if native_records and not policy.native:
+        found.append(
+            Violation(
+                "native",
+                native_records[0],
+                f"it holds machine code, which native of the policy does not allow: "
+                f"{_listed(native_records)}",
+                "load only a package without compiled modules, or set native to true in the policy",
+            )
+        )
+    return tuple(found)
+
+
+def import_violation(policy: TrustPolicy, module: str) -> Violation | None:
+    """What is wrong with importing a module from outside of a package; None if nothing is."""
+    if policy.allows_extern(module):
+        return None
+    field = _field_of(module)
+    return Violation(
+        field,
+        module,
+        f"it imports {_shown(module)}, which {field} of the policy does not allow",
+        _allowing(f"{module}", field),
+    )
+
+
+def _of_code(policy: TrustPolicy, code: Sequence[str]) -> Iterator[Violation]:
+    if code and not policy.allow_code:
+        text = f"it holds code, which allow_code of the policy does not allow: {'; '.join(code)}"
+        remedy = (
+            "load only packages of data. If you trust whoever made this one, set allow_code to "
+            "true in the policy, beside the signers who may have; if all that stands in the way "
+            "are names of which you know that they run nothing, add them to pickle_globals"
+        )
+        yield Violation("allow_code", code[0], text, remedy)
+
+
+def _of_externs(policy: TrustPolicy, externs: Iterable[str]) -> Iterator[Violation]:
+    """One for each top-level module."""
+    by_root: dict[str, list[str]] = {}
+    for module in dict.fromkeys(externs):
+        if not policy.allows_extern(module):
+            by_root.setdefault(root_of(module), []).append(module)
+    for root, modules in by_root.items():
+        field = _field_of(root)
+        text = (
+            f"it takes {_listed(modules)} from where it is loaded, which {field} of the policy "
+            "does not allow"
+        )
+        pattern = modules[0] if modules == [root] else f"{root}.**"
+        yield Violation(field, root, text, _allowing(pattern, field))
+
+
+def _of_hooks(policy: TrustPolicy, hook_kinds: Mapping[str, Sequence[str]]) -> Iterator[Violation]:
+    for kind, names in hook_kinds.items():
+        if policy.allows_hook(kind):
+            continue
+        text = (
+            f"it has hooks of the kind {_shown(kind)}, which hook_kinds of the policy does not "
+            f"allow: {_listed(names)}"
+        )
+        yield Violation("hook_kinds", kind, text, _allowing(kind, "hook_kinds"))
+
+
+def _field_of(module: str) -> str:
+    return "standard_library" if root_of(module) in sys.stdlib_module_names else "externs"
+
+
+def _allowing(pattern: str, field: str) -> str:
+    return f"add {_shown(pattern)} to {field} of the policy, if you trust the package with it"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(_shown, names[:_MOST_NAMED]))
+    more = len(names) - _MOST_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _shown(name: str) -> str:
+    """A name from a package, which may be anything."""
+    text = repr(name)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+def policy_to_json(policy: TrustPolicy) -> dict[str, Json]:
+    """A policy as JSON.
+
+    >>> policy = TrustPolicy(externs="numpy.**", native=False)
+    >>> policy_from_json(policy_to_json(policy)) == policy
+    True
+    """
+    return {
+        "allow_code": policy.allow_code,
+        "externs": _list_document(policy.externs),
+        "standard_library": _list_document(policy.standard_library),
+        "pickle_globals": list(policy.pickle_globals),
+        "hook_kinds": _list_document(policy.hook_kinds),
+        "signers": [[signer.name, signer.public_key] for signer in policy.signers],
+        "native": policy.native,
+        "verify": policy.verify,
+    }
+
+
+def policy_from_json(record: Json) -> TrustPolicy:
+    """Read back what :func:`policy_to_json` gave.
+
+    Raises:
+        TypeError, ValueError, KeyError: it is something else.
+    """
+    fields = as_mapping(record, "a policy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ModpackWarning)  # whoever made the policy was warned
+        return _policy(fields)
+
+
+def _policy(fields: Mapping[str, Json]) -> TrustPolicy:
+    signers = (as_list(each, "a signer") for each in as_list(fields["signers"], "signers"))
+    return TrustPolicy(
+        allow_code=as_truth(fields["allow_code"], "allow_code"),
+        externs=_pattern_document(fields["externs"]),
+        standard_library=_pattern_document(fields["standard_library"]),
+        pickle_globals=_pattern_document(fields["pickle_globals"]) or (),
+        hook_kinds=_pattern_document(fields["hook_kinds"]),
+        signers=tuple(
+            Signer(as_text(name, "a name"), as_text(key, "a key")) for name, key in signers
+        ),
+        native=as_truth(fields["native"], "native"),
+        verify=as_text(fields["verify"], "verify"),
+    )
+
+
+def _list_document(patterns: Sequence[str] | None) -> list[Json] | None:
+    return None if patterns is None else list(patterns)
+
+
+def _pattern_document(value: Json) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    return tuple(as_text(each, "a pattern") for each in as_list(value, "patterns"))

@@ -1,0 +1,256 @@
+"""Making many objects at once without being searched for cycles meanwhile.
+
+Searching for cyclic garbage less often while modules are imported.
+
+Helpers: other processes of this Python that do in advance what this one will need.
+
+Nothing depends on a helper: what it has not done, this process does, only later. A helper runs this
+Python, isolated, with nothing but what its work needs: it imports neither torch nor the user's main
+module, and can be started from anywhere.
+
+Whose code called modpack.
+
+The current folder, which another process may have removed.
+
+Paths as texts, where making a :class:`pathlib.Path` takes longer than what is asked of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+
+from modpack.core.names import root_of
+
+if TYPE_CHECKING:
+    import subprocess
+
+_lock = threading.Lock()
+_pausing: list[int] = []
+"""The threads that want a pause right now, each as often as it does."""
+_is_due = False
+"""Whether the end of the last pause starts the search again; somebody else may have stopped it."""
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pause Python's search for cyclic garbage in this process.
+
+    A syntax tree, or a model that is loaded, is a hundred thousand objects without a cycle. While
+    it grows, the collector goes through it, and through all that torch has made, again and again:
+    one search of everything takes 80 ms once torch is imported, and parsing takes twice as long.
+    For work that leaves few cycles behind. Pauses may lie within each other, and in many threads.
+
+    >>> with collection_paused():
+    ...     gc.isenabled()
+    False
+    """
+    _pause(1)
+    try:
+        yield
+    finally:
+        _pay_debt(1)
+        _resume(1)
+
+
+@contextmanager
+def collection_allowed() -> Iterator[None]:
+    """Lift the pauses of this thread for a while: for code that may run long, or set it itself."""
+    own = _pausing.count(threading.get_ident())
+    _pay_debt(own)
+    _resume(own)
+    try:
+        yield
+    finally:
+        _pause(own)
+
+
+def _pause(times: int) -> None:
+    global _is_due
+    with _lock:
+        if times and not _pausing:
+            _is_due = gc.isenabled()
+            gc.disable()
+        _pausing.extend([threading.get_ident()] * times)
+
+
+def _pay_debt(ending: int) -> None:
+    """Search what is new before the last pause ends.
+
+    Otherwise the next object that anybody makes starts a search, and often one of far more than
+    what is new here: 1 ms of the 3 ms in which a small package is loaded.
+    """
+    is_last = 0 < ending == len(_pausing)
+    if is_last and _is_due and gc.get_count()[0] > gc.get_threshold()[0] > 0:
+        gc.collect(0)  # not under the lock: finalizers run, and may do anything
+
+
+def _resume(times: int) -> None:
+    with _lock:
+        for _ in range(times):
+            _pausing.remove(threading.get_ident())
+        if times and not _pausing and _is_due:
+            gc.enable()
+
+
+def _keep_own_pauses() -> None:
+    """A forked child has none of the other threads: nobody would end their pauses."""
+    global _lock
+    _lock = threading.Lock()
+    others = [thread for thread in _pausing if thread != threading.get_ident()]
+    for thread in others:
+        _pausing.remove(thread)
+    if others and not _pausing and _is_due:
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_keep_own_pauses)
+
+
+_FACTOR = 10
+
+_importing: set[int] = set()
+_usual = (0, 0, 0)
+
+
+def begin_collecting_rarely(importing: object) -> None:
+    """Have Python look for cyclic garbage after ten times as many new objects, until the end.
+
+    Nearly all that an import makes stays: looking for garbage in it takes a fifth of the time in
+    which 2,000 compiled modules are imported. The search is not stopped, for modules may do
+    anything while they are imported.
+
+    Args:
+        importing: whatever imports; of several, the last to end ends it.
+    """
+    global _usual
+    with _lock:
+        if not _importing:
+            _usual = gc.get_threshold()
+            gc.set_threshold(_usual[0] * _FACTOR, *_usual[1:])
+        _importing.add(id(importing))
+
+
+def end_collecting_rarely(importing: object) -> None:
+    """Search as often as before, unless somebody has said how often since."""
+    with _lock:
+        _importing.discard(id(importing))
+        if not _importing and gc.get_threshold() == (_usual[0] * _FACTOR, *_usual[1:]):
+            gc.set_threshold(*_usual)
+
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_SWITCH: Final = "MODPACK_HELPERS"
+_PATIENCE: Final = 5.0
+"""Seconds that a killed helper has to end; its disk may not answer."""
+_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
+"""What a container may use, in microseconds out of so many."""
+_HOME: Final = str(Path(__file__).absolute().parents[2])
+"""Where modpack is, wherever the current folder will be when a helper is started."""
+FIND_MODPACK: Final = "import sys; sys.path.append(sys.argv[1])"
+"""What a helper runs first, if it is to import modpack."""
+
+
+def helpers_wanted() -> bool:
+    """Whether helpers may be started: ``MODPACK_HELPERS=0`` forbids it."""
+    return os.environ.get(_SWITCH) != "0"
+
+
+def usable_cores() -> int:
+    """How many processes of this user's can run at a time, as far as that is known."""
+    cores = os.cpu_count() or 1
+    with contextlib.suppress(AttributeError, OSError):  # not every system tells
+        cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):  # no container, or none with a limit
+        quota, period = _QUOTA.read_text().split()
+        cores = min(cores, max(int(quota) // int(period), 1))
+    return cores
+
+
+def start_helper(
+    code: str, arguments: Sequence[str], stdin: IO[Any], stdout: IO[Any] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a helper. Its work is a file: a pipe would have to be fed.
+
+    Args:
+        code: what it runs; it has modpack's folder, then its arguments, in ``sys.argv``.
+        arguments: the arguments.
+        stdin: its work.
+        stdout: a file for what it says, if it says anything.
+
+    Raises:
+        OSError, RuntimeError, ValueError: no process can be started.
+    """
+    import subprocess  # what most loads do without
+
+    python = sys.executable or ""
+    if not Path(python).name.lower().startswith(("python", "pypy")):
+        raise OSError(f"sys.executable is {python!r}, which may not be Python")
+    # -S: what is installed is no concern of a helper's, and looking at it takes its time.
+    return subprocess.Popen(
+        [python, "-I", "-S", "-c", code, _HOME, *arguments],
+        stdin=stdin,
+        stdout=subprocess.DEVNULL if stdout is None else stdout,
+        stderr=subprocess.DEVNULL,
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )
+
+
+def if_possible(start: Callable[[], T], work: str) -> T | None:
+    """What starts a helper, or None where that is not possible; the log tells why.
+
+    Args:
+        start: starts it, and makes the files that it needs.
+        work: what it would help with (``"scanning"``).
+    """
+    try:
+        return start()
+    except Exception as failure:  # audit hooks may raise anything
+        _log.info("no process can be started to help %s (%s)", work, failure)
+        return None
+
+
+def kill_helper(helper: subprocess.Popen[bytes]) -> None:
+    """End a helper that can leave nothing half made, wherever it is."""
+    import subprocess
+
+    helper.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # Python waits for it when it can
+        helper.wait(_PATIENCE)
+
+
+def frames_of_ours() -> int:
+    """How many frames above its caller the user's code is, for warnings that point there."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and root_of(frame.f_globals.get("__name__", "")) == "modpack":
+        depth, frame = depth + 1, frame.f_back
+    return depth
+
+
+def current_folder() -> Path | None:
+    """The current folder; None if it is not there any more, as the import system takes it too."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def spelled_path(path: str) -> str:
+    """A path as :mod:`pathlib` writes it, which nearly all are.
+
+    >>> spelled_path("lab/./models/")
+    'lab/models'
+    """
+    return path if os.path.normpath(path) == path else str(Path(path))

@@ -1,0 +1,465 @@
+"""What the names in a source stand for, as far as paths are concerned.
+
+Paths that a source makes out of the place where its own file is, without running it.
+
+Which files beside the code a source reads, as far as that can be seen without running it.
+
+Paths are followed from where a module learns its own place (``__file__``, ``__path__``,
+``importlib.resources``, ``pkgutil.get_data``) through the functions of :mod:`os.path` and
+:mod:`pathlib`, and through names that are assigned once. What is wrong here costs little: a path
+counts only if there is a file, and a file that is not found is found by a trial run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from modpack.core.scan import FileRead, ReadKind
+from modpack.discovery.syntax import ParsedSource, child_nodes, nodes_in, resolve_relative
+
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class PlaceNames:
+    """The names of a source, wherever in it they are bound.
+
+    Args:
+        tree: the source.
+        package: the package that it is in, or is.
+
+    Attributes:
+        aliases: what imports bind, and the dotted names that it stands for.
+        values: name -> every expression that it is bound to, None for what is no expression.
+        functions: name -> every function that has it.
+        used: the names that are read anywhere.
+        docstrings: the expressions (by id) that are statements of their own.
+    """
+
+    def __init__(self, tree: ast.Module, package: str) -> None:
+        self.aliases: dict[str, str] = {}
+        self.values: dict[str, list[ast.expr | None]] = {}
+        self.functions: dict[str, list[_Function]] = {}
+        self.used: set[str] = set()
+        self.docstrings: set[int] = set()
+        self._package = package
+        learners = self._learners()
+        for node in nodes_in(tree):
+            learn = learners.get(type(node))
+            if learn is not None:
+                learn(node)
+
+    def _learners(self) -> Mapping[type[ast.AST], Callable[[Any], None]]:
+        return {
+            ast.Import: self._learn_import,
+            ast.ImportFrom: self._learn_import_from,
+            ast.Assign: self._learn_assigned,
+            ast.AnnAssign: self._learn_annotated,
+            ast.For: self._learn_target,
+            ast.comprehension: self._learn_target,
+            ast.AugAssign: self._learn_target,
+            ast.withitem: self._learn_context,
+            ast.FunctionDef: self._learn_function,
+            ast.AsyncFunctionDef: self._learn_function,
+            ast.arg: self._learn_parameter,
+            ast.Name: self._learn_use,
+            ast.Expr: self._learn_docstring,
+        }
+
+    def _learn_import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            name = alias.asname or alias.name.partition(".")[0]
+            self.aliases[name] = alias.name if alias.asname else name
+
+    def _learn_import_from(self, node: ast.ImportFrom) -> None:
+        source = resolve_relative(self._package, node.level, node.module or "")
+        for alias in node.names:
+            self.aliases[alias.asname or alias.name] = f"{source or ''}.{alias.name}"
+
+    def _learn_assigned(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            self._learn_value(target, node.value)
+
+    def _learn_annotated(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self._learn_value(node.target, node.value)
+
+    def _learn_target(self, node: ast.For | ast.comprehension | ast.AugAssign) -> None:
+        self._learn_value(node.target, None)
+
+    def _learn_context(self, node: ast.withitem) -> None:
+        if node.optional_vars is not None:
+            self._learn_value(node.optional_vars, node.context_expr)
+
+    def _learn_value(self, target: ast.expr, value: ast.expr | None) -> None:
+        if isinstance(target, ast.Name):
+            self.values.setdefault(target.id, []).append(value)
+
+    def _learn_function(self, node: _Function) -> None:
+        self.functions.setdefault(node.name, []).append(node)
+
+    def _learn_parameter(self, node: ast.arg) -> None:
+        self.values.setdefault(node.arg, []).append(None)
+
+    def _learn_use(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self.used.add(node.id)
+
+    def _learn_docstring(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Constant):
+            self.docstrings.add(id(node.value))
+
+
+PATHS = frozenset({ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.JoinedStr, ast.Call})
+"""The kinds of expressions that may stand for a path."""
+_OWN_FILE = "\0"
+"""Stands for the module's own file as the last part of a path."""
+_WILD = frozenset("*?[")
+
+_SAME_PATH = frozenset(
+    {"os.fspath", "os.path.abspath", "os.path.expanduser", "os.path.normpath", "os.path.realpath"}
+    | {"pathlib.Path", "pathlib.PosixPath", "pathlib.PurePath", "pathlib.PurePosixPath", "str"}
+)
+_LISTING = frozenset({"glob.glob", "glob.iglob", "os.listdir", "os.scandir", "os.walk"})
+_SAME_PATH_METHODS = frozenset(
+    {"absolute", "as_posix", "exists", "expanduser", "is_dir", "is_file", "open", "read_bytes"}
+    | {"read_text", "resolve"}
+)
+_LISTING_METHODS = frozenset({"glob", "iterdir", "rglob", "walk"})
+_RESOURCE_OF_PACKAGE = frozenset(
+    {"get_data", "open_binary", "open_text", "read_binary", "read_text", "is_resource", "path"}
+    | {"resource_exists", "resource_filename", "resource_stream", "resource_string"}
+)
+_FOLDER_OF_PACKAGE = frozenset({"contents", "files", "resource_listdir"})
+_OF_PACKAGE = _RESOURCE_OF_PACKAGE | _FOLDER_OF_PACKAGE
+
+
+@dataclass(frozen=True)
+class Place:
+    """A path: where it starts, what follows, and whether that is all of it."""
+
+    parts: tuple[str, ...] = ()
+    module: str | None = None
+    is_open: bool = False
+
+    def up(self) -> Place:
+        if self.is_open:
+            return self
+        above = self.parts[:-1] if self.parts and self.parts[-1] != ".." else (*self.parts, "..")
+        return replace(self, parts=above)
+
+    def down(self, text: str | None) -> Place:
+        """What a text appended to the path makes of it; None is one that is not known."""
+        if self.is_open:
+            return self
+        if text is None:
+            return replace(self, is_open=True)
+        place = self
+        for part in text.split("/"):
+            if _WILD & set(part):
+                return replace(place, is_open=True)
+            if part == "..":
+                place = place.up()
+            elif part not in ("", "."):
+                place = replace(place, parts=(*place.parts, part))
+        return place
+
+    @property
+    def is_own_file(self) -> bool:
+        return _OWN_FILE in self.parts
+
+
+class Places:
+    """Tells which paths a source's expressions stand for.
+
+    Args:
+        tree: the source.
+        module: the module's name.
+        package: the package that it is in, or is.
+
+    Attributes:
+        used: the names that are read anywhere.
+        values: name -> every expression that it is bound to, None for what is no expression.
+        docstrings: the expressions (by id) that are statements of their own.
+    """
+
+    def __init__(self, tree: ast.Module, module: str, package: str) -> None:
+        self._own_names = {"__name__": module, "__package__": package}
+        self._module = module
+        self._returns: dict[str, list[ast.expr | None]] = {}
+        self._following: set[str] = set()
+        self._no_paths: set[int] = set()
+        self._names = names = PlaceNames(tree, package)
+        self.used = names.used
+        self.values = names.values
+        self.docstrings = names.docstrings
+
+    def of(self, node: ast.AST | None) -> Place | None:
+        """The path that an expression stands for; None if it is none that is known."""
+        if isinstance(node, ast.Name):
+            return Place((_OWN_FILE,)) if node.id == "__file__" else self.named(node.id)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node)
+        if isinstance(node, ast.Subscript):
+            return self._subscript(node)
+        if isinstance(node, ast.BinOp):
+            return self._joined(node)
+        if isinstance(node, ast.JoinedStr):
+            return self._formatted(node)
+        return self._call(node) if isinstance(node, ast.Call) else None
+
+    def _joined(self, node: ast.BinOp) -> Place | None:
+        """``path / a / b`` and ``path + a + b``, however many there are."""
+        chain: list[ast.BinOp] = []
+        first: ast.expr = node
+        while isinstance(first, ast.BinOp) and id(first) not in self._no_paths:
+            chain.append(first)
+            first = first.left
+        joins = all(isinstance(each.op, (ast.Add, ast.Div)) for each in chain)
+        place = self.of(first) if joins and not isinstance(first, ast.BinOp) else None
+        if place is None:
+            self._no_paths.update(map(id, chain))
+            return None
+        for each in reversed(chain):
+            place = place.down(self._text(each.right))
+        return place
+
+    def named(self, name: str) -> Place | None:
+        values = self._names.values.get(name)
+        return self._sole(name, values) if values else None
+
+    def _sole(self, name: str, values: list[ast.expr | None]) -> Place | None:
+        """The path that several ways to get at a value agree on."""
+        if not values or None in values or name in self._following or len(values) > 3:
+            return None
+        self._following.add(name)
+        try:
+            places = {self.of(value) for value in values}
+        finally:
+            self._following.discard(name)
+        return places.pop() if len(places) == 1 else None
+
+    def _returned(self, function: str) -> list[ast.expr | None]:
+        if function not in self._returns:
+            nodes = (node for each in self._names.functions[function] for node in nodes_in(each))
+            found = [node.value for node in nodes if isinstance(node, ast.Return)]
+            self._returns[function] = found
+        return self._returns[function]
+
+    def _attribute(self, node: ast.Attribute) -> Place | None:
+        if node.attr in ("__file__", "origin"):
+            return self._of_module(node.value)
+        place = self.of(node.value)
+        return place.up() if place is not None and node.attr == "parent" else None
+
+    def _of_module(self, node: ast.expr) -> Place | None:
+        """``package.__file__`` and ``__spec__.origin``."""
+        name = self.qualified(node)
+        if name == "__spec__":
+            return Place((_OWN_FILE,))
+        root = name.partition(".")[0] if name is not None else ""
+        is_imported = root in {alias.partition(".")[0] for alias in self._names.aliases.values()}
+        return Place((_OWN_FILE,), name) if name and is_imported else None
+
+    def _subscript(self, node: ast.Subscript) -> Place | None:
+        index = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        if not isinstance(index, int):
+            return None
+        value = node.value
+        if isinstance(value, ast.Name) and value.id == "__path__":
+            return Place()
+        if isinstance(value, ast.Attribute) and value.attr == "__path__":
+            found = self._of_module(value.value)
+            return found and found.up()
+        if isinstance(value, ast.Attribute) and value.attr == "parents":
+            place = self.of(value.value)
+            for _ in range(min(index, 20) + 1):
+                place = place and place.up()
+            return place
+        is_split = isinstance(value, ast.Call) and self.qualified(value.func) == "os.path.split"
+        if isinstance(value, ast.Call) and is_split and value.args and index == 0:
+            place = self.of(value.args[0])
+            return place and place.up()
+        return None
+
+    def _formatted(self, node: ast.JoinedStr) -> Place | None:
+        first, *rest = node.values or [ast.Constant("")]
+        place = self.of(first.value) if isinstance(first, ast.FormattedValue) else None
+        if place is None:
+            return None
+        known = ""
+        for piece in rest:
+            if not isinstance(piece, ast.Constant):  # the last part is not known to its end
+                return place.down(known.rpartition("/")[0]).down(None)
+            known += str(piece.value)
+        return place.down(known)
+
+    def _call(self, node: ast.Call) -> Place | None:
+        name = self.qualified(node.func)
+        if name is not None and node.args:
+            place = self._called(name, node.args)
+            if place is not None:
+                return place
+        if name is not None and name.endswith("resources.files") and not node.args:
+            return Place()
+        if isinstance(node.func, ast.Name) and node.func.id in self._names.functions:
+            return self._sole(f"{node.func.id}()", self._returned(node.func.id))
+        return self._method(node) if isinstance(node.func, ast.Attribute) else None
+
+    def _called(self, name: str, arguments: list[ast.expr]) -> Place | None:
+        """What a function of the standard library makes of its arguments."""
+        last = name.rpartition(".")[2]
+        is_of_package = "." in name and last in _OF_PACKAGE
+        if is_of_package and ("resources." in name or last.startswith(("resource_", "get_data"))):
+            return self._resource(last, arguments)
+        place = self.of(arguments[0])
+        if place is None:
+            return None
+        if name == "os.path.dirname":
+            return place.up()
+        if name in _SAME_PATH or name == "os.path.join" or name.endswith("resources.as_file"):
+            for argument in arguments[1:]:
+                place = place.down(self._text(argument))
+            return place
+        return place.down(None) if name in _LISTING else None
+
+    def _resource(self, function: str, arguments: list[ast.expr]) -> Place | None:
+        anchor = self._text(arguments[0]) or self.qualified(arguments[0])
+        if anchor is None:
+            return None
+        place = Place((), None if anchor == self._module else anchor)
+        if function == "files":
+            return place
+        if function in _FOLDER_OF_PACKAGE or len(arguments) < 2:
+            return place.down(None)
+        return place.down(self._text(arguments[1]))
+
+    def _method(self, node: ast.Call) -> Place | None:
+        function = node.func
+        place = self.of(function.value) if isinstance(function, ast.Attribute) else None
+        if place is None or not isinstance(function, ast.Attribute):
+            return None
+        if function.attr in _SAME_PATH_METHODS:
+            return place
+        if function.attr in _LISTING_METHODS:
+            return place.down(None)
+        if function.attr in ("joinpath", "with_name"):
+            place = place.up() if function.attr == "with_name" else place
+            for argument in node.args:
+                place = place.down(self._text(argument))
+            return place
+        return None
+
+    def _text(self, node: ast.expr) -> str | None:
+        """The text that an expression stands for, if it is known."""
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str) else None
+        if isinstance(node, ast.Name):
+            if node.id in self._own_names:
+                return self._own_names[node.id]
+            values = self._names.values.get(node.id, [])
+            sole = values[0] if len(values) == 1 else None
+            is_text = isinstance(sole, ast.Constant) and isinstance(sole.value, str)
+            return self._text(sole) if sole is not None and is_text else None
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            left, right = self._text(node.left), self._text(node.right)
+            return left + right if left is not None and right is not None else None
+        if isinstance(node, ast.JoinedStr):
+            pieces = [self._text(piece) for piece in node.values]
+            return None if None in pieces else "".join(filter(None, pieces))
+        return self._text(node.value) if isinstance(node, ast.FormattedValue) else None
+
+    def qualified(self, node: ast.expr) -> str | None:
+        attributes: list[str] = []
+        while isinstance(node, ast.Attribute):
+            attributes.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return None
+        return ".".join([self._names.aliases.get(node.id, node.id), *reversed(attributes)])
+
+
+_PLACES = ("__file__", "__path__", "__spec__", "get_data")
+_RESOURCES = re.compile(r"importlib[._]resources|from importlib import .*resources|resource_\w+\(")
+_FILE_NAME = re.compile(r"[\w.][\w .+@=-]*(/[\w.+@=-]+)*")
+_NO_READ = frozenset({"sys.path.append", "sys.path.insert", "sys.path.remove", "os.chdir"})
+
+
+def find_reads(parsed: ParsedSource, module: str, package: str) -> tuple[FileRead, ...]:
+    """The files and folders beside the code that a source reads, in source order.
+
+    Args:
+        parsed: the source.
+        module: the module's name.
+        package: the package that it is in, or is.
+    """
+    if not _knows_its_place(parsed.text):
+        return ()
+    try:
+        found = dict.fromkeys(_Reads(parsed.tree, module, package).all())
+    except RecursionError:  # a table of thousands of calls in one expression: no path is in there
+        return ()
+    return tuple(sorted(found, key=lambda read: read.line))
+
+
+def _knows_its_place(text: str) -> bool:
+    """Whether a source can know where its file is; quick, because most do not ask."""
+    if any(word in text for word in _PLACES):
+        return True
+    return "resource" in text and _RESOURCES.search(text) is not None
+
+
+class _Reads:
+    def __init__(self, tree: ast.Module, module: str, package: str) -> None:
+        self._tree = tree
+        self._places = Places(tree, module, package)
+
+    def all(self) -> Iterator[FileRead]:
+        waiting: list[ast.AST] = [self._tree]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, ast.Constant):
+                yield from self._name(node)
+                continue
+            place = self._places.of(node) if type(node) in PATHS else None
+            if place is not None:
+                yield from self._read(node, place)
+            elif not isinstance(node, ast.Name) and self._is_looked_into(node):
+                waiting.extend(reversed(child_nodes(node)))
+
+    def _read(self, node: ast.AST, place: Place) -> Iterator[FileRead]:
+        if place.is_own_file:
+            return
+        path = "/".join(place.parts)
+        is_folder = place.is_open or not place.parts or place.parts[-1] == ".."
+        kind = ReadKind.FOLDER if is_folder else ReadKind.FILE
+        yield FileRead(kind, path, getattr(node, "lineno", 1), place.module)
+
+    def _name(self, node: ast.Constant) -> Iterator[FileRead]:
+        """A text that may well be the name of a file."""
+        text = node.value
+        if not isinstance(text, str) or id(node) in self._places.docstrings or len(text) > 200:
+            return
+        if ("." in text or "/" in text or text.isupper()) and _FILE_NAME.fullmatch(text):
+            yield FileRead(ReadKind.NAME, text, node.lineno)
+
+    def _is_looked_into(self, node: ast.AST) -> bool:
+        return not self._is_no_read(node) and not self._is_name_of_path(node)
+
+    def _is_no_read(self, node: ast.AST) -> bool:
+        """Whether a call only tells Python where to look for modules."""
+        return isinstance(node, ast.Call) and self._places.qualified(node.func) in _NO_READ
+
+    def _is_name_of_path(self, node: ast.AST) -> bool:
+        """Whether a node gives a path a name: then it counts where the name is used."""
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            return False
+        target = node.targets[0]
+        if not isinstance(target, ast.Name) or target.id not in self._places.used:
+            return False
+        place = self._places.of(node.value)
+        is_whole = place is not None and not place.is_open
+        return is_whole and self._places.named(target.id) is not None

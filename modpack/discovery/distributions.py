@@ -1,0 +1,693 @@
+"""What an installed distribution consists of: its files, and the metadata that may travel.
+
+What an editable install makes importable: not all that lies in the project's folder does.
+
+A script beside the project, or a module in a folder of examples, is found because of where Python
+was started. It is loose code: the project's metadata and requirements are none of its business.
+
+Which distributions another one requires here, read from its metadata.
+
+One installed distribution: what it is, and which files it claims.
+
+Which installed distribution a module belongs to (importlib.metadata's terms).
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import json
+import operator
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from importlib.machinery import PathFinder
+from operator import eq
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from modpack.core.environment import headers, licence_of
+from modpack.core.graph import Location
+from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import root_of
+from modpack.core.process import spelled_path
+from modpack.core.rules import Owner
+from modpack.discovery.import_path import (
+    ORIGIN,
+    Found,
+    ImportPath,
+    Metadata,
+    Status,
+    is_settled,
+    lies_in,
+    status_of,
+)
+
+_METADATA = frozenset(
+    {"METADATA", "PKG-INFO", "WHEEL", "entry_points.txt", "namespace_packages.txt"}
+    | {"requires.txt", "top_level.txt"}
+)
+_LICENCE = re.compile(r"(LICEN[CS]E|COPYING|COPYRIGHT|NOTICE|AUTHORS)", re.IGNORECASE)
+_LICENCE_FOLDERS = ("licenses", "license_files")
+
+
+@dataclass(frozen=True)
+class DistributionContents:
+    """The files of an installed distribution.
+
+    Attributes:
+        folder: the folder that ``listed`` is relative to.
+        listed: its files with ``/`` (PEP 376's RECORD); empty if it keeps no list.
+        metadata: the metadata files that mean the same everywhere, by their names. What only
+            tells of this machine is left out: ``direct_url.json``, ``INSTALLER``.
+    """
+
+    folder: Path
+    listed: tuple[str, ...] = ()
+    metadata: Mapping[str, Path] = field(default_factory=dict)
+
+
+def read_contents(found: Metadata) -> DistributionContents:
+    """List the files of an installed distribution.
+
+    Args:
+        found: the distribution, as :mod:`importlib.metadata` finds it.
+    """
+    folder = Path(str(found.locate_file("")))
+    listed = [row[0] for row in csv.reader((found.read_text("RECORD") or "").splitlines()) if row]
+    place = getattr(found, "_path", None)
+    home = Path(str(place)) if place is not None else None
+    travelling = dict(_travelling(home)) if home is not None and home.is_dir() else {}
+    return DistributionContents(folder, tuple(listed), travelling)
+
+
+def metadata_folder(name: str, version: str) -> str:
+    """The folder of a distribution's metadata, as installers name it.
+
+    >>> metadata_folder("ruamel.yaml", "0.18.6")
+    'ruamel_yaml-0.18.6.dist-info'
+    """
+    return f"{re.sub(r'[-_.]+', '_', name)}-{version.replace('-', '_')}.dist-info"
+
+
+def _travelling(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The metadata files that go along; an egg's have the names that a wheel's have."""
+    for name in sorted(_files_below(str(folder)), key=lambda name: name.split("/")):
+        top = name.partition("/")[0]
+        is_licence = top in _LICENCE_FOLDERS if "/" in name else bool(_LICENCE.match(name))
+        if (name in _METADATA or is_licence) and (folder / name).is_file():
+            yield ("METADATA" if name == "PKG-INFO" else name), folder / name
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    """The paths of all files in a folder, from there, with ``/``."""
+    for place, _, files in os.walk(folder):
+        inside = place[len(folder) :].replace(os.sep, "/").lstrip("/")
+        yield from (f"{inside}/{file}" if inside else file for file in files)
+
+
+def folders_on_path(home: Path, files: Iterable[str]) -> frozenset[str] | None:
+    """The folders that an install's path files (``site``) put on the import path.
+
+    Args:
+        home: the folder that it is installed in.
+        files: the names of the files that it has put there.
+
+    Returns:
+        The folders; None if it has no path file, or one that runs code, which may do anything.
+    """
+    lines = [line for name in files if name.endswith(".pth") for line in _lines(home / name)]
+    if not lines or any(line.startswith(("import ", "import\t")) for line in lines):
+        return None
+    return frozenset(os.path.normpath(home / line) for line in lines)
+
+
+def _lines(file: Path) -> list[str]:
+    """What a path file says; nothing if it cannot be read."""
+    try:
+        text = file.read_text("utf-8-sig")
+    except (OSError, ValueError):
+        return []
+    told = (line.strip() for line in text.splitlines())
+    return [line for line in told if line and not line.startswith("#")]
+
+
+def found_through(module: str, place: Path, is_folder: bool) -> str:
+    """The folder on the import path through which a module is found.
+
+    Args:
+        module: its path.
+        place: its file, or its folder if it has no code.
+        is_folder: whether it is the folder.
+
+    >>> found_through("shop.cart", Path("/code/src/shop/cart.py"), False)
+    '/code/src'
+    >>> found_through("shop", Path("/code/src/shop/__init__.py"), False)
+    '/code/src'
+    """
+    is_package = not is_folder and place.name.partition(".")[0] == "__init__"
+    parents = (place.parent if is_package else place).parents
+    depth = module.count(".")
+    return os.path.normpath(parents[depth]) if depth < len(parents) else ""
+
+
+_ANOTHER_EXTRA: Final = re.compile(r";.*\bextra\s*==\s*(?:'[^']+'|\"[^\"]+\")")
+_OR: Final = re.compile(r"\bor\b")
+_BOUND: Final = r"(?:(?:[<>]=?|[=!]=)[ \t]*[0-9]+(?:\.[0-9]+)*|~=[ \t]*[0-9]+(?:\.[0-9]+)+)"
+_BOUNDS: Final = rf"{_BOUND}(?:[ \t]*,[ \t]*{_BOUND})*"
+_USUAL: Final = re.compile(
+    r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)"
+    rf"[ \t]*(?:{_BOUNDS}|\({_BOUNDS}\))?[ \t]*"
+    r"(?:;[ \t]*(?:python_version[ \t]*(?P<than>[<>]=?|[=!]=)[ \t]*"
+    r"(?P<mark>['\"])3\.(?P<minor>[0-9]{1,4})(?P=mark)"
+    r"|(?P<variable>sys_platform|os_name|implementation_name)[ \t]*(?P<is>[=!]=)[ \t]*"
+    r"(?P<quote>['\"])(?P<word>[A-Za-z0-9_]+)(?P=quote))[ \t]*)?"
+)
+"""A name with bounds and at most one condition, as nearly all requirements are: packaging, which
+understands all of them, takes 6 ms to import."""
+_COMPARED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+_HERE: Final = {
+    "sys_platform": sys.platform,
+    "os_name": os.name,
+    "implementation_name": sys.implementation.name,
+}
+
+
+def required_names(lines: Iterable[str]) -> frozenset[str]:
+    """The normalised names in ``Requires-Dist`` lines that count here, without any extra."""
+    return frozenset(name for name in map(_required_by, lines) if name is not None)
+
+
+@lru_cache(maxsize=4096)
+def _required_by(line: str) -> str | None:
+    """The distribution that a requirement asks for here; None if it does not count.
+
+    Kept from one export to the next: parsing is most of what it takes to know a distribution.
+    """
+    if _is_for_an_extra(line):
+        return None
+    usual = _USUAL.fullmatch(line)
+    if usual is not None:
+        return normalised(usual[1]) if _holds(usual) else None
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement:
+        return None  # metadata of an old tool: a requirement that pip ignores as well
+    if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+        return normalised(requirement.name)
+    return None
+
+
+def _holds(usual: re.Match[str]) -> bool:
+    """Whether the condition of a usual requirement holds here; it does if there is none."""
+    if usual["minor"] is not None:
+        return bool(_COMPARED[usual["than"]](sys.version_info[:2], (3, int(usual["minor"]))))
+    if usual["variable"] is not None:
+        return bool(_COMPARED[usual["is"]](_HERE[usual["variable"]], usual["word"]))
+    return True
+
+
+def _is_for_an_extra(line: str) -> bool:
+    """Whether a requirement certainly counts for some extra only, as nine of ten do.
+
+    >>> _is_for_an_extra("pytest; python_version > '3' and extra == 'test'")
+    True
+    """
+    return "@" not in line and _ANOTHER_EXTRA.search(line) is not None and not _OR.search(line)
+
+
+_COMPILED = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
+"""A file of machine code, as a line of a RECORD starts with it."""
+_OUTERMOST = re.compile(r"\n([^/,\n]+)")
+_LISTED = re.compile(r"\n([^,\n]*),")
+_OF_EGGS = ("requires.txt", "top_level.txt")
+_FOLDERS = ("licenses", "license_files")
+_TELLING = ("METADATA", "PKG-INFO", "RECORD", ORIGIN, *_OF_EGGS, *_FOLDERS)
+"""The metadata that is read, files and folders; others come and go with the folder of all."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """An installed distribution.
+
+    Attributes:
+        name: its name as it is installed under.
+        version: its version.
+        editable: whether it is an editable install: its code is the user's own folder.
+        requires: the normalised names of the distributions that it requires.
+    """
+
+    name: str
+    version: str
+    editable: bool = False
+    requires: frozenset[str] = frozenset()
+
+    @property
+    def pin(self) -> str:
+        """What to give to pip: ``numpy==2.1.0``."""
+        return f"{self.name}=={self.version}"
+
+
+class Installation:
+    """One installed distribution, its metadata read piece by piece as it is needed."""
+
+    def __init__(self, metadata: Metadata, may_be_editable: bool = True) -> None:
+        self.metadata = metadata
+        self._may_be_editable = may_be_editable
+        self._read_besides: dict[str, Status | None] = {}
+
+    @classmethod
+    def of(cls, found: Found) -> Installation:
+        """The installation, with what is known of it from another time, if it has not changed."""
+        known = _known.get(found.place)
+        if known is None or not (known[0].is_current() and known[1]._is_current()):
+            looks = _Looks(found.place)
+            known = _known[found.place] = looks, cls(found.metadata, looks.may_have_origin)
+        return known[1]
+
+    def lists(self, module: str, file: str, is_folder: bool = False) -> bool:
+        """Whether the distribution claims a file, or something in a folder."""
+        if self.source_folder is not None:
+            return self._has_source(module, file, is_folder)
+        if not file.startswith(self._home):
+            return False
+        if not self._roots:  # installed by a tool that keeps no record: all it has is a list
+            return root_of(module) in self.top_level
+        listed = file[len(self._home) :].replace(os.sep, "/")
+        return listed in (self._folders if is_folder else self._listed)
+
+    def has_published(self, file: str, content: bytes) -> bool:
+        """Whether an index has a file with this content: it was installed from there like that.
+
+        What was installed from somewhere else, such as a folder, says so (PEP 610); what an
+        index gave away has its digest in the RECORD.
+        """
+        if (self._may_be_editable and self.text(ORIGIN)) or not file.startswith(self._home):
+            return False
+        listed = file[len(self._home) :].replace(os.sep, "/")
+        row = re.search(f"\n{re.escape(listed)},sha256=([\\w-]+)", self._record())
+        return row is not None and row[1] == _digest(content)
+
+    def _has_source(self, module: str, file: str, is_folder: bool) -> bool:
+        """Whether something in the folder of an editable install is importable through it."""
+        if not lies_in(os.path.normcase(file), self._source_home):
+            return False  # as of most: paths are not made of all that is asked for
+        place = Path(file)
+        if in_site_packages(place):
+            return False
+        if self.top_level:
+            return root_of(module) in self.top_level
+        known = self._on_path
+        return known is None or found_through(module, place, is_folder) in known
+
+    def may_have(self, folder: str) -> bool:
+        """Whether the distribution can claim files in a folder."""
+        if self.source_folder is not None:
+            return True
+        if not lies_in(folder, self._home):
+            return False
+        inside = folder[len(self._home) :].replace(os.sep, "/")
+        if not inside or not self._roots:
+            return True
+        # Nearly all distributions fail here, by the outermost folder.
+        return inside.partition("/")[0] in self._roots and inside in self._folders
+
+    @property
+    def has_compiled_code(self) -> bool:
+        """Whether it lists a file of machine code."""
+        if self._roots:
+            return self._lists_compiled_code
+        return any(
+            _COMPILED.search(f"{file},") is not None
+            for root in self.top_level
+            for file in (self.folder / root).rglob("*")
+        )
+
+    @cached_property
+    def _lists_compiled_code(self) -> bool:
+        return _COMPILED.search(self._record()) is not None
+
+    @cached_property
+    def described(self) -> Distribution | None:
+        """What its metadata says; None if that cannot be read, as after a broken install."""
+        said = self._headers
+        name, version = said.get("name", [""])[0], said.get("version", [""])[0]
+        if not name or not version:
+            return None
+        lines = said.get("requires-dist") or self._requires_of_eggs()
+        return Distribution(name, version, self.source_folder is not None, required_names(lines))
+
+    @cached_property
+    def _headers(self) -> Mapping[str, Sequence[str]]:
+        return headers(self.text("METADATA") or self.text("PKG-INFO") or self.text(""))
+
+    @property
+    def licence(self) -> str | None:
+        """The licence that its metadata states; None if it states none."""
+        return licence_of(self._headers)
+
+    def _requires_of_eggs(self) -> Sequence[str]:
+        """What old tools wrote into a file of its own."""
+        return (self.metadata.requires or ()) if self.text("requires.txt") else ()
+
+    @cached_property
+    def contents(self) -> DistributionContents:
+        """Its files and its metadata."""
+        inner = _folders_in(str(getattr(self.metadata, "_path", "")))
+        self._note(inner)
+        return read_contents(self.metadata)
+
+    @cached_property
+    def folder(self) -> Path:
+        """What its record is relative to."""
+        return Path(str(self.metadata.locate_file(""))).absolute()
+
+    @cached_property
+    def _home(self) -> str:
+        """The folder as paths of files in it begin: asked of each folder of the plan."""
+        return f"{self.folder}{os.sep}"
+
+    @cached_property
+    def _source_home(self) -> str:
+        """The folder of an editable install as paths of files in it begin."""
+        return os.path.normcase(os.path.join(self.source_folder or "", ""))  # noqa: PTH118
+
+    @cached_property
+    def _roots(self) -> frozenset[str]:
+        """The outermost folders, and files, that it lists; nothing if it has no record."""
+        return frozenset(_OUTERMOST.findall(self._record()))
+
+    @cached_property
+    def _on_path(self) -> frozenset[str] | None:
+        """The folders that an editable install puts on the import path, if it says so."""
+        names = (f"{self._home}{name}" for name in self._roots if name.endswith(".pth"))
+        self._note(names)
+        return folders_on_path(self.folder, self._roots)
+
+    def _note(self, files: Iterable[str]) -> None:
+        """Note how files and folders look that are about to be read; other threads may compare."""
+        self._read_besides = {**self._read_besides, **{file: status_of(file) for file in files}}
+
+    def _is_current(self) -> bool:
+        """Whether what was read besides the usual metadata, which few need, looks the same now."""
+        return all(status_of(name) == then for name, then in self._read_besides.items())
+
+    @cached_property
+    def _listed(self) -> frozenset[str]:
+        """Its files; a set, because each module of a distribution is looked up."""
+        return frozenset(_LISTED.findall(self._record()))
+
+    @cached_property
+    def _folders(self) -> frozenset[str]:
+        """The folders that these are in, at any depth."""
+        folders: set[str] = set()
+        for folder in {name.rpartition("/")[0] for name in self._listed}:
+            while folder and folder not in folders:
+                folders.add(folder)
+                folder = folder.rpartition("/")[0]
+        return frozenset(folders)
+
+    def _record(self) -> str:
+        """Its RECORD (PEP 376), each line behind a line feed; empty if it has none.
+
+        It is not kept: those of large distributions have megabytes.
+        """
+        listed = self.text("RECORD")
+        return "\n" + listed if listed else ""
+
+    @cached_property
+    def top_level(self) -> frozenset[str]:
+        """The modules that an old tool says it has installed."""
+        return frozenset(self.text("top_level.txt").split())
+
+    @cached_property
+    def source_folder(self) -> Path | None:
+        """The folder of an editable install (PEP 610); None for all others."""
+        if not self._may_be_editable:  # nearly all: reading what is not there takes its time
+            return None
+        from urllib.request import url2pathname  # it brings networking along, which is not cheap
+
+        try:
+            direct_url = json.loads(self.text(ORIGIN) or "{}")
+            if not direct_url.get("dir_info", {}).get("editable", False):
+                return None
+            return Path(url2pathname(urlsplit(direct_url["url"]).path))
+        except (ValueError, KeyError, AttributeError):  # not as PEP 610 has it
+            return None
+
+    def text(self, name: str) -> str:
+        """The text of a file of its metadata; empty if it cannot be read."""
+        try:
+            return self.metadata.read_text(name) or ""
+        except (OSError, ValueError):
+            return ""
+
+
+class _Looks:
+    """How the metadata of a distribution looked when it was met.
+
+    Args:
+        place: its folder.
+    """
+
+    def __init__(self, place: str) -> None:
+        folder = status_of(place)
+        files = {name: status_of(name) for name in (f"{place}/{each}" for each in _TELLING)}
+        # What is missing cannot come without a trace in a folder that has not changed of late.
+        telling = {f: s for f, s in files.items() if s is not None or not is_settled(folder)}
+        self._statuses = {place: folder, **telling}
+        self._is_there = folder is not None
+        self.may_have_origin = folder is None or files[f"{place}/{ORIGIN}"] is not None
+
+    def is_current(self) -> bool:
+        """Whether it looks the same now."""
+        then = self._statuses
+        return self._is_there and all(map(eq, map(status_of, then), then.values()))
+
+
+def _digest(content: bytes) -> str:
+    """The sha256 of a file, as a RECORD has it."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
+    return digest.decode("ascii").rstrip("=")
+
+
+def _folders_in(folder: str) -> Iterator[str]:
+    """The folders below a folder, at any depth."""
+    for place, names, _ in os.walk(folder):
+        yield from (f"{place}/{name}" for name in names)
+
+
+def in_site_packages(file: Path) -> bool:
+    """Whether a file is where tools install."""
+    return any(part in ("site-packages", "dist-packages") for part in file.parts)
+
+
+_known: dict[str, tuple[_Looks, Installation]] = {}
+"""What this process has seen, by the folder of metadata, and how that looked then."""
+
+
+RUNTIME_ROOTS = frozenset({"torch", "torchgen", "functorch", "modpack"})
+"""What the torch distribution installs, and modpack: present wherever a package is loaded."""
+
+
+def is_stdlib(module: str) -> bool:
+    """Whether a module belongs to the standard library of this Python.
+
+    >>> is_stdlib("sys"), is_stdlib("concurrent.futures"), is_stdlib("torch")
+    (True, True, False)
+    """
+    root = root_of(module)
+    return root in sys.stdlib_module_names or root in sys.builtin_module_names
+
+
+def is_everywhere(module: str) -> bool:
+    """Whether a module is there wherever a package is loaded: of Python, of torch, or modpack.
+
+    So is ``__main__``, whatever runs there.
+
+    >>> is_everywhere("os.path"), is_everywhere("torch.nn"), is_everywhere("numpy")
+    (True, True, False)
+    """
+    return is_stdlib(module) or root_of(module) in (*RUNTIME_ROOTS, "__main__")
+
+
+def _is_elsewhere(root: str) -> bool:
+    """Whether the import system finds a standard library name outside the standard library."""
+    loaded = sys.modules.get(root)
+    if loaded is None:
+        spec = PathFinder.find_spec(root) if root not in sys.builtin_module_names else None
+    else:
+        spec = getattr(loaded, "__spec__", None)
+    origin = getattr(spec, "origin", None)
+    if not isinstance(origin, str) or not os.path.isfile(origin):  # noqa: PTH113
+        return False  # built in, frozen, zipped, or not there at all
+    return not _is_in_standard_library(origin)
+
+
+def _is_in_standard_library(file: str) -> bool:
+    """Whether a file lies where Python's own are."""
+    return _is_folder_of_python(os.path.dirname(file))  # noqa: PTH120 - asked for each module
+
+
+@lru_cache(maxsize=1024)
+def _is_folder_of_python(folder: str) -> bool:
+    home = Path(os.__file__).parent
+    return Path(folder).is_relative_to(home) and not in_site_packages(Path(folder))
+
+
+class DistributionIndex:
+    """The installed distributions, by the files that they list as theirs.
+
+    Asking each distribution's RECORD (PEP 376) for one file is much cheaper than
+    ``packages_distributions()``, which reads all of them line by line, and exact: a loose file
+    that has the name of an installed module belongs to nobody. Metadata is read on first use.
+
+    Args:
+        path: the folders in which distributions are looked for; ``sys.path`` if None.
+    """
+
+    def __init__(self, path: Sequence[str] | None = None) -> None:
+        self._path = path
+        self._owners: dict[tuple[str, str], Distribution | None] = {}
+        self._shadowed: dict[str, bool] = {}
+        self._closures: dict[str, frozenset[str]] = {}
+        self._named: dict[str, Installation | None] = {}
+        self._met_before: dict[str, Installation] = {}
+        self._candidates: dict[str, tuple[Installation, ...]] = {}
+
+    def owner(self, module: str, location: Location | None) -> Owner:
+        """Who is responsible for a module, where it was found."""
+        if is_stdlib(module) and not self._is_shadowed(root_of(module)):
+            return Owner.STDLIB
+        if root_of(module) in RUNTIME_ROOTS:
+            return Owner.RUNTIME
+        distribution = self.distribution_of(module, location)
+        if distribution is not None and not distribution.editable:
+            return Owner.INSTALLED
+        file = location.file if location is not None and distribution is None else None
+        # Its tests are no names of it: a user's own package may well be called ``test``.
+        is_python_s = file is not None and _is_in_standard_library(file)
+        return Owner.STDLIB if is_python_s else Owner.LOCAL
+
+    def _is_shadowed(self, root: str) -> bool:
+        """Whether a file of the user's has the name of a standard library module and wins."""
+        if root not in self._shadowed:
+            self._shadowed[root] = _is_elsewhere(root)
+        return self._shadowed[root]
+
+    def distribution_of(self, module: str, location: Location | None) -> Distribution | None:
+        """The distribution that provides a module; None for loose code."""
+        if location is None:
+            return None
+        key = module, location.file or "\0".join(location.search)
+        if key not in self._owners:
+            self._owners[key] = self._search(module, location)
+        return self._owners[key]
+
+    def named(self, name: str) -> Distribution | None:
+        """The installed distribution of that name (PEP 503); None if there is none."""
+        entry = self._entry_named(normalised(name))
+        return entry.described if entry is not None else None
+
+    def is_compiled(self, distribution: Distribution) -> bool:
+        """Whether a distribution has installed compiled code."""
+        entry = self.installation_of(distribution)
+        return entry is not None and entry.has_compiled_code
+
+    def contents_of(self, distribution: Distribution) -> DistributionContents | None:
+        """The files of an installed distribution; None if it is not installed (any more)."""
+        entry = self.installation_of(distribution)
+        return entry.contents if entry is not None else None
+
+    def licence_of(self, distribution: Distribution) -> str | None:
+        """The licence that an installed distribution's metadata states; None if none."""
+        entry = self.installation_of(distribution)
+        return entry.licence if entry is not None else None
+
+    def installation_of(self, distribution: Distribution) -> Installation | None:
+        """Where a distribution is installed; the first place, if there are several."""
+        first = self._entry_named(normalised(distribution.name))
+        if first is not None and first.described == distribution:
+            return first
+        entries = map(self._met, self._import_path.all())
+        return next((entry for entry in entries if entry.described == distribution), None)
+
+    def _entry_named(self, name: str) -> Installation | None:
+        """The first distribution of a name: found by its folder's, not by reading all metadata."""
+        if name not in self._named:
+            entries = map(self._met, self._import_path.named(name))
+            self._named[name] = next((e for e in entries if e.described is not None), None)
+        return self._named[name]
+
+    @cached_property
+    def _import_path(self) -> ImportPath:
+        return ImportPath(self._path)
+
+    def _met(self, found: Found) -> Installation:
+        """An installation; whether what is known of it still holds is asked once."""
+        if not found.place:  # it is not in files
+            return Installation.of(found)
+        if found.place not in self._met_before:
+            self._met_before[found.place] = Installation.of(found)
+        return self._met_before[found.place]
+
+    def is_published(self, file: str, content: bytes) -> bool:
+        """Whether an index has a file with this content, where others can get it as well."""
+        place = spelled_path(file)
+        return any(entry.has_published(place, content) for entry in self._claiming(place))
+
+    def required_closure(self, distribution: Distribution) -> frozenset[str]:
+        """The normalised names of all that a distribution requires, directly or not."""
+        if distribution.name not in self._closures:
+            self._closures[distribution.name] = self._close(distribution)
+        return self._closures[distribution.name]
+
+    def _close(self, distribution: Distribution) -> frozenset[str]:
+        reached: set[str] = set()
+        todo = [distribution.requires]
+        while todo:
+            for name in todo.pop() - reached:
+                reached.add(name)
+                found = self.named(name)
+                if found is not None:
+                    todo.append(found.requires)
+        return frozenset(reached)
+
+    def _claiming(self, file: str) -> tuple[Installation, ...]:
+        """The distributions that may have installed a file: the same for all files beside it."""
+        folder = os.path.dirname(file)  # noqa: PTH120 - asked for every module
+        if folder not in self._candidates:
+            near = map(self._met, self._import_path.claiming(folder))
+            able = tuple(entry for entry in near if entry.may_have(folder))
+            self._candidates[folder] = able
+        return self._candidates[folder]
+
+    def _search(self, module: str, location: Location) -> Distribution | None:
+        """Who claims a module's file; of a folder without code, whoever claims something in it.
+
+        Such a folder may have parts in several places: it is nobody's as soon as one of them is.
+        """
+        if location.file:
+            return self._claimant(module, spelled_path(location.file), False)
+        owners = [self._claimant(module, spelled_path(each), True) for each in location.search]
+        return None if None in owners else next(iter(owners), None)
+
+    def _claimant(self, module: str, place: str, is_folder: bool) -> Distribution | None:
+        for entry in self._claiming(place):
+            if entry.lists(module, place, is_folder) and entry.described is not None:
+                return entry.described
+        return None

@@ -1,0 +1,270 @@
+"""Whether most of a package is a library that few imports lead to, and which rule leaves it out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+from modpack.core.names import is_within, parents
+from modpack.core.plan import FileKind, NameUse, Note, NoteKind, Plan
+from modpack.core.rules import Action, Origin
+from modpack.core.scan import ImportKind
+from modpack.core.text import human_size
+from modpack.discovery.walk import Walker
+
+_WORTH_TELLING = 5_000_000
+"""Bytes of a distribution from which on it is worth a rule."""
+_NEARLY = 0.1
+"""Of all bytes: what another rule may leave besides, and still be chosen for mocking less."""
+_ASKED_FOR = (ImportKind.PICKLE, ImportKind.SAVED)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A mock rule that would leave the library out.
+
+    Attributes:
+        path: what to mock, with everything in it.
+        left: bytes of what remains.
+        uses: where code that remains, and can be called, would use the mock.
+    """
+
+    path: str
+    left: int
+    uses: tuple[NameUse, ...]
+
+
+def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
+    """Tell of a distribution that makes up most of a package without being the model's own.
+
+    Args:
+        plan: what the package will hold, with its files and distributions.
+        walker: knows the sources.
+    """
+    if not any(each.modules for each in plan.distributions):
+        return
+    weights = _Weights(plan, walker)
+    heaviest = max(weights.by_distribution, key=weights.by_distribution.__getitem__, default="")
+    size = weights.by_distribution.get(heaviest, 0)
+    if size < max(_WORTH_TELLING, weights.total / 2) or heaviest in weights.own:
+        return
+    chain = weights.chain_to(heaviest)
+    crossings = weights.crossings(chain)
+    if crossings and not weights.is_asked_for(heaviest):
+        yield _note(heaviest, size, weights, chain, crossings)
+
+
+def _note(
+    name: str,
+    size: int,
+    weights: _Weights,
+    chain: Sequence[str],
+    crossings: Sequence[_Crossing],
+) -> Note:
+    part = f"{size / weights.total:.0%} of the code and data files"
+    sizes = f"{human_size(size)} of {human_size(weights.total)}, uncompressed"
+    because = ", ".join(f"{each.at} imports {each.imported}" for each in crossings)
+    cut = weights.best_cut(chain)
+    if cut is None:
+        path = weights.path_of(chain[-1])
+        place = crossings[0].place
+        remedy = (
+            "The model's own code uses it, and would fail with a mock. Add "
+            f'extern="{path}.**" if it is installed where the package is loaded'
+        )
+    else:
+        place = next((c.place for c in crossings if is_within(c.imported, cut.path)), None)
+        remedy = f'Add mock="{cut.path}.**", which leaves {human_size(cut.left)}. {_told(cut)}'
+    return Note(
+        NoteKind.HEAVY_DISTRIBUTION,
+        name,
+        f"{part} ({sizes}) is {name}, because {because}. {remedy}",
+        place,
+    )
+
+
+def _told(cut: _Cut) -> str:
+    if not cut.uses:
+        return f"Nothing else that can be called uses {cut.path}"
+    first = cut.uses[0]
+    what = f"{first.module}.{first.name}".rstrip(".")
+    more = f" (and {len(cut.uses) - 1} more places)" if len(cut.uses) > 1 else ""
+    return (
+        f"{first.importer}:{first.line}{more} uses {what}, which then raises NotImplementedError: "
+        "export with example inputs to see whether the model gets there"
+    )
+
+
+@dataclass(frozen=True)
+class _Crossing:
+    """An import that leads from one distribution into another.
+
+    Attributes:
+        at: the importer, with the line.
+        imported: the module.
+        place: ``file:line``.
+    """
+
+    at: str
+    imported: str
+    place: str | None
+
+
+class _Weights:
+    """How many bytes each module and file of a plan has, and what leads to them."""
+
+    def __init__(self, plan: Plan, walker: Walker) -> None:
+        self._plan = plan
+        self._walker = walker
+        self._interned = [m for m in plan.modules(Action.INTERN) if walker.has_source(m)]
+        self._owner = {m: d.name for d in plan.distributions for m in d.modules}
+        self._sizes = {m: len(walker.source(m)) for m in self._interned}
+        self._files: dict[str, int] = {}
+        for file in plan.files:
+            if file.kind is not FileKind.METADATA:
+                self._files[file.owner] = self._files.get(file.owner, 0) + _size(file.source)
+
+    @cached_property
+    def by_distribution(self) -> dict[str, int]:
+        """The bytes of each distribution."""
+        found = dict.fromkeys((d.name for d in self._plan.distributions if d.modules), 0)
+        for owner, size in (*self._sizes.items(), *self._files.items()):
+            name = owner if owner in found else self._owner.get(owner)
+            if name is not None:
+                found[name] += size
+        return found
+
+    @cached_property
+    def total(self) -> int:
+        """The bytes of everything but tensors and metadata."""
+        return sum(self._sizes.values()) + sum(self._files.values())
+
+    @cached_property
+    def own(self) -> frozenset[str]:
+        """The distributions of what saved objects name, and of what was saved by name."""
+        return frozenset(self._owner[m] for m in self._named if m in self._owner)
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        graph = self._plan.graph
+        pickled = {e.imported for e in graph.edges() if e.kind in _ASKED_FOR}
+        return frozenset({*pickled, *graph.roots()})
+
+    def is_asked_for(self, name: str) -> bool:
+        """Whether a rule of the user's interns a distribution by its name."""
+        decisions = (self._plan.decisions[m] for m in self._interned if self._owner.get(m) == name)
+        rules = ((d.rule, d.module) for d in decisions)
+        return any(rule.origin is Origin.USER and rule.spells(module) for rule, module in rules)
+
+    def chain_to(self, name: str) -> list[str]:
+        """The shortest chain of imports from what was saved into a distribution."""
+        leading = self._leading()
+        node = next((node for node in leading if self._owner.get(node) == name), None)
+        chain: list[str] = []
+        while node is not None:
+            chain.insert(0, node)
+            node = leading[node]
+        return chain
+
+    def crossings(self, chain: Sequence[str]) -> list[_Crossing]:
+        """The imports in a chain that lead from one distribution into another."""
+        found = []
+        for importer, imported in pairwise(chain):
+            if importer.startswith("<") or self._owner.get(importer) == self._owner.get(imported):
+                continue
+            lines = (e.line for e in self._plan.graph.edges_between(importer, imported))
+            line = next((each for each in lines if each is not None), None)
+            location = self._walker.locate(importer)
+            file = location.file if location is not None and location.file else importer
+            ending = f":{line}" if line is not None else ""
+            found.append(_Crossing(f"{importer}{ending}", imported, f"{file}{ending}"))
+        return found
+
+    def best_cut(self, chain: Sequence[str]) -> _Cut | None:
+        """The mock that leaves nearly the least and is used the least; in doubt, the smaller one.
+
+        None if the model's own code, which it may well run, uses all that could be mocked.
+        """
+        paths = dict.fromkeys(
+            self.path_of(module)
+            for module in reversed(chain)
+            if module in self._owner and self._owner[module] not in self.own
+        )
+        left = {path: self._left_without(path) for path in paths}
+        most = min(left.values(), default=0) + _NEARLY * self.total
+        for is_nearly_least in (True, False):
+            tried = (path for path in paths if (left[path] <= most) is is_nearly_least)
+            cuts = [
+                _Cut(path, left[path], uses)
+                for path in tried
+                if (uses := self._uses_of(path)) is not None
+            ]
+            if cuts:
+                return min(cuts, key=lambda cut: len(cut.uses))
+        return None
+
+    def path_of(self, module: str) -> str:
+        """The shortest path at or above a module that is its distribution's alone."""
+        name = self._owner.get(module)
+        for path in reversed([module, *parents(module)]):
+            below = {self._owner.get(m) for m in self._interned if is_within(m, path)}
+            if below == {name}:
+                return path
+        return module
+
+    def _uses_of(self, path: str) -> tuple[NameUse, ...] | None:
+        """What would raise if it is called; None if the model's own code would."""
+        if any(is_within(module, path) for module in self._named):
+            return None
+        from modpack.discovery.mock_reachability import callable_from_outside, find_uses  # seldom
+
+        mocked = [m for m in self._plan.decisions if is_within(m, path)]
+        kept = (m for m in self._interned if not is_within(m, path))
+        sources = {m: (self._walker.source(m), self._walker.is_package(m)) for m in kept}
+        graph = self._plan.graph
+        found = find_uses(sources, mocked, callable_from_outside(graph), graph)
+        uses = tuple(use for use in found if use.is_reachable)
+        return None if any(self._is_own(use.importer) for use in uses) else uses
+
+    def _is_own(self, module: str) -> bool:
+        name = self._owner.get(module)
+        return name is None or name in self.own
+
+    def _left_without(self, path: str) -> int:
+        reached = self._leading(path)
+        kept = [m for m in self._interned if m in reached and not is_within(m, path)]
+        owners = {*kept, *(self._owner[m] for m in kept if m in self._owner)}
+        files = sum(size for owner, size in self._files.items() if owner in owners)
+        return files + sum(self._sizes[m] for m in kept)
+
+    def _leading(self, without: str = "") -> dict[str, str | None]:
+        """What is reached, nearest first, and the module that leads to it.
+
+        Args:
+            without: what is mocked for that: nothing that it imports counts.
+        """
+        graph, actions = self._plan.graph, self._plan.decisions
+        leading: dict[str, str | None] = dict.fromkeys(graph.roots())
+        waiting = deque(leading)
+        while waiting:
+            node = waiting.popleft()
+            decision = actions.get(node)
+            is_cut = bool(without) and is_within(node, without)
+            if is_cut or (decision is not None and decision.action is not Action.INTERN):
+                continue
+            for imported in graph.successors(node):
+                if imported not in leading and graph.depends(node, imported):
+                    leading[imported] = node
+                    waiting.append(imported)
+        return leading
+
+
+def _size(file: str) -> int:
+    try:
+        return Path(file).stat().st_size
+    except OSError:  # whoever writes it will tell
+        return 0

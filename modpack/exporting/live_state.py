@@ -1,0 +1,552 @@
+"""Live values in words: as much of them as a note may say, which is stored in the package.
+
+Objects that a module makes of literals: whether their attributes are still what that gives.
+
+In what a live module deviates from what its source defines, without running anything.
+
+Functions are known by where they are: a function of a module has the module's globals, its file and
+its qualified name, whatever compiled it. So nothing is compiled here, and what a library for tests
+or for coverage does to code is no deviation. Values are compared where the source spells them.
+"""
+
+from __future__ import annotations
+
+import abc
+import argparse
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType, SimpleNamespace
+from typing import Any, Final, NamedTuple
+
+from modpack.core.names import root_of
+from modpack.core.scan import Body, Defined, Literal, Row, Setting
+from modpack.discovery.finder import contents_of, is_a
+from modpack.exporting.script_proof import functions_in
+
+_ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))
+_LONGEST = 40
+_AROUND: tuple[tuple[type, str], ...] = (
+    (partial, "func"),
+    (property, "fget"),
+    (staticmethod, "__func__"),
+    (classmethod, "__func__"),
+    (MethodType, "__func__"),
+)
+"""Python's own objects around a function, and the attribute that has it."""
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is one that a literal can give, and that never changes."""
+    if type(value) is tuple:
+        return all(map(is_plain, value))
+    return type(value) in _ATOMS
+
+
+def shown(value: Any) -> str:
+    """A value in a few words. Never a text: it may be a password.
+
+    >>> shown(4), shown("secret"), shown((1, "a")), shown(len)
+    ('4', 'another text', 'another tuple', "the built-in function 'len'")
+    """
+    if is_a(value, (str, bytes)):
+        return "another text"
+    if type(value) is tuple:
+        return "another tuple"
+    if is_plain(value):
+        return repr(value) if len(repr(value)) <= _LONGEST else f"another {type(value).__name__}"
+    if is_a(value, FunctionType):
+        return _function(value)
+    if is_a(value, BuiltinFunctionType):
+        return f"the built-in function {value.__name__!r}"
+    if is_a(value, type):
+        return f"the class {value.__module__}.{value.__qualname__}"
+    bare: Any = None
+    for kind, name in _AROUND:
+        if is_a(value, kind):
+            bare = getattr(value, name)
+    if is_a(bare, FunctionType):
+        return f"a {type(value).__name__} of {_function(bare)}"
+    return f"an object of {type(value).__module__}.{type(value).__qualname__}"
+
+
+def _function(function: FunctionType) -> str:
+    code = function.__code__
+    place = f"{PurePath(code.co_filename).name}:{code.co_firstlineno}"
+    # A wrapper calls itself what it wraps; its code does not (since Python 3.11).
+    name = getattr(code, "co_qualname", code.co_name)
+    return f"{function.__globals__.get('__name__')}.{name} ({place})"
+
+
+_UNKNOWN: Final = object()
+_NAMESPACES: Final = (SimpleNamespace, argparse.Namespace)
+_MADE_BY: Final = "__dataclass_fields__"
+
+
+def object_deviations(
+    value: Any,
+    live: Mapping[str, Any],
+    call: Sequence[Literal],
+    named: Mapping[str, Literal],
+    inits: Mapping[str, Defined],
+) -> Iterator[tuple[str, str, bool]]:
+    """The attributes of an object that the call that made it does not give.
+
+    Args:
+        value: the object that a name stands for.
+        live: what its module holds.
+        call: the dotted name of what its statement calls, and the arguments.
+        named: the arguments with names.
+        inits: what the sources of the package define, by module.
+
+    Yields:
+        The attribute, a clause that says what it is, and whether its own methods set it so.
+    """
+    kind = _looked_up(str(call[0]), live)
+    if not is_a(kind, type) or type(value) is not kind:
+        return
+    made = _made(kind, call[1:], named, inits)
+    if made is None:
+        return
+    expected, changed, is_complete = made
+    found = contents_of(value)
+    for name, before in expected.items():
+        if before is _UNKNOWN:
+            continue
+        now = found.get(name, _UNKNOWN)
+        if now is _UNKNOWN:  # of a class with slots, for one
+            continue
+        if is_plain(now) and type(now) is type(before) and repr(now) == repr(before):
+            continue
+        there = f" and not {shown(before)}" if is_plain(now) else ""
+        yield name, f"is {shown(now)}{there}", changed.get(name) == Setting.RUNNING
+    if is_complete:
+        for name in found.keys() - expected.keys() - changed.keys():
+            yield name, f"was set to {shown(found[name])}", False
+        for name in changed.keys() & found.keys() - expected.keys():
+            if changed[name] == Setting.ON_REQUEST:
+                yield name, f"was set to {shown(found[name])}", False
+
+
+def _looked_up(name: str, live: Mapping[str, Any]) -> object:
+    first, *others = name.split(".")
+    found = live.get(first)
+    for part in others:
+        found = contents_of(found).get(part)
+    return found
+
+
+def _made(
+    kind: type, given: Sequence[Literal], named: Mapping[str, Literal], inits: Mapping[str, Defined]
+) -> tuple[dict[str, Any], dict[str, int], bool] | None:
+    """The attributes that a call gives, those that methods change, and whether these are all."""
+    if kind in _NAMESPACES:
+        return None if given else ({n: _value(v) for n, v in named.items()}, {}, True)
+    expected: dict[str, Any] = {}
+    changed: dict[str, int] = {}
+    is_made = False
+    for each in kind.__mro__[:-1]:
+        defined = inits.get(each.__module__)
+        found = defined.initializers.get(each.__qualname__) if defined is not None else None
+        if found is None:
+            return None
+        changed = {**found.changed, **changed}
+        if is_made:
+            continue
+        if _MADE_BY in vars(each) and "__init__" not in _functions(each, inits):
+            own, is_made = _of_dataclass(each, given, named), True
+        elif "__init__" in _functions(each, inits):
+            own, is_made = _of_parameters(found, given, named), True
+        else:
+            own = {}
+        if own is None:
+            return None
+        expected.update(own)
+    return expected, changed, True
+
+
+def _functions(kind: type, inits: Mapping[str, Defined]) -> Mapping[str, int]:
+    body = inits[kind.__module__].bodies.get(kind.__qualname__)
+    return body.functions if body is not None else {}
+
+
+def _of_parameters(
+    found: Any, given: Sequence[Literal], named: Mapping[str, Literal]
+) -> dict[str, Any] | None:
+    names = [name for name, _ in found.parameters]
+    if len(given) > len(names) or not named.keys() <= set(names):
+        return None
+    arguments = {**dict(found.parameters), **dict(zip(names, given, strict=False)), **named}
+    return {
+        name: _value(arguments[parameter] if parameter else literal)
+        for name, (parameter, literal) in found.attributes.items()
+    }
+
+
+def _of_dataclass(
+    kind: type, given: Sequence[Literal], named: Mapping[str, Literal]
+) -> dict[str, Any] | None:
+    fields = [f for f in vars(kind)[_MADE_BY].values() if isinstance(f, dataclasses.Field)]
+    fields = [f for f in fields if f._field_type is dataclasses._FIELD]  # type: ignore[attr-defined]
+    names = [field.name for field in fields if field.init and not field.kw_only]
+    if len(given) > len(names):
+        return None
+    arguments = {**dict(zip(names, given, strict=False)), **named}
+    made: dict[str, Any] = {}
+    for field in fields:
+        if field.name in arguments:
+            made[field.name] = _value(arguments[field.name])
+        else:
+            is_plain_default = is_plain(field.default)
+            made[field.name] = field.default if is_plain_default else _UNKNOWN
+    return made
+
+
+def _value(literal: Literal) -> Any:
+    """What a literal of a row gives."""
+    if not isinstance(literal, list):
+        return literal
+    import ast
+
+    if not literal:
+        return _UNKNOWN
+    made = ast.literal_eval(literal[0])
+    return made if is_plain(made) else _UNKNOWN
+
+
+_MISSING: Final = object()
+_EMPTY: Final = ("{}", "[]")
+_PLAIN_METACLASSES: Final = (type, abc.ABCMeta)
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One name that stands for something else than its source says.
+
+    Attributes:
+        path: the name, dotted: ``Net.forward``.
+        what: a clause that says what it is now.
+        line: where the source defines it, 1-based.
+        is_attribute: whether it is one of a class or an object, and no name of the module.
+        is_own: whether code of the module or the object itself made it so, as far as it shows.
+        home: the module of the function that it is now; empty for anything else.
+    """
+
+    path: str
+    what: str
+    line: int
+    is_attribute: bool = False
+    is_own: bool = False
+    home: str = ""
+
+
+class LiveModule:
+    """A module that runs here, beside what its source defines.
+
+    Args:
+        live: what it holds.
+        defined: what its source defines.
+        file: what its functions call their file; None if its loader may have rewritten them.
+        inits: finds what a source says of a class of the package, by module.
+        is_plain: whether it is a module of Python's own class, which keeps all its names.
+    """
+
+    def __init__(
+        self,
+        live: Mapping[str, Any],
+        defined: Defined,
+        file: str | None,
+        inits: Mapping[str, Defined],
+        is_plain: bool = True,
+    ) -> None:
+        self._is_plain = is_plain
+        self._live = live
+        self._defined = defined
+        self._file = file
+        self._inits = inits
+
+    def deviations(self) -> Iterator[Deviation]:
+        """All names that stand for something else than the source says."""
+        for path, body in self._defined.bodies.items():
+            if not path:
+                yield from self._of_body(_Owner(self._live, is_complete=self._is_plain), body)
+            elif "*" not in body.unread and self._is_bound_once(path):
+                kind = self._class_at(path)
+                if kind is not None:
+                    owner = _class_owner(path, kind, body, self._live)
+                    yield from self._of_body(owner, body)
+                    if owner.is_plain:
+                        yield from self._extras(owner, body)
+
+    def _is_bound_once(self, path: str) -> bool:
+        """Whether no import, or other statement, may have bound the name of a class as well."""
+        outside, _, name = path.rpartition(".")
+        return name not in self._defined.bodies[outside].unread
+
+    def _class_at(self, path: str) -> type | None:
+        found: Any = self._live.get(path.partition(".")[0])
+        for name in path.split(".")[1:]:
+            found = vars(found).get(name) if is_a(found, type) else None
+        if not is_a(found, type):
+            return None
+        return found if self._is_class(found, path) else None
+
+    def _of_body(self, owner: _Owner, body: Body) -> Iterator[Deviation]:
+        names, live, file, prefix = owner.names, self._live, self._file, owner.prefix
+        for name, line in body.functions.items():
+            value = names.get(name, _MISSING)
+            if (
+                type(value) is FunctionType
+                and value.__globals__ is live
+                and value.__qualname__ == prefix + name
+                and value.__code__.co_name == name
+                and (file is None or value.__code__.co_filename == file)
+            ):
+                continue
+            if value is _MISSING and (name in body.conditional or not owner.is_complete):
+                continue
+            if not self._is_made_of(value, name, owner):
+                yield owner.deviation(name, value, line)
+        if owner.has_data:
+            for name, (line, literal) in body.values.items():
+                value = names.get(name, _MISSING)
+                if value is literal or (type(value) is type(literal) and value == literal):
+                    continue
+                if value is _MISSING and (name in body.conditional or not owner.is_complete):
+                    continue
+                if not self._gives(literal, value, owner):
+                    yield owner.deviation(name, value, line, literal)
+        for name, rows in body.others.items():
+            if name in names or (owner.is_complete and name not in body.conditional):
+                yield from self._of_rows(owner, name, rows)
+
+    def _of_rows(self, owner: _Owner, name: str, rows: Sequence[Row]) -> Iterator[Deviation]:
+        """What deviates of a name that is bound in several ways, or in one that is not plain."""
+        value = owner.names.get(name, _MISSING)
+        line, kind, given, named = rows[-1]
+        if kind == "call" and len(rows) == 1:
+            path = owner.prefix + name
+            for attribute, what, is_own in object_deviations(
+                value, self._live, given, named, self._inits
+            ):
+                yield Deviation(f"{path}.{attribute}", what, line, True, is_own)
+            return
+        if any(self._fits(row, value, name, owner) for row in rows):
+            return
+        if kind == "holds" and is_a(value, (dict, list, set)):
+            what = "has other items"
+            yield Deviation(owner.prefix + name, what, line, bool(owner.prefix))
+        else:
+            yield owner.deviation(name, value, line, given[0] if kind == "is" else _MISSING)
+
+    def _fits(self, row: Row, value: Any, name: str, owner: _Owner) -> bool:
+        """Whether a statement may have bound a name to what it stands for."""
+        _, kind, given, named = row
+        if kind == "def":
+            return self._is_decorated(value, named[""], given, owner)
+        if kind == "class":
+            return bool(given) or self._is_class(value, owner.prefix + name)
+        if kind == "is":
+            return not owner.has_data or self._gives(given[0], value, owner)
+        if kind == "holds":
+            return not owner.has_data or _still_holds(given[0], value)
+        return True
+
+    def _is_class(self, value: Any, path: str) -> bool:
+        if not is_a(value, type):
+            return value is not _MISSING and not is_a(value, FunctionType)
+        home, here = _home(value), str(self._live.get("__name__"))
+        # Libraries give classes the name of the module that users know them by.
+        return value.__qualname__ == path and root_of(home) == root_of(here)
+
+    def _is_decorated(
+        self, value: Any, name: Literal, decorators: Sequence[Literal], owner: _Owner
+    ) -> bool:
+        """Whether decorators may have made a value of a function."""
+        bare = _function_of(value)
+        if bare is not None and bare.__globals__ is self._live and bare.__code__.co_name == name:
+            return True
+        found = list(functions_in(value))
+        if value is not _MISSING and not found:
+            return True
+        if any(each.__globals__ is self._live and each.__code__.co_name == name for each in found):
+            return True
+        makers = {root_of(_home(_resolved(str(each), self._live))) for each in decorators}
+        return any(root_of(_home(each)) in makers for each in found)
+
+    def _is_made_of(self, value: Any, name: str, owner: _Owner) -> bool:
+        """Whether a value is what Python, a metaclass or a base makes of a plain function."""
+        bare = value.__func__ if is_a(value, (staticmethod, classmethod)) else value
+        found = list(functions_in(bare))
+        if found and found[0] is bare and self._is_own(found[0], owner, name):
+            return True
+        holds_own = any(self._is_own(each, owner, name) for each in found)
+        if owner.is_special or self._file is None:
+            return holds_own or not found or _home(found[0]) in owner.makers
+        return holds_own and _home(found[0]) in owner.makers
+
+    def _is_own(self, function: FunctionType, owner: _Owner, name: str) -> bool:
+        """Whether a function is the one that the source defines; its name may be mangled."""
+        code = function.__code__
+        if function.__globals__ is not self._live or not name.endswith(code.co_name):
+            return False
+        is_here = self._file is None or code.co_filename == self._file
+        return is_here and function.__qualname__ == owner.prefix + code.co_name
+
+    def _gives(self, literal: Literal, value: Any, owner: _Owner) -> bool:
+        """Whether a literal gives a value, or something took its place when a class was made."""
+        if literal == []:
+            return True
+        if isinstance(literal, list):
+            if _still_holds(literal, value):
+                return True
+        elif type(value) is type(literal) and value == literal:
+            return True
+        return not owner.is_plain and not is_plain(value)
+
+    def _extras(self, owner: _Owner, body: Body) -> Iterator[Deviation]:
+        """What a plain class has although its statement does not give it that."""
+        for name, value in owner.names.items():
+            if name in body.functions or name in body.values or name in body.others:
+                continue
+            if name in body.unread:
+                continue
+            is_function = type(value) is FunctionType
+            if is_function and value.__globals__ is self._live and not owner.prefix:
+                continue
+            if is_function or (is_plain(value) and not name.startswith("__")):
+                if is_function and value.__code__.co_filename.startswith("<"):
+                    continue
+                if is_function and name.startswith("__annotate"):
+                    continue
+                yield _deviation(owner, name, f"was set to {shown(value)}", body.line, value)
+
+
+class _Owner(NamedTuple):
+    """A module or a class, and what may have changed what its body gave it.
+
+    Attributes:
+        names: what it holds.
+        prefix: what stands before its names in qualified names.
+        makers: the modules whose code takes part in making it.
+        is_special: whether decorators, a metaclass or ``__init_subclass__`` take part.
+        has_data: whether it keeps the values that its body gives to names.
+        is_complete: whether it keeps all names that its body binds.
+    """
+
+    names: Mapping[str, Any]
+    prefix: str = ""
+    makers: frozenset[str] = frozenset()
+    is_special: bool = False
+    has_data: bool = True
+    is_complete: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        return not self.is_special
+
+    @property
+    def home(self) -> str:
+        return str(self.names.get("__module__" if self.prefix else "__name__"))
+
+    def deviation(
+        self, name: str, value: Any, line: int, literal: Literal | object = _MISSING
+    ) -> Deviation:
+        what = "was deleted" if value is _MISSING else f"is {shown(value)}"
+        is_told = is_plain(literal) and is_plain(value) and not isinstance(literal, str)
+        before = f" and not {shown(literal)}" if is_told else ""
+        return _deviation(self, name, what + before, line, value)
+
+
+def _deviation(owner: _Owner, name: str, what: str, line: int, value: Any) -> Deviation:
+    found = next(functions_in(value), None)
+    home = _home(found)
+    is_own = found is not None and "<locals>" in found.__qualname__ and home == owner.home
+    return Deviation(owner.prefix + name, what, line, bool(owner.prefix), is_own, home)
+
+
+def _class_owner(path: str, kind: type, body: Body, live: Mapping[str, Any]) -> _Owner:
+    meta = type(kind)
+    bases = kind.__mro__[1:-1]
+    makes_subclasses = any("__init_subclass__" in vars(base) for base in bases)
+    is_special = bool(
+        meta not in _PLAIN_METACLASSES or body.decorators or makes_subclasses or _is_row(kind)
+    )
+    makers = {_home(base) for base in (*type.mro(meta)[:-1], *bases)}
+    makers.update(_home(_resolved(each, live)) for each in body.decorators)
+    if not is_special:
+        makers.discard(kind.__module__)
+    has_data = meta in _PLAIN_METACLASSES and not _is_row(kind)
+    return _Owner(vars(kind), f"{path}.", frozenset(makers), is_special, has_data, not is_special)
+
+
+def _is_row(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """The function that Python's own decorators keep, without a search."""
+    if is_a(value, property):
+        value = value.fget
+    elif is_a(value, (staticmethod, classmethod)):
+        value = value.__func__
+    return value if type(value) is FunctionType else None
+
+
+def _home(value: Any) -> str:
+    """The module whose code something is; empty if nobody knows."""
+    if is_a(value, FunctionType):
+        return str(value.__globals__.get("__name__", ""))
+    found = getattr(value, "__module__", None) if is_a(value, type) else None
+    return found if isinstance(found, str) else ""
+
+
+def _resolved(name: str, live: Mapping[str, Any]) -> Any:
+    """What a dotted name stands for, looked up in modules and classes only."""
+    first, *others = name.split(".")
+    found: Any = live.get(first)
+    for part in others:
+        found = contents_of(found).get(part)
+    return found
+
+
+def _still_holds(literal: Literal, value: Any) -> bool:
+    """Whether a container has all that its display gave it; code may have added to it."""
+    import ast
+
+    if not isinstance(literal, list) or not literal:
+        return True
+    if literal[0] in _EMPTY:
+        return type(value) in (dict, list)
+    if _is_plain_tree(value) and repr(value) == literal[0]:
+        return True
+    first = ast.literal_eval(literal[0])
+    if type(value) is not type(first):
+        return False
+    if isinstance(first, tuple):
+        return _same(first, value)
+    if isinstance(first, dict):
+        kept = (_same(first[key], value[key]) for key in first if key in value)
+        return all(key in value for key in first) and all(kept)
+    if isinstance(first, list):
+        return len(value) >= len(first) and all(map(_same, first, value))
+    return first <= value if isinstance(first, set) else _same(first, value)
+
+
+def _is_plain_tree(value: Any) -> bool:
+    """Whether a value is made of plain ones only, so that its text can be had."""
+    kind = type(value)
+    if kind is dict:
+        return all(map(is_plain, value)) and all(map(_is_plain_tree, value.values()))
+    return all(map(_is_plain_tree, value)) if kind in (list, set, tuple) else is_plain(value)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether a plain value, or a container of such, is what it was."""
+    if type(one) is tuple:
+        return type(other) is tuple and len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, (dict, list, set)):
+        return _still_holds([repr(one)], other)
+    return is_plain(other) and type(one) is type(other) and repr(one) == repr(other)

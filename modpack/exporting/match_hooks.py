@@ -1,0 +1,121 @@
+"""Match hooks: called for each module at the moment at which it is decided."""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from modpack.core.graph import Edge
+from modpack.core.rules import Action, Rule
+
+MatchHook = Callable[[Any, str], "Action | None"]
+"""``hook(exporter, module_name)``: None keeps the decision, an action overrides it."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """What is being decided while a hook runs.
+
+    Attributes:
+        module: the module path.
+        rule: the rule that matched.
+        action: the decision so far: the rule's, or that of a hook that ran before.
+        importers: the evidence that led to the module.
+    """
+
+    module: str
+    rule: Rule
+    action: Action
+    importers: tuple[Edge, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the hooks made of a match.
+
+    Attributes:
+        action: the final decision.
+        overridden_by: the hook that changed it, if one did.
+        veto: the reason if a hook refused the module.
+        fired: the hooks that were called, in order.
+    """
+
+    action: Action
+    overridden_by: str | None = None
+    veto: str | None = None
+    fired: tuple[str, ...] = ()
+
+
+class MatchHooks:
+    """The hooks of an exporter, by the action whose patterns they watch.
+
+    Attributes:
+        current: the match that is being decided, while hooks run.
+    """
+
+    def __init__(self) -> None:
+        self.by_action: dict[Action, OrderedDict[int, MatchHook]] = {
+            action: OrderedDict() for action in Action
+        }
+        self.current: Match | None = None
+
+    def run(self, exporter: object, match: Match) -> Outcome:
+        """Call the hooks of the rule's action, in order of registration.
+
+        A hook that raises refuses the module: every kind of exception is reported as that
+        module's problem, none is lost, and the others still run.
+        """
+        outcome = Outcome(match.action)
+        for hook in list(self.by_action[match.rule.action].values()):
+            self.current = Match(match.module, match.rule, outcome.action, match.importers)
+            try:
+                answer = hook(exporter, match.module)
+            except Exception as refusal:
+                veto = f"{hook_name(hook)} raised {type(refusal).__name__}: {refusal}"
+                outcome = replace(outcome, veto=outcome.veto or veto)
+                continue
+            finally:
+                self.current = None
+                outcome = replace(outcome, fired=(*outcome.fired, hook_name(hook)))
+            outcome = self._after(hook, answer, outcome)
+        return outcome
+
+    @staticmethod
+    def _after(hook: MatchHook, answer: object, before: Outcome) -> Outcome:
+        if answer is None:
+            return before
+        if not isinstance(answer, Action):
+            reason = f"{hook_name(hook)} returned {answer!r}; a hook returns None or an Action"
+            return replace(before, veto=before.veto or reason)
+        return replace(before, action=answer, overridden_by=hook_name(hook))
+
+
+def require_hook(hook: object) -> None:
+    """Check that something can be called as ``hook(exporter, module_name)``.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    if not callable(hook):
+        raise TypeError(f"hook must be callable, not {type(hook).__name__}")
+    try:
+        signature = inspect.signature(hook)
+    except (TypeError, ValueError):  # some builtins have none: the call will tell
+        return
+    try:
+        signature.bind(None, "module_name")
+    except TypeError as failure:
+        raise TypeError(
+            f"hook must accept (exporter, module_name), but {hook_name(hook)}{signature} does "
+            f"not: {failure}"
+        ) from None
+
+
+def hook_name(hook: object) -> str:
+    """How a hook is called in messages: ``module.qualname``."""
+    name = getattr(hook, "__qualname__", None) or type(hook).__qualname__
+    module = getattr(hook, "__module__", None)
+    return f"{module}.{name}" if module else str(name)

@@ -1,0 +1,409 @@
+"""Everything that stops a package from being written, found in one pass.
+
+Which modules are left out although some code asks for them, and why nothing is lost by it.
+
+Imports of the user's own code that lead nowhere, though each of their modules may be here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib.machinery import SOURCE_SUFFIXES
+from pathlib import Path
+from typing import Protocol
+
+from modpack.core.graph import CodeKind, Edge, Location
+from modpack.core.names import is_within, root_of
+from modpack.core.plan import Decision, PackagingErrorReason, Problem
+from modpack.core.rules import RUNNING_SCRIPT, Action, Origin, Owner, Rule
+from modpack.core.scan import ImportKind
+from modpack.discovery.walk import Walker
+
+_SAVED = "it was to be saved by name"
+
+_NO_SOURCE = {
+    CodeKind.EXTENSION: PackagingErrorReason.IS_EXTENSION_MODULE,
+    CodeKind.BUILTIN: PackagingErrorReason.IS_EXTENSION_MODULE,
+    CodeKind.BYTECODE: PackagingErrorReason.NO_DUNDER_FILE,
+    CodeKind.UNKNOWN: PackagingErrorReason.NO_DUNDER_FILE,
+}
+
+_MADE_BY_CODE = (
+    "; code made this module when it ran (exec, types.ModuleType). Write its source into a file "
+    "on sys.path, and import it from there"
+)
+
+
+def find_problems(
+    walker: Walker,
+    decisions: Mapping[str, Decision],
+    unmatched: Iterable[Rule],
+    left_out: Container[str] = (),
+    native: bool = False,
+) -> Iterator[Problem]:
+    """All problems of a finished walk, each with its place and the chain that leads to it.
+
+    Args:
+        walker: the finished walk.
+        decisions: what was decided.
+        unmatched: rules that had to match something and did not.
+        left_out: undecided modules of which it is known that nothing is lost by that.
+        native: whether compiled modules can be interned.
+    """
+    for module, decision in decisions.items():
+        if decision.rule == RUNNING_SCRIPT and _is_pickled(walker, module):
+            yield _in_script(walker)
+        elif decision.action is Action.DENY:
+            yield _problem(walker, module, PackagingErrorReason.DENIED, *_denial(walker, decision))
+        elif decision.action is Action.INTERN:
+            if not (native and _is_extension(decision.location)):
+                yield from _interning_problems(walker, decision, decisions)
+        elif decision.action is Action.MOCK:
+            yield from _mocking_problems(walker, decision)
+    for module in walker.open_questions():
+        if module in left_out:
+            continue
+        yield from _undecided_problems(walker, module)
+    for rule in unmatched:
+        yield Problem(str(rule), PackagingErrorReason.EMPTY_MATCH)
+
+
+def _denial(walker: Walker, decision: Decision) -> tuple[str, str | None]:
+    """By which rule a module is denied and who needs it, and where."""
+    edges = [e for e in walker.graph.edges_to(decision.module) if e.kind.is_dependency]
+    if not edges:
+        return f"by {decision.why}", None
+    return f"{_by(edges[0])}, denied by {decision.why}", place_of(walker, edges[0])
+
+
+def place_of(walker: Walker, edge: Edge) -> str | None:
+    """``file:line`` of an edge, in the file that the user can open."""
+    location = walker.locate(edge.importer)
+    file = location.file if location is not None else None
+    if edge.line is None:
+        return None
+    return f"{file or edge.importer}:{edge.line}"
+
+
+def why_not_interned(walker: Walker, module: str, native: bool = False) -> Problem | None:
+    """Why a module that the user saves by name cannot be interned; None if it can.
+
+    Args:
+        walker: knows where it is.
+        module: its path.
+        native: whether compiled modules can be interned.
+    """
+    location = walker.locate(module)
+    if native and _is_extension(location):
+        return None
+    if location is None:
+        return _problem(walker, module, PackagingErrorReason.SOURCE_FILE_NOT_FOUND, _SAVED)
+    if location.kind is CodeKind.NAMESPACE:
+        context = f"{_SAVED}, but it is a folder without __init__.py: save the modules in it"
+        return _problem(walker, module, PackagingErrorReason.NO_DUNDER_FILE, context)
+    if location.kind in _NO_SOURCE:
+        context = f"{_SAVED}, but it is {location.file or location.kind.value}"
+        return _problem(walker, module, _NO_SOURCE[location.kind], context)
+    return None
+
+
+def _interning_problems(
+    walker: Walker, decision: Decision, decisions: Mapping[str, Decision]
+) -> Iterator[Problem]:
+    module, location = decision.module, decision.location
+    failure = walker.scan(module).failure
+    if module == "__main__":
+        yield _in_script(walker)
+    elif failure is not None:
+        file = location.file if location is not None and location.file else module
+        where = f"{file}:{failure.line}" if failure.line else file
+        reason = PackagingErrorReason.SOURCE_NOT_PARSABLE
+        yield _problem(walker, module, reason, failure.reason, where)
+    elif location is None and not _holds_interned(module, decisions):
+        reason = PackagingErrorReason.SOURCE_FILE_NOT_FOUND
+        edges = [e for e in walker.graph.edges_to(module) if e.kind.is_dependency]
+        context, place = (_by(edges[0]), place_of(walker, edges[0])) if edges else ("", None)
+        made = _MADE_BY_CODE if walker.is_loaded(module) else ""
+        yield _problem(walker, module, reason, context + made, place)
+    elif location is not None and location.kind in _NO_SOURCE:
+        file = location.file or location.kind.value
+        is_made = location.kind is CodeKind.UNKNOWN and location.file is None
+        made = _MADE_BY_CODE if is_made and walker.is_loaded(module) else ""
+        yield _problem(walker, module, _NO_SOURCE[location.kind], f"it is {file}{made}")
+
+
+def _is_extension(location: Location | None) -> bool:
+    is_file = location is not None and location.file is not None
+    return is_file and location is not None and location.kind is CodeKind.EXTENSION
+
+
+def _holds_interned(package: str, decisions: Mapping[str, Decision]) -> bool:
+    """Whether a package will exist as the folder of a module whose source was given."""
+    return any(
+        other != package and is_within(other, package) and decision.action is Action.INTERN
+        for other, decision in decisions.items()
+    )
+
+
+def _is_pickled(walker: Walker, module: str) -> bool:
+    return any(edge.kind is ImportKind.PICKLE for edge in walker.graph.edges_to(module))
+
+
+def _mocking_problems(walker: Walker, decision: Decision) -> Iterator[Problem]:
+    for edge in walker.graph.edges_to(decision.module):
+        if edge.kind is ImportKind.PICKLE:
+            used = ", ".join(edge.names)
+            yield _problem(
+                walker,
+                decision.module,
+                PackagingErrorReason.MOCKED_BUT_STILL_USED,
+                f"{edge.importer} holds {used}, but {decision.why}",
+            )
+
+
+def _undecided_problems(walker: Walker, module: str) -> Iterator[Problem]:
+    edges = walker.graph.edges_to(module)
+    found = walker.locate(module) is not None
+    needed = [e for e in edges if e.kind.is_dependency and (found or not e.kind.may_be_absent)]
+    if not needed:
+        return
+    place = place_of(walker, needed[0])
+    if module == "__main__":
+        yield _in_script(walker)
+    elif found:
+        yield _problem(walker, module, PackagingErrorReason.NO_ACTION, _by(needed[0]), place)
+    else:
+        yield _problem(
+            walker, module, PackagingErrorReason.SOURCE_FILE_NOT_FOUND, _by(needed[0]), place
+        )
+
+
+def _by(edge: Edge) -> str:
+    if edge.kind is ImportKind.SAVED:
+        return "added with add_dependency"
+    if edge.kind is ImportKind.PICKLE:
+        return f"{edge.importer} holds {', '.join(edge.names) or 'it'}"
+    return f"imported by {edge.importer}"
+
+
+def _in_script(walker: Walker) -> Problem:
+    names = {name for edge in walker.graph.edges_to("__main__") for name in edge.names}
+    context = f"it is needed for {', '.join(sorted(names))}" if names else ""
+    return _problem(walker, "__main__", PackagingErrorReason.DEFINED_IN_SCRIPT, context)
+
+
+def _problem(
+    walker: Walker,
+    module: str,
+    reason: PackagingErrorReason,
+    context: str = "",
+    place: str | None = None,
+) -> Problem:
+    return Problem(module, reason, context, place, walker.graph.shortest_path(module))
+
+
+class _Ownership(Protocol):
+    def owner(self, module: str, location: Location | None) -> Owner: ...
+
+
+class _Staying(Protocol):
+    def is_optional(self, module: Location, importer: Location) -> bool: ...
+
+
+class Absence:
+    """Judges modules that a rule would decide.
+
+    What is absent where a package is made is as absent where it is loaded, where the code of
+    installed distributions asks for it: they ask for a great deal that nobody has, in functions
+    and under conditions of their own. The user's own code is not excused like that.
+
+    Args:
+        walker: knows who asks for what.
+        ownership: tells whose a module is.
+    """
+
+    def __init__(self, walker: Walker, ownership: _Ownership) -> None:
+        self._walker = walker
+        self._ownership = ownership
+
+    def why(self, module: str, rule: Rule | None, staying: _Staying | None) -> str | None:
+        """Why a module is left out, in one sentence; None if the rule is to decide it.
+
+        A rule that spells the name, and does not need the source, decides it in any case.
+
+        Args:
+            module: its path.
+            rule: the rule that matches it, if any does.
+            staying: the policy's view of distributions, if it has one.
+        """
+        if rule is not None and rule.origin is Origin.IMPLICIT:
+            return None
+        if rule is not None and rule.action is not Action.INTERN and rule.spells(module):
+            return None
+        edges = [e for e in self._walker.graph.edges_to(module) if e.kind.is_dependency]
+        if rule is None or rule.origin is Origin.PRESET:
+            without = [
+                e.importer for e in edges if self._walker.is_out_of_reach(e.importer, module)
+            ]
+            if edges and len(without) == len(edges):
+                return f"the package that {without[0]} comes from was made without {module}"
+        location = self._walker.locate(module)
+        if location is None:
+            return self._why_not_here(module, rule, edges)
+        if rule is None or rule.origin is not Origin.PRESET or rule.action is not Action.INTERN:
+            return None
+        is_sourceless = location.kind is CodeKind.UNKNOWN and not _had_source(location)
+        if is_sourceless and self._walker.is_loaded(module):
+            return None if _is_named_by_object(module, edges) else _made_by_code(module, edges)
+        if staying is not None and self._is_optional(location, edges, staying):
+            by = edges[0].importer
+            return (
+                f"{module} is not loaded here, and {by} does not require its distribution: the "
+                "packaged code will find it absent"
+            )
+        return None
+
+    def _why_not_here(self, module: str, rule: Rule | None, edges: Sequence[Edge]) -> str | None:
+        if all(edge.kind.may_be_absent for edge in edges):
+            by = f"{edges[0].importer} copes" if edges else "its importers cope"
+            return (
+                f"{module} is not installed here, and {by} with that: it "
+                "will be absent for the packaged code as well"
+            )
+        if rule is None or rule.origin is not Origin.PRESET:
+            return None
+        if self._walker.is_loaded(module):
+            return None if _is_named_by_object(module, edges) else _made_by_code(module, edges)
+        if all(edge.kind.may_be_absent or self._is_theirs(edge.importer) for edge in edges):
+            return (
+                f"{module} is not installed here: {edges[0].importer} cannot import it here either"
+            )
+        return None
+
+    def _is_theirs(self, importer: str) -> bool:
+        """Whether code was taken from an installed distribution, or from a package."""
+        location = self._walker.locate(importer)
+        if location is None:
+            return False
+        is_installed = self._ownership.owner(importer, location) is Owner.INSTALLED
+        return is_installed or self._walker.is_from_package(importer)
+
+    def _is_optional(self, location: Location, edges: Sequence[Edge], staying: _Staying) -> bool:
+        """Whether a whole distribution was not needed so far, and nobody says that it will be."""
+        if not edges or self._walker.is_loaded(root_of(location.module)):
+            return False
+        return all(self._may_do_without(edge, location, staying) for edge in edges)
+
+    def _may_do_without(self, edge: Edge, location: Location, staying: _Staying) -> bool:
+        importer = self._walker.locate(edge.importer)
+        if importer is None or not self._walker.is_loaded(root_of(edge.importer)):
+            return False
+        is_installed = self._ownership.owner(edge.importer, importer) is Owner.INSTALLED
+        return is_installed and staying.is_optional(location, importer)
+
+
+def _had_source(location: Location) -> bool:
+    """Whether a module was loaded from a source file, which is gone if it has none now."""
+    file = location.file
+    return file is not None and file.endswith(tuple(SOURCE_SUFFIXES)) and Path(file).is_absolute()
+
+
+def _is_named_by_object(module: str, edges: Sequence[Edge]) -> bool:
+    """Whether a saved object needs it, and no package around it can make it again."""
+    return root_of(module) == module and any(each.kind is ImportKind.PICKLE for each in edges)
+
+
+def _made_by_code(module: str, edges: Sequence[Edge]) -> str:
+    by = edges[0].importer if edges else "some code"
+    return f"{module}, which {by} imports, has no file: code makes it when it runs"
+
+
+class AstrayImports:
+    """Looks for them in what a plan interns.
+
+    A name that a module does not bind counts only if nothing speaks for it: no submodule, no
+    binding that cannot be read, no such name in the live module, and no other module that may set
+    it from outside.
+
+    Args:
+        walker: the finished walk.
+        decisions: what was decided.
+        is_own: whether a module is the user's own code.
+    """
+
+    def __init__(
+        self, walker: Walker, decisions: Mapping[str, Decision], is_own: Callable[[str], bool]
+    ) -> None:
+        self._walker = walker
+        self._interned = {m for m, d in decisions.items() if d.action is Action.INTERN}
+        self._is_own = is_own
+
+    def problems(self) -> Iterator[Problem]:
+        """One for each of them."""
+        for module in sorted(self._interned):
+            if self._walker.is_followed(module) and self._is_own(module):
+                yield from self._beyond_the_top(module)
+                yield from self._of_missing_names(module)
+
+    def _beyond_the_top(self, module: str) -> Iterator[Problem]:
+        for astray in self._walker.scan(module).astray:
+            top = root_of(module)
+            is_in_none = module == top and not self._walker.is_package(module)
+            why = "is in no package" if is_in_none else f"is in no package beyond {top}"
+            yield self._problem(module, f"{astray.statement}: {module} {why}", astray.line)
+
+    def _of_missing_names(self, module: str) -> Iterator[Problem]:
+        for target in self._walker.graph.successors(module):
+            if target not in self._interned:
+                continue
+            bound = self._walker.scan(target).bound
+            unbound: dict[str, Edge] = {}
+            for edge in self._walker.graph.edges_between(module, target):
+                if edge.kind.is_dependency and not edge.kind.may_be_absent:
+                    unbound.update((name, edge) for name in edge.names if name not in bound)
+            if not unbound or not self._is_known(target):
+                continue
+            for name, edge in unbound.items():
+                if self._is_missing(target, name):
+                    why = f"{target} has no such name, nor a submodule"
+                    context = f"from {target} import {name}: {why}"
+                    yield self._problem(module, context, edge.line)
+
+    def _is_known(self, target: str) -> bool:
+        """Whether all names of a module can be read off its source."""
+        walker = self._walker
+        is_here = walker.environment_of(target) is not None and walker.has_source(target)
+        return is_here and self._is_own(target) and not walker.scan(target).binds_unseen
+
+    def _is_missing(self, target: str, name: str) -> bool:
+        walker = self._walker
+        if re.fullmatch(r"__\w+__|\*", name):
+            return False
+        submodule = f"{target}.{name}"
+        if walker.locate(submodule) is not None or walker.is_loaded(submodule):
+            return False
+        environment = walker.environment_of(target)
+        if environment is not None and environment.live_attribute(target, name) is not None:
+            return False
+        return name not in self._set_from_outside
+
+    @cached_property
+    def _set_from_outside(self) -> frozenset[str]:
+        """Names that own code sets on anything, or spells in a text, as ``setattr`` needs it."""
+        pattern = re.compile(rb"\.(\w+)\s*(?::[^=\n]+)?=(?!=)|[\"'](\w+)[\"']")
+        found = (
+            match[1] or match[2]
+            for module in self._interned
+            if self._walker.has_source(module) and self._is_own(module)
+            for match in pattern.finditer(self._walker.source(module))
+        )
+        return frozenset(name.decode("utf-8", "replace") for name in found)
+
+    def _problem(self, module: str, context: str, line: int | None) -> Problem:
+        location = self._walker.locate(module)
+        file = location.file if location is not None and location.file else module
+        place = f"{file}:{line}" if line is not None else file
+        chain = self._walker.graph.shortest_path(module)
+        return Problem(module, PackagingErrorReason.IMPORT_LEADS_NOWHERE, context, place, chain)

@@ -1,0 +1,324 @@
+"""What a plan says of a secret: what it is, and what can be done.
+
+The leak guard: secrets are found before anything is written.
+
+Saved objects and resources are looked through when they are saved; sources, and files that go
+along, when the package is planned. Tensor storages and compiled code are not: they are large, and
+nobody writes a password into them by hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import os
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+from modpack.core.graph import DependencyGraph
+from modpack.core.names import Allowance, is_within, parents, root_of
+from modpack.core.plan import FileKind, PackagingErrorReason, Plan, PlannedFile, Problem
+from modpack.core.process import current_folder, spelled_path
+from modpack.core.scan import ImportKind
+from modpack.discovery.secrets import (
+    Secret,
+    TextKind,
+    find_secrets,
+    folders_around,
+    is_env_file,
+    is_project,
+    known_values,
+    values_in,
+)
+from modpack.discovery.walk import Walker
+from modpack.exporting.records import interned_records
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A secret in something that is to be packaged.
+
+    Attributes:
+        subject: the module or the record.
+        secret: what was found.
+        place: where the user finds it.
+        is_file: whether it is in a file beside the code.
+    """
+
+    subject: str
+    secret: Secret
+    place: str
+    is_file: bool = False
+
+    def problem(self, graph: DependencyGraph, saved: bool = False) -> Problem:
+        """What the plan says of it.
+
+        Args:
+            graph: who imports whom.
+            saved: whether the user saved it as a resource.
+        """
+        secret, allow = self.secret, f"{self.subject}#{self.secret.fingerprint}"
+        module = None if saved else self._module(graph)
+        chain = graph.shortest_path(f"<{self.subject}>" if module is None else module)
+        sentences = [f"{secret.what}, {secret.shown}"]
+        sentences.append(f"If it is none: allow_secrets=[{allow!r}], or --allow-secret '{allow}'")
+        pattern = _mockable(module, chain, graph) if module is not None else None
+        if pattern is not None:
+            sentences.append(f"To leave it out: mock({pattern!r})")
+        reason = PackagingErrorReason.SECRET
+        return Problem(self.subject, reason, ". ".join(sentences), self.place, chain)
+
+    def _module(self, graph: DependencyGraph) -> str | None:
+        """The module, or the nearest package around a file, that anything leads to."""
+        if not self.is_file:
+            return self.subject
+        reached = graph.reached()
+        folders = parents(self.subject.replace("/", "."))
+        return next((folder for folder in folders if folder in reached), None)
+
+
+def _mockable(module: str, chain: tuple[str, ...], graph: DependencyGraph) -> str | None:
+    """The pattern of a rule that leaves a module out; None if a saved object needs it.
+
+    A library is left out as a whole: the rest of it would not do without.
+    """
+    if len(chain) < 2:
+        return None
+    root = root_of(module)
+    is_library = any(not each.startswith("<") and root_of(each) != root for each in chain)
+    within = root if is_library else module
+    for node in graph.reached():
+        if is_within(node, within):
+            if any(edge.kind is ImportKind.PICKLE for edge in graph.edges_to(node)):
+                return None
+    return f"{root}.**" if is_library else module
+
+
+_log = logging.getLogger("modpack")
+_SCRIPT_CODE = (".py", ".pkl", ".json", ".txt")
+_MOST_CLEAN = 10_000
+_IsPublished = Callable[[str, str, bytes], bool]
+_clean: set[tuple[TextKind, bytes]] = set()
+"""Digests of texts in which this process found nothing."""
+
+
+class LeakGuard:
+    """Looks for secrets in what one exporter saves.
+
+    Args:
+        allowed: what may go along although it looks like a secret.
+    """
+
+    def __init__(self, allowed: Sequence[Allowance]) -> None:
+        self._allowed = tuple(allowed)
+        self._saved: dict[str, tuple[Leak, ...]] = {}
+        self._seen: dict[tuple[object, ...], tuple[Secret, ...]] = {}
+        self._values: dict[str, dict[bytes, str]] = {}
+        self._nearby: dict[bytes, str] | None = None
+        self._is_project = cache(is_project)
+
+    # -- what is saved -------------------------------------------------------------------------
+
+    def look_at_resource(self, record: str, data: bytes) -> None:
+        """Look through a text, or bytes, that the user saves."""
+        found = [*_by_name(record, data), *find_secrets(data, TextKind.DATA, self._known())]
+        self._saved[record] = tuple(Leak(record, s, _place(record, s)) for s in found)
+
+    def look_at_pickle(
+        self, record: str, data: bytes, places: Callable[[Sequence[bytes]], Mapping[bytes, str]]
+    ) -> None:
+        """Look through an object's pickle.
+
+        Args:
+            record: where it goes.
+            data: the pickle, with what continues it.
+            places: tells, for texts, at which attribute path of the live object each is.
+        """
+        found = find_secrets(data, TextKind.PICKLE, self._known())
+        unique = {secret.value: secret for secret in found}
+        paths = places(list(unique)) if unique else {}
+        self._saved[record] = tuple(
+            Leak(record, secret, paths.get(value) or _place(record, secret))
+            for value, secret in unique.items()
+        )
+
+    def look_at_script(self, record: str, data: bytes) -> None:
+        """Look through what torch serialised of a script module: its code and its attributes."""
+        leaks = []
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            for name in archive.namelist():
+                if name.endswith(_SCRIPT_CODE):
+                    kind = TextKind.PICKLE if name.endswith(".pkl") else TextKind.SOURCE
+                    found = find_secrets(archive.read(name), kind, self._known())
+                    leaks += [Leak(record, s, _place(f"{record}/{name}", s)) for s in found]
+        self._saved[record] = tuple(leaks)
+
+    # -- what is planned -----------------------------------------------------------------------
+
+    def problems(
+        self,
+        plan: Plan,
+        walker: Walker,
+        own_folders: Iterable[Path],
+        is_published: _IsPublished,
+        place: Callable[[str], str],
+    ) -> Iterator[Problem]:
+        """What of a plan must not be written.
+
+        Args:
+            plan: what will be written.
+            walker: knows the sources.
+            own_folders: the folders of the user's own code that is interned.
+            is_published: tells, given a file's owner, the file and its content, whether others can
+                get it as well.
+            place: names a ``file:line`` as the user knows it.
+        """
+        known = dict(self._known())
+        for folder in {each for own in set(own_folders) for each in self._around(str(own))}:
+            known.update(self._values_in(folder))
+        leaks = [leak for saved in self._saved.values() for leak in saved]
+        leaks += self._in_sources(plan, walker, known, is_published, place)
+        leaks += self._in_files(plan.files, known, is_published)
+        for leak in leaks:
+            if self._admits(leak):
+                _log.info("%s: %s is allowed to go along", leak.place, leak.secret.what)
+            else:
+                yield leak.problem(plan.graph, leak.subject in self._saved)
+
+    def _in_sources(
+        self,
+        plan: Plan,
+        walker: Walker,
+        known: Mapping[bytes, str],
+        is_published: _IsPublished,
+        place: Callable[[str], str],
+    ) -> Iterator[Leak]:
+        for module in interned_records(plan, walker):
+            source = walker.source(module)
+            if walker.scan(module).is_clean and not any(value in source for value in known):
+                continue
+            location = walker.locate(module)
+            file = location.file if location is not None and location.file else module
+            key = (module, len(source), hash(source), len(known))
+            if key not in self._seen:
+                found = find_secrets(source, TextKind.SOURCE, known)
+                if found and is_published(module, file, source):
+                    found = find_secrets(source, TextKind.PUBLISHED, known)
+                self._seen[key] = found
+            for secret in self._seen[key]:
+                yield Leak(module, secret, place(_place(file, secret)))
+
+    def _in_files(
+        self,
+        files: Iterable[PlannedFile],
+        known: Mapping[bytes, str],
+        is_published: _IsPublished,
+    ) -> Iterator[Leak]:
+        for file in files:
+            if file.kind is not FileKind.COMPILED:
+                for secret in self._in_file(file, known, is_published):
+                    yield Leak(file.record, secret, _place(file.source, secret), is_file=True)
+
+    def _in_file(
+        self,
+        file: PlannedFile,
+        known: Mapping[bytes, str],
+        is_published: _IsPublished,
+    ) -> tuple[Secret, ...]:
+        try:
+            status = os.stat(file.source)  # noqa: PTH116 - of all metadata, in each export
+            when = status.st_mtime_ns, status.st_ctime_ns
+            key = (file.source, status.st_size, when, len(known))
+            if key not in self._seen:
+                with open(file.source, "rb") as opened:  # noqa: PTH123
+                    data = opened.read()
+                is_metadata = file.kind is FileKind.METADATA
+                kind = TextKind.DESCRIPTION if is_metadata else TextKind.DATA
+                found = (*_by_name(file.record, data), *_secrets_in(data, kind, known))
+                if found and is_published(file.owner, file.source, data):
+                    found = _secrets_in(data, TextKind.PUBLISHED, known)
+                self._seen[key] = found
+        except OSError:  # writing it will say so
+            return ()
+        return self._seen[key]
+
+    def _admits(self, leak: Leak) -> bool:
+        return any(a.admits(leak.subject, leak.secret.fingerprint) for a in self._allowed)
+
+    # -- .env files ----------------------------------------------------------------------------
+
+    def _known(self) -> Mapping[bytes, str]:
+        """The secret values of the ``.env`` files around what is running."""
+        if self._nearby is None:
+            self._nearby = {}
+            for folder in {each for own in _own_folders() for each in self._around(own)}:
+                self._nearby.update(self._values_in(folder))
+        return self._nearby
+
+    def _around(self, folder: str) -> Sequence[str]:
+        return folders_around(folder, self._is_project)
+
+    def _values_in(self, folder: str) -> dict[bytes, str]:
+        if folder not in self._values:
+            self._values[folder] = known_values(folder)
+        return self._values[folder]
+
+
+def _secrets_in(data: bytes, kind: TextKind, known: Mapping[bytes, str]) -> tuple[Secret, ...]:
+    """What :func:`find_secrets` finds; the same clean text is looked through once in a process.
+
+    The metadata of the same distributions goes into one package after the other.
+    """
+    key = kind, hashlib.blake2b(data, digest_size=20).digest()
+    if key in _clean and not known:
+        return ()
+    found = find_secrets(data, kind, known)
+    if not found and len(_clean) < _MOST_CLEAN:
+        _clean.add(key)
+    return found
+
+
+def _own_folders() -> set[str]:
+    """The current folder, the script's, and those that code is imported from."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    starts = {spelled_path(each) for each in sys.path if each and os.path.isdir(each)}  # noqa: PTH112
+    if isinstance(script, str):
+        starts.add(os.path.dirname(spelled_path(script)) or ".")  # noqa: PTH120
+    here = current_folder()
+    if here is not None:
+        starts = {str(here), *(_inside(str(here), each) for each in starts)}
+    return {each for each in starts if not _is_installed(each)}
+
+
+def _inside(here: str, path: str) -> str:
+    """What a path means in a folder."""
+    return here if path == "." else os.path.join(here, path)  # noqa: PTH118
+
+
+@lru_cache(maxsize=1024)
+def _is_installed(folder: str) -> bool:
+    """Whether a folder of the import path holds installed code, or Python's own."""
+    own_files = ("os.py", "_struct.py", "lib-dynload")
+    names = {"site-packages", "dist-packages", "lib-dynload"}
+    return os.path.basename(folder) in names or any(  # noqa: PTH119
+        os.path.exists(f"{folder}/{each}")  # noqa: PTH110 - asked of the whole import path
+        for each in own_files
+    )
+
+
+def _by_name(record: str, data: bytes) -> Iterator[Secret]:
+    """A ``.env`` file, whatever its values look like."""
+    if is_env_file(record.rpartition("/")[2]) and any(values_in(data)):
+        whole = find_secrets(data, TextKind.DATA, {data: "a .env file"})
+        yield from whole[:1]
+
+
+def _place(file: str, secret: Secret) -> str:
+    if secret.line is not None:
+        return f"{file}:{secret.line}"
+    return f"{file}, byte {secret.position:,}"

@@ -1,0 +1,352 @@
+"""The named tensors of a saved object: what they are, and which record holds their elements.
+
+Nothing is copied, and no code of the object's runs: neither ``state_dict`` and its hooks, nor
+properties, nor what a subclass of Tensor makes of torch's functions.
+
+Large storages of which saved tensors use little: a view is saved with all of its storage.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from modpack.core.plan import Note, NoteKind
+from modpack.core.tensors import StorageView, TensorFacts, TensorKind, bytes_used, is_mostly_unused
+from modpack.core.text import human_size
+from modpack.pickling.object_paths import with_paths
+from modpack.pickling.storages import StorageSaver
+from modpack.pickling.tensors import ORDINARY, is_ordinary, view_of_large
+
+_MOST_PATHS: Final = 1000
+"""So many paths to one module are followed: shared modules in shared modules multiply."""
+_CONTAINERS: Final = (dict, list, tuple)
+_PLAIN: Final = (str, bytes, int, float, type(None))
+_LEAVES: Final = frozenset({*_PLAIN, bool})
+"""Of what is in containers, most is of these types."""
+
+_Found = tuple[str, TensorKind, torch.Tensor, bool]
+"""A tensor's name, what it is, the tensor, and whether it is in the state dict."""
+
+
+def named_tensors(
+    obj: object,
+    extras: Mapping[str, object],
+    key_of: Callable[[torch.UntypedStorage], str | None],
+) -> tuple[TensorFacts, ...]:
+    """The tensors of an object that has just been saved.
+
+    Of a module these are the parameters and buffers, under all of their names. In containers, and
+    in attributes that pickle saves as they are, modules and tensors are looked for; of the latter
+    those are listed that were stored, or that are made of other tensors.
+
+    Args:
+        obj: the object.
+        extras: what was saved along with it, by name.
+        key_of: the key under which a storage was stored with it; None if it was not.
+    """
+    walk = _Walk()
+    found = [*walk.of("", obj), *(each for name, x in extras.items() for each in walk.of(name, x))]
+    with torch._C.DisableTorchFunctionSubclass():
+        described = [_described(*each, key_of) for each in found]
+    is_own = (TensorKind.PARAMETER, TensorKind.BUFFER)
+    return tuple(t for t in described if t.kind in is_own or _was_stored(t))
+
+
+def _was_stored(tensor: TensorFacts) -> bool:
+    return tensor.storage is not None or tensor.form in _MADE_OF_OTHERS
+
+
+_Place = tuple["_Place | None", str]
+"""A step down, and the place above it: most places are never spelled out."""
+
+
+class _Walk:
+    """Finds tensors, each container once, each module by all of its paths."""
+
+    def __init__(self) -> None:
+        self._entered: set[int] = set()
+        self._paths: dict[int, int] = {}
+
+    def of(self, path: str, root: object) -> Iterator[_Found]:
+        todo: list[tuple[_Place, Any]] = [((None, path), root)]
+        while todo:
+            place, each = todo.pop()
+            if type(each) in _CONTAINERS:
+                todo.extend(self._inside(place, each))
+            elif isinstance(each, torch.Tensor):
+                yield _spelled(place), TensorKind.VALUE, each, True
+            elif isinstance(each, torch.nn.Module):
+                yield from self._of_module(_spelled(place), each)
+            elif isinstance(each, torch.optim.Optimizer):
+                yield from _of_optimizer(_spelled(place), each)
+            elif not isinstance(each, _PLAIN):
+                todo.extend(self._inside(place, each))
+
+    def _inside(self, place: _Place, obj: object) -> Iterable[tuple[_Place, object]]:
+        """What an object holds, the last first; nothing if it was entered before."""
+        if id(obj) in self._entered:
+            return ()
+        self._entered.add(id(obj))
+        parts = _parts(obj)
+        inside: list[tuple[_Place, object]]
+        inside = [((place, name), part) for name, part in parts if type(part) not in _LEAVES]
+        return reversed(inside)
+
+    def _of_module(self, path: str, root: torch.nn.Module) -> Iterator[_Found]:
+        todo: list[tuple[str, torch.nn.Module, tuple[int, ...]]] = [(path, root, ())]
+        while todo:
+            path, module, above = todo.pop()
+            while isinstance(module, DistributedDataParallel):
+                module = module.module  # of which only what is inside is saved
+            followed = self._paths[id(module)] = self._paths.get(id(module), 0) + 1
+            if id(module) in above or followed > _MOST_PATHS:
+                continue
+            if isinstance(module, torch.jit.ScriptModule):
+                yield from _of_script_module(path, module)
+                continue
+            yield from _own_tensors(path, module)
+            children = [(n, child) for n, child in _table(module, "_modules") if child is not None]
+            inner = (*above, id(module))
+            todo.extend((_below(path, name), child, inner) for name, child in reversed(children))
+
+
+def _own_tensors(path: str, module: torch.nn.Module) -> Iterator[_Found]:
+    for name, tensor in _table(module, "_parameters"):
+        if isinstance(tensor, torch.Tensor):
+            yield _below(path, name), TensorKind.PARAMETER, tensor, True
+    temporary = vars(module).get("_non_persistent_buffers_set", ())
+    for name, tensor in _table(module, "_buffers"):
+        if isinstance(tensor, torch.Tensor):
+            yield _below(path, name), TensorKind.BUFFER, tensor, name not in temporary
+
+
+def _table(module: torch.nn.Module, name: str) -> Iterable[tuple[str, Any]]:
+    """A table of a module; empty in one whose ``__init__`` has never run."""
+    return list(vars(module).get(name, {}).items())
+
+
+def _of_script_module(path: str, module: torch.jit.ScriptModule) -> Iterator[_Found]:
+    """The tensors of a compiled module, whose tables are not in Python."""
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        yield _below(path, name), TensorKind.PARAMETER, parameter, True
+    for name, buffer in module.named_buffers(remove_duplicate=False):
+        yield _below(path, name), TensorKind.BUFFER, buffer, True
+
+
+def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Found]:
+    """What an optimizer keeps, with the parameters numbered as in its state dict."""
+    groups: Any = vars(optimizer).get("param_groups", ())
+    kept: Any = vars(optimizer).get("state", {})
+    for number, parameter in enumerate(p for group in groups for p in group["params"]):
+        state = kept.get(parameter)
+        for name, value in state.items() if isinstance(state, dict) else ():
+            if isinstance(value, torch.Tensor):
+                yield _below(path, f"state.{number}.{name}"), TensorKind.STATE, value, True
+
+
+def _spelled(place: _Place | None) -> str:
+    names: list[str] = []
+    while place is not None:
+        place, name = place
+        names.append(name)
+    return functools.reduce(_below, reversed(names), "")
+
+
+def _parts(obj: object) -> Iterable[tuple[str, Any]]:
+    """What is in a container, or in the attributes of an object that pickle saves as they are."""
+    if isinstance(obj, dict):
+        return ((str(k), v) for k, v in list(dict.items(obj)) if isinstance(k, (str, int)))
+    if isinstance(obj, (list, tuple)):
+        return ((str(number), value) for number, value in enumerate(obj))
+    return list(vars(obj).items()) if _is_saved_by_attributes(type(obj)) else ()
+
+
+def _is_saved_by_attributes(kind: type) -> bool:
+    if issubclass(kind, type) or not kind.__dictoffset__:
+        return False
+    own = ("__reduce_ex__", "__reduce__", "__getstate__")
+    return all(getattr(kind, name, None) is getattr(object, name, None) for name in own)
+
+
+def _described(
+    name: str,
+    kind: TensorKind,
+    tensor: torch.Tensor,
+    is_persistent: bool,
+    key_of: Callable[[torch.UntypedStorage], str | None],
+) -> TensorFacts:
+    dtype, device = _name_of_dtype(tensor.dtype), _name_of_device(tensor.device)
+    grad, form = tensor.requires_grad, _form(tensor)
+    shape = None if form in _WITHOUT_SHAPE else _shape(tensor)
+    storage = None if form in _WITHOUT_STORAGE else tensor.untyped_storage()
+    key = None if storage is None else key_of(storage)
+    if key is not None and storage is not None and not storage.nbytes() and tensor.numel():
+        key, form = None, "freed"
+    if key is None:
+        return TensorFacts(name, kind, dtype, shape, grad, is_persistent, device, form=form)
+    offset, stride = int(tensor.storage_offset()), tuple(tensor.stride())
+    where = key, offset, stride
+    return TensorFacts(name, kind, dtype, shape, grad, is_persistent, device, *where, form)
+
+
+@functools.cache  # there are few, and many tensors of each
+def _name_of_dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@functools.cache
+def _name_of_device(device: torch.device) -> str:
+    return str(device)
+
+
+_WITHOUT_SHAPE: Final = frozenset({"lazy", "nested"})
+_MADE_OF_OTHERS: Final = frozenset({"meta", "nested", "sparse", "wrapper"})
+_WITHOUT_STORAGE: Final = _WITHOUT_SHAPE | {"wrapper", "sparse", "meta"}
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    try:
+        return tuple(map(int, tensor.shape))
+    except (RuntimeError, TypeError, AttributeError):  # a subclass may compute its own, or fail
+        return None
+
+
+def _form(tensor: torch.Tensor) -> str:
+    """How the elements are to be understood, where the storage alone does not say it."""
+    if type(tensor) in ORDINARY and is_ordinary(tensor):
+        return ""
+    if torch.nn.parameter.is_lazy(tensor):
+        return "lazy"
+    if tensor.is_nested:
+        return "nested"
+    if tensor.is_meta:
+        return "meta"
+    if tensor.layout is not torch.strided:
+        return "sparse"
+    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+        return "wrapper"  # only its class knows where its elements are
+    if tensor.is_quantized:
+        return "quantized"
+    if tensor.is_conj():
+        return "conjugated"
+    if tensor.is_neg():
+        return "negated"
+    return "" if type(tensor) in ORDINARY else "subclass"
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+_SHOWN: Final = 3
+
+
+@dataclass
+class _Use:
+    """What is known of a large storage.
+
+    Attributes:
+        record: the saved object that brought it.
+        size: its bytes.
+        views: the parts of it that were saved, in whichever object.
+        is_whole: whether it was saved as a storage, too.
+        paths: where the tensors hang that it was saved for.
+    """
+
+    record: str
+    size: int
+    views: set[StorageView] = field(default_factory=set)
+    is_whole: bool = False
+    paths: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def used(self) -> int:
+        return self.size if self.is_whole else bytes_used(self.views)
+
+    @property
+    def is_worth_telling(self) -> bool:
+        return is_mostly_unused(self.size, self.used)
+
+
+class StorageNotes:
+    """Watches over the storages of one package.
+
+    Args:
+        storages: those that were written.
+    """
+
+    def __init__(self, storages: StorageSaver) -> None:
+        self._storages = storages
+        self._uses: dict[str, _Use] = {}
+
+    def look_at(self, record: str, reductions: Iterable[Any], roots: Mapping[str, object]) -> None:
+        """Look at an object that has just been saved.
+
+        Args:
+            record: its record.
+            reductions: those of its tensors.
+            roots: the object, and what was saved along with it, by what to call them.
+        """
+        if not self._storages.large:
+            return
+        wasteful = {key for key in self._note_views(record, reductions) if self._is_wasteful(key)}
+        if wasteful:  # seldom: the object is searched for places only then
+            self._note_places(wasteful, roots)
+
+    def notes(self) -> Iterator[Note]:
+        """What a user should know about, in the order in which it was saved."""
+        return (_note(use) for use in self._uses.values() if use.is_worth_telling)
+
+    def _note_views(self, record: str, reductions: Iterable[Any]) -> set[str]:
+        """Remember the views of large storages; returns the keys of these."""
+        met = set()
+        for found in filter(None, map(view_of_large, reductions)):
+            storage, view = found
+            key = self._storages.key_of(storage)
+            if key is not None:
+                use = self._uses.setdefault(key, _Use(record, storage.nbytes()))
+                use.views.add(view)
+                met.add(key)
+        return met
+
+    def _is_wasteful(self, key: str) -> bool:
+        return self._uses[key].is_worth_telling
+
+    def _note_places(self, keys: set[str], roots: Mapping[str, object]) -> None:
+        for name, root in roots.items():
+            for obj, path in with_paths(root, name):
+                storage, is_tensor = _storage_of(obj)
+                key = None if storage is None else self._storages.key_of(storage)
+                if key in keys:
+                    self._uses[key].is_whole |= not is_tensor
+                    self._uses[key].paths[path] = None
+
+
+def _storage_of(obj: Any) -> tuple[torch.UntypedStorage | None, bool]:
+    """The storage behind an object, if there is one, and whether the object is a tensor."""
+    kind = type(obj)
+    if issubclass(kind, torch.Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return (obj.untyped_storage() if torch._C._has_storage(obj) else None), True
+    if issubclass(kind, torch.UntypedStorage):
+        return obj, False
+    return (obj._untyped_storage if issubclass(kind, torch.TypedStorage) else None), False
+
+
+def _note(use: _Use) -> Note:
+    paths = list(use.paths) or [f"a tensor of {use.record}"]
+    names = ", ".join(paths[:_SHOWN])
+    if len(paths) > _SHOWN:
+        names += f" and {len(paths) - _SHOWN} more"
+    verb, copies = ("use", "copies of them") if len(paths) > 1 else ("uses", "a copy of it")
+    text = (
+        f"{names} {verb} {human_size(use.used)} of a storage of {human_size(use.size)}, and a "
+        f"storage is saved in full. If the rest is not needed, save {copies} (.clone())"
+    )
+    return Note(NoteKind.STORAGE_MOSTLY_UNUSED, paths[0], text)

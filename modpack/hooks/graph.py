@@ -1,0 +1,322 @@
+"""Hooks that belong to an autograd graph, written down as values.
+
+Such a hook hangs on something that each forward pass makes anew: an output tensor, a node of
+the graph, the engine's queue. It cannot be listed and dies with the graph. A spec says where it
+belongs; :func:`modpack.hooks.attach` puts it there on every forward pass.
+
+Calls of modules that are under way, and the tensors that go through them.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from types import FrameType
+from typing import Any, ClassVar
+
+import torch
+
+from modpack.pickling.rebuild import named_in_packages
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """What all of them have in common.
+
+    Attributes:
+        kind: the kind of hook, as specs in packages and reports call it.
+    """
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if hasattr(self, "modules"):
+            object.__setattr__(self, "modules", _require_paths(self, self.modules))
+        for path in self.paths:
+            _require_path(self, path)
+        for name, function in self.functions.items():
+            if not callable(function):
+                text = f"{type(self).__name__}: {name} must be callable, not {function!r:.100}"
+                raise TypeError(text)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The module paths that it names, below the model that it is attached to."""
+        several: tuple[str, ...] | None = getattr(self, "modules", None)
+        return (getattr(self, "module", ""),) if several is None else several
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """What the user wants called, by the name of the field."""
+        names = ("hook", "pack", "unpack")
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    @property
+    def flags(self) -> dict[str, bool | str]:
+        """What else there is to say about it in a spec."""
+        return {name: getattr(self, name) for name in ("mode", "of") if hasattr(self, name)}
+
+
+@named_in_packages
+@dataclass(frozen=True)
+class OutputGrad(GraphSpec):
+    """A hook on the gradient of a module's output, as :meth:`torch.Tensor.register_hook` takes it.
+
+    It sees the gradient of each output tensor that requires one, wherever the tensor is in a
+    tuple, a list or a dict, and may return another. If the module has full backward pre-hooks,
+    it sees what they return: torch puts them between the output and the module's caller.
+
+    Args:
+        module: the module's path below the model; ``""`` for the model itself.
+        hook: ``hook(grad) -> None or a gradient``.
+    """
+
+    module: str
+    hook: Callable[..., Any]
+    kind: ClassVar[str] = "graph.output_grad"
+
+
+@named_in_packages
+@dataclass(frozen=True)
+class NodeHook(GraphSpec):
+    """A hook that runs after the graph's node which made a module's output (C++: post hook).
+
+    See :meth:`torch.autograd.graph.Node.register_hook`. An output that no node has made (a
+    tensor that the module only passes on from outside the graph) is left alone.
+
+    Args:
+        module: the module's path below the model.
+        hook: ``hook(grad_inputs, grad_outputs) -> None or a tuple of gradients``.
+    """
+
+    module: str
+    hook: Callable[..., Any]
+    kind: ClassVar[str] = "graph.node"
+
+
+@named_in_packages
+@dataclass(frozen=True)
+class NodePreHook(GraphSpec):
+    """A hook that runs before the graph's node which made a module's output (C++: pre hook).
+
+    See :meth:`torch.autograd.graph.Node.register_prehook`, and :class:`NodeHook`.
+
+    Args:
+        module: the module's path below the model.
+        hook: ``hook(grad_outputs) -> None or a tuple of gradients``.
+    """
+
+    module: str
+    hook: Callable[..., Any]
+    kind: ClassVar[str] = "graph.node_pre"
+
+
+@named_in_packages
+@dataclass(frozen=True)
+class SavedTensors(GraphSpec):
+    """Packs the tensors that a module's forward saves for the backward pass.
+
+    It is :class:`torch.autograd.graph.saved_tensors_hooks` around the forward of one module.
+    The innermost wins, as with torch's: a submodule's pair before its parent's, and of two on
+    one module the one that was attached last. It is left again when the forward raises.
+
+    Args:
+        module: the module's path below the model.
+        pack: ``pack(tensor) -> anything``.
+        unpack: ``unpack(what pack returned) -> tensor``.
+    """
+
+    module: str
+    pack: Callable[[Any], Any]
+    unpack: Callable[[Any], Any]
+    kind: ClassVar[str] = "graph.saved_tensors"
+
+
+@named_in_packages
+@dataclass(frozen=True)
+class AfterBackward(GraphSpec):
+    """A function to call when a backward pass is over: after all other hooks, once.
+
+    It runs if the backward pass goes through an output of the module.
+
+    Args:
+        hook: ``hook() -> None``.
+        module: the module's path below the model; by default the model itself.
+    """
+
+    hook: Callable[[], Any]
+    module: str = ""
+    kind: ClassVar[str] = "graph.after_backward"
+
+
+@named_in_packages
+@dataclass(frozen=True)
+class MultiGrad(GraphSpec):
+    """A hook for the gradients of several modules' outputs together.
+
+    It is :func:`torch.autograd.graph.register_multi_grad_hook` on the outputs that the modules
+    give within one call of the model, in the order in which the spec names the modules.
+    Outputs that need no gradient, and tensors from outside the graph, do not count.
+
+    Args:
+        modules: module paths below the model.
+        hook: for ``"all"``: ``hook(grads)``, once all gradients are there, with None for
+            outputs that the backward pass does not reach; for ``"any"``: ``hook(grad)``, with
+            the first.
+        mode: ``"all"`` or ``"any"``.
+    """
+
+    modules: tuple[str, ...]
+    hook: Callable[..., Any]
+    mode: str = "all"
+    kind: ClassVar[str] = "graph.multi_grad"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode not in ("all", "any"):
+            raise ValueError(f"MultiGrad: mode must be 'all' or 'any', not {self.mode!r}")
+
+
+@named_in_packages
+@dataclass(frozen=True)
+class CaptureGrad(GraphSpec):
+    """Collects the gradients of modules' outputs or inputs, as autograd.grad would give them.
+
+    After a backward pass, ``store[path]`` is a list with an entry for each tensor that requires
+    a gradient, in the order in which the latest call of the model made them: its gradient, or
+    None if the backward pass did not reach it. ``.grad`` of nothing is touched.
+
+    Args:
+        modules: module paths below the model.
+        of: ``"outputs"`` or ``"inputs"``.
+        store: where to put them; a new dict by default.
+    """
+
+    modules: tuple[str, ...]
+    of: str = "outputs"
+    store: MutableMapping[str, list[Any]] = field(default_factory=dict, compare=False)
+    kind: ClassVar[str] = "graph.capture_grad"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.of not in ("outputs", "inputs"):
+            raise ValueError(f"CaptureGrad: of must be 'outputs' or 'inputs', not {self.of!r}")
+        if not isinstance(self.store, MutableMapping):
+            raise TypeError(
+                f"CaptureGrad: store must be a mutable mapping, not {type(self.store).__name__}"
+            )
+
+
+def _require_path(spec: GraphSpec, path: object) -> str:
+    if not isinstance(path, str):
+        raise TypeError(
+            f"{type(spec).__name__}: module must be a module path such as 'layer1.conv' "
+            f"(str), not {type(path).__name__}"
+        )
+    return path
+
+
+def _require_paths(spec: GraphSpec, given: object) -> tuple[str, ...]:
+    paths = [given] if isinstance(given, str) else given
+    if not isinstance(paths, Iterable):
+        raise TypeError(
+            f"{type(spec).__name__}: modules must be module paths (str), not {type(given).__name__}"
+        )
+    checked = tuple(_require_path(spec, path) for path in paths)
+    if not checked or len(set(checked)) < len(checked):
+        raise ValueError(
+            f"{type(spec).__name__}: modules must be one or more different paths, not {checked!r}"
+        )
+    return checked
+
+
+def tensors_in(tree: object) -> Iterator[torch.Tensor]:
+    """Each tensor that requires a gradient in a tensor, tuple, list, dict or dataclass, once."""
+    seen: set[int] = set()
+    todo = [tree]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, torch.Tensor):
+            if part.requires_grad and id(part) not in seen:
+                seen.add(id(part))
+                yield part
+        elif isinstance(part, Mapping):
+            todo.extend(reversed(list(part.values())))
+        elif isinstance(part, (list, tuple)):
+            todo.extend(reversed(part))
+        elif is_dataclass(part) and not isinstance(part, type):
+            todo.extend(getattr(part, each.name, None) for each in reversed(fields(part)))
+
+
+class OpenCalls:
+    """What was opened for calls that are not over yet: by thread, innermost last.
+
+    A hook that closes runs for a call that raised too, even if the hook that opens was not
+    reached because an earlier one raised. So each entry remembers its call.
+    """
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def open(self, value: Any) -> None:
+        """Note a value for the call that runs the calling hook."""
+        self._entries.append((next(_running_calls(), None), value))
+        self._add(1)
+
+    def close(self) -> Any:
+        """Take the value of the call that runs the calling hook; None if it opened nothing."""
+        entries = self._entries
+        if not entries or entries[-1][0] is not next(_running_calls(), None):
+            return None
+        self._add(-1)
+        return entries.pop()[1]
+
+    def abandoned(self) -> list[Any]:
+        """Take the values of calls of this thread that ended without any hook being told.
+
+        torch runs no hook when a call ends by KeyboardInterrupt or another BaseException.
+        """
+        entries = self._entries
+        running = set(map(id, _running_calls())) if entries else set()
+        dead = [entry for entry in entries if entry[0] is not None and id(entry[0]) not in running]
+        for entry in dead:
+            entries.remove(entry)
+        self._add(-len(dead))
+        return [value for _, value in reversed(dead)]
+
+    @property
+    def innermost(self) -> Any:
+        """The value of the innermost open call of this thread, or None."""
+        return self._entries[-1][1] if self._entries else None
+
+    @property
+    def are_open(self) -> bool:
+        """Whether any thread has a call under way."""
+        return self._count > 0
+
+    def _add(self, number: int) -> None:
+        with self._lock:
+            self._count += number
+
+    @property
+    def _entries(self) -> list[tuple[FrameType | None, Any]]:
+        if not hasattr(self._local, "entries"):
+            self._local.entries = []
+        entries: list[tuple[FrameType | None, Any]] = self._local.entries
+        return entries
+
+
+def _running_calls() -> Iterator[FrameType]:
+    """The frames of the module calls that are under way, innermost first; they stand for them."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _CALL:
+            yield frame
+        frame = frame.f_back
+
+
+_CALL = torch.nn.Module._call_impl.__code__

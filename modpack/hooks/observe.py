@@ -1,0 +1,551 @@
+"""Leaving behind what hooks have collected: their containers arrive empty.
+
+Telling where in a hook an object is that could not be pickled, and what can be done.
+
+The link between the pickler and the collector of hooks.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
+
+from modpack.core.hookspec import HookSpec
+from modpack.errors import ModpackError, ModpackWarning
+from modpack.hooks.collect import HookCollector
+from modpack.hooks.ddp import (
+    CommHook,
+    comm_hooks_of,
+    inside,
+    kept_comm_hooks,
+    unwrapped,
+    world_group,
+)
+from modpack.hooks.describe import (
+    HookChoice,
+    Names,
+    carried_by,
+    check_names,
+    describe_hook,
+    functions_of,
+    own_globals,
+    selector,
+    state_of_hook,
+)
+from modpack.hooks.kinds import kinds_of
+from modpack.hooks.model_parts import holds_tables
+from modpack.hooks.parametrized import (
+    ScriptedTensors,
+    is_parametrized,
+    reduce_parametrized,
+    state_of_parametrized,
+)
+from modpack.hooks.report import HookStatus, lost
+from modpack.pickling.functions import named_globals
+from modpack.pickling.object_paths import objects_in, path_to
+from modpack.pickling.rebuild import named_in_packages
+from modpack.pickling.tensors import ORDINARY, is_small, without_marks
+
+_Made = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Emptied:
+    """Containers of which only an empty one is saved.
+
+    Attributes:
+        containers: the containers by their ids.
+        by_hook: what was emptied, by hook name: the paths from the hook.
+    """
+
+    containers: dict[int, Any] = field(default_factory=dict)
+    by_hook: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def stand_in(self, kind: type) -> Callable[[Any], _Made | None] | None:
+        """For a type: what tells of a container how to make an empty one; see the pickler."""
+        if not self.containers or kind not in _ARGUMENTS:
+            return None
+        return lambda container: self._stand_in(kind, container)
+
+    def _stand_in(self, kind: type, container: Any) -> _Made | None:
+        if id(container) not in self.containers:
+            return None
+        return fresh, (kind, *_ARGUMENTS[kind](container))
+
+    def fresh(self, container: Any) -> Any:
+        """An empty container like one that is emptied."""
+        return fresh(None, type(container), *_ARGUMENTS[type(container)](container))
+
+
+NOTHING = Emptied()
+
+
+@named_in_packages
+def fresh(package: object, kind: type, *arguments: Any) -> Any:
+    """An empty container in place of one whose contents were left behind."""
+    return kind(*arguments)
+
+
+_ARGUMENTS: dict[type, Callable[[Any], _Made]] = {
+    list: lambda container: (),
+    dict: lambda container: (),
+    set: lambda container: (),
+    Counter: lambda container: (),
+    OrderedDict: lambda container: (),
+    defaultdict: lambda container: (container.default_factory,),
+    deque: lambda container: ((), container.maxlen),
+}
+"""What can be emptied, each with how to make an empty one like it."""
+
+
+def find_collected(
+    root: Any,
+    extras: dict[str, Any],
+    choice: HookChoice,
+    is_importable: Callable[[FunctionType], bool],
+    process_wide: bool = False,
+) -> Emptied:
+    """Find the containers that are the state of hooks. Everything is only read.
+
+    Args:
+        root: the object that is going to be saved.
+        extras: what is saved along with it, by name.
+        choice: whose state to leave behind: True, False, hook names, or a predicate over specs.
+        is_importable: tells which functions can be imported.
+        process_wide: whether the hooks of the whole process are saved as well.
+
+    Raises:
+        TypeError, ValueError: it is no choice, or no hook has a name.
+    """
+    wanted = selector(choice)
+    if choice is False:
+        return NOTHING
+    collector = HookCollector(is_importable)
+    if process_wide:
+        collector.process_wide()
+    hooks = list(_all_hooks(collector, root, extras))
+    check_names(choice, (spec for spec, _ in hooks))
+    found = Emptied()
+    for spec, hook in hooks:
+        if wanted(spec):
+            paths = dict(_containers_of(hook, is_importable))
+            found.containers.update({id(each): each for each in paths.values()})
+            found.by_hook[spec.name] = tuple(paths)
+    return found
+
+
+def _all_hooks(
+    collector: HookCollector, root: Any, extras: dict[str, Any]
+) -> Iterator[tuple[HookSpec, Any]]:
+    """Every hook with its spec: also those of modules that only other hooks lead to."""
+    names = Names(inside(root), extras)
+    todo: list[Any] = [root, *extras.values()]
+    seen: set[int] = set()
+    while todo:
+        for part in objects_in(todo):
+            if id(part) not in seen:
+                seen.add(id(part))
+                _note(collector, part)
+        specs, payload = collector.take(names)
+        by_name = {spec.name: spec for spec in specs}
+        found = [(by_name[name], hook) for name, *_, hook in payload["hooks"]]
+        yield from found
+        todo = [hook for _, hook in found]
+
+
+def _note(collector: HookCollector, part: Any) -> None:
+    if isinstance(part, DistributedDataParallel):
+        for position, hook in enumerate(comm_hooks_of(part)):
+            collector.note("ddp.comm", part.module, hook, position)
+    elif isinstance(part, torch.nn.Module):
+        collector.module(part)
+        for position, hook in enumerate(kept_comm_hooks(part)):
+            collector.note("ddp.comm", part, hook, position)
+    elif isinstance(part, torch.Tensor) and part.is_leaf:
+        collector.tensor(part)
+    elif isinstance(part, torch.optim.Optimizer):
+        collector.optimizer(part)
+
+
+# -- the state of one hook -------------------------------------------------------------------
+
+
+def _containers_of(
+    hook: Any, is_importable: Callable[[FunctionType], bool]
+) -> Iterator[tuple[str, Any]]:
+    """The containers that are a hook's state, by their paths from the hook."""
+    todo = [*carried_by(hook).items()]
+    for function in functions_of(hook).values():
+        if not (isinstance(function, FunctionType) and is_importable(function)):
+            todo += _bound_call(function) or _steps(function)
+    seen: set[int] = set()
+    while todo:
+        path, value = todo.pop(0)
+        if id(value) in seen or (isinstance(value, FunctionType) and is_importable(value)):
+            continue
+        seen.add(id(value))
+        if type(value) in _ARGUMENTS:
+            yield path, value
+        else:
+            todo += [(f"{path}.{step}", child) for step, child in _steps(value)]
+
+
+def _steps(value: Any) -> list[tuple[str, Any]]:
+    """What a callable or another object of the user's carries along, by name."""
+    if isinstance(value, FunctionType):
+        return [*_cells(value), *_defaults(value), *own_globals_of(value)]
+    if isinstance(value, MethodType):
+        return _bound(value)
+    if type(value).__name__ == "partial" and hasattr(value, "func"):
+        bound = [(f"args[{index}]", each) for index, each in enumerate(value.args)]
+        return [*_steps(value.func), *bound, *value.keywords.items()]
+    if _is_part_of_the_model(value) or not _is_of_the_users(value):
+        return []
+    return _attributes(value)
+
+
+def own_globals_of(function: FunctionType) -> list[tuple[str, Any]]:
+    """The globals that travel with a function because its module cannot be imported."""
+    if function.__module__ != "__main__":
+        return list(own_globals(function).items())
+    code = (ModuleType, FunctionType, type)
+    return [(n, v) for n, v in named_globals(function).items() if not isinstance(v, code)]
+
+
+def _cells(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    for name, cell in cells:
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # nothing was bound to it yet
+            continue
+
+
+def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
+
+
+def _bound(method: MethodType) -> list[tuple[str, Any]]:
+    """The attributes of the object; of a module only those that the method mentions."""
+    obj = method.__self__
+    attributes = _attributes(obj) if not isinstance(obj, type) else []
+    if not isinstance(obj, torch.nn.Module):
+        return attributes
+    mentioned = _names_in(getattr(method.__func__, "__code__", None))
+    own = vars(torch.nn.Module())
+    return [(n, v) for n, v in attributes if n in mentioned and n not in own]
+
+
+def _names_in(code: CodeType | None) -> set[str]:
+    if code is None:
+        return set()
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return set(code.co_names).union(*map(_names_in, inner))
+
+
+def _attributes(obj: Any) -> list[tuple[str, Any]]:
+    found = dict(getattr(obj, "__dict__", {}))
+    for kind in type(obj).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in [slots] if isinstance(slots, str) else slots:
+            if hasattr(obj, name) and name not in found:
+                found[name] = getattr(obj, name)
+    return list(found.items())
+
+
+def _bound_call(function: Any) -> list[tuple[str, Any]]:
+    """What a module that is a hook itself mentions in its forward."""
+    forward = function.forward if isinstance(function, torch.nn.Module) else None
+    return _bound(forward) if isinstance(forward, MethodType) else []
+
+
+def _is_part_of_the_model(value: Any) -> bool:
+    parts = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer, RemovableHandle)
+    return isinstance(value, (*parts, ModuleType, type))
+
+
+def _is_of_the_users(value: Any) -> bool:
+    """Whether the contents of an object are the user's affair and no library's."""
+    if type(value) is SimpleNamespace:
+        return True
+    root = type(value).__module__.partition(".")[0]
+    return root not in ("torch", "modpack") and root not in sys.stdlib_module_names
+
+
+def place_in_hooks(payload: dict[str, Any] | None, target: object) -> tuple[str, str] | None:
+    """The hook that leads to an object, the path from the hook on, and what else can be done.
+
+    Args:
+        payload: what was being pickled.
+        target: the object that could not be; a class stands for an instance of it.
+
+    Returns:
+        ``hook 'layer1/forward/0' -> collector.lock`` and how to leave the hook out; None
+        if no hook leads to it.
+    """
+    hooks = [(name, hook) for name, *_, hook in (payload or {}).get("hooks", ())]
+    for closed in (_PARTS_OF_THE_MODEL, ()):  # those are in the pickle already, mostly
+        for name, hook in hooks:
+            path = _path_in(hook, target, closed)
+            if path is not None:
+                return f"hook {name!r}{path}", _leave_out(name)
+    for name, extra in (payload or {}).get("extras", {}).items():
+        path = path_to(extra, target, name)
+        if path is not None:
+            return path, ""
+    return None
+
+
+_PARTS_OF_THE_MODEL = (torch.nn.Module, torch.optim.Optimizer)
+
+
+def _path_in(hook: Any, target: object, closed: tuple[type, ...]) -> str | None:
+    if any(each is target or type(each) is target for each in (hook, *functions_of(hook).values())):
+        return ""
+    for key, value in state_of_hook(hook).items():
+        found = path_to(value, target, f" -> {key}", closed)
+        if found is not None:
+            return found
+    return path_to(hook, target, "", closed)
+
+
+def _leave_out(name: str) -> str:
+    return f"leave the hook out (hooks=lambda spec: spec.name != {name!r})"
+
+
+_Own = Callable[[], Any]
+_OF_TORCH = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)
+
+
+class HookObserver:
+    """Shows modules, tensors, optimizers and handles to a collector while they are pickled.
+
+    Args:
+        root: the saved object.
+        extras: what is saved along with it, by name; pickled right after it.
+        collector: notes the hooks.
+        emptied: the containers that arrive empty.
+
+    Attributes:
+        specs: the hooks that went into the package, so far.
+        unwrapped: the wrappers of which only the module inside is saved.
+        has_met_torch: whether a module, a tensor or an optimizer may have been met by now.
+        reductions: what was written of each tensor; tells which part of a storage it is.
+    """
+
+    def __init__(
+        self,
+        root: Any,
+        extras: dict[str, Any],
+        collector: HookCollector,
+        emptied: Emptied = NOTHING,
+    ) -> None:
+        self.specs: list[HookSpec] = []
+        self.unwrapped: list[DistributedDataParallel] = []
+        self.has_met_torch = False
+        self.reductions: list[Any] = []
+        self._collector = collector
+        self._scripted = ScriptedTensors()
+        self._emptied = emptied
+        self._extras = {name: extra for name, extra in extras.items() if extra is not None}
+        self._pending = bool(self._extras)
+        self._names: Names | None = None
+        self._root = inside(root)
+        self._comm_hooks: dict[int, list[CommHook]] = {}
+        self._payload: dict[str, Any] | None = None
+
+    @property
+    def root(self) -> Any:
+        """The saved object; of a wrapper, what is inside."""
+        return self._root
+
+    @property
+    def names(self) -> Names:
+        """The paths to the parts of the saved object; made when a hook has to be named."""
+        if self._names is None:
+            self._names = Names(self._root, self._extras)
+        return self._names
+
+    def reducer(self, kind: type) -> Callable[[Any, _Own], Any] | None:
+        """What turns an object's own reduction into the one to write, by its type."""
+        self.has_met_torch |= issubclass(kind, _OF_TORCH)
+        if issubclass(kind, DistributedDataParallel):
+            return self._wrapper
+        if issubclass(kind, torch.nn.Module):
+            return self._module
+        if kind in ORDINARY:
+            return self._plain_tensor
+        if issubclass(kind, torch.Tensor):
+            return self._tensor
+        if issubclass(kind, torch.optim.Optimizer):
+            return self._optimizer
+        if holds_tables(kind):
+            return self._handle
+        if torch.distributed.is_available() and issubclass(kind, torch.distributed.ProcessGroup):
+            return self._process_group
+        return None
+
+    def stand_in(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
+        """Empty containers in place of those whose contents stay behind."""
+        return self._emptied.stand_in(kind)
+
+    def packaged(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Note the hooks of a module that packages itself: an FX GraphModule, a ScriptModule."""
+        self.has_met_torch = True
+        if isinstance(obj, torch.jit.ScriptModule):
+            self._note_module(obj)  # only a traced one takes hooks
+            for tensor in self._scripted.add(obj):
+                self._collector.tensor(tensor)
+        elif isinstance(obj, torch.nn.Module):
+            self._note_module(obj)
+            function, arguments = parts
+            return function, tuple(map(self._collector.state_without_hooks, arguments))
+        return parts
+
+    @property
+    def has_payload(self) -> bool:
+        """Whether there is something to be saved along, or hooks of the process, or of a model."""
+        return self._pending or self._collector.has_news
+
+    def next_payload(self) -> dict[str, Any] | None:
+        """First what is saved along, then hooks, until no new ones turn up."""
+        if self._pending:
+            self._pending = False
+            self._payload = {"extras": self._extras}
+            return self._payload
+        if not self._collector.has_news:
+            return None
+        specs, self._payload = self._collector.take(self.names)
+        self.specs.extend(specs)
+        return self._payload
+
+    def lost(self) -> Iterator[HookStatus]:
+        """What cannot be saved at all, which is told aloud."""
+        for each in list(self._collector.unsaved()):
+            path, _ = self.names.of(each.target)
+            called = describe_hook(each.hook, self._collector.is_importable)
+            status = lost(each, path, called)
+            warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
+            yield status
+
+    def whereabouts(self, obj: object) -> tuple[str, str] | None:
+        """Which hook leads to an object that could not be pickled, and what can be done."""
+        return place_in_hooks(self._payload, obj)
+
+    def _module(self, module: torch.nn.Module, own: _Own) -> Any:
+        self._note_module(module)
+        if is_parametrized(module):
+            self._collector.parametrized(module)
+            state = self._collector.state_without_hooks(state_of_parametrized(module))
+            return reduce_parametrized(module, state)
+        reduction = own()
+        if not isinstance(reduction, tuple) or len(reduction) < 3:
+            return reduction
+        function, arguments, state, *rest = reduction
+        return function, arguments, self._collector.state_without_hooks(state), *rest
+
+    def _note_module(self, module: torch.nn.Module) -> None:
+        self._collector.module(module)
+        self._note_comm_hooks(module, kept_comm_hooks(module))
+
+    def wrapper(self, ddp: DistributedDataParallel) -> None:
+        """Note a wrapper's comm hooks, which travel with the module inside."""
+        self.unwrapped.append(ddp)
+        self._refuse_hooks_of(ddp)
+        self._note_comm_hooks(ddp.module, comm_hooks_of(ddp))
+
+    def _wrapper(self, ddp: DistributedDataParallel, own: _Own) -> Any:
+        self.wrapper(ddp)
+        return unwrapped, (ddp.module,)
+
+    def _note_comm_hooks(self, module: torch.nn.Module, hooks: Iterable[CommHook]) -> None:
+        known = self._comm_hooks.setdefault(id(module), [])
+        for hook in hooks:
+            if not any(hook.is_same_as(other) for other in known):
+                self._collector.note("ddp.comm", module, hook, len(known))
+                known.append(hook)
+
+    def _refuse_hooks_of(self, ddp: DistributedDataParallel) -> None:
+        for kind in kinds_of("module"):
+            for position, found in enumerate(kind.find(ddp)):
+                name = f"DistributedDataParallel/{kind.name}/{position}"
+                called = describe_hook(found.hook, self._collector.is_importable)
+                spec = HookSpec(name, kind.name, (), position, called, (), found.flags)
+                if self._collector.wanted(spec):
+                    raise ModpackError(
+                        f"hook {name!r} ({called.name}) hangs on the DistributedDataParallel "
+                        "wrapper, of which only the module inside is saved. Remedy: register it "
+                        "on the wrapper's .module, or leave it out with the hooks argument"
+                    )
+                self._collector.left_out.append(spec)
+
+    def _plain_tensor(self, tensor: torch.Tensor, own: _Own) -> Any:
+        """The same for tensors of torch's own types, most of which have no hooks."""
+        hooks: Any = tensor._backward_hooks or tensor._post_accumulate_grad_hooks
+        if hooks or self._scripted.reduced(tensor) is not None:
+            return self._tensor(tensor, own)
+        if tensor.requires_grad:
+            self._collector.differentiable(tensor)
+        reduced = without_marks(own())
+        if not is_small(reduced):
+            self.reductions.append(reduced)
+        return reduced
+
+    def _tensor(self, tensor: torch.Tensor, own: _Own) -> Any:
+        scripted = self._scripted.reduced(tensor)
+        if scripted is not None:
+            return scripted
+        with torch._C.DisableTorchFunctionSubclass():  # a class may refuse to be asked
+            hooks = self._note_tensor(tensor)
+        if not hooks:
+            reduced = without_marks(own())
+        else:
+            with warnings.catch_warnings():  # torch warns that it loses the hooks; we do not
+                warnings.filterwarnings("ignore", message="backward hook", category=UserWarning)
+                reduced = without_marks(own())
+        self.reductions.append(reduced)
+        return reduced
+
+    def _note_tensor(self, tensor: torch.Tensor) -> Any:
+        """Note what hangs on a tensor; gives the hooks that torch would warn of."""
+        hooks = tensor._backward_hooks
+        if tensor.is_leaf:
+            self._collector.tensor(tensor)
+            return hooks
+        self._collector.differentiable(tensor)
+        return hooks
+
+    def _optimizer(self, optimizer: torch.optim.Optimizer, own: _Own) -> Any:
+        self._collector.optimizer(optimizer)
+        return own()
+
+    def _handle(self, handle: RemovableHandle, own: _Own) -> Any:
+        """A handle travels dead; it is linked to its hook again when that is registered."""
+        self._collector.handle(handle)
+        nothing: tuple[Any, ...] = tuple(OrderedDict() for _ in handle.extra_dict_ref)
+        return (
+            RemovableHandle.__new__,
+            (type(handle),),
+            (None, self._collector.numbers.of(handle.id), nothing),
+        )
+
+    def _process_group(self, group: Any, own: _Own) -> Any:
+        if group is world_group():
+            return world_group, ()
+        raise ModpackError(
+            "a process group belongs to this run and cannot be saved. Remedy: keep None in its "
+            "place, which torch's comm hooks take for the default group, and set it after loading"
+        )

@@ -1,0 +1,1 @@
+"""The loading side: packaged code as real files, and the objects that were saved with it."""

@@ -1,0 +1,303 @@
+"""How much of a package is compared with its digests before anything of it is used.
+
+Which of a package's saved objects is the one that the package is about.
+
+Whether this is where a package can be loaded: asked before any of its code runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from modpack.archive import layout
+from modpack.archive.base import Archive, RecordVerifier
+from modpack.archive.layout import ENTRY as _ENTRY
+from modpack.archive.manifest import default_workers, find_unreadable, read_manifest, verify_records
+from modpack.archive.records import read_json, read_plan
+from modpack.core.environment import (
+    EnvironmentComparison,
+    EnvironmentRow,
+    RecordedEnvironment,
+    repair_command,
+)
+from modpack.core.json_values import as_list, as_mapping, as_module_path, as_text, require_type
+from modpack.core.plan import NativeTag
+from modpack.core.policy import VERIFY_LEVELS, TrustPolicy
+from modpack.core.process import frames_of_ours
+from modpack.core.text import printable
+from modpack.discovery.environment import compare
+from modpack.errors import (
+    ArchiveError,
+    EnvironmentMismatchError,
+    EnvironmentMismatchWarning,
+    ModpackError,
+    PlatformMismatchError,
+)
+from modpack.loading.namespace import NAMESPACES
+
+if TYPE_CHECKING:
+    from modpack.core.plan_json import Json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+_EVERYTHING = VERIFY_LEVELS[-1]
+
+
+def level_of(verify: object, policy: TrustPolicy | None) -> str:
+    """How much to compare: what an argument or what a policy says, whichever is more.
+
+    Args:
+        verify: the argument.
+        policy: the policy, if there is one.
+
+    Raises:
+        TypeError, ValueError: the argument is none.
+    """
+    require_type(verify, str, "verify", "'code' or 'all'")
+    if verify not in VERIFY_LEVELS:
+        raise ValueError(f"verify must be 'code' or 'all', not {verify!r}")
+    return _EVERYTHING if policy is not None and policy.verify == _EVERYTHING else str(verify)
+
+
+def require_contents(archive: Archive, level: str) -> None:
+    """Compare a package with its manifest, and whatever is read of it afterwards.
+
+    An archive of torch.package has none: with ``"all"``, its records are compared with their crc32.
+
+    Args:
+        archive: the package.
+        level: ``"code"`` for everything but storages, ``"all"`` for the storages too.
+
+    Raises:
+        ArchiveError: something is not as it should be; all of it is told.
+    """
+    manifest, names = read_manifest(archive), archive.names()
+    is_all = level == _EVERYTHING
+    if manifest is not None:
+        chosen = names if is_all else [name for name in names if not layout.is_storage(name)]
+        _compare(archive, chosen, is_all)
+        archive.verify_with(manifest)
+    elif is_all:
+        _require_readable(archive)
+
+
+def require_storages(archive: Archive, keys: Iterable[str], level: str) -> None:
+    """Compare storages of a package with its manifest, if that is asked for.
+
+    Args:
+        archive: the package.
+        keys: those that will be used.
+        level: ``"all"``, or nothing is compared.
+
+    Raises:
+        ArchiveError: some are not as they should be; all of them are told.
+    """
+    if level == _EVERYTHING:
+        records = (layout.storage_name(key) for key in dict.fromkeys(keys))
+        _compare(archive, [record for record in records if archive.has(record)], True)
+
+
+def _compare(archive: Archive, names: Iterable[str], is_much: bool) -> None:
+    manifest = read_manifest(archive)
+    if manifest is not None:
+        workers = default_workers() if is_much else 1
+        # A storage with its sha256 has its crc32, unless somebody lied about that in the zip.
+        verify_records(archive, manifest, names, workers, with_crc=not is_much)
+
+
+def _require_readable(archive: Archive) -> None:
+    problems = find_unreadable(archive, archive.names(), default_workers())
+    if problems:
+        listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
+        raise ArchiveError(archive.source, f"records cannot be read: {listed}")
+
+
+def find_entry(archive: Archive) -> tuple[str, str]:
+    """The main saved object of a package, or its only one, as package and resource.
+
+    Packages of torch.package do not list their objects: there, a single ``.pkl`` file counts.
+
+    Raises:
+        ModpackError: there is none, or there are several; they are listed.
+        ArchiveError: it names one that it does not list.
+    """
+    main, saved = _recorded(archive) if archive.has(_ENTRY) else (None, _guessed(archive))
+    if main is not None:
+        if main not in saved:  # whoever looked at all saved objects has not seen it
+            reason = f"its main object {main!r:.200} is not among its saved objects"
+            raise ArchiveError(archive.source, reason, _ENTRY)
+        return main
+    if len(saved) == 1:
+        return saved[0]
+    if not saved:
+        raise ModpackError(
+            f"{archive.source}: the package contains no saved object. Open it with "
+            "modpack.PackageImporter, which imports its modules and reads its resources"
+        )
+    listed = "".join(f"\n    package={p!r}, resource={r!r}" for p, r in saved)
+    raise ModpackError(
+        f"{archive.source} does not say which of its saved objects to load; name one. "
+        f"It holds:{listed}"
+    )
+
+
+def find_namespace(archive: Archive) -> str:
+    """The namespace in which a package says that it works; private if it does not say.
+
+    Raises:
+        ArchiveError: it says something else.
+    """
+    if not archive.has(_ENTRY):
+        return "private"
+    try:
+        document = as_mapping(read_json(archive, _ENTRY), "the record")
+    except (ValueError, TypeError) as failure:
+        raise ArchiveError(
+            archive.source, f"is not as it should be ({failure})", _ENTRY
+        ) from failure
+    namespace = document.get("namespace", "private")
+    if namespace not in NAMESPACES:
+        raise ArchiveError(archive.source, f"names no namespace with {namespace!r}", _ENTRY)
+    return str(namespace)
+
+
+def _recorded(archive: Archive) -> tuple[tuple[str, str] | None, list[tuple[str, str]]]:
+    try:
+        record = as_mapping(read_json(archive, _ENTRY), "the record")
+        main = _pair(record["main"]) if record["main"] is not None else None
+        return main, [_pair(each) for each in as_list(record["pickles"], "pickles")]
+    except (ValueError, KeyError, TypeError) as failure:
+        raise ArchiveError(
+            archive.source, f"is not as it should be ({failure})", _ENTRY
+        ) from failure
+
+
+def _pair(value: Json) -> tuple[str, str]:
+    package, resource = as_list(value, "an object's name")
+    return as_module_path(package, "a package"), as_text(resource, "a resource")
+
+
+def _guessed(archive: Archive) -> list[tuple[str, str]]:
+    pickles = [n for n in archive.names() if n.endswith(".pkl") and not n.startswith(".data/")]
+    split = (name.rpartition("/") for name in pickles)
+    return [(folder.replace("/", "."), resource) for folder, _, resource in split]
+
+
+_told: set[str] = set()
+"""The digests of packages whose environments this process has warned of."""
+_lock = threading.Lock()
+
+
+def compare_environment(
+    archive: Archive,
+    recorded: RecordedEnvironment,
+    externs: Sequence[str],
+    verify: RecordVerifier | None = None,
+) -> EnvironmentComparison:
+    """What a package was made with, beside what is here.
+
+    The package's graph is read only if something is missing, to tell whether it matters.
+
+    Args:
+        archive: the package.
+        recorded: where it was made.
+        externs: its extern modules.
+        verify: its manifest, if the records have not been checked yet.
+
+    Raises:
+        ArchiveError: its graph is damaged.
+    """
+    comparison = compare(recorded, externs)
+    if comparison.missing and archive.has(layout.GRAPH):
+        return comparison.judged_by(read_plan(archive, verify))
+    return comparison
+
+
+def check_environment(
+    source: str, digest: str, comparison: EnvironmentComparison, strict: bool
+) -> None:
+    """Warn, or refuse, if a package was made with other versions than those that are here.
+
+    Args:
+        source: the package file.
+        digest: the package's digest: one warning for each in a process.
+        comparison: what it was made with, beside what is here.
+        strict: whether to refuse any deviation. If not, what rarely matters is no difference.
+
+    Raises:
+        EnvironmentMismatchError: ``strict``, and something is not as recorded.
+    """
+    rows = comparison.deviations if strict else comparison.differences
+    if not rows:
+        return
+    about = (source, tuple(map(_difference, rows)), repair_command(rows))
+    if strict:
+        raise EnvironmentMismatchError(*about)
+    with _lock:
+        is_told = digest in _told
+        _told.add(digest)
+    if not is_told:
+        warnings.warn(EnvironmentMismatchWarning(*about), stacklevel=frames_of_ours())
+
+
+def missing_externs(rows: Iterable[EnvironmentRow]) -> Mapping[str, str | None]:
+    """The extern modules that are not here, the first of each row, with what to give to pip."""
+    return {row.modules[0]: row.requirement for row in rows if row.modules}
+
+
+def refuse_other_platforms(source: str, recorded: RecordedEnvironment) -> None:
+    """Refuse a package with compiled modules that were built for something else.
+
+    Raises:
+        PlatformMismatchError: they cannot run here.
+    """
+    built_for = recorded.native
+    if built_for is not None and not built_for.runs_on(NativeTag.here()):
+        raise PlatformMismatchError(source, str(built_for), str(NativeTag.here()))
+
+
+def _difference(row: EnvironmentRow) -> tuple[str, str, str]:
+    return printable(row.name), printable(row.recorded or "extern"), printable(row.here)
+
+
+class ZipReader:
+    """What code written for torch.package expects to find as ``importer.zip_reader``.
+
+    Args:
+        archive: the open package.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    def has_record(self, path: str) -> bool:
+        """Whether there is a record of this name."""
+        return self._archive.has(_require_record_name(path, "path"))
+
+    def get_record(self, name: str) -> bytes:
+        """A record's contents.
+
+        Raises:
+            TypeError: ``name`` is no string.
+            RecordNotFoundError: there is no such record.
+        """
+        return self._archive.read(_require_record_name(name, "name"))
+
+    def get_all_records(self) -> list[str]:
+        """The names of all records."""
+        return list(self._archive.names())
+
+
+def _require_record_name(name: object, argument: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{argument} must be a record's name (str), not {type(name).__name__}")
+    return name

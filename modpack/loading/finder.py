@@ -1,0 +1,453 @@
+"""The loader of a package's compiled modules.
+
+The loader of extern modules: those that a package takes from where it is loaded.
+
+The finder and the loaders: they only say where files are; Python does the rest (PEP 451).
+
+A loaded package as an environment that modules are taken from, for re-export.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import (
+    ExtensionFileLoader,
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from modpack.archive.module_index import Entry, EntryKind, ModuleIndex
+from modpack.core.graph import CodeKind, Location
+from modpack.core.names import is_within, normalised_distribution, parents, root_of
+from modpack.errors import CompiledModuleError, ExternNotFoundError
+from modpack.loading.compile import CodeStore, compile_module
+
+if TYPE_CHECKING:
+    from importlib.metadata import PathDistribution
+
+
+class CompiledLoader(ExtensionFileLoader):
+    """Python's own loader of extension modules, which says what is wrong with the place.
+
+    Args:
+        fullname: the module's name in ``sys.modules``.
+        path: its file in the tree.
+        source: the package file, for errors.
+        mark: puts the namespace's globals into the module.
+    """
+
+    def __init__(
+        self, fullname: str, path: str, source: str, mark: Callable[[ModuleType], None]
+    ) -> None:
+        super().__init__(fullname, path)
+        self._source = source
+        self._mark = mark
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Map the file (PEP 489).
+
+        Raises:
+            CompiledModuleError: files in the cache must not be executed.
+            ImportError: the module says so itself.
+        """
+        try:
+            module = super().create_module(spec)
+        except ImportError as failure:
+            if not _may_execute(self.path):
+                folder = Path(self.path).parent
+                reason = (
+                    f"cannot be loaded from {folder}: that file system is mounted noexec. Set "
+                    "MODPACK_CACHE to a folder on another one"
+                )
+                raise CompiledModuleError(self._source, self.name, reason) from failure
+            raise
+        with contextlib.suppress(AttributeError, TypeError):  # a module may be any object
+            self._mark(module)
+        return module
+
+
+def _may_execute(path: str) -> bool:
+    """Whether the file system lets code be mapped; only POSIX tells."""
+    no_execution = getattr(os, "ST_NOEXEC", 0)
+    return not (no_execution and os.statvfs(path).f_flag & no_execution)
+
+
+class ExternLoader(Loader):
+    """Stands the host's module in place of a packaged one.
+
+    The import system takes what ``sys.modules`` holds after a loader ran, so the host's module
+    takes the place without being touched. Where the package holds modules below an extern
+    package, those must not become attributes of the host's: a facade goes between.
+
+    Args:
+        module: the path under which the host knows it.
+        not_found: makes the error for one that is not here.
+        shared: whether the package holds modules below it.
+    """
+
+    def __init__(
+        self, module: str, not_found: Callable[[str], ExternNotFoundError], shared: bool
+    ) -> None:
+        self._module = module
+        self._not_found = not_found
+        self._shared = shared
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python (PEP 451)."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the host's module into its place, or a facade of it."""
+        host = self._host_module()
+        if not self._shared:
+            sys.modules[module.__name__] = host
+            return
+        module.__doc__ = host.__doc__
+        module.__dict__["__getattr__"] = lambda name: getattr(host, name)
+        module.__dict__["__dir__"] = lambda: dir(host)
+
+    def _host_module(self) -> ModuleType:
+        try:
+            return importlib.import_module(self._module)
+        except ModuleNotFoundError as failure:
+            if failure.name is None or not is_within(self._module, failure.name):
+                raise
+            raise self._not_found(self._module) from failure
+
+
+if TYPE_CHECKING or sys.version_info < (3, 11):
+    from importlib.abc import TraversableResources
+else:
+    from importlib.resources.abc import TraversableResources
+
+
+_VARIANT = "private2"
+"""Marks bytecode for private namespaces; counts up whenever :func:`compile_module` changes."""
+
+Marker = Callable[[ModuleType], None]
+"""Puts a namespace's globals into a module before its code runs."""
+
+
+class PackageFinder(MetaPathFinder):
+    """Finds the modules of one package, under its prefix.
+
+    Args:
+        source: the package file, for errors.
+        prefix: what goes before the package's module paths (``"modpack_ab12."``), or ``""``.
+        index: the package's modules.
+        tree: the folder with its files.
+        mark: puts the namespace's globals into a module before its code runs.
+        code: where compiled code is kept; None for where Python keeps it, beside the sources.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        prefix: str,
+        index: ModuleIndex,
+        tree: Path,
+        mark: Marker,
+        code: CodeStore | None = None,
+    ) -> None:
+        self.prefix = prefix
+        self.index = index
+        self.code = code
+        self._source = source
+        self._tree = tree
+        self._below = f"{tree}{os.sep}"
+        self.mark = mark
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Where a module's file is (:meth:`importlib.abc.MetaPathFinder.find_spec`)."""
+        if not fullname.startswith(self.prefix):
+            return None
+        module = fullname[len(self.prefix) :]
+        entry = self.index.find(module)
+        if entry is not None:
+            return self._spec(fullname, entry)
+        if path is not None and root_of(module) in self.index.roots:
+            return self._on_changed_path(fullname, path)
+        return None
+
+    def _spec(self, fullname: str, entry: Entry) -> ModuleSpec | None:
+        if entry.kind is EntryKind.SOURCE:
+            return self._file_spec(fullname, self._file(entry), entry.is_package)
+        if entry.kind is EntryKind.EXTERN:
+            return self._extern_spec(fullname, entry.module)
+        if entry.kind is EntryKind.FOLDER:
+            folder = self._tree / entry.record
+            spec = ModuleSpec(fullname, FolderLoader(folder, self.mark), is_package=True)
+            spec.submodule_search_locations = [str(folder)]
+            return spec
+        file = self._file(entry)
+        loader = CompiledLoader(fullname, file, self._source, self.mark)
+        return spec_from_file_location(fullname, file, loader=loader)
+
+    def _file(self, entry: Entry) -> str:
+        record = entry.record if os.sep == "/" else entry.record.replace("/", os.sep)
+        return self._below + record
+
+    def _file_spec(self, fullname: str, file: str, is_package: bool) -> ModuleSpec:
+        # What spec_from_file_location makes, without its questions: a fifth of an import's time.
+        loader = _PackagedLoader(fullname, file, self)
+        kind = ModuleSpec if self.code is None else _KeptSpec
+        spec = kind(fullname, loader, origin=file)
+        spec.has_location = True
+        if is_package:
+            spec.submodule_search_locations = [os.path.dirname(file)]  # noqa: PTH120
+        return spec
+
+    def _extern_spec(self, fullname: str, module: str) -> ModuleSpec | None:
+        self.index.require_trust(self._source, module)
+        if not self.prefix:
+            return _host_spec(module)
+        shared = self.index.has_code_below(module)
+        loader = ExternLoader(module, partial(self.index.not_found, self._source), shared)
+        return ModuleSpec(fullname, loader, is_package=shared)
+
+    def _on_changed_path(self, fullname: str, path: Sequence[str]) -> ModuleSpec | None:
+        """A module in a folder that its package added to its ``__path__``.
+
+        Folders outside the tree (:func:`pkgutil.extend_path` adds the host's) are taken off
+        the path again: the finders of the host come next, and would look there.
+        """
+        inside = [place for place in path if Path(place).is_relative_to(self._tree)]
+        if isinstance(path, list):
+            path[:] = inside
+        spec = PathFinder.find_spec(fullname, inside)
+        if spec is not None and isinstance(spec.loader, SourcelessFileLoader):
+            raise ModuleNotFoundError(
+                f"No module named {fullname[len(self.prefix) :]!r} in {self._source}: there is "
+                f"bytecode of it, {spec.origin}, which no package may bring along",
+                name=fullname,
+            )
+        if spec is None or not isinstance(spec.loader, SourceFileLoader):
+            return spec
+        is_package = spec.submodule_search_locations is not None
+        return self._file_spec(fullname, str(spec.origin), is_package)
+
+    def find_distributions(self, context: Any) -> Iterable[PathDistribution]:
+        """The package's distributions under real names, for everybody (importlib.metadata).
+
+        Code of a private namespace sees its own through a view.
+
+        Args:
+            context: what is asked for (:class:`importlib.metadata.DistributionFinder.Context`).
+        """
+        if self.prefix or "path" in vars(context):
+            return ()
+        from importlib.metadata import PathDistribution
+
+        held = self.index.distributions
+        wanted = held if context.name is None else [normalised_distribution(context.name)]
+        return [PathDistribution(self._tree / held[name]) for name in wanted if name in held]
+
+    def adopt(self, spec: ModuleSpec | None) -> ModuleSpec | None:
+        """Make a module that packaged code loads by its file import as packaged code does."""
+        if spec is None or type(spec.loader) is not SourceFileLoader:
+            return spec
+        file = Path(spec.loader.path)
+        entry = self.index.entries.get(spec.name)
+        if entry is not None and entry.record and file == self._tree / entry.record:
+            # It loads itself, by the name that it knows: the same module, under its full name.
+            return self._file_spec(self.prefix + spec.name, str(file), entry.is_package)
+        if file.is_relative_to(self._tree):
+            spec.loader = _MarkingLoader(spec.name, spec.loader.path, self)
+        return spec
+
+
+def _host_spec(module: str) -> ModuleSpec | None:
+    """Where the host has a module; its parents are looked for there too, and not imported."""
+    path: Sequence[str] | None = None
+    for name in (*reversed(list(parents(module))), module):
+        spec = _found_by_others(name, path)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+    return spec
+
+
+def _found_by_others(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        if not isinstance(finder, PackageFinder):
+            spec = finder.find_spec(name, path)
+            if spec is not None:
+                return spec
+    return None
+
+
+class _KeptSpec(ModuleSpec):
+    """The spec of a module for whose code Python has no file of its own."""
+
+    cached = None  # finding a name for such a file takes longer than all else here
+
+
+class _MarkingLoader(SourceFileLoader):
+    """Python's own loader of source files, for modules that must know their package."""
+
+    def __init__(self, fullname: str, path: str, finder: PackageFinder) -> None:
+        super().__init__(fullname, path)
+        self._finder = finder
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        # Not in exec_module, which would put one more frame on the stack for each import.
+        module = ModuleType(spec.name)
+        self._finder.mark(module)
+        return module
+
+
+class _PackagedLoader(_MarkingLoader):
+    """The loader of modules that live under the namespace's names."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """The module's code: that which is kept, or compiled from the source."""
+        kept = self._finder.code
+        if kept is None:
+            return super().get_code(fullname)
+        module, file = self.name[len(self._finder.prefix) :], self.path
+        code = kept.get(module, file)
+        if code is None:
+            source = self.get_data(file)
+            code = self.source_to_code(source, file)
+            kept.put(module, file, source, code)
+        return code
+
+    def source_to_code(  # type: ignore[override]  # InspectLoader has it as a static method
+        self, data: Any, path: Any, *, _optimize: int = -1
+    ) -> CodeType:
+        if not self._finder.prefix:
+            return super().source_to_code(data, path, _optimize=_optimize)
+        is_package = self.is_package(self.name)
+        package = self.name if is_package else self.name.rpartition(".")[0]
+        return compile_module(data, path, package, self._finder.index.keeps, _optimize)
+
+    def get_data(self, path: str) -> bytes:
+        return super().get_data(self._variant(path))
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        super().set_data(self._variant(path), data, _mode=_mode)
+
+    def _variant(self, path: str) -> str:
+        """Bytecode for a private namespace is not that for real names: another file."""
+        stem, dot, suffix = path.rpartition(".")
+        is_private = self._finder.prefix and suffix == "pyc"
+        return f"{stem}.{_VARIANT}{dot}{suffix}" if is_private else path
+
+
+class FolderResources(TraversableResources):
+    """The resources in one folder of a tree (:mod:`importlib.resources.abc`)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def files(self) -> Path:  # a Path is a Traversable
+        """The folder."""
+        return self._folder
+
+    def resource_path(self, resource: Any) -> str:
+        """The path of a resource: a real file, which must not be written to."""
+        path = self._folder / resource
+        if not path.is_file():
+            raise FileNotFoundError(str(path))
+        return str(path)
+
+
+class FolderLoader(Loader):
+    """A folder without ``__init__``: an empty package that can hold modules and resources.
+
+    Args:
+        folder: the folder.
+        mark: puts the namespace's globals into the package.
+    """
+
+    def __init__(self, folder: Path, mark: Marker) -> None:
+        self._folder = folder
+        self._mark_module = mark
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python (PEP 451)."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is to be executed."""
+        self._mark_module(module)
+
+    def get_resource_reader(self, fullname: str) -> FolderResources:
+        """The files in the folder."""
+        return FolderResources(self._folder)
+
+
+class PackageEnvironment:
+    """Finds modules in a package's own records; imports nothing.
+
+    Args:
+        source: the package file, for people.
+        index: its modules.
+        read: returns a record's contents.
+        tree: the folder with its files.
+        data_files: returns the records of the files that its code reads, with the modules or
+            distributions that they belong to.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        index: ModuleIndex,
+        read: Callable[[str], bytes],
+        tree: Path,
+        data_files: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self.tree = tree
+        self.data_files = data_files
+        self._source = source
+        self._index = index
+        self._read = read
+
+    def locate(self, module: str) -> Location | None:
+        """Find a module that the package holds; None for what it takes from outside."""
+        entry = self._index.find(module)
+        if entry is None or entry.kind is EntryKind.EXTERN:
+            return None
+        if entry.kind is EntryKind.FOLDER:
+            return Location(module, CodeKind.NAMESPACE, None, True)
+        kind = CodeKind.SOURCE if entry.kind is EntryKind.SOURCE else CodeKind.EXTENSION
+        return Location(module, kind, f"{self._source}/{entry.record}", entry.is_package)
+
+    def read_source(self, location: Location) -> bytes:
+        """The source of a located module."""
+        entry = self._index.find(location.module)
+        return self._read(entry.record) if entry is not None else b""
+
+    def live_attribute(self, module: str, name: str) -> str | None:
+        """Nothing is assumed about loaded modules: the records say it all."""
+        return None
+
+    def live_home(self, module: str, name: str) -> str | None:
+        """Nothing is assumed here either."""
+        return None
+
+    def loaded(self) -> Collection[str]:
+        """All that the package holds: it was needed where the package was made."""
+        entries = self._index.entries.items()
+        return [module for module, entry in entries if entry.kind is EntryKind.SOURCE]
+
+    def lacks(self, module: str) -> bool:
+        """Whether the package neither holds a module nor may take it from where it is loaded."""
+        return self._index.find(module) is None and self._index.keeps(module)
+
+    @property
+    def is_package(self) -> bool:
+        """It is."""
+        return True

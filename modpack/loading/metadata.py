@@ -1,0 +1,228 @@
+"""Which distributions packaged code sees as installed (:mod:`importlib.metadata`).
+
+First those whose metadata is in the package; then those of the host, except for what the packaged
+code could not import: a library that looks installed and cannot be imported would be worse than
+one that is not there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from modpack.archive.module_index import ModuleIndex
+from modpack.core.names import normalised_distribution as normalised
+
+METADATA_NAME = "packages_distributions"
+"""What is in :mod:`importlib.metadata`, in its copies, and hardly anywhere else."""
+_NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
+_PROVIDED = ("torch", "modpack")
+"""Whatever loads a package has them, and what they require."""
+
+
+def is_metadata_module(module: ModuleType) -> bool:
+    """Whether a module is :mod:`importlib.metadata`, or a copy of it for older Pythons."""
+    contents = vars(module)
+    return METADATA_NAME in contents and "MetadataPathFinder" in contents
+
+
+class VisibleDistributions:
+    """The distributions that packaged code sees, as objects of one metadata module.
+
+    Args:
+        module: :mod:`importlib.metadata`, or a copy of it.
+        index: tells what the package holds and what it takes from the host.
+        tree: the folder with the package's files.
+        load: imports a module by the path that packaged code writes.
+    """
+
+    def __init__(
+        self, module: Any, index: Callable[[], ModuleIndex], tree: Path, load: Callable[[str], Any]
+    ) -> None:
+        self._module = module
+        self._index = index
+        self._tree = tree
+        self._load = load
+        self._importable: dict[str, bool] = {}
+
+    def all(self, name: str | None = None) -> Iterator[Any]:
+        """All of them, or those of one name; the package's own come first."""
+        wanted = None if name is None else normalised(name)
+        held = self._index().distributions
+        for its_name, folder in held.items():
+            if wanted in (None, its_name):
+                yield self._own_distribution(self._tree / folder)
+        if wanted not in held:
+            only = {} if name is None else {"name": name}
+            for found in self._module.distributions(**only):
+                if _name_of(found) not in held and self._is_visible(found):
+                    yield found
+
+    def entry_points(self, group: str | None = None) -> Iterator[Any]:
+        """The entry points of all of them; of two of one name, the first counts.
+
+        Args:
+            group: what is looked for, if that is known. What is found holds other groups as well.
+        """
+        seen: set[str] = set()
+        for found in self.all():
+            name = _name_of(found)
+            if name not in seen:
+                seen.add(name)
+                yield from map(self._loading, found.entry_points)
+
+    def packages(self) -> dict[str, list[str]]:
+        """The names of the distributions that provide each top-level package."""
+        provided: dict[str, list[str]] = defaultdict(list)
+        for found in self.all():
+            for root in _roots_of(found):
+                provided[root].append(found.metadata["Name"])
+        return dict(provided)
+
+    def _is_visible(self, found: Any) -> bool:
+        """Whether packaged code may know that the host has a distribution."""
+        index = self._index()
+        if not index.hides_distributions:
+            return True
+        name = _name_of(found)
+        if name not in self._importable:
+            roots = _roots_of(found)
+            self._importable[name] = not roots or any(map(index.allows_host, roots))
+        return self._importable[name] or name in self._required_on_host
+
+    @cached_property
+    def _required_on_host(self) -> frozenset[str]:
+        """What extern distributions require: they do not work without it."""
+        pins = filter(None, self._index().externs.values())
+        todo = [*_PROVIDED, *(pin.partition("==")[0] for pin in pins)]
+        known: set[str] = set()
+        while todo:
+            name = normalised(todo.pop())
+            if name not in known:
+                known.add(name)
+                todo.extend(self._requirements(name))
+        return frozenset(known)
+
+    def _requirements(self, name: str) -> list[str]:
+        try:
+            lines = self._module.requires(name) or []
+        except self._module.PackageNotFoundError:
+            return []
+        named = (_NAME.match(line) for line in lines if "extra" not in line.partition(";")[2])
+        return [found.group(1) for found in named if found is not None]
+
+    def _loading(self, entry: Any) -> Any:
+        """An entry point that loads as packaged code imports."""
+        ours = self._entry_point(name=entry.name, value=entry.value, group=entry.group)
+        vars(ours).update(dist=entry.dist)
+        return ours
+
+    @cached_property
+    def _entry_point(self) -> Any:
+        load = self._load
+
+        class EntryPoint(self._module.EntryPoint):  # type: ignore[misc, name-defined]
+            def load(self) -> Any:
+                path, _, attributes = self.value.partition("[")[0].partition(":")
+                found = load(path.strip())
+                for attribute in filter(None, attributes.strip().split(".")):
+                    found = getattr(found, attribute)
+                return found
+
+        return EntryPoint
+
+    @cached_property
+    def _own_distribution(self) -> Any:
+        loading, module = self._loading, self._module
+
+        class PathDistribution(module.PathDistribution):  # type: ignore[misc, name-defined]
+            @property
+            def entry_points(self) -> Any:
+                return module.EntryPoints(map(loading, super().entry_points))
+
+        return PathDistribution
+
+
+def metadata_functions(visible: VisibleDistributions, module: Any) -> dict[str, object]:
+    """What packaged code gets in place of a metadata module's functions.
+
+    Args:
+        visible: the distributions that it sees.
+        module: the module.
+    """
+
+    def distributions(**options: Any) -> Iterator[Any]:
+        context = options.get("context")
+        asked = options if context is None else vars(context)
+        if "path" in asked:  # in those folders, whoever asks
+            return iter(module.distributions(**options))
+        return visible.all(asked.get("name"))
+
+    def distribution(distribution_name: str) -> Any:
+        if not distribution_name:
+            return module.distribution(distribution_name)  # its own error
+        found = next(visible.all(distribution_name), None)
+        if found is None:
+            raise module.PackageNotFoundError(distribution_name)
+        return found
+
+    def entry_points(**parameters: Any) -> Any:
+        found = visible.entry_points(parameters.get("group"))
+        if hasattr(module, "SelectableGroups"):  # until Python 3.11
+            return module.SelectableGroups.load(found).select(**parameters)
+        return module.EntryPoints(found).select(**parameters)
+
+    return {
+        "Distribution": _distribution_class(module, distribution, distributions),
+        "distribution": distribution,
+        "distributions": distributions,
+        "entry_points": entry_points,
+        "files": lambda distribution_name: distribution(distribution_name).files,
+        "metadata": lambda distribution_name: distribution(distribution_name).metadata,
+        "packages_distributions": visible.packages,
+        "requires": lambda distribution_name: distribution(distribution_name).requires,
+        "version": lambda distribution_name: distribution(distribution_name).version,
+    }
+
+
+def _distribution_class(
+    module: Any, distribution: Callable[[str], Any], distributions: Callable[..., Iterator[Any]]
+) -> Any:
+    """The module's Distribution, whose class methods find what packaged code sees."""
+    real = module.Distribution
+
+    class Seeing(type(real)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: object) -> bool:
+            if cls is Distribution:
+                return isinstance(instance, real)
+            return bool(super().__instancecheck__(instance))
+
+    class Distribution(real, metaclass=Seeing):  # type: ignore[misc, valid-type]
+        from_name = staticmethod(distribution)
+        discover = staticmethod(distributions)
+
+    return Distribution
+
+
+def _name_of(found: Any) -> str:
+    """A distribution's normalised name, off its folder's name where that tells it."""
+    name = getattr(found, "_normalized_name", None) or found.metadata["Name"] or ""
+    return normalised(str(name))
+
+
+def _roots_of(found: Any) -> list[str]:
+    """The top-level modules of a distribution: those that it declares, or has files of."""
+    declared = (found.read_text("top_level.txt") or "").split()
+    if declared:
+        return declared
+    roots: dict[str, None] = {}
+    for file in found.files or ():
+        first = file.parts[0] if len(file.parts) > 1 else file.name.partition(".")[0]
+        if first.isidentifier() and (len(file.parts) > 1 or file.suffix in (".py", ".so", ".pyd")):
+            roots[first] = None
+    return [root for root in roots if root != "__pycache__"]

@@ -1,0 +1,330 @@
+"""Operators that a package needs and cannot bring along, checked before its code runs.
+
+The records of an open package under the names that torch gives to their reader.
+
+Loading saved objects.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from modpack.archive import layout
+from modpack.archive.base import Archive
+from modpack.archive.records import read_json, read_specs
+from modpack.core.hookspec import PARAMETRIZATION, HookSpec, hook_records
+from modpack.core.json_values import as_list, as_mapping, as_text
+from modpack.core.policy import TrustPolicy
+from modpack.core.process import collection_allowed, collection_paused
+from modpack.discovery.finder import contents_of
+from modpack.discovery.importers import importer_of, local_path
+from modpack.errors import (
+    ArchiveError,
+    OperatorConflictError,
+    OperatorNotFoundError,
+    TrustError,
+    UnpicklingError,
+)
+from modpack.hooks.describe import HookChoice, check_names, selector
+from modpack.hooks.restoring import reserve_ids
+from modpack.loading.checks import ZipReader
+from modpack.loading.trust import ObjectTrust
+from modpack.pickling.storages import StorageLoader, placing
+from modpack.pickling.unpickler import unpickle_object
+
+if TYPE_CHECKING:
+    from modpack.hooks.restoring import Fresh
+
+_CONFLICTS: Final = (
+    r"register the namespace (?P<name>[\w.]+); .*?registered at (?P<file>.+?):(?P<line>\d+);",
+    r"register an operator \((?P<name>[\w:.]+).*Original registration: registered at (?P<file>.+)"
+    r":(?P<line>\d+)",
+    r"the operator (?P<name>[\w:.]+) already has an? .* at (?P<file>.+):(?P<line>\d+)",
+)
+"""What torch says where an operator, or a part of it, is registered for a second time."""
+
+
+@contextmanager
+def operator_conflicts_explained(source: str) -> Iterator[None]:
+    """Explain why packaged code cannot define an operator.
+
+    Args:
+        source: the package file.
+
+    Raises:
+        OperatorConflictError: the process has it already.
+    """
+    try:
+        yield
+    except RuntimeError as failure:
+        found = next(filter(None, (re.search(each, str(failure)) for each in _CONFLICTS)), None)
+        if found is None or isinstance(failure, OperatorConflictError):
+            raise
+        place = _packaged_place(failure)
+        first = _first(found["file"], found["line"])
+        raise OperatorConflictError(source, found["name"], place, first) from failure
+
+
+def _packaged_place(failure: BaseException) -> str | None:
+    """Where packaged code was when it failed: the module that it knows, and the line."""
+    place, trace = None, failure.__traceback__
+    while trace is not None:
+        names = trace.tb_frame.f_globals
+        if "__modpack__" in names:
+            owner, name = names["__modpack__"], str(names.get("__name__"))
+            module = owner.whichmodule(SimpleNamespace(__module__=name), "")
+            place = f"{module}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+def _first(file: str, line: str) -> str | None:
+    """Who defined an operator, as torch has noted it; None if it has noted only itself."""
+    if Path(file).is_relative_to(Path(torch.__file__).parent):
+        return None
+    for name, module in list(sys.modules.items()):
+        owner = importer_of(module) if contents_of(module).get("__file__") == file else None
+        if owner is not None:
+            return f"{local_path(name)}:{line} of {getattr(owner, 'filename', owner)}"
+    return f"{file}:{line}"
+
+
+def require_operators(archive: Archive) -> None:
+    """Refuse to load what its trial run only loaded with operators that are not here.
+
+    Raises:
+        OperatorNotFoundError: names all of them.
+        ArchiveError: the record of the trial is damaged.
+    """
+    missing = tuple(schema for schema in _recorded(archive) if not _exists(schema))
+    if missing:
+        raise OperatorNotFoundError(archive.source, missing)
+
+
+def _recorded(archive: Archive) -> list[str]:
+    if not archive.has(layout.TRIAL):
+        return []
+    try:
+        record = as_mapping(read_json(archive, layout.TRIAL), "the record")
+        listed = as_list(record.get("operators", []), "operators")
+        return [as_text(each, "an operator") for each in listed]
+    except (ValueError, TypeError) as failure:
+        reason = f"is not as it should be ({failure})"
+        raise ArchiveError(archive.source, reason, layout.TRIAL) from failure
+
+
+def _exists(schema: str) -> bool:
+    namespace, _, signature = schema.partition("::")
+    name = signature.partition("(")[0].partition(".")[0]
+    return hasattr(getattr(torch.ops, namespace), name)
+
+
+@dataclass
+class Loaded:
+    """What was loaded.
+
+    Attributes:
+        obj: the object.
+        extras: what was saved along with it, by name.
+        handles: torch's handles of the hooks that were registered, by hook name.
+        hooks: the hooks themselves, by name.
+    """
+
+    obj: Any = None
+    extras: dict[str, Any] = field(default_factory=dict)
+    handles: dict[str, Any] = field(default_factory=dict)
+    hooks: dict[str, Any] = field(default_factory=dict)
+
+
+def load_object(
+    importer: Any,
+    archive: Archive,
+    record: str,
+    map_location: Any,
+    hooks: HookChoice = True,
+    restore_global: bool = False,
+    trust: ObjectTrust | None = None,
+) -> Loaded:
+    """Load one pickle of an open package, and register its hooks.
+
+    Args:
+        importer: the package's importer.
+        archive: its records.
+        record: the pickle's record.
+        map_location: where tensors go; see :func:`torch.load`.
+        hooks: which hooks to register.
+        restore_global: whether process-wide hooks are among them.
+        trust: whether it may be more than data, and which hooks it may have; None for anything.
+
+    Raises:
+        TrustError: it has hooks that are not allowed.
+        UnpicklingError: the pickle is damaged, or holds code although none is allowed.
+    """
+    if trust is not None and not trust.policy.allow_code:
+        return Loaded(_data(importer, archive, record, map_location, trust.policy))
+    data = archive.read(record)
+    require_operators(archive)
+    result = Loaded()
+    _, appended_record = hook_records(record)
+    appended = archive.read(appended_record) if archive.has(appended_record) else b""
+    specs = read_specs(archive, record)
+    wanted = _wanted_names(specs, hooks)
+    fresh: Fresh = {}
+    found: set[str] = set()
+
+    def take(payload: dict[str, Any]) -> None:
+        result.extras.update(payload.get("extras", {}))
+        if "hooks" in payload:
+            if trust is not None:
+                trust.require_hooks((kind, name) for name, kind, *_ in payload["hooks"])
+            found.update(name for name, *_ in payload["hooks"])
+            from modpack.hooks.restoring import register_payload  # few models have hooks
+
+            names = wanted.__contains__
+            handles = register_payload(payload, names, restore_global, fresh)
+            result.handles.update(handles)
+            result.hooks.update({n: hook for n, *_, hook in payload["hooks"] if n in handles})
+
+    with (
+        operator_conflicts_explained(archive.source),
+        _lookups_explained(importer, record),
+        placing(map_location),
+        collection_paused(),
+    ):
+        result.obj = unpickle_object(
+            data,
+            resource=record,
+            import_module=partial(_imported, importer),
+            storages=StorageLoader(archive, map_location, record),
+            package=_Rebuilding(importer, archive, map_location),
+            appended=appended,
+            on_payload=take,
+        )
+    if trust is not None and trust.restricts_hooks:
+        from modpack.hooks.restoring import kinds_in
+
+        trust.require_hooks(kinds_in((result.obj, result.extras)))
+    _refuse_disagreement(archive.source, record, specs, found)
+    torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
+    if hooks is False:
+        from modpack.hooks.restoring import remove_hooks
+
+        remove_hooks(result.obj)
+    elif not appended:
+        reserve_ids(result.obj)
+    return result
+
+
+@contextmanager
+def _lookups_explained(importer: Any, record: str) -> Iterator[None]:
+    """Explain why packaged code did not find a packaged module among those of the process.
+
+    Raises:
+        UnpicklingError: It did not find one.
+    """
+    try:
+        yield
+    except (KeyError, ModuleNotFoundError) as failure:
+        missing = getattr(failure, "name", None) or (failure.args[0] if failure.args else None)
+        if type(missing) is not str or not importer.hides(missing):
+            raise
+        reason = (
+            f"packaged code looked {missing!r} up among the process's own modules, as pickle.loads "
+            f"and torch.load do ({type(failure).__name__}: {failure}). The package contains this "
+            "module, but in a private namespace. Load the package with namespace='process'"
+        )
+        raise UnpicklingError(record, reason) from failure
+
+
+def _data(
+    importer: Any, archive: Archive, record: str, map_location: Any, policy: TrustPolicy
+) -> Any:
+    """A saved object of which the policy says that it is data."""
+    from modpack.pickling.data_unpickler import unpickle_data  # most loads do without
+
+    if any(map(archive.has, hook_records(record))):
+        raise TrustError(archive.source, (f"{record} has hooks, which are code",))
+    with placing(map_location), collection_paused():
+        return unpickle_data(
+            archive.read(record),
+            resource=record,
+            storages=StorageLoader(archive, map_location, record),
+            added=policy.pickle_globals,
+            import_module=partial(_imported, importer),
+        )
+
+
+def _imported(importer: Any, module: str) -> ModuleType:
+    ready: ModuleType | None = importer.ready_module(module)
+    if ready is not None:
+        return ready
+    with collection_allowed():  # what a module does when it is imported may take long
+        return importer.import_module(module)  # type: ignore[no-any-return]
+
+
+def _refuse_disagreement(
+    source: str, record: str, specs: tuple[HookSpec, ...], found: set[str]
+) -> None:
+    """Refuse a package whose specs and whose pickle do not tell of the same hooks."""
+    told = {spec.name for spec in specs if spec.kind != PARAMETRIZATION}
+    if told != found:
+        odd = ", ".join(sorted(map(repr, told ^ found)))
+        reason = f"the specs and the pickle of its hooks disagree about {odd}"
+        raise ArchiveError(source, reason, record)
+
+
+def _wanted_names(specs: tuple[HookSpec, ...], hooks: HookChoice) -> frozenset[str]:
+    check_names(hooks, specs)
+    return frozenset(spec.name for spec in filter(selector(hooks), specs))
+
+
+class _Rebuilding:
+    """The importer as functions that rebuild packaged objects see it, for one load.
+
+    torch's own such functions read three attributes of the importer, which belong to one
+    load and not to the importer: giving each load an object of its own keeps threads apart.
+    """
+
+    def __init__(self, importer: Any, archive: Archive, map_location: Any) -> None:
+        self._importer = importer
+        self._archive = archive
+        self.last_map_location = map_location
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._importer, name)
+
+    @cached_property
+    def storage_context(self) -> Any:
+        """Storages shared among the ScriptModules of a torch.package archive."""
+        return torch._C.DeserializationStorageContext()
+
+    @cached_property
+    def zip_reader(self) -> Any:
+        """Torch's own reader where there are ScriptModules of torch.package, else ours."""
+        if not any(name.startswith(".data/ts_code/") for name in self._archive.names()):
+            return ZipReader(self._archive)
+        return torch._C.PyTorchFileReader(_rewritten(self._archive))
+
+
+def _rewritten(archive: Archive) -> io.BytesIO:
+    """The package as one zip in memory: torch's reader takes neither folders nor our views."""
+    from modpack.archive.writer import ArchiveWriter  # readers do without
+
+    buffer = io.BytesIO()
+    with ArchiveWriter(buffer) as writer:
+        for name in archive.names():
+            writer.write(name, archive.read(name))
+        writer.commit()
+    buffer.seek(0)
+    return buffer

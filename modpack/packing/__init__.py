@@ -1,1 +1,0 @@
-"""Carrying out a plan: objects, sources and records go into the archive."""

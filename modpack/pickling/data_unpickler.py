@@ -1,0 +1,528 @@
+"""Unpickling data: nothing but what the closed table names can be made, whatever the pickle says.
+
+Python's unpickler calls what it is told to. This one looks up a name in a table, calls only what
+the table says may be called, with checks of the arguments, and sets no state but that of tensors
+and of an OrderedDict. :mod:`.allowlist` is the table.
+"""
+
+from __future__ import annotations
+
+import codecs
+import datetime
+import decimal
+import importlib
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+
+from modpack.errors import ModpackError, UnpicklingError
+from modpack.pickling.allowlist import DATA
+from modpack.pickling.pickle_machine import Actions, MalformedError, PickleMachine
+from modpack.pickling.storages import StorageLoader, wants_fakes
+from modpack.pickling.tensors import OF_TORCH, UnsoundTensorError, rebuilding, unsound
+
+_LARGEST_KEY: Final = 2**61 - 1
+"""Larger numbers can be chosen to have one hash, and a dict of them takes quadratic time."""
+_MOST_OF_ONE_HASH: Final = 1000
+_MOST_CONTAINERS: Final = 5_000_000
+"""An empty one takes a byte of a pickle, or a two-hundredth deflated, and 56 bytes of memory."""
+_SET: Final = 4
+"""So many others take the room of a set."""
+
+
+_QUANTIZED: Final = (torch.qint8, torch.qint32, torch.quint8, torch.quint4x2, torch.quint2x4)
+"""Element types that cannot be conjugated or negated by a flag: torch crashes on such tensors."""
+
+
+class NotDataError(MalformedError):
+    """A pickle wants something that is no data."""
+
+
+def unpickle_data(
+    data: bytes,
+    *,
+    resource: str,
+    storages: StorageLoader,
+    added: Collection[str] = (),
+    import_module: Callable[[str], ModuleType] = importlib.import_module,
+) -> Any:
+    """Load a pickle that holds data, and nothing else.
+
+    Args:
+        data: the pickle.
+        resource: its name, for errors.
+        storages: loads what its persistent ids name.
+        added: what else it may name, by full names. Whatever is added is called as the pickle
+            wants: whoever adds ``functools.partial`` adds code.
+        import_module: imports the modules of these names.
+
+    Raises:
+        UnpicklingError: it is damaged, or holds more than data.
+    """
+    actions = _Data(storages, added, import_module)
+    try:
+        made, end = PickleMachine(actions, is_modern=True).run(data)
+    except NotDataError as failure:
+        raise UnpicklingError(resource, f"it is not data alone: {failure}") from failure
+    except MalformedError as failure:
+        raise UnpicklingError(resource, f"the pickle is damaged ({failure})") from failure
+    except UnsoundTensorError as failure:
+        raise UnpicklingError(resource, str(failure)) from failure
+    if end != len(data):
+        raise UnpicklingError(resource, f"{len(data) - end} bytes follow where the pickle ends")
+    return made
+
+
+# -- what may be called, with the checks that a pickle makes necessary ------------------------
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise NotDataError(what)
+
+
+class _Keys:
+    """The keys of dicts and the members of sets: plain values, few of which have one hash."""
+
+    def __init__(self) -> None:
+        self._of_tuples: Counter[int] = Counter()
+
+    def require(self, key: Any) -> None:
+        parts = key if type(key) is tuple else (key,)
+        for part in parts:
+            kind = type(part)
+            if kind is int:
+                _require(abs(part) < _LARGEST_KEY, "a key is a number of more than 61 bits")
+            else:
+                is_plain = part is None or kind in (str, bytes, bool, float)
+                _require(is_plain, f"a key is of the type {kind.__name__}")
+        if type(key) is tuple:  # whose numbers can be chosen to give it any hash
+            self._of_tuples[hash(key)] += 1
+            is_rare = self._of_tuples[hash(key)] <= _MOST_OF_ONE_HASH
+            _require(is_rare, f"more than {_MOST_OF_ONE_HASH} keys have one hash")
+
+    def members(self, values: Any) -> Sequence[Any]:
+        _require(type(values) in (list, tuple, set, frozenset), "a set is made of no list")
+        for each in values:
+            self.require(each)
+        return list(values)
+
+    def set_of(self, values: Any = ()) -> set[Any]:
+        return set(self.members(values))
+
+    def frozenset_of(self, values: Any = ()) -> frozenset[Any]:
+        return frozenset(self.members(values))
+
+
+def _complex(real: Any, imaginary: Any) -> complex:
+    _require(type(real) is float and type(imaginary) is float, "a number has odd parts")
+    return complex(real, imaginary)
+
+
+def _bytearray(content: Any = b"") -> bytearray:
+    _require(type(content) is bytes, "a bytearray is made of no bytes")
+    return bytearray(content)
+
+
+def _encode(text: Any, encoding: Any) -> Any:
+    _require(type(text) is str and encoding == "latin1", "bytes are made of odd parts")
+    return text.encode("latin1")
+
+
+def _of_integers(kind: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*numbers: Any) -> Any:
+        _require(all(type(each) in (int, type(None)) for each in numbers), "a number is none")
+        return kind(*numbers)
+
+    return make
+
+
+def _counter(counts: Any = None) -> Counter[Any]:
+    made: Counter[Any] = Counter()
+    if counts is not None:
+        _require(type(counts) is dict, "a Counter is made of no dict")
+        dict.update(made, counts)
+    return made
+
+
+def _ordered(*nothing: Any) -> OrderedDict[Any, Any]:
+    _require(not nothing, "an OrderedDict is made of something")
+    return OrderedDict()
+
+
+def _defaults(factory: Any = None) -> defaultdict[Any, Any]:
+    plain = (None, bool, bytes, dict, float, frozenset, int, list, set, str, tuple)
+    is_plain = any(factory is each for each in plain)
+    _require(is_plain, "the factory of a defaultdict is not a plain type")
+    return defaultdict(factory)
+
+
+def _deque(items: Any = (), longest: Any = None) -> deque[Any]:
+    _require(type(items) in (list, tuple), "a deque is made of no list")
+    _require(longest is None or type(longest) is int, "the length of a deque is no number")
+    return deque(items, longest)
+
+
+def _moment(kind: Callable[..., Any]) -> Callable[..., Any]:
+    """Of bytes and a time zone, or of numbers and a text."""
+
+    def make(*parts: Any) -> Any:
+        plain = (bytes, str, int, datetime.timedelta, datetime.timezone)
+        _require(all(type(each) in plain for each in parts), "a point in time has odd parts")
+        return kind(*parts)
+
+    return make
+
+
+def _decimal(text: Any) -> decimal.Decimal:
+    _require(type(text) is str, "a Decimal is made of no text")
+    return decimal.Decimal(text)
+
+
+def _size(numbers: Any = ()) -> torch.Size:
+    return torch.Size(_integers(numbers))
+
+
+def _layout(name: Any) -> Any:
+    # Never getattr: torch imports parts of itself that are asked for.
+    found = vars(torch).get(name.removeprefix("torch.")) if type(name) is str else None
+    _require(isinstance(found, torch.layout), f"there is no layout {name!r:.80}")
+    return found
+
+
+def _integers(values: Any) -> tuple[int, ...]:
+    is_plain = type(values) in (tuple, list, torch.Size)
+    _require(is_plain and all(type(each) is int for each in values), "a shape has odd parts")
+    return tuple(values)
+
+
+def _require_plain(hooks: Any = None, metadata: Any = None, state: Any = None) -> None:
+    """What comes along with a tensor is no more than data."""
+    _require(hooks is None or (type(hooks) is OrderedDict and not hooks), "a tensor has hooks")
+    flags = {} if metadata is None else metadata
+    _require(
+        type(flags) is dict
+        and all(type(key) is str and type(value) is bool for key, value in flags.items()),
+        "what is noted of a tensor is odd",
+    )
+    _require(
+        state is None or (type(state) is dict and all(type(each) is str for each in state)),
+        "the state of a tensor is no dict of names",
+    )
+
+
+def _require_view(storage: Any, offset: Any, shape: Any, strides: Any) -> None:
+    is_storage = isinstance(storage, (torch.storage.TypedStorage, torch.UntypedStorage))
+    _require(is_storage, "a tensor is made of no storage")
+    _require(type(offset) is int, "a tensor begins at no number")
+    _integers(shape), _integers(strides)
+
+
+def _sound(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of torch's; what it raises tells what a pickle has wrong."""
+
+    def tried(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except (MalformedError, ModpackError):
+            raise
+        except OF_TORCH as failure:
+            raise unsound(failure) from failure
+
+    return tried
+
+
+def _view(function: Callable[..., Any]) -> Callable[..., Any]:
+    def make(
+        storage: Any,
+        offset: Any,
+        shape: Any,
+        strides: Any,
+        requires_grad: Any = False,
+        hooks: Any = None,
+        *more: Any,
+    ) -> Any:
+        _require_view(storage, offset, shape, strides)
+        _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
+        is_typed = bool(more) and isinstance(more[0], torch.dtype)
+        _require(len(more) <= 1 + is_typed, "a tensor has too many parts")
+        _require_plain(hooks, *more[is_typed:])
+        # Hooks of its own: the pickle can still fill those that it gave.
+        made = function(storage, offset, shape, strides, requires_grad, OrderedDict(), *more)
+        has_flags = any(more[is_typed:])
+        _require(not (has_flags and made.dtype in _QUANTIZED), "what is noted of a tensor is odd")
+        return made
+
+    return make
+
+
+def _quantized(function: Callable[..., Any]) -> Callable[..., Any]:
+    def make(
+        storage: Any,
+        offset: Any,
+        shape: Any,
+        strides: Any,
+        quantizer: Any,
+        requires_grad: Any,
+        hooks: Any,
+    ) -> Any:
+        _require_view(storage, offset, shape, strides)
+        plain = (torch.qscheme, torch.Tensor, float, int)
+        is_plain = type(quantizer) is tuple and all(type(each) in plain for each in quantizer)
+        _require(is_plain and type(requires_grad) is bool, "a quantized tensor has odd parts")
+        _require_plain(hooks)
+        own_hooks: OrderedDict[int, Any] = OrderedDict()
+        return function(storage, offset, shape, strides, quantizer, requires_grad, own_hooks)
+
+    return make
+
+
+def _meta(function: Callable[..., Any]) -> Callable[..., Any]:
+    def make(dtype: Any, shape: Any, strides: Any, requires_grad: Any) -> Any:
+        _require(isinstance(dtype, torch.dtype), "an element type is none")
+        _integers(shape), _integers(strides)
+        _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
+        return function(dtype, shape, strides, requires_grad)
+
+    return make
+
+
+def _parameter(_: Callable[..., Any]) -> Callable[..., Any]:
+    def make(data: Any, requires_grad: Any, hooks: Any, *state: Any) -> Any:
+        _require(type(data) is torch.Tensor, "a parameter is made of no plain tensor")
+        _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
+        _require(len(state) <= 1, "a parameter has too many parts")
+        _require_plain(hooks, None, *state)
+        made = torch._utils._rebuild_parameter(data, requires_grad, OrderedDict())  # type: ignore[no-untyped-call]
+        return _with_attributes(made, *state)
+
+    return make
+
+
+def _sparse(function: Callable[..., Any]) -> Callable[..., Any]:
+    def make(layout: Any, parts: Any) -> Any:
+        plain = (torch.Tensor, torch.Size, tuple, bool)
+        is_plain = type(parts) is tuple and all(type(each) in plain for each in parts)
+        _require(isinstance(layout, torch.layout) and is_plain, "a sparse tensor has odd parts")
+        for each in parts:
+            if isinstance(each, tuple):
+                _integers(torch.Size(each) if type(each) is torch.Size else each)
+        return function(layout, parts)
+
+    return make
+
+
+def _nested(function: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*parts: Any) -> Any:
+        are_tensors = all(type(each) is torch.Tensor for each in parts)
+        _require(len(parts) == 4 and are_tensors, "a nested tensor has odd parts")
+        return function(*parts)
+
+    return make
+
+
+def _with_attributes(made: Any, state: Any = None) -> Any:
+    """As :func:`torch._utils._set_obj_state`, but for the properties that it could set."""
+    if state:
+        _require_new(made, state)
+        vars(made).update(state)
+    return made
+
+
+def _require_new(made: Any, state: Mapping[Any, Any]) -> None:
+    """What is set does not take the place of what the class has."""
+    for name in state:
+        _require(type(name) is str, "an attribute has no name")
+        _require(not hasattr(type(made), name), f"it replaces {name!r:.80} of what it makes")
+
+
+_MADE: Final[Mapping[Any, Callable[..., Any]]] = {
+    bytearray: _bytearray,
+    complex: _complex,
+    range: _of_integers(range),
+    slice: slice,
+    codecs.encode: _encode,
+    Counter: _counter,
+    OrderedDict: _ordered,
+    defaultdict: _defaults,
+    deque: _deque,
+    datetime.date: _moment(datetime.date),
+    datetime.datetime: _moment(datetime.datetime),
+    datetime.time: _moment(datetime.time),
+    datetime.timedelta: _of_integers(datetime.timedelta),
+    datetime.timezone: _moment(datetime.timezone),
+    decimal.Decimal: _decimal,
+    torch.Size: _size,
+    torch.device: torch.device,
+    torch.serialization._get_layout: _layout,
+}
+"""What makes plain values."""
+
+_CHECKED: Final[Mapping[Any, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
+    torch._utils._rebuild_tensor_v2: _view,
+    torch._utils._rebuild_tensor_v3: _view,
+    torch._utils._rebuild_meta_tensor_no_storage: _meta,
+    torch._utils._rebuild_nested_tensor: _nested,
+    torch._utils._rebuild_parameter: _parameter,
+    torch._utils._rebuild_parameter_with_state: _parameter,
+    torch._utils._rebuild_qtensor: _quantized,
+    torch._utils._rebuild_sparse_tensor: _sparse,
+}
+"""What makes tensors, and what looks at its arguments first."""
+
+
+class _Data(Actions):
+    """What pickles of data may do."""
+
+    def __init__(
+        self,
+        storages: StorageLoader,
+        added: Collection[str],
+        import_module: Callable[[str], ModuleType],
+    ) -> None:
+        self._storages = storages
+        self._added = added
+        self._import_module = import_module
+        self._taken: dict[int, Any] = {}
+        self._keys = _Keys()
+        self._containers = 0
+        ours = rebuilding(wants_fakes())
+        self._calls = {id(made): make for made, make in _MADE.items()}
+        self._calls |= {id(made): check(ours(made)) for made, check in _CHECKED.items()}
+        self._calls[id(torch._tensor._rebuild_from_type_v2)] = self._retyped
+        self._calls[id(set)] = self._keys.set_of
+        self._calls[id(frozenset)] = self._keys.frozenset_of
+
+    def find(self, module: str, name: str) -> Any:
+        full = f"{module}.{name}"
+        if full in self._added:
+            return self._take(module, name)
+        if full not in DATA:
+            raise NotDataError(f"it names {full!r:.200}")
+        found = getattr(importlib.import_module(module), name, None)
+        if found is None:
+            raise NotDataError(f"it names {full}, which this version of torch does not have")
+        return found
+
+    def _take(self, module: str, name: str) -> Any:
+        """What a name stands for that the policy adds."""
+        try:
+            found = getattr(self._import_module(module), name)
+        except (ImportError, AttributeError) as failure:
+            raise NotDataError(
+                f"it names {module}.{name}, which is not here: {failure}"
+            ) from failure
+        self._taken[id(found)] = found
+        return found
+
+    def persistent(self, pid: Any) -> Any:
+        is_storage = type(pid) is tuple and len(pid) == 5 and pid[0] == "storage"
+        if not (is_storage and isinstance(pid[1], type)):
+            raise NotDataError("a persistent id is that of no storage")
+        _, kind, key, location, size = pid
+        is_plain = type(key) is str and type(location) is str and type(size) is int
+        _require(is_plain, "a persistent id has odd parts")
+        return self._storages.load(kind, key, location, size)
+
+    def call(self, function: Any, arguments: Any) -> Any:
+        _require(type(arguments) is tuple, "what it calls something with is no tuple")
+        if id(function) in self._taken:
+            return function(*arguments)
+        make = self._calls.get(id(function))
+        if make is None:
+            raise NotDataError(f"it calls {_named(function)}")
+        self._count(_SET)
+        try:
+            return _sound(make)(*arguments)
+        except UnsoundTensorError:
+            if any(function is each for each in _MADE):
+                raise NotDataError(f"it makes a {_named(function)} of odd parts") from None
+            raise
+
+    def make(self, kind: Any, arguments: Any, named: Any) -> Any:
+        if id(kind) not in self._taken or not isinstance(kind, type):
+            raise NotDataError(f"it makes an object of {_named(kind)}")
+        _require(type(arguments) is tuple, "what it makes an object of is no tuple")
+        return kind.__new__(kind, *arguments, **(named or {}))
+
+    def build(self, made: Any, state: Any) -> None:
+        if type(made) is OrderedDict and type(state) is dict:
+            _require_new(made, state)
+            vars(made).update(state)
+        elif type(made) is torch.Tensor and type(state) is tuple and len(state) == 3:
+            requires_grad, _, hooks = state
+            _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
+            _require_plain(hooks)
+            _sound(made.requires_grad_)(requires_grad)
+        elif id(type(made)) in self._taken:
+            self._set_state(made, state)
+        else:
+            raise NotDataError(f"it sets the state of a {type(made).__name__}")
+
+    def _set_state(self, made: Any, state: Any) -> None:
+        """As Python's unpickler does; for what a policy adds."""
+        if hasattr(made, "__setstate__"):
+            made.__setstate__(state)
+            return
+        slots = None
+        if type(state) is tuple and len(state) == 2:
+            state, slots = state
+        if state:
+            vars(made).update(state)
+        for name, value in (slots or {}).items():
+            setattr(made, name, value)
+
+    def extend(self, target: Any, items: Sequence[Any]) -> None:
+        if type(target) not in (list, deque) and id(type(target)) not in self._taken:
+            raise NotDataError(f"it appends to a {type(target).__name__}")
+        target.extend(items)
+
+    def store(self, target: Any, items: Sequence[Any]) -> None:
+        if type(target) not in _DICTS and id(type(target)) not in self._taken:
+            raise NotDataError(f"it stores in a {type(target).__name__}")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            self._keys.require(key)
+            target[key] = value
+
+    def listed(self, items: Sequence[Any]) -> Any:
+        self._count(1)
+        return list(items)
+
+    def dictionary(self) -> Any:
+        self._count(1)
+        return {}
+
+    def emptied(self) -> Any:
+        self._count(_SET)
+        return set()
+
+    def collected(self, items: Sequence[Any]) -> Any:
+        self._count(_SET)
+        return self._keys.frozenset_of(list(items))
+
+    def add(self, target: Any, items: Sequence[Any]) -> None:
+        _require(type(target) is set, "it adds to what is no set")
+        target.update(self._keys.members(list(items)))
+
+    def _count(self, weight: int) -> None:
+        self._containers += weight
+        _require(self._containers <= _MOST_CONTAINERS, "it makes more containers than can be held")
+
+    def _retyped(self, *parts: Any) -> Any:
+        """A plain tensor with attributes; what makes it is in the table itself."""
+        _require(len(parts) == 4, "a tensor with attributes has odd parts")
+        function, kind, arguments, state = parts
+        _require(kind is torch.Tensor, f"a tensor is of the class {_named(kind)}")
+        _require(any(function is each for each in _CHECKED), "a tensor is made by what makes none")
+        _require_plain(state=state)
+        return _with_attributes(self.call(function, arguments), state)
+
+
+_DICTS: Final = (dict, OrderedDict, Counter, defaultdict)
+
+
+def _named(value: Any) -> str:
+    return str(getattr(value, "__name__", type(value).__name__))

@@ -1,0 +1,269 @@
+"""Paths of source files in what torch writes, without the folders of this machine.
+
+Graphs tell of their nodes from which line they came. A package tells that by the module's path, as
+``nets/layers.py``: where the file lay says nothing elsewhere, and tells who made the package.
+
+The archives that torch itself writes, as the same bytes in every process.
+
+torch.jit.save writes beside the code where each line of it came from, with the folders of this
+machine; and it numbers a class if the process has compiled another one of that name before. The
+first is left out, and the classes are numbered anew.
+
+ScriptModules inside a package: stored as torch.jit.save stores them.
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools
+import re
+import sys
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from modpack.pickling.rebuild import named_in_packages
+
+_FILE = re.compile(r'(File \\*")([^"\\]+)')
+_FILE_BYTES = re.compile(rb'(File \\*")([^"\\]+)')
+_TRACES = "_graphmodule_graph_node_meta_stack_trace"
+"""Where a GraphModule keeps, in its saved state, from which line each node came."""
+
+
+def portable_path(file: str) -> str:
+    """The file of a module as a path below the folder that it was imported from.
+
+    >>> portable_path(re.__file__), portable_path("/home/me/unknown.py")
+    ('re/__init__.py', 'unknown.py')
+    """
+    path = Path(file)
+    if not path.is_absolute():
+        return file
+    return _by_file().get(file) or path.name
+
+
+def portable_trace(text: str) -> str:
+    """A text in which lines as of tracebacks name files, with these as :func:`portable_path`."""
+    known = _by_file()
+    return _FILE.sub(lambda found: found[1] + _shown(known, found[2]), text)
+
+
+def portable_trace_bytes(text: bytes) -> bytes:
+    """The same for a document in UTF-8, such as JSON."""
+    known = _by_file()
+    return _FILE_BYTES.sub(lambda found: found[1] + _shown(known, found[2].decode()).encode(), text)
+
+
+def without_folders(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What an object packages itself as; of a graph, with the places of its nodes shortened."""
+    function, arguments = parts
+    state = arguments[0] if arguments else None
+    if type(state) is not dict or not state.get(_TRACES):
+        return parts
+    traces = {node: portable_trace(trace) for node, trace in state[_TRACES].items()}
+    return function, ({**state, _TRACES: traces}, *arguments[1:])
+
+
+def _shown(known: dict[str, str], file: str) -> str:
+    return known.get(file) or (Path(file).name if Path(file).is_absolute() else file)
+
+
+def _file_of(module: object) -> object:
+    """Where a module came from, without asking it; None for what only pretends to be one."""
+    return vars(module).get("__file__") if isinstance(module, ModuleType) else None
+
+
+def _by_file() -> dict[str, str]:
+    """The files of all modules that are loaded."""
+    found: dict[str, str] = {}
+    for name, module in list(sys.modules.items()):
+        file = _file_of(module)
+        if isinstance(file, str) and name != "__main__":
+            count = name.count(".") + (2 if Path(file).stem == "__init__" else 1)
+            found.setdefault(file, "/".join(Path(file).parts[-count:]))
+    return found
+
+
+_DEBUG = ".debug_pkl"
+_IDENTITY = ".data/serialization_id"
+"""A digest of the archive's content that torch logs, and does not check."""
+
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+_MANGLED = re.compile(r"___torch_mangle_\d+\.")
+_NAME = re.compile(r"\b__torch__(?:\.\w+)+")
+_DEFINITION = re.compile(r"(?:class|def) (\w+)[(:]")
+
+
+def portable_program(data: bytes) -> bytes:
+    """What torch.export.save wrote, without the folders of this machine."""
+
+    def change(records: dict[str, bytes]) -> dict[str, bytes]:
+        return {
+            name: portable_trace_bytes(content) if name.endswith(".json") else content
+            for name, content in records.items()
+        }
+
+    return _rewritten(data, change)
+
+
+def portable_script(data: bytes) -> bytes:
+    """What torch.jit.save wrote, without what only this process knows."""
+    return _rewritten(data, _with_canonical_names)
+
+
+def _rewritten(data: bytes, change: Callable[[dict[str, bytes]], dict[str, bytes]]) -> bytes:
+    """An archive with other records; none is compressed, and all have one date."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        records = {name: archive.read(name) for name in archive.namelist()}
+    kept = {n: c for n, c in records.items() if not n.endswith((_DEBUG, _IDENTITY))}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in change(kept).items():
+            archive.writestr(zipfile.ZipInfo(name, _LONG_AGO), content)
+    return buffer.getvalue()
+
+
+def _with_canonical_names(records: dict[str, bytes]) -> dict[str, bytes]:
+    """The records with the names that the classes would have in a process of their own."""
+    code = {name: text for name, text in records.items() if _is_code(name)}
+    definitions = {full: text for name in code for full, text in _definitions(name, code[name])}
+    pickles = {n: c for n, c in records.items() if n.endswith(".pkl")}
+    if not _are_whole(code, definitions):
+        return records
+    names = _renamed(_in_order(pickles, definitions))
+    changed = {
+        name: _with_names_in_pickle(content, names) if name in pickles else content
+        for name, content in records.items()
+        if name not in code
+    }
+    folder = next(iter(records)).partition("/")[0]
+    return {**changed, **_written(folder, definitions, names)}
+
+
+def _is_code(record: str) -> bool:
+    return record.partition("/")[2].startswith("code/") and record.endswith(".py")
+
+
+def _definitions(record: str, content: bytes) -> Iterator[tuple[str, str]]:
+    """The definitions in a file of code, by their full names."""
+    module = record.partition("/code/")[2].removesuffix(".py").replace("/", ".")
+    for block in re.split(r"^(?=\S)", content.decode(), flags=re.MULTILINE):
+        found = _DEFINITION.match(block)
+        yield f"{module}.{found[1] if found else ''}", block
+
+
+def _are_whole(code: Mapping[str, bytes], definitions: Mapping[str, str]) -> bool:
+    """Whether the code consists of definitions, of which no two have one name, and no more."""
+    size = sum(len(content.decode()) for content in code.values())
+    is_known = all(full.rpartition(".")[2] or not text for full, text in definitions.items())
+    return is_known and sum(map(len, definitions.values())) == size
+
+
+def _in_order(pickles: Mapping[str, bytes], definitions: Mapping[str, str]) -> list[str]:
+    """The names of all definitions, in the order in which they are needed."""
+    named = [name for content in pickles.values() for name in _named_in_pickle(content)]
+    found: dict[str, None] = {}
+    for begun in (named, *([name] for name in sorted(definitions))):  # the rest last
+        todo = deque(begun)
+        while todo:
+            name = todo.popleft()
+            if name in definitions and name not in found:
+                found[name] = None
+                used = _NAME.findall(definitions[name])
+                todo.extend(_defined(each, definitions) for each in used)
+    return list(found)
+
+
+def _defined(used: str, definitions: Mapping[str, object]) -> str:
+    """Which definition a dotted name begins with; empty if with none."""
+    while used and used not in definitions:
+        used = used.rpartition(".")[0]
+    return used
+
+
+def _renamed(names: list[str]) -> dict[str, str]:
+    """New names: the first class of a name has it plainly, the others are numbered."""
+    taken: set[str] = set()
+    renamed: dict[str, str] = {}
+    for name in names:
+        plain = _MANGLED.sub("", name)
+        module, _, own = plain.rpartition(".")
+        number = len(renamed) - len(taken)
+        renamed[name] = f"{module}.___torch_mangle_{number}.{own}" if plain in taken else plain
+        taken.add(plain)
+    return renamed
+
+
+def _written(
+    folder: str, definitions: Mapping[str, str], names: Mapping[str, str]
+) -> dict[str, bytes]:
+    """The files of code, with the definitions under their new names."""
+    texts: dict[str, list[str]] = {}
+    for old, new in names.items():
+        file = new.rpartition(".")[0].replace(".", "/")
+        texts.setdefault(f"{folder}/code/{file}.py", []).append(
+            _with_names(definitions[old], names)
+        )
+    return {name: "".join(parts).encode() for name, parts in texts.items()}
+
+
+def _with_names(text: str, names: Mapping[str, str]) -> str:
+    def changed(found: re.Match[str]) -> str:
+        known = _defined(found[0], names)
+        return names.get(known, "") + found[0][len(known) :]
+
+    return _NAME.sub(changed, text)
+
+
+def _named_in_pickle(content: bytes) -> Iterator[str]:
+    for opcode, argument, _ in pickletools.genops(content):
+        if opcode.name == "GLOBAL":
+            yield str(argument).replace(" ", ".")
+
+
+def _with_names_in_pickle(content: bytes, names: Mapping[str, str]) -> bytes:
+    """A pickle of torch's own (protocol 2) with other names of classes."""
+    operations = [(op.name, arg, at or 0) for op, arg, at in pickletools.genops(content)]
+    ends = [at for _, _, at in operations[1:]] + [len(content)]
+    pieces = []
+    for index, ((opcode, argument, start), end) in enumerate(zip(operations, ends, strict=True)):
+        piece = content[start:end]
+        if opcode == "GLOBAL":
+            module, _, own = names.get(str(argument).replace(" ", "."), "").rpartition(".")
+            piece = f"c{module}\n{own}\n".encode() if own else piece
+        elif opcode == "BINUNICODE" and _is_type_tag(operations[index + 1 : index + 4]):
+            text = _with_names(str(argument), names).encode()
+            piece = b"X" + len(text).to_bytes(4, "little") + text
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _is_type_tag(following: list[tuple[str, object, int]]) -> bool:
+    """Whether a text is the last argument of a call: there torch names the type of a container."""
+    names = [name for name, _, _ in following if not name.endswith("BINPUT")]
+    return names[:2] in (["TUPLE2", "REDUCE"], ["TUPLE", "REDUCE"])
+
+
+def script_bytes(module: torch.jit.ScriptModule) -> bytes:
+    """What torch.jit.save writes for a module, the same in every process."""
+    buffer = io.BytesIO()
+    torch.jit.save(module, buffer)
+    return portable_script(buffer.getvalue())
+
+
+@named_in_packages
+def load_script_module(importer: Any, record: str) -> torch.jit.ScriptModule:
+    """Load a ScriptModule from a record of a package.
+
+    Args:
+        importer: the loading side: has ``zip_reader`` and ``last_map_location``.
+        record: the record that holds what torch.jit.save wrote.
+    """
+    buffer = io.BytesIO(importer.zip_reader.get_record(record))
+    loaded = torch.jit.load(buffer, map_location=importer.last_map_location)  # type: ignore[no-untyped-call]
+    return loaded  # type: ignore[no-any-return]

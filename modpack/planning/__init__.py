@@ -1,1 +1,0 @@
-"""From evidence to decisions: rules, match hooks, and every problem at once."""

@@ -1,0 +1,330 @@
+"""The mocked modules of a package or a plan: who wants them, what for, and what it means.
+
+Audits: everything that is known about a package or a plan, and what is wrong with it.
+
+Gates: what an audit must not find, as a CI says it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+from modpack.archive.base import Archive, RecordVerifier
+from modpack.archive.reader import open_archive
+from modpack.archive.records import environment_of, read_plan
+from modpack.core.graph import CodeKind
+from modpack.core.plan import MockRisk, MockTouch, NameUse, Plan, risk_of
+from modpack.core.progress import phase
+from modpack.core.rules import Action
+from modpack.core.selftest import TrialRecord
+from modpack.discovery.distributions import DistributionIndex
+from modpack.report.audit_facts import AuditFacts, DistributionFacts, Finding, MockFacts, Severity
+from modpack.report.audit_findings import find_all, finding, is_licensed_under
+from modpack.report.code_listing import pickle_findings, source_findings
+from modpack.report.distribution_index import (
+    Belonging,
+    InstalledBelonging,
+    RecordedBelonging,
+    distributions_of,
+    recorded_distributions,
+    with_distributions,
+)
+from modpack.report.facts import ModuleFacts, PackageFacts, importers_of, plan_facts
+from modpack.report.finding_codes import CODES, LICENCE, milder_codes
+from modpack.report.package_info import facts_of, read_checked_manifest
+from modpack.security.code_listing import list_package
+
+_WORST_FIRST = list(reversed(MockRisk))
+_OfMock = TypeVar("_OfMock", NameUse, MockTouch)
+
+
+def mock_facts(
+    plan: Plan, trial: TrialRecord | None, modules: Sequence[ModuleFacts]
+) -> tuple[MockFacts, ...]:
+    """The facts about every mocked module, the worst risk first.
+
+    Args:
+        plan: tells the uses of their names.
+        trial: the package's trial, if there was one.
+        modules: all modules; those that are mocked are told.
+    """
+    uses = _by_module(plan.uses)
+    touches = _by_module(trial.touches if trial is not None else ())
+    is_tried = trial is not None and trial.tells_touches
+    facts = [
+        MockFacts(
+            each.module,
+            each.rule,
+            each.importers,
+            tuple(uses.get(each.module, ())),
+            risk_of(uses.get(each.module, ())),
+            tuple(touches.get(each.module, ())),
+            is_tried,
+        )
+        for each in modules
+        if each.action is Action.MOCK
+    ]
+    return tuple(sorted(facts, key=lambda each: (_WORST_FIRST.index(each.risk), each.module)))
+
+
+def _by_module(listed: Sequence[_OfMock]) -> dict[str, list[_OfMock]]:
+    found: dict[str, list[_OfMock]] = {}
+    for each in listed:
+        found.setdefault(each.module, []).append(each)
+    return found
+
+
+_Sources: TypeAlias = Mapping[str, tuple[bytes, bool]]
+"""Interned modules: the source, and whether it is that of a package."""
+
+
+def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
+    """Audit a package file: read it, run nothing of it, unpickle nothing.
+
+    A package of ``torch.package`` records neither rules nor versions: what its contents tell
+    takes their place, as far as it goes.
+
+    Args:
+        source: a package file, or the folder of an unzipped package; modpack's or torch.package's.
+
+    Raises:
+        TypeError: it is no path.
+        UnsupportedVersionError: a newer modpack wrote it.
+        ArchiveError: it is no package, or a damaged one.
+    """
+    with open_archive(source) as archive:
+        manifest = read_checked_manifest(archive)
+        plan = read_plan(archive, manifest) if manifest else _evidence(archive)
+        package = facts_of(archive, manifest, plan)
+        plan = _with_uses(plan, lambda: _packaged_sources(archive, manifest, package.modules))
+        environment = environment_of(archive, manifest)
+        interned = recorded_distributions(archive, plan, manifest, environment)
+        with phase("reading pickles and sources"):
+            code = list_package(archive, manifest)
+            scanned = [
+                *pickle_findings(archive, manifest, code),
+                *source_findings(archive, code),
+            ]
+    belonging = RecordedBelonging(interned, environment)
+    modules = _modules(package, plan, belonging)
+    return _judged(
+        AuditFacts(
+            package.file,
+            modules,
+            package,
+            mock_facts(plan, package.trial, modules),
+            distributions_of(modules, plan.graph),
+            notes=plan.notes,
+            graph=plan.graph,
+            environment=environment,
+            files=tuple(each for each in package.resources if each.kind.goes_along),
+            absent=_absent(plan),
+            code=code,
+        ),
+        scanned,
+    )
+
+
+def audit_plan(subject: str, plan: Plan) -> AuditFacts:
+    """Audit a plan that was made in this process: what a package will be like.
+
+    Asks the installed distributions for versions and licences, and reads source files.
+
+    Args:
+        subject: what was planned, for people.
+        plan: what an exporter's ``plan()`` returned.
+    """
+    facts = plan_facts(plan)
+    plan = _with_uses(plan, lambda: _planned_sources(plan))
+    belonging = InstalledBelonging(plan, DistributionIndex())
+    modules = tuple(with_distributions(facts.modules, belonging))
+    return _judged(
+        AuditFacts(
+            subject,
+            modules,
+            mocks=mock_facts(plan, None, modules),
+            distributions=distributions_of(modules, plan.graph),
+            problems=facts.problems,
+            notes=facts.notes,
+            graph=plan.graph,
+            files=facts.files,
+            absent=_absent(plan),
+        )
+    )
+
+
+def _absent(plan: Plan) -> frozenset[str]:
+    """The extern modules that were not found at export."""
+    decisions = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
+    return frozenset(each.module for each in decisions if each.location is None)
+
+
+def _evidence(archive: Archive) -> Plan:
+    """What the contents of a package of torch.package tell."""
+    from modpack.report.torch_package import read_evidence  # most audits do without
+
+    return read_evidence(archive, with_uses=False)
+
+
+def _judged(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> AuditFacts:
+    return replace(audit, findings=find_all(audit, scanned))
+
+
+def _modules(package: PackageFacts, plan: Plan, belonging: Belonging) -> tuple[ModuleFacts, ...]:
+    """The modules of a package, with their distributions; with their importers at any rate."""
+    modules = (
+        facts if facts.importers else replace(facts, importers=importers_of(plan, facts.module))
+        for facts in package.modules
+    )
+    return tuple(with_distributions(modules, belonging))
+
+
+def _with_uses(plan: Plan, sources: Callable[[], _Sources]) -> Plan:
+    """A plan with the uses of mocked modules, found now if it does not tell them."""
+    mocked = plan.modules(Action.MOCK)
+    if plan.tells_uses or not mocked:
+        return plan
+    from modpack.discovery.mock_reachability import callable_from_outside, find_uses
+
+    with phase("looking for uses of mocked modules"):
+        uses = find_uses(sources(), mocked, callable_from_outside(plan.graph), plan.graph)
+    return replace(plan, uses=uses, tells_uses=True)
+
+
+def _packaged_sources(
+    archive: Archive, verify: RecordVerifier | None, modules: Sequence[ModuleFacts]
+) -> _Sources:
+    return {
+        facts.module: (archive.read(record, verify=verify), record.endswith("/__init__.py"))
+        for facts in modules
+        if facts.action is Action.INTERN and (record := facts.record) is not None
+        if record.endswith(".py")
+    }
+
+
+def _planned_sources(plan: Plan) -> _Sources:
+    found: dict[str, tuple[bytes, bool]] = {}
+    for module in plan.modules(Action.INTERN):
+        location = plan.decisions[module].location
+        if location is None or location.kind is not CodeKind.SOURCE or location.file is None:
+            continue
+        file = Path(location.file)
+        if file.is_file():
+            found[module] = (file.read_bytes(), location.is_package)
+    return found
+
+
+_LICENCE_WORDS: Final = (LICENCE, "license")
+_SEVERITIES: Final = tuple(severity.value for severity in Severity)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One thing that an audit must not find.
+
+    Attributes:
+        text: the gate, as it was given.
+        code: the code that it fires on, with all that are worse cases of it; None if it goes by
+            severity.
+        severity: the least severity that it fires on; None if it goes by code.
+        licence: the glob of licences that it fires on; None for all other gates.
+    """
+
+    text: str
+    code: str | None = None
+    severity: Severity | None = None
+    licence: str | None = None
+
+    def findings(self, audit: AuditFacts) -> tuple[Finding, ...]:
+        """What makes the gate fire; empty if it does not."""
+        if self.licence is not None:
+            return tuple(_licensed(audit.distributions, self.licence))
+        return tuple(found for found in audit.findings if self._stops(found))
+
+    def _stops(self, found: Finding) -> bool:
+        if self.code is not None:
+            return self.code in milder_codes(found.code)
+        order = list(Severity)
+        return self.severity is not None and order.index(found.severity) <= order.index(
+            self.severity
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of an audit.
+
+    Attributes:
+        fired: the gates that fired, with what made them.
+        errors: findings that fail every audit.
+        problems: how many problems keep a plan from being carried out.
+    """
+
+    fired: tuple[tuple[Gate, tuple[Finding, ...]], ...]
+    errors: tuple[Finding, ...]
+    problems: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing speaks against the package."""
+        return not (self.fired or self.errors or self.problems)
+
+
+def parse_gate(text: str) -> Gate:
+    """A gate as ``--fail-on`` takes it.
+
+    Args:
+        text: a code (``mock-reachable``); a severity, for all findings that are at least as bad
+            (``warning``); or ``licence:`` and a glob (``licence:GPL*``).
+
+    Raises:
+        ValueError: it is none of these.
+
+    >>> parse_gate("licence:GPL*").licence
+    'GPL*'
+    >>> parse_gate("mock-reachible")
+    Traceback (most recent call last):
+        ...
+    ValueError: no audit finds 'mock-reachible'. Did you mean 'mock-reachable'?
+    """
+    word, colon, glob = (part.strip() for part in text.partition(":"))
+    if word in _LICENCE_WORDS:
+        if not glob:
+            raise ValueError(f"{text!r} names no licence. Write licence:GPL*, for example")
+        return Gate(text, licence=glob)
+    if word in _SEVERITIES and not colon:
+        return Gate(text, severity=Severity(word))
+    if word in CODES and not colon:
+        return Gate(text, code=word)
+    raise ValueError(_unknown(text, word, bool(colon)))
+
+
+def judge(audit: AuditFacts, gates: Iterable[Gate] = ()) -> Verdict:
+    """Whether an audit passes: no problem, no error, and no gate that fires."""
+    found = ((gate, gate.findings(audit)) for gate in gates)
+    fired = tuple((gate, findings) for gate, findings in found if findings)
+    errors = tuple(each for each in audit.findings if each.severity is Severity.ERROR)
+    return Verdict(fired, errors, len(audit.problems))
+
+
+def _licensed(distributions: Iterable[DistributionFacts], glob: str) -> Iterable[Finding]:
+    for each in distributions:
+        if each.licence is not None and is_licensed_under(each.licence, glob):
+            text = f"{each.name} {each.version} is licensed under {each.licence}"
+            yield finding(LICENCE, each.name, text)
+
+
+def _unknown(text: str, word: str, has_glob: bool) -> str:
+    if has_glob and word in CODES:
+        return f"{text!r}: only licence: takes something after a colon"
+    near = get_close_matches(word, [*CODES, *_SEVERITIES], n=1)
+    if near:
+        meant = f"{LICENCE}:GPL*" if near[0] == LICENCE else near[0]
+        return f"no audit finds {text!r}. Did you mean {meant!r}?"
+    known = [*(code for code in CODES if code != LICENCE), f"{LICENCE}:GLOB", *_SEVERITIES]
+    return f"no audit finds {text!r}. What there is: {', '.join(known)}"

@@ -1,0 +1,315 @@
+"""What is wrong, or noteworthy, with what was audited: one finding for each thing.
+
+Licence expressions, as far as a gate must understand them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from modpack.core.environment import is_optional, needed_at_once
+from modpack.core.graph import Edge
+from modpack.core.names import is_within, root_of
+from modpack.core.plan import MockRisk, NameUse, NoteKind, TouchKind, UseKind
+from modpack.core.rules import IMPLICIT, RUNNING_SCRIPT, Action, Owner
+from modpack.core.scan import ImportKind
+from modpack.core.selftest import TrialRecord
+from modpack.core.text import counted
+from modpack.report.audit_facts import (
+    AuditFacts,
+    DistributionFacts,
+    Finding,
+    MockFacts,
+    Severity,
+    files_of,
+    importers_by_name,
+    place_in,
+)
+from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind
+from modpack.report.finding_codes import CODES
+
+_SEVERITIES = list(Severity)
+_CODES = list(CODES)
+_SHOWN = 4
+_OF_TORCH_PACKAGE = "torch.package"
+_ABSENT = NoteKind.ABSENT.value
+_PROVIDED_EVERYWHERE = frozenset(map(str, (*IMPLICIT, RUNNING_SCRIPT)))
+"""Rules for what is there wherever Python is; other Pythons have other standard libraries."""
+_CODE_OF_RISK = {
+    MockRisk.REACHABLE: "mock-reachable",
+    MockRisk.IMPORT_TIME: "mock-import-time",
+    MockRisk.UNUSED: "mock-imported",
+}
+_BORNE = {
+    UseKind.BASE_CLASS: "a base class",
+    UseKind.DECORATOR: "a decorator",
+    UseKind.CALL: "a call",
+    UseKind.VALUE: "a value",
+    UseKind.ANNOTATION: "an annotation",
+    UseKind.CHECK: "asked about",
+}
+_MADE = {
+    UseKind.BASE_CLASS: "the base of something that can be called",
+    UseKind.DECORATOR: "the decorator of something that can be called",
+}
+
+
+def find_all(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> tuple[Finding, ...]:
+    """Everything that is to be said about an audit: errors first, then warnings, then notes.
+
+    Args:
+        audit: all other facts; its findings are ignored.
+        scanned: what reading its pickles and sources has shown.
+    """
+    found = [
+        *scanned,
+        *_mocks(audit),
+        *_externs(audit),
+        *_missing(audit),
+        *_notes(audit),
+        *_overrides(audit.modules),
+        *_package(audit),
+        *_native(audit),
+        *_licences(audit.distributions),
+    ]
+    found.sort(key=_importance)
+    return tuple(found)
+
+
+def _importance(each: Finding) -> tuple[int, bool, int]:
+    return _SEVERITIES.index(each.severity), each.is_settled, _CODES.index(each.code)
+
+
+def finding(code: str, subject: str, text: str, place: str | None = None) -> Finding:
+    """A finding with the severity and the remedy that its code has."""
+    row = CODES[code]
+    return Finding(code, row.severity, subject, text, place, row.remedy)
+
+
+def _mocks(audit: AuditFacts) -> Iterator[Finding]:
+    files = files_of(audit)
+    for mock in audit.mocks:
+        yield from _called(mock)
+        if mock.risk is not MockRisk.UNUSED or importers_by_name(mock):
+            yield _risk(mock, files)
+
+
+def _called(mock: MockFacts) -> Iterator[Finding]:
+    for touch in mock.touches:
+        if touch.kind is TouchKind.USED:
+            what, done = touch.name or mock.module, touch.operation or "was used"
+            text = f"in the trial run, {what} {done}, although {mock.module} is mocked"
+            yield finding("mock-called", mock.module, text, touch.place)
+
+
+def _risk(mock: MockFacts, files: dict[str, str]) -> Finding:
+    code = _CODE_OF_RISK[mock.risk]
+    if mock.risk is MockRisk.REACHABLE:
+        uses = [use for use in mock.uses if use.is_reachable]
+        uses.sort(key=lambda use: use.kind is not UseKind.FUNCTION)
+        where = f"{uses[0].importer}.{uses[0].scope}" if uses[0].scope else uses[0].importer
+        how = _MADE.get(uses[0].kind, "used")
+        text = f"{_name(uses[0])} is {how} in {where}{_more(uses)}"
+    elif mock.risk is MockRisk.IMPORT_TIME:
+        uses = [use for use in mock.uses if use.kind is not UseKind.FUNCTION]
+        text = f"{_name(uses[0])} is {_BORNE[uses[0].kind]} in {uses[0].importer}{_more(uses)}"
+    else:
+        return _only_imported(mock)
+    return finding(code, mock.module, text, place_in(files, uses[0].importer, uses[0].line))
+
+
+def _only_imported(mock: MockFacts) -> Finding:
+    importers = importers_by_name(mock)
+    names = dict.fromkeys(each.importer for each in importers)
+    text = f"{mock.module} is imported by {_listed(list(names))}, and nothing that can run uses it"
+    return finding("mock-imported", mock.module, text, _shown_place(importers))
+
+
+def _name(use: NameUse) -> str:
+    return f"{use.module}.{use.name}" if use.name else use.module
+
+
+def _more(uses: Sequence[NameUse]) -> str:
+    return f", and in {counted(len(uses) - 1, 'more place')}" if len(uses) > 1 else ""
+
+
+def _externs(audit: AuditFacts) -> Iterator[Finding]:
+    """Externs that pip cannot install again, or of which nobody knows the version."""
+    at_once = needed_at_once(audit.graph)
+    groups: dict[tuple[str, str], list[ModuleFacts]] = {}
+    for facts in audit.modules:
+        if facts.action is not Action.EXTERN:
+            continue
+        code = _extern_code(facts)
+        if code is not None:
+            if facts.module in audit.absent and is_optional([facts.module], at_once):
+                code = _ABSENT
+            groups.setdefault((code, facts.distribution or root_of(facts.module)), []).append(facts)
+    for (code, subject), members in groups.items():
+        text = _extern_text(code, subject, members[0])
+        if len(members) > 1:
+            text += f" ({counted(len(members), 'module')})"
+        importers = [each for facts in members for each in facts.importers]
+        yield finding(code, subject, text, _shown_place(importers))
+
+
+def _extern_code(facts: ModuleFacts) -> str | None:
+    if facts.provided_by in (Owner.STDLIB, Owner.RUNTIME) or facts.rule in _PROVIDED_EVERYWHERE:
+        return None
+    if facts.provided_by is Owner.LOCAL:
+        return "extern-local"
+    return "extern-unpinned" if facts.version is None else None
+
+
+def _extern_text(code: str, subject: str, facts: ModuleFacts) -> str:
+    if code == _ABSENT:
+        return f"{subject} is extern, was not installed at export, and is not needed at once"
+    if code == "extern-unpinned":
+        return f"{subject} is extern, and its version is not recorded"
+    if facts.editable:
+        return f"{facts.requirement} was an editable install, and is extern"
+    return f"{subject} is extern, and no installed distribution provided it"
+
+
+def _missing(audit: AuditFacts) -> Iterator[Finding]:
+    """What is needed as soon as the saved objects are loaded, and nobody decided."""
+    known = {facts.module for facts in audit.modules}
+    told = {problem.subject for problem in audit.problems}
+    told |= {note.subject for note in audit.notes if note.kind is NoteKind.ABSENT}
+    roots, files = set(audit.graph.roots()), files_of(audit)
+    for module in sorted(audit.graph.reached(at_once=True) - known - told - roots):
+        edges = [edge for edge in audit.graph.edges_to(module) if _imports_at_once(edge)]
+        if not edges or any(is_within(each, module) for each in known):
+            continue  # a folder that needs no code of its own
+        place = place_in(files, edges[0].importer, edges[0].line)
+        by = _listed(list(dict.fromkeys(edge.importer for edge in edges)))
+        text = f"{module} is imported by {by}, and is neither in the package nor extern"
+        yield finding(_missing_code(audit), module, text, place)
+
+
+def _missing_code(audit: AuditFacts) -> str:
+    """An error only where somebody decided about every import."""
+    is_foreign = audit.package is not None and audit.package.format == _OF_TORCH_PACKAGE
+    return "import-unresolved" if is_foreign else "missing-module"
+
+
+def _imports_at_once(edge: Edge) -> bool:
+    return edge.kind.runs_at_once and edge.kind is not ImportKind.PARENT
+
+
+def _notes(audit: AuditFacts) -> Iterator[Finding]:
+    trial = audit.package.trial if audit.package is not None else None
+    has_passed = trial is not None and trial.passed
+    for note in audit.notes:
+        is_settled = has_passed and note.kind is NoteKind.DYNAMIC_LIBRARY
+        found = finding(note.kind.value, note.subject, note.text, note.place)
+        yield replace(found, remedy="", is_settled=True) if is_settled else found
+
+
+def _overrides(modules: Sequence[ModuleFacts]) -> Iterator[Finding]:
+    groups: dict[tuple[str, str], list[ModuleFacts]] = {}
+    for facts in modules:
+        if facts.overridden_by is not None:
+            groups.setdefault((facts.overridden_by, facts.action.past), []).append(facts)
+    for (hook, done), members in groups.items():
+        names = _listed([facts.module for facts in members])
+        rules = _listed(list(dict.fromkeys(facts.rule or "a rule" for facts in members)))
+        text = f"{hook} had {names} {done}, where {rules} would have decided"
+        yield finding("hook-override", members[0].module if len(members) == 1 else hook, text)
+
+
+def _package(audit: AuditFacts) -> Iterator[Finding]:
+    """What is to be said about a package as a whole."""
+    package = audit.package
+    if package is None:
+        return
+    if package.format == _OF_TORCH_PACKAGE:
+        text = "torch.package wrote it: rules, versions, licences and trials are not recorded"
+        yield finding("not-recorded", package.file, text)
+    elif package.trial is None:
+        yield finding("no-trial", package.file, "it was not tried before it was written")
+    else:
+        yield from _trial(package.file, package.trial)
+    if package.namespace != "private":
+        why = f": {package.trial.why_process}" if package.trial is not None else ""
+        text = f"it is loaded in the namespace {package.namespace!r}{why}"
+        yield finding("process-namespace", package.file, text)
+
+
+def _trial(file: str, trial: TrialRecord) -> Iterator[Finding]:
+    if not trial.passed:
+        text = f"its trial failed: {trial.failure or 'the reason is not recorded'}"
+        yield finding("trial-failed", file, text)
+    elif not trial.deterministic:
+        yield finding(
+            "trial-structure-only", file, "its trial compared types, shapes and lengths only"
+        )
+    for schema in trial.operators:
+        text = f"{schema} must be declared before it is loaded"
+        yield finding("operator-needed", schema.partition("(")[0], text)
+    for table in trial.unfilled:
+        text = f"{table.module}.{table.name} named {table.kind} at export, and not after loading"
+        yield finding("trial-unfilled-table", table.kind, text)
+    for each in trial.imported:
+        by = f" by {each.by}" if each.by else ""
+        text = f"{each.distribution} {each.version} was imported{by} in the trial run"
+        yield finding("trial-imported", each.distribution, text)
+
+
+def _native(audit: AuditFacts) -> Iterator[Finding]:
+    groups: dict[str, list[str]] = {}
+    for file in audit.files:
+        if file.kind is ResourceKind.COMPILED:
+            groups.setdefault(root_of(file.owner or file.record), []).append(file.record)
+    for owner, records in groups.items():
+        yield finding("native-code", owner, f"compiled code of {owner}: {_listed(records)}")
+
+
+def _licences(distributions: Sequence[DistributionFacts]) -> Iterator[Finding]:
+    for each in distributions:
+        if each.licence is None:
+            text = f"the metadata of {each.name} {each.version} names no licence".replace("  ", " ")
+            yield finding("licence-unknown", each.name, text)
+
+
+def _shown_place(importers: Sequence[ImporterFacts]) -> str | None:
+    """The first place that has a line."""
+    return next((each.place for each in importers if each.line is not None), None)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")
+_OPERATORS = frozenset({"and", "or", "with"})
+
+
+def licences_in(expression: str) -> tuple[str, ...]:
+    """The licences and exceptions that an expression names, and the expression itself.
+
+    Whatever metadata says that is no SPDX expression is taken apart at blanks and brackets as
+    well, so that ``GNU General Public License (GPLv3)`` names ``GPLv3``.
+
+    >>> licences_in("MIT OR (GPL-2.0-only WITH Classpath-exception-2.0)")
+    ('MIT OR (GPL-2.0-only WITH Classpath-exception-2.0)', 'MIT', 'GPL-2.0-only', \
+'Classpath-exception-2.0')
+    """
+    words = (word for word in _WORD.findall(expression) if word.lower() not in _OPERATORS)
+    return tuple(dict.fromkeys((expression, *words)))
+
+
+def is_licensed_under(expression: str, glob: str) -> bool:
+    """Whether a glob matches one of the licences of an expression; case does not count.
+
+    >>> is_licensed_under("MIT OR GPL-3.0-only", "gpl*")
+    True
+    >>> is_licensed_under("LGPL-2.1-only", "GPL*")
+    False
+    """
+    wanted = glob.casefold()
+    return any(fnmatchcase(each.casefold(), wanted) for each in licences_in(expression))

@@ -1,0 +1,426 @@
+"""The mocked modules of an audit, for people.
+
+Findings for people, as audits and verifications show them.
+
+The code of a package for people.
+
+Audits for people: problems and risks first, then mocks, then modules, then totals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from modpack.archive.layout import RUNTIME_MODULE
+from modpack.core.environment import is_optional, needed_at_once
+from modpack.core.names import root_of
+from modpack.core.plan import MockRisk, NameUse, NoteKind, TouchKind, UseKind
+from modpack.core.rules import Action, Owner
+from modpack.core.text import counted, human_size, printable
+from modpack.pickling.allowlist import is_dangerous
+from modpack.report.audit import Verdict
+from modpack.report.audit_facts import (
+    AuditFacts,
+    Finding,
+    MockFacts,
+    Severity,
+    files_of,
+    importers_by_name,
+    place_in,
+)
+from modpack.report.facts import ModuleFacts
+from modpack.report.format import PlainTable, indented, relative, table, title
+from modpack.report.text import STYLES, problems_report
+from modpack.security.code_listing import CodeListing, some
+
+_RISK_STYLES = {
+    MockRisk.REACHABLE: "bold red",
+    MockRisk.IMPORT_TIME: "yellow",
+    MockRisk.UNUSED: "green",
+}
+_SHOWN_PLACES = 8
+_SHOWN_USES = 20
+_HOW = {
+    UseKind.BASE_CLASS: "a base class",
+    UseKind.DECORATOR: "a decorator",
+    UseKind.CALL: "called when its importer is imported",
+    UseKind.VALUE: "a value when its importer is imported",
+    UseKind.ANNOTATION: "in an annotation",
+}
+
+
+def mocks_part(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
+    """Each mocked module: who imports it, what is used of it where, what the trial did with it.
+
+    Args:
+        audit: the audit.
+        folder: files below it are shown relative to it.
+    """
+    if not audit.mocks:
+        return
+    files = files_of(audit)
+    yield ""
+    yield title(f"mocked: {counted(len(audit.mocks), 'module')}", "yellow")
+    for mock in audit.mocks:
+        head = Text.assemble((printable(mock.module), "bold"), "  ")
+        head.append(mock.risk.value, _RISK_STYLES[mock.risk])
+        head.append(f"  {printable(mock.rule or 'rule not recorded')}", "dim")
+        yield indented(head, 2)
+        yield from (indented(each, 4) for each in _details(mock, files, folder))
+
+
+def how_used(use: NameUse) -> str:
+    """How a name is used at one place, in a few words."""
+    scope = f" {use.scope}" if use.scope else ""
+    if not use.kind.is_at_import:
+        asked = "asked about " if use.kind is UseKind.CHECK else ""
+        how = f"{asked}in the function{scope}" + ("" if use.is_live else ", which nothing calls")
+    else:
+        how = _HOW[use.kind] + (f", in{scope}" if scope else "")
+        how += "; what is made with it can be called" if use.is_called_later else ""
+    return how + (f"; through {', '.join(use.via)}" if use.via else "")
+
+
+def trial_told(mock: MockFacts) -> str:
+    """What the trial run did with a mocked module, in one line."""
+    if not mock.is_tried:
+        return "there was no trial run"
+    used = [touch for touch in mock.touches if touch.kind is TouchKind.USED]
+    if used:
+        done = [
+            f"{touch.name or mock.module} {touch.operation or 'was used'}"
+            + (f" ({touch.place})" if touch.place else "")
+            for touch in used
+        ]
+        return f"the trial run used it: {', '.join(dict.fromkeys(done))}"
+    names = [touch.name for touch in mock.touches if touch.kind is TouchKind.NAMED]
+    if any(names):
+        return f"the trial run took names from it: {', '.join(dict.fromkeys(filter(None, names)))}"
+    if mock.touches:
+        return "the trial run imported it, and no more"
+    return "the trial run did not touch it"
+
+
+def _details(
+    mock: MockFacts, files: Mapping[str, str], folder: Path | None
+) -> Iterator[RenderableType]:
+    importers = importers_by_name(mock)
+    if importers:
+        shown = importers[:_SHOWN_PLACES]
+        places = [f"{relative(each.place, folder)} ({each.kind.value})" for each in shown]
+        more = len(importers) - len(shown)
+        text = f"imported by {', '.join(places)}" + (f" and {more} more" if more else "")
+        yield Text(printable(text))
+    if mock.uses:
+        yield _uses(mock.uses, files, folder)
+    elif importers:
+        yield Text("nothing of it is used", "dim")
+    yield Text(printable(trial_told(mock)), "dim")
+
+
+def _uses(uses: Sequence[NameUse], files: Mapping[str, str], folder: Path | None) -> RenderableType:
+    rows = table(("", "left"), ("", "left"), ("dim", "left"))
+    for use in uses[:_SHOWN_USES]:
+        place = relative(place_in(files, use.importer, use.line), folder)
+        name = f"{use.module}.{use.name}" if use.name else use.module
+        rows.add_row(printable(place), printable(name), printable(how_used(use)))
+    left = len(uses) - _SHOWN_USES
+    if left > 0:
+        rows.add_row("", f"{left} more", "--json lists them")
+    return rows
+
+
+_COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
+
+
+def by_severity(
+    findings: Sequence[Finding],
+    of_one_code: Callable[[Sequence[Finding]], Iterator[RenderableType]],
+) -> Iterator[RenderableType]:
+    """Findings by severity, those of a code together below its name.
+
+    Args:
+        findings: in any order of severities.
+        of_one_code: shows those that have one code, and so one severity.
+    """
+    for severity in Severity:
+        chosen = [each for each in findings if each.severity is severity]
+        if not chosen:
+            continue
+        yield ""
+        yield title(counted(len(chosen), severity.value), _COLOURS[severity])
+        for code in dict.fromkeys(each.code for each in chosen):
+            yield indented(Text(code, "bold"), 2)
+            yield from of_one_code([each for each in chosen if each.code == code])
+
+
+def left_out(count: int, about: str = "") -> RenderableType:
+    """That there are more findings than are shown, and what they are about."""
+    told = f", about {about}" if about else ""
+    return indented(Text(f"{count} more{told}; --json lists them", "dim"), 4)
+
+
+def remedy_line(remedy: str) -> Iterator[RenderableType]:
+    """What to do about a finding, which may quote the package; nothing if there is nothing."""
+    if remedy:
+        yield indented(Text(f"-> {printable(remedy)}", "dim"), 4)
+
+
+def code_lines(listing: CodeListing) -> Iterator[RenderableType]:
+    """The code of a package for people: names that stand out first, and in red."""
+    if listing.is_empty:
+        yield Text("code  none: this package is data", "bold")
+        return
+    yield Text("code  runs with all rights of the process that loads it", "bold")
+    for record, names in listing.names().items():
+        bad = [name for name in names if is_dangerous(name.module, name.name)]
+        if bad:
+            text = f"{record} names {some([str(name) for name in bad], len(bad))}"
+            yield indented(Text(printable(text), "bold red"), 2)
+    for text in _summaries(listing):
+        yield indented(Text(printable(text)), 2)
+
+
+def _summaries(listing: CodeListing) -> Iterator[str]:
+    if listing.sources:
+        roots = Counter(record.partition("/")[0].removesuffix(".py") for record in listing.sources)
+        told = [f"{root} {count}" for root, count in roots.most_common()]
+        yield f"{counted(len(listing.sources), 'Python source')}: {some(told)}"
+    for kind, found in (("machine code", listing.native), ("program", listing.programs)):
+        if found:
+            yield f"{counted(len(found), kind)}: {some(found)}"
+    for record, names in listing.names().items():
+        roots = Counter(root_of(name.module) for name in names)
+        told = [f"{root} {count}" for root, count in roots.most_common()]
+        functions = len(listing.pickles[record].sources)
+        more = f", and holds {counted(functions, 'function')} by source" if functions else ""
+        yield f"{record} names {len(names)} beyond data: {some(told)}{more}"
+
+
+_TELL_THEMSELVES = frozenset(k.value for k in NoteKind if k is not NoteKind.DYNAMIC_LIBRARY)
+"""Findings whose text says what to do."""
+_LATER = "not needed at once"
+_MOST_OF_A_NOTE = 4
+_SHOWN_ROOTS = 8
+_SHOWN_SUBJECTS = 6
+
+
+def audit_report(audit: AuditFacts, verdict: Verdict, folder: Path | None = None) -> RenderableType:
+    """Everything about an audit, in the order in which one wants to know it.
+
+    Args:
+        audit: what was found.
+        verdict: what becomes of it.
+        folder: files below it are shown relative to it.
+    """
+    return Group(
+        _head(audit),
+        *_trial(audit),
+        *_problems(audit, folder),
+        *by_severity(audit.findings, partial(_of_one_code, folder)),
+        *mocks_part(audit, folder),
+        *_code(audit),
+        *_modules(audit),
+        "",
+        _totals(audit),
+        *_verdict(verdict, audit),
+    )
+
+
+def _head(audit: AuditFacts) -> RenderableType:
+    subject = Text(printable(audit.subject), "bold")
+    if audit.package is None:
+        return Text.assemble(subject, ("  a plan: nothing is written", "dim"))
+    package = audit.package
+    origin = [
+        package.format,
+        f"Python {package.python}" if package.python else None,
+        f"torch {package.torch}" if package.torch else None,
+        package.platform,
+    ]
+    made = printable(", ".join(filter(None, origin)))
+    return Text.assemble(subject, f"  {human_size(package.size_bytes)}  ", (made, "dim"))
+
+
+def _trial(audit: AuditFacts) -> Iterator[RenderableType]:
+    """That the trial run passed; that it failed, or there was none, is a finding."""
+    trial = audit.package.trial if audit.package is not None else None
+    if trial is not None and trial.passed:
+        tried = f"{counted(len(trial.cases), 'example')}, namespace {trial.namespace}"
+        how = "" if trial.deterministic else ", structure only"
+        yield Text(printable(f"the trial run passed{how} ({tried})"), "green")
+
+
+def _code(audit: AuditFacts) -> Iterator[RenderableType]:
+    if audit.code is not None:
+        yield ""
+        yield from code_lines(audit.code)
+
+
+def _problems(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
+    if audit.problems:
+        yield ""
+        yield problems_report(audit.problems, True, folder)
+
+
+def _of_one_code(folder: Path | None, findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    if findings[0].is_settled:
+        subjects = _some((each.subject for each in findings), _SHOWN_SUBJECTS)
+        yield indented(Text(f"{subjects}: the trial run passed with what is in the package"), 4)
+        return
+    is_short = findings[0].severity is Severity.NOTE and len(findings) > _MOST_OF_A_NOTE
+    shown = findings[: _MOST_OF_A_NOTE if is_short else None]
+    for each in shown:
+        place = f"{relative(each.place, folder)}: " if each.place else ""
+        yield indented(Text(printable(place + each.text)), 4)
+    if left := len(findings) - len(shown):
+        others = dict.fromkeys(root_of(each.subject) for each in findings[len(shown) :])
+        yield left_out(left, _some(others, _SHOWN_ROOTS))
+    if findings[0].code not in _TELL_THEMSELVES:
+        yield from remedy_line(findings[0].remedy)
+
+
+def _modules(audit: AuditFacts) -> Iterator[RenderableType]:
+    at_once = needed_at_once(audit.graph)
+    for action in (Action.INTERN, Action.EXTERN, Action.DENY):
+        chosen = [facts for facts in audit.modules if facts.action is action]
+        if chosen:
+            yield ""
+            yield title(_sum(action.past, chosen), STYLES[action])
+            for label, members in _groups(chosen):
+                later = [] if action is not Action.EXTERN else _not_at_once(members, at_once)
+                yield from _group(label, members, later)
+
+
+def _not_at_once(
+    members: Sequence[ModuleFacts], at_once: frozenset[str] | None
+) -> list[ModuleFacts]:
+    """The extern modules of a distribution, or of none, that loading can do without."""
+    if members[0].provided_by in (Owner.STDLIB, Owner.RUNTIME):
+        return []
+    if members[0].distribution is not None:
+        return list(members) if is_optional((m.module for m in members), at_once) else []
+    return [each for each in members if is_optional([each.module], at_once)]
+
+
+def _groups(modules: Sequence[ModuleFacts]) -> list[tuple[str, list[ModuleFacts]]]:
+    """Modules by what they belong to; what comes with Python last, what is nobody's first."""
+    groups: dict[tuple[int, str], list[ModuleFacts]] = {}
+    for facts in modules:
+        groups.setdefault(_belongs_to(facts), []).append(facts)
+    return [(label, groups[order, label]) for order, label in sorted(groups)]
+
+
+def _belongs_to(facts: ModuleFacts) -> tuple[int, str]:
+    if facts.provided_by is Owner.STDLIB:
+        return 2, "the standard library"
+    if facts.distribution is not None:
+        return 1, facts.requirement or facts.distribution
+    if facts.module == RUNTIME_MODULE:
+        return 1, "modpack"
+    return 0, "of no known distribution"
+
+
+def _group(
+    label: str, members: Sequence[ModuleFacts], later: Sequence[ModuleFacts]
+) -> Iterator[RenderableType]:
+    """A distribution: its licence, why its modules are where they are, and each of them."""
+    is_foreign = members[0].provided_by in (Owner.STDLIB, Owner.RUNTIME)
+    told = filter(None, (_licence(members[0]), _sum("", members)))
+    head = Text.assemble((printable(label), "bold"), "  ", "  ".join(told))
+    if is_foreign:
+        head.append(f"  ({_roots(members)})", "dim")
+        yield indented(head, 2)
+        return
+    rules = list(dict.fromkeys(facts.why for facts in members))
+    if len(rules) == 1:
+        head.append(f"  {printable(rules[0])}", "dim")
+    if len(later) == len(members):
+        head.append(f"  {_LATER}", "dim")
+        later = ()
+    yield indented(head, 2)
+    yield indented(_rows(members, len(rules) > 1, later), 4)
+
+
+def _licence(facts: ModuleFacts) -> str:
+    if facts.distribution is None and facts.licence is None:
+        return ""
+    editable = ", an editable install" if facts.editable else ""
+    return printable(facts.licence or "licence unknown") + editable
+
+
+def _rows(
+    members: Sequence[ModuleFacts], with_rules: bool, later: Sequence[ModuleFacts]
+) -> PlainTable:
+    rows = table(("", "left"), ("", "right"), ("dim", "left"))
+    for facts in members:
+        size = human_size(facts.size_bytes) if facts.size_bytes is not None else ""
+        why = [printable(facts.why)] if with_rules else []
+        why += [_LATER] if facts in later else []
+        rows.add_row(printable(facts.module), size, "; ".join(why))
+    return rows
+
+
+def _sum(what: str, modules: Sequence[ModuleFacts]) -> str:
+    size = sum(facts.size_bytes or 0 for facts in modules)
+    text = counted(len(modules), "module") + (f", {human_size(size)}" if size else "")
+    return f"{what}: {text}" if what else text
+
+
+def _roots(modules: Sequence[ModuleFacts]) -> str:
+    return _some([root_of(facts.module) for facts in modules], _SHOWN_ROOTS)
+
+
+def _some(names: Iterable[str], most: int) -> str:
+    distinct = list(dict.fromkeys(map(printable, names)))
+    return ", ".join(distinct[:most]) + (", ..." if len(distinct) > most else "")
+
+
+def _totals(audit: AuditFacts) -> RenderableType:
+    counts = [
+        f"{number} {action.past}"
+        for action in Action
+        if (number := sum(facts.action is action for facts in audit.modules))
+    ]
+    found = [
+        counted(number, severity.value)
+        for severity in Severity
+        if (number := sum(each.severity is severity for each in audit.findings))
+    ]
+    parts = [
+        f"{counted(len(audit.modules), 'module')} ({', '.join(counts) or 'none'})",
+        counted(len(audit.distributions), "distribution"),
+        ", ".join(found) or "nothing found",
+    ]
+    if audit.package is not None:
+        storages = audit.package.storages
+        size = human_size(storages.size_bytes)
+        parts.insert(2, f"{size} in {counted(storages.count, 'tensor storage')}")
+    return Text("; ".join(parts))
+
+
+def _verdict(verdict: Verdict, audit: AuditFacts) -> Iterator[RenderableType]:
+    for gate, findings in verdict.fired:
+        subjects = _some((each.subject for each in findings), _SHOWN_SUBJECTS)
+        text = f"--fail-on {printable(gate.text)}: {counted(len(findings), 'finding')}"
+        yield Text.assemble((text, "bold red"), f" ({subjects})")
+        if gate.licence is not None:
+            yield from (indented(Text(printable(each.text)), 2) for each in findings)
+    if verdict.passed:
+        warnings = sum(each.severity is Severity.WARNING for each in audit.findings)
+        told = f", with {counted(warnings, 'warning')}" if warnings else ""
+        yield Text(f"passed{told}", "bold green")
+        return
+    reasons = [
+        counted(verdict.problems, "problem") if verdict.problems else None,
+        counted(len(verdict.errors), "error") if verdict.errors else None,
+        f"{counted(len(verdict.fired), 'gate')} fired" if verdict.fired else None,
+    ]
+    yield Text(f"failed: {', '.join(filter(None, reasons))}", "bold red")

@@ -1,0 +1,379 @@
+"""How the hooks of two packages differ.
+
+Comparing two packages: read, never run, and nothing in them unpickled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from modpack.archive import layout
+from modpack.archive.reader import open_archive
+from modpack.core.hookspec import HookSpec, hook_records
+from modpack.core.plan_json import Json
+from modpack.core.selftest import TrialRecord
+from modpack.report.diff_facts import (
+    Change,
+    ExampleDifference,
+    FieldChange,
+    HookDifference,
+    NoteDifference,
+    PackageDifferences,
+    RecordDifference,
+    ResourceDifference,
+    SourceChoice,
+    TextDifference,
+    UseDifference,
+)
+from modpack.report.diff_modules import (
+    Side,
+    are_same,
+    changed_fields,
+    compare_distributions,
+    compare_imports,
+    compare_modules,
+    compare_records,
+    is_of_trial,
+    read_side,
+)
+from modpack.report.diff_tensors import compare_tensors
+from modpack.report.facts import HookFacts, ResourceFacts, ResourceKind
+from modpack.report.text_diff import Effort, text_difference
+
+_Pair = tuple[HookFacts, HookFacts]
+
+
+def compare_hooks(
+    before: Sequence[HookFacts], after: Sequence[HookFacts], with_source: bool, effort: Effort
+) -> Iterator[HookDifference]:
+    """The hooks that differ.
+
+    Hooks of one kind on one target are the same hook if they call the same; what is left over there
+    is paired in order. Their positions count only among hooks that were paired so.
+
+    Args:
+        before: the hooks of the first package.
+        after: those of the second.
+        with_source: whether to compare sources line by line.
+        effort: what comparing texts may still take.
+    """
+    pairs: list[_Pair] = []
+    old, new = list(before), list(after)
+    for alike in (_all_of, _what_it_calls, _where_it_hangs):
+        found, old, new = _paired(old, new, alike)
+        pairs.extend(found)
+    yield from (HookDifference(each.resource, Change.REMOVED, each.spec) for each in old)
+    yield from (HookDifference(each.resource, Change.ADDED, None, each.spec) for each in new)
+    for was, now in pairs:
+        fields = changed_fields(_fields(was.spec), _fields(now.spec))
+        has_other_source = was.spec.callable.source != now.spec.callable.source
+        if fields or has_other_source:
+            source = (
+                _source(was.spec, now.spec, effort) if with_source and has_other_source else None
+            )
+            yield HookDifference(now.resource, Change.CHANGED, was.spec, now.spec, fields, source)
+
+
+def _paired(
+    old: Sequence[HookFacts],
+    new: Sequence[HookFacts],
+    alike: Callable[[HookFacts], Hashable],
+) -> tuple[list[_Pair], list[HookFacts], list[HookFacts]]:
+    """Pairs of hooks that have the same key, in order, and what is left on either side."""
+    waiting: dict[Hashable, deque[HookFacts]] = {}
+    for each in old:
+        waiting.setdefault(alike(each), deque()).append(each)
+    pairs: list[_Pair] = []
+    left: list[HookFacts] = []
+    for each in new:
+        candidates = waiting.get(alike(each))
+        if candidates:
+            pairs.append((candidates.popleft(), each))
+        else:
+            left.append(each)
+    paired = {id(was) for was, _ in pairs}
+    return pairs, [each for each in old if id(each) not in paired], left
+
+
+def _where_it_hangs(hook: HookFacts) -> Hashable:
+    return hook.resource, hook.spec.kind, hook.spec.target
+
+
+def _what_it_calls(hook: HookFacts) -> Hashable:
+    return _where_it_hangs(hook), hook.spec.callable.by, hook.spec.callable.name
+
+
+def _all_of(hook: HookFacts) -> Hashable:
+    return _what_it_calls(hook), hook.spec.callable.source, _flags(hook.spec)
+
+
+def _flags(spec: HookSpec) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(spec.flags.items()))
+
+
+def _fields(spec: HookSpec) -> dict[str, str | None]:
+    return {
+        "position": str(spec.position),
+        "calls": spec.callable.name,
+        "travels as": spec.callable.by,
+        "flags": _flags(spec) or None,
+        "aliases": ", ".join(spec.aliases) or None,
+        "state": ", ".join(spec.callable.state) or None,
+    }
+
+
+def _source(was: HookSpec, now: HookSpec, effort: Effort) -> TextDifference | None:
+    old, new = was.callable.source, now.callable.source
+    if not effort.has_room_for(old or "", new or ""):
+        return None
+    return text_difference(
+        old or "",
+        new or "",
+        was.name if old is not None else None,
+        now.name if new is not None else None,
+        effort,
+    )
+
+
+_LINES_OF: Final = frozenset({ResourceKind.FILE, ResourceKind.DATA, ResourceKind.METADATA})
+"""What may be text."""
+_DERIVED: Final = frozenset({layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SERIALIZATION_ID})
+"""Records that are computed from the others."""
+
+
+def compare_packages(
+    before: str | os.PathLike[str],
+    after: str | os.PathLike[str],
+    sources: SourceChoice = SourceChoice.OWN,
+) -> PackageDifferences:
+    """All that differs between two packages, modpack's or torch.package's.
+
+    Contents are compared by the digests that the packages state of them. Only what differs is
+    read: sources, and parts of storages that tensors share.
+
+    Args:
+        before: a package file, or the folder of an unzipped package.
+        after: another.
+        sources: of which modules to compare the sources line by line.
+
+    Raises:
+        TypeError: one of them is no path.
+        UnsupportedVersionError: a newer modpack wrote one of them.
+        ArchiveError: one of them is no package, or a damaged one.
+    """
+    with open_archive(before) as old, open_archive(after) as new:
+        first = read_side(old)
+        return _compared(first, read_side(new, first), sources)
+
+
+def _compared(old: Side, new: Side, sources: SourceChoice) -> PackageDifferences:
+    found = PackageDifferences(old.facts, new.facts)
+    if found.is_same_content:
+        return found
+    with_source = sources is not SourceChoice.NONE
+    tensors = compare_tensors(old, new)
+    effort = Effort()
+    found = replace(
+        found,
+        package=_package(old, new),
+        distributions=tuple(compare_distributions(old, new)),
+        modules=tuple(compare_modules(old, new, sources, effort)),
+        imports=tuple(compare_imports(old, new)),
+        uses=tuple(_uses(old, new)),
+        hooks=tuple(compare_hooks(old.facts.hooks, new.facts.hooks, with_source, effort)),
+        tensors=tensors.tensors,
+        sharing=tensors.sharing,
+        storages=tensors.storages,
+        resources=tuple(_resources(old, new, sources, effort)),
+        trial=_trial(old.facts.trial, new.facts.trial),
+        examples=tuple(_examples(old, new)),
+        notes=tuple(_notes(old, new)),
+    )
+    return replace(found, records=tuple(_others(old, new, found)))
+
+
+def _package(old: Side, new: Side) -> tuple[FieldChange, ...]:
+    return changed_fields(_about(old), _about(new))
+
+
+def _about(side: Side) -> dict[str, str | None]:
+    facts, environment = side.facts, side.environment
+    native = environment.native
+    return {
+        "format": facts.format,
+        "writer": facts.writer,
+        "python": environment.python,
+        "implementation": environment.implementation,
+        "torch": environment.torch,
+        "platform": environment.platform,
+        "machine": environment.machine,
+        "native": None if native is None else _shown({**native.to_json()}),
+        "byteorder": side.read_text(layout.BYTEORDER),
+        "loads": "/".join(facts.entry) if facts.entry else None,
+        "namespace": facts.namespace,
+    }
+
+
+def _uses(old: Side, new: Side) -> Iterator[UseDifference]:
+    """Uses of mocked modules, whatever their lines."""
+    sides = [
+        {(u.module, u.name, u.importer, u.kind, u.scope, u.is_live): u for u in side.plan.uses}
+        for side in (old, new)
+    ]
+    yield from (UseDifference(Change.REMOVED, u) for k, u in sides[0].items() if k not in sides[1])
+    yield from (UseDifference(Change.ADDED, u) for k, u in sides[1].items() if k not in sides[0])
+
+
+def _notes(old: Side, new: Side) -> Iterator[NoteDifference]:
+    """Notes, whatever their lines."""
+    sides = [{(n.kind, n.subject, n.text): n for n in side.facts.notes} for side in (old, new)]
+    yield from (NoteDifference(Change.REMOVED, n) for k, n in sides[0].items() if k not in sides[1])
+    yield from (NoteDifference(Change.ADDED, n) for k, n in sides[1].items() if k not in sides[0])
+
+
+def _resources(
+    old: Side, new: Side, sources: SourceChoice, effort: Effort
+) -> Iterator[ResourceDifference]:
+    were = {each.record: each for each in old.facts.resources}
+    are = {each.record: each for each in new.facts.resources}
+    for record in sorted({*were, *are}):
+        was, is_now = were.get(record), are.get(record)
+        if was is None or is_now is None:
+            yield _resource(was, is_now)
+        elif was.kind is not is_now.kind or not are_same(old, record, new, record):
+            found = _resource(was, is_now)
+            if _wants_text(was, old, new, sources):
+                found = replace(found, text=compare_records(old, record, new, record, effort))
+            yield found
+
+
+def _wants_text(each: ResourceFacts, old: Side, new: Side, sources: SourceChoice) -> bool:
+    """Whether to compare a resource line by line: what came with code like that code's source."""
+    if sources is not SourceChoice.OWN or each.kind is ResourceKind.FILE:
+        return sources is not SourceChoice.NONE and each.kind in _LINES_OF
+    owners = [side.modules.get(each.owner or "") for side in (old, new)]
+    versions = {(owner.distribution, owner.version) for owner in owners if owner is not None}
+    return each.kind is ResourceKind.DATA and len(versions) == 1
+
+
+def _resource(was: ResourceFacts | None, is_now: ResourceFacts | None) -> ResourceDifference:
+    known = is_now or was
+    if known is None:
+        raise ValueError("a resource must be in one of the packages")
+    change = Change.ADDED if was is None else Change.REMOVED
+    return ResourceDifference(
+        known.record,
+        Change.CHANGED if was is not None and is_now is not None else change,
+        known.kind,
+        was.size_bytes if was is not None else None,
+        is_now.size_bytes if is_now is not None else None,
+        owner=known.owner,
+    )
+
+
+def _trial(old: TrialRecord | None, new: TrialRecord | None) -> tuple[FieldChange, ...]:
+    """What the trials came to; how long they took is no difference."""
+    return changed_fields(_flat_trial(old), _flat_trial(new))
+
+
+def _flat_trial(trial: TrialRecord | None) -> dict[str, str | None]:
+    if trial is None:
+        return {"tried": "no"}
+    left_out = ("version", "seconds")
+    flat = {k: _shown(value) for k, value in trial.to_json().items() if k not in left_out}
+    return {"tried": "yes", **flat}
+
+
+def _shown(value: Json) -> str | None:
+    """A value of JSON as people read it."""
+    if value is None or value == [] or value == {}:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "; ".join(_shown(each) or "-" for each in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={_shown(each) or '-'}" for key, each in value.items())
+    return str(value)
+
+
+def _examples(old: Side, new: Side) -> Iterator[ExampleDifference]:
+    """Examples that are not the same, if both packages have some."""
+    if old.facts.trial is None or new.facts.trial is None:
+        return
+    parts: dict[str, dict[str, None]] = {}
+    for record in sorted(filter(is_of_trial, old.records | new.records)):
+        if _change_of(record, old, new) is not None:
+            number, part = _part_of_example(record)
+            parts.setdefault(number, {})[part] = None
+    for number, found in parts.items():
+        yield ExampleDifference(number, tuple(found))
+
+
+def _part_of_example(record: str) -> tuple[str, str]:
+    """The number of an example, and what of it is in a record.
+
+    >>> _part_of_example(".data/modpack/trial/0/inputs.pkl")
+    ('0', 'inputs')
+    >>> _part_of_example(".data/trial-0-3.storage")
+    ('0', 'output')
+    """
+    if record.startswith(".data/trial-"):
+        return record.removeprefix(".data/trial-").partition("-")[0], "output"
+    folder, _, file = record.rpartition("/")
+    return folder.rpartition("/")[2], file.partition(".")[0]
+
+
+def _others(old: Side, new: Side, found: PackageDifferences) -> Iterator[RecordDifference]:
+    """Records that differ although nothing that was found explains it."""
+    if old.facts.format != new.facts.format:
+        return
+    told = {*_DERIVED, *_explained(found), *_looked_at(old), *_looked_at(new)}
+    for record in sorted((old.records | new.records) - told):
+        change = _change_of(record, old, new)
+        if change is not None:
+            yield RecordDifference(record, change)
+
+
+def _looked_at(side: Side) -> Iterator[str]:
+    """Records of which all differences are found one by one."""
+    yield from side.storages()
+    yield from (each.record for each in side.facts.resources)
+    yield from filter(is_of_trial, side.records)
+
+
+def _explained(found: PackageDifferences) -> Iterator[str]:
+    """Records whose difference shows in what was found."""
+    for module in found.modules:
+        yield from (each.record for each in (module.before, module.after) if each and each.record)
+    for hook in found.hooks:
+        yield from hook_records(hook.resource)
+    explained: tuple[tuple[str, Iterable[object]], ...] = (
+        (layout.GRAPH, (*found.modules, *found.imports, *found.uses, *found.notes)),
+        (layout.GRAPH, (*found.distributions, *found.resources)),
+        (layout.ENVIRONMENT, (*found.package, *found.distributions)),
+        (layout.EXTERN_MODULES, found.modules),
+        (layout.PYTHON_VERSION, found.package),
+        (layout.BYTEORDER, found.package),
+        (layout.ENTRY, (*found.package, *found.resources)),
+        (layout.TENSORS, (*found.tensors, *found.sharing)),
+        (layout.TRIAL, (*found.trial, *_timing(found))),
+    )
+    yield from (record for record, differences in explained if any(True for _ in differences))
+
+
+def _timing(found: PackageDifferences) -> Iterator[float]:
+    """How long the trials took, if older versions told it: not worth telling."""
+    trials = found.before.trial, found.after.trial
+    if trials[0] is not None and trials[1] is not None:
+        yield from filter(None, (trials[0].seconds, trials[1].seconds))
+
+
+def _change_of(record: str, old: Side, new: Side) -> Change | None:
+    if record not in old.records or record not in new.records:
+        return Change.ADDED if record in new.records else Change.REMOVED
+    return None if are_same(old, record, new, record) else Change.CHANGED

@@ -1,0 +1,331 @@
+"""One of the two packages that are compared: everything that can be read of it at once.
+
+How the modules of two packages differ, and the distributions that they belong to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from modpack.archive import layout
+from modpack.archive.base import Archive
+from modpack.archive.manifest import Manifest
+from modpack.archive.records import environment_of, read_plan, read_tensors
+from modpack.core.environment import RecordedDistribution, RecordedEnvironment
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.names import normalised_distribution as normalised
+from modpack.core.plan import Plan
+from modpack.core.rules import Action
+from modpack.core.scan import ImportKind
+from modpack.core.tensors import TensorFacts
+from modpack.report.diff_facts import (
+    Change,
+    DistributionDifference,
+    FieldChange,
+    ImportDifference,
+    ModuleDifference,
+    SourceChoice,
+    TextDifference,
+)
+from modpack.report.distribution_index import (
+    RecordedBelonging,
+    recorded_distributions,
+    with_distributions,
+)
+from modpack.report.facts import ModuleFacts, PackageFacts
+from modpack.report.package_info import facts_of, read_checked_manifest
+from modpack.report.text_diff import Effort, as_text, text_difference
+
+
+@dataclass(frozen=True)
+class Side:
+    """One package.
+
+    Attributes:
+        archive: the open package.
+        manifest: its manifest; None for one of torch.package.
+        facts: what it holds.
+        modules: its modules by path, with what they belong to.
+        plan: the plan that it was written by; an empty one if it does not record it.
+        environment: where it was made.
+        records: its records.
+    """
+
+    archive: Archive
+    manifest: Manifest | None
+    facts: PackageFacts
+    modules: Mapping[str, ModuleFacts]
+    plan: Plan
+    environment: RecordedEnvironment
+    records: frozenset[str]
+    _digests: dict[str, str] = field(default_factory=dict)
+
+    def tensors(self) -> Mapping[str, tuple[TensorFacts, ...]] | None:
+        """Its named tensors; None if it does not record them."""
+        return None if self.manifest is None else read_tensors(self.archive, self.manifest)
+
+    def storages(self) -> tuple[str, ...]:
+        """The records of tensor storages, those of trials aside."""
+        kept = filter(layout.is_storage, self.archive.names())
+        return tuple(name for name in kept if not is_of_trial(name))
+
+    def read(self, record: str) -> bytes:
+        """The content of a record, checked against the manifest."""
+        return self.archive.read(record, verify=self.manifest)
+
+    def digest(self, record: str) -> str:
+        """The sha256 of a record, as the manifest declares it, or computed where there is none."""
+        if self.manifest is not None and record in self.manifest.records:
+            return self.manifest.records[record].sha256
+        if record not in self._digests:
+            digest = hashlib.sha256()
+            for chunk in self.archive.chunks(record):
+                digest.update(chunk)
+            self._digests[record] = digest.hexdigest()
+        return self._digests[record]
+
+    def read_text(self, record: str) -> str | None:
+        """A small record that should be text, such as the order of bytes; None if it is missing."""
+        if record not in self.records:
+            return None
+        return self.read(record).decode("ascii", "replace").strip()
+
+
+def is_of_trial(record: str) -> bool:
+    """Whether a record belongs to the examples of a trial."""
+    prefixes = (".data/trial-", layout.MODPACK_PREFIX + "trial/")
+    return record.startswith(prefixes)
+
+
+def read_side(archive: Archive, other: Side | None = None) -> Side:
+    """Read one of the packages.
+
+    Args:
+        archive: the package.
+        other: the package that was read before: what is the same there is not decoded again.
+
+    Raises:
+        ArchiveError: it is no package, or a damaged one.
+    """
+    manifest = read_checked_manifest(archive)
+    plan = _plan(archive, manifest, other)
+    # Imports are compared by the plan's graph: each module's share of it is not needed.
+    facts = facts_of(archive, manifest, replace(plan, graph=DependencyGraph()))
+    environment = environment_of(archive, manifest)
+    interned = recorded_distributions(archive, plan, manifest, environment)
+    belonging = RecordedBelonging(interned, environment)
+    modules = tuple(with_distributions(facts.modules, belonging))
+    return Side(
+        archive,
+        manifest,
+        replace(facts, modules=modules),
+        {facts.module: facts for facts in modules},
+        plan,
+        environment,
+        frozenset(archive.names()),
+    )
+
+
+def _plan(archive: Archive, manifest: Manifest | None, other: Side | None) -> Plan:
+    if manifest is None:
+        return Plan({})
+    declared = manifest.records.get(layout.GRAPH)
+    if declared is not None and other is not None and other.manifest is not None:
+        if other.manifest.records.get(layout.GRAPH) == declared:
+            archive.read(layout.GRAPH, verify=manifest)
+            return other.plan
+    return read_plan(archive, manifest)
+
+
+def are_same(before: Side, old: str, after: Side, new: str) -> bool:
+    """Whether a record of the one package has the content of a record of the other.
+
+    Contents are compared by what the packages say of them: the sha256 of manifests; for tensor
+    storages, where a package of torch.package has none, the crc32 that the zip states. Other
+    records without a sha256 are read.
+    """
+    if before.archive.size(old) != after.archive.size(new):
+        return False
+    without_manifest = before.manifest is None or after.manifest is None
+    if without_manifest and layout.is_storage(old):
+        return before.archive.crc32(old) == after.archive.crc32(new)
+    return before.digest(old) == after.digest(new)
+
+
+_MOST_TEXT_BYTES: Final = 4_000_000
+"""Larger records are not compared line by line."""
+
+_Field = tuple[str, Callable[[ModuleFacts], str | None]]
+
+_FIELDS: Final[tuple[_Field, ...]] = (
+    ("action", lambda facts: facts.action.value),
+    ("rule", lambda facts: facts.rule),
+    ("overridden_by", lambda facts: facts.overridden_by),
+    ("provided_by", lambda facts: facts.provided_by.value if facts.provided_by else None),
+    ("distribution", lambda facts: facts.distribution),
+    ("version", lambda facts: facts.version),
+    ("licence", lambda facts: facts.licence),
+    ("editable", lambda facts: "yes" if facts.editable else None),
+    ("record", lambda facts: facts.record if facts.action is Action.INTERN else None),
+)
+"""What of a module's facts is compared; importers are compared as imports, sources by digest."""
+
+
+def changed_fields(
+    before: Mapping[str, str | None], after: Mapping[str, str | None]
+) -> tuple[FieldChange, ...]:
+    """The fields that do not have the same value on both sides."""
+    names = dict.fromkeys([*before, *after])
+    pairs = ((name, before.get(name), after.get(name)) for name in names)
+    return tuple(FieldChange(*each) for each in pairs if each[1] != each[2])
+
+
+def compare_modules(
+    before: Side, after: Side, sources: SourceChoice, effort: Effort
+) -> Iterator[ModuleDifference]:
+    """The modules that differ, by path."""
+    is_all = sources is SourceChoice.ALL
+    for module in sorted({*before.modules, *after.modules}):
+        old, new = before.modules.get(module), after.modules.get(module)
+        if old is None or new is None:
+            change = Change.ADDED if old is None else Change.REMOVED
+            text = _whole_source(before, after, old, new, effort) if is_all else None
+            yield ModuleDifference(module, change, old, new, source=text)
+            continue
+        fields = changed_fields(
+            {name: of(old) for name, of in _FIELDS}, {name: of(new) for name, of in _FIELDS}
+        )
+        other_code = _has_other_code(before, old, after, new)
+        if fields or other_code:
+            is_wanted = other_code and _wants_source(sources, old, new)
+            text = _source(before, after, old, new, effort) if is_wanted else None
+            yield ModuleDifference(module, Change.CHANGED, old, new, fields, other_code, text)
+
+
+def compare_distributions(before: Side, after: Side) -> Iterator[DistributionDifference]:
+    """The distributions that differ, by name."""
+    old, new = _distributions(before), _distributions(after)
+    modules: dict[str, set[str]] = {}
+    for side in (before, after):
+        for facts in side.facts.modules:
+            if facts.distribution is not None:
+                modules.setdefault(normalised(facts.distribution), set()).add(facts.module)
+    for key in sorted({*old, *new}):
+        was, is_now = old.get(key), new.get(key)
+        fields = changed_fields(_fields_of(was), _fields_of(is_now))
+        known = is_now or was
+        if fields and known is not None:
+            change = Change.ADDED if was is None else Change.REMOVED
+            change = Change.CHANGED if was is not None and is_now is not None else change
+            yield DistributionDifference(known.name, change, fields, len(modules.get(key, ())))
+
+
+def compare_imports(before: Side, after: Side) -> Iterator[ImportDifference]:
+    """The imports between modules of both packages that only one does, whatever their lines."""
+    if before.manifest is None or after.manifest is None:
+        return  # torch.package's archives do not record them
+    both = before.modules.keys() & after.modules.keys()
+    old, new = _imports(before, both), _imports(after, both)
+    for key in sorted({*old, *new} - (old.keys() & new.keys())):
+        change, edge = (Change.REMOVED, old[key]) if key in old else (Change.ADDED, new[key])
+        yield ImportDifference(change, edge)
+
+
+def compare_records(
+    before: Side, old: str | None, after: Side, new: str | None, effort: Effort
+) -> TextDifference | None:
+    """The difference of two records line by line; None if one is no text, or that takes too much.
+
+    Args:
+        before: the first package.
+        old: a record of it; None to compare with nothing.
+        after: the second package.
+        new: a record of that.
+        effort: what comparing texts may still take.
+    """
+    was, is_now = _text(before, old), _text(after, new)
+    if was is None or is_now is None or not effort.has_room_for(was, is_now):
+        return None
+    return text_difference(was, is_now, old, new, effort)
+
+
+def _text(side: Side, record: str | None) -> str | None:
+    if record is None:
+        return ""
+    if side.archive.size(record) > _MOST_TEXT_BYTES:
+        return None
+    return as_text(side.read(record), record)
+
+
+def _imports(
+    side: Side, modules: frozenset[str] | set[str]
+) -> dict[tuple[str, str, ImportKind], Edge]:
+    return {
+        (edge.importer, edge.imported, edge.kind): edge
+        for edge in side.plan.graph.edges()
+        if edge.imported in modules
+        if edge.importer in modules or edge.importer.startswith("<")
+        if edge.kind is not ImportKind.PARENT
+    }
+
+
+def _has_other_code(before: Side, old: ModuleFacts, after: Side, new: ModuleFacts) -> bool:
+    """Whether a module is interned on both sides, with another code."""
+    if old.action is not Action.INTERN or new.action is not Action.INTERN:
+        return False
+    if old.record is None or new.record is None:
+        return False
+    return not are_same(before, old.record, after, new.record)
+
+
+def _wants_source(sources: SourceChoice, old: ModuleFacts, new: ModuleFacts) -> bool:
+    if sources is not SourceChoice.OWN:
+        return sources is SourceChoice.ALL
+    return (old.distribution, old.version) == (new.distribution, new.version)
+
+
+def _source(
+    before: Side, after: Side, old: ModuleFacts, new: ModuleFacts, effort: Effort
+) -> TextDifference | None:
+    return compare_records(before, old.record, after, new.record, effort)
+
+
+def _whole_source(
+    before: Side, after: Side, old: ModuleFacts | None, new: ModuleFacts | None, effort: Effort
+) -> TextDifference | None:
+    """The source of a module that is in one package only."""
+    records = [
+        facts.record if facts is not None and facts.action is Action.INTERN else None
+        for facts in (old, new)
+    ]
+    if not any(records):
+        return None
+    return compare_records(before, records[0], after, records[1], effort)
+
+
+def _distributions(side: Side) -> dict[str, RecordedDistribution]:
+    """What a package knows of distributions, by normalised name: its modules', and the closure."""
+    found = {
+        normalised(each.name): RecordedDistribution(each.name, each.version)
+        for each in side.plan.distributions
+    }
+    for facts in side.facts.modules:
+        if facts.distribution is not None and facts.version is not None:
+            found[normalised(facts.distribution)] = RecordedDistribution(
+                facts.distribution, facts.version, facts.editable, facts.licence
+            )
+    return {**found, **side.environment.distributions}
+
+
+def _fields_of(distribution: RecordedDistribution | None) -> dict[str, str | None]:
+    if distribution is None:
+        return {}
+    return {
+        "version": distribution.version,
+        "licence": distribution.licence,
+        "editable": "yes" if distribution.editable else None,
+        "url": distribution.url,
+    }

@@ -1,1 +1,0 @@
-"""How two packages differ: read, never run."""

@@ -1,0 +1,349 @@
+"""What the page shows without scripts, beyond the audit itself: counts, bars, links.
+
+One HTML page about an audit: everything it needs is in it, and it asks nobody for more.
+
+The page allows itself no connection, no foreign script and no foreign style (a content security
+policy with the hashes of its own). Whatever comes out of a package is text to it: escaped where the
+page is written, put in as text where a script shows it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Final
+from urllib.parse import quote
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from modpack._version import __version__
+from modpack.core.environment import EnvironmentComparison
+from modpack.core.hookspec import HookSpec
+from modpack.core.plan import notes_to_show
+from modpack.core.plan_json import Json
+from modpack.core.rules import Action
+from modpack.core.scan import ImportKind
+from modpack.core.text import counted, human_size, printable
+from modpack.errors import ArchiveError
+from modpack.report.audit_facts import AuditFacts, MockFacts, Severity, files_of
+from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts
+from modpack.report.html_document import (
+    Group,
+    PackagedSources,
+    drawn_graph,
+    grouped,
+    is_trial_input,
+    packed,
+    page_document,
+    sources_document,
+)
+
+_LARGEST_SHOWN = 20
+_IMPORTERS_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One part of a whole, as a bar.
+
+    Attributes:
+        label: what it is.
+        size_bytes: how large it is.
+        percent: its length, 100 for the longest of its chart.
+        module: the module that it is about, if it is about one.
+    """
+
+    label: str
+    size_bytes: int
+    percent: float
+    module: str | None = None
+
+
+@dataclass(frozen=True)
+class HookView:
+    """Hooks of one kind that call the same, together.
+
+    Attributes:
+        resource: the record of the object that they hang on.
+        spec: the first of them.
+        targets: where they hang.
+    """
+
+    resource: str
+    spec: HookSpec
+    targets: tuple[str, ...]
+
+    @property
+    def flags(self) -> str:
+        """What they were registered with."""
+        return ", ".join(f"{name}={value}" for name, value in sorted(self.spec.flags.items()))
+
+
+class Links:
+    """The addresses of modules and places in the page.
+
+    Args:
+        audit: the audit that the page shows.
+    """
+
+    def __init__(self, audit: AuditFacts) -> None:
+        self._module_of = {file: module for module, file in files_of(audit).items()}
+        self._shown = frozenset([*audit.graph.nodes(), *(each.module for each in audit.modules)])
+
+    def module(self, name: str, line: int | None = None) -> str:
+        """The address of a module, and of a line of its source; empty if it is no module."""
+        if name not in self._shown:
+            return ""
+        address = f"#module={quote(printable(name), safe='')}"
+        return f"{address}&line={line}" if line is not None else address
+
+    def place(self, place: str) -> str:
+        """The address of ``file:line``; empty if the file is no module's."""
+        file, _, line = place.rpartition(":")
+        if not (line.isascii() and line.isdigit() and len(line) < 10):
+            file, line = place, ""
+        module = self._module_of.get(file)
+        return self.module(module, int(line) if line else None) if module is not None else ""
+
+
+class View:
+    """What the template asks for.
+
+    Args:
+        audit: the audit that the page shows.
+    """
+
+    def __init__(self, audit: AuditFacts) -> None:
+        self.audit = audit
+        self.links = Links(audit)
+        self.severities = Counter(finding.severity for finding in audit.findings)
+        self.actions = Counter(facts.action for facts in audit.modules)
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in a few words."""
+        if self.audit.problems:
+            return f"{counted(len(self.audit.problems), 'problem')}: it cannot be packaged"
+        told = [
+            counted(self.severities[severity], severity.value)
+            for severity in Severity
+            if self.severities[severity]
+        ]
+        return ", ".join(told) or "nothing to remark"
+
+    @property
+    def alarming(self) -> int:
+        """How many errors and warnings there are."""
+        found = self.severities[Severity.ERROR] + self.severities[Severity.WARNING]
+        return found + len(self.audit.problems)
+
+    @property
+    def worst(self) -> str:
+        """The worst severity of all findings; ``fine`` without errors and warnings."""
+        if self.audit.problems or self.severities[Severity.ERROR]:
+            return Severity.ERROR.value
+        return Severity.WARNING.value if self.severities[Severity.WARNING] else "fine"
+
+    def groups(self, action: Action) -> tuple[tuple[Group, tuple[ModuleFacts, ...]], ...]:
+        """The modules with one decision, by what they belong to."""
+        return grouped(self.audit.modules, action)
+
+    def importers(self, facts: ModuleFacts) -> tuple[ImporterFacts, ...]:
+        """The first of those who need a module; those with a line come before others."""
+        needed = (
+            each
+            for each in facts.importers
+            if each.kind.is_dependency and self._is_shown(each.importer)
+        )
+        return tuple(sorted(needed, key=lambda each: each.line is None)[:_IMPORTERS_SHOWN])
+
+    def _is_shown(self, importer: str) -> bool:
+        return importer in self.audit.graph or not is_trial_input(importer)
+
+    def importers_of_mock(self, mock: MockFacts) -> tuple[ImporterFacts, ...]:
+        """Who imports a mocked module by name: all but its own submodules."""
+        return tuple(each for each in mock.importers if each.kind is not ImportKind.PARENT)
+
+    def composition(self) -> tuple[Bar, ...]:
+        """What the bytes of the package are."""
+        package = self.audit.package
+        if package is None:
+            return ()
+        return _bars(
+            [
+                ("tensor storages", package.storages.size_bytes),
+                ("code", sum(facts.size_bytes or 0 for facts in self.audit.modules)),
+                ("saved objects and resources", _resources(self.audit, goes_along=False)),
+                ("files beside the code", _resources(self.audit, goes_along=True)),
+            ]
+        )
+
+    def code_by_group(self) -> tuple[Bar, ...]:
+        """The packaged code, by what it belongs to; the largest first."""
+        sizes = [
+            (_titled(group), sum(facts.size_bytes or 0 for facts in members))
+            for group, members in self.groups(Action.INTERN)
+        ]
+        return _bars(sorted(sizes, key=lambda each: -each[1]))
+
+    def largest_modules(self) -> tuple[Bar, ...]:
+        """The largest packaged sources."""
+        interned = [facts for facts in self.audit.modules if facts.action is Action.INTERN]
+        interned.sort(key=lambda facts: (-(facts.size_bytes or 0), facts.module))
+        shown = [(facts.module, facts.size_bytes or 0) for facts in interned[:_LARGEST_SHOWN]]
+        return tuple(
+            Bar(bar.label, bar.size_bytes, bar.percent, module=bar.label) for bar in _bars(shown)
+        )
+
+    def hooks(self) -> tuple[HookView, ...]:
+        """The hooks of saved objects, those of a kind that call the same put together."""
+        return tuple(_together(self.audit.package.hooks)) if self.audit.package else ()
+
+
+def _together(hooks: Iterable[HookFacts]) -> Iterator[HookView]:
+    alike: dict[tuple[str, str, str, str | None], list[HookSpec]] = {}
+    for each in hooks:
+        called = each.spec.callable
+        key = (each.resource, each.spec.kind, called.name, called.source)
+        alike.setdefault(key, []).append(each.spec)
+    for (resource, *_), specs in alike.items():
+        targets = dict.fromkeys(" + ".join(spec.target) or "the object itself" for spec in specs)
+        yield HookView(resource, specs[0], tuple(targets))
+
+
+def _resources(audit: AuditFacts, goes_along: bool) -> int:
+    resources = audit.package.resources if audit.package is not None else ()
+    return sum(each.size_bytes for each in resources if each.kind.goes_along is goes_along)
+
+
+def _bars(sizes: Iterable[tuple[str, int]]) -> tuple[Bar, ...]:
+    listed = [(label, size) for label, size in sizes if size]
+    longest = max((size for _, size in listed), default=1)
+    return tuple(Bar(label, size, round(100 * size / longest, 2)) for label, size in listed)
+
+
+def _titled(group: Group) -> str:
+    return f"{group.name} {group.version}" if group.version else group.name
+
+
+_MOST_EDGES: Final = 100_000
+_MOST_MODULES: Final = 20_000
+_STYLES: Final = ("report.css",)
+_SCRIPTS: Final = (
+    "model.js",
+    "elements.js",
+    "tree.js",
+    "layout.js",
+    "drawing.js",
+    "graph.js",
+    "source.js",
+    "details.js",
+    "page.js",
+)
+"""The page's own scripts, in the order in which they need each other. boot.js unpacks them."""
+
+
+def html_report(
+    audit: AuditFacts,
+    sources: PackagedSources | None = None,
+    comparison: EnvironmentComparison | None = None,
+) -> str:
+    """The page: text of an HTML document.
+
+    Args:
+        audit: what it is about.
+        sources: the sources that it shows; none by default.
+        comparison: what the package was made with beside what is here, if that was compared.
+
+    Raises:
+        ArchiveError: it would hold more than any browser shows.
+    """
+    if len(audit.modules) > _MOST_MODULES:
+        reason = f"its page would show {len(audit.modules)} modules; {_MOST_MODULES} is most"
+        raise ArchiveError(audit.subject, f"{reason}. Remedy: modpack audit")
+    edges = sum(1 for _ in audit.graph.edges())
+    if edges > _MOST_EDGES:
+        reason = f"its page would show {edges} imports; {_MOST_EDGES} is most"
+        raise ArchiveError(audit.subject, f"{reason}. Remedy: modpack audit")
+    audit = replace(audit, graph=drawn_graph(audit))
+    style = "".join(map(_asset, _STYLES))
+    boot = _asset("boot.js")
+    library = _asset("cytoscape/cytoscape.min.js")
+    script = "".join(map(_asset, _SCRIPTS))
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            view=View(audit),
+            audit=audit,
+            package=audit.package,
+            comparison=comparison,
+            notes=notes_to_show(audit.notes),
+            actions=tuple(Action),
+            mocked=Action.MOCK,
+            version=__version__,
+            policy=_policy(style, boot, library, script),
+            style=Markup(style),
+            boot=Markup(boot),
+            library=packed(library),
+            script=packed(script),
+            document=packed(json.dumps(page_document(audit), separators=(",", ":"))),
+            sources=_embedded(sources_document(audit, sources or PackagedSources())),
+        )
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_safe_to_read,
+    )
+    environment.filters["human_size"] = human_size
+    environment.filters["counted"] = counted
+    environment.filters["code"] = _code
+    return environment
+
+
+def _safe_to_read(value: object) -> object:
+    """What is written for a value: no characters that hide, reorder, or that HTML lacks."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return printable(value)
+    return "" if value is None else value
+
+
+def _code(text: str) -> Markup:
+    """Source text, with its lines and tabs."""
+    return Markup("{}").format(printable(text, keep="\n\t"))
+
+
+def _embedded(document: dict[str, Json]) -> Markup:
+    """JSON that cannot end the element that holds it."""
+    text = json.dumps(document, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _policy(style: str, *scripts: str) -> str:
+    allowed = " ".join(map(_hash, scripts))
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src {_hash(style)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def _asset(name: str) -> str:
+    return files(__package__).joinpath("assets", *name.split("/")).read_text("utf-8")

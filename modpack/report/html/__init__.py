@@ -1,1 +1,0 @@
-"""The audit as one HTML page that needs nothing but a browser."""

@@ -1,0 +1,507 @@
+"""The graph as the page draws it: that of the audit, less its own bookkeeping.
+
+The inputs of a trial run are saved with the package, but nobody loads them with the model: a chain
+of imports begins at them only where the model's own chains do not lead. The module that stand-ins
+import is in no plan, and gets the imports that their sources have.
+
+What belongs together on the page: distributions, one's own code by its top-level package.
+
+The sources that the page shows, out of a package: text, nothing of it is run.
+
+What the page's scripts know: the audit's graph and modules as one JSON document.
+
+Modules are named by their index in ``nodes``; every text is safe to show.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from base64 import b64encode
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib.util import decode_source
+from typing import Final
+
+from modpack.archive import layout
+from modpack.archive.layout import RUNTIME_MODULE
+from modpack.archive.manifest import read_manifest
+from modpack.archive.reader import open_archive
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.names import root_of
+from modpack.core.plan import MockTouch, NameUse
+from modpack.core.plan_json import Json
+from modpack.core.rules import Action, Owner
+from modpack.core.scan import ImportKind
+from modpack.core.text import human_size, printable
+from modpack.report.audit_facts import AuditFacts, Finding, MockFacts
+from modpack.report.facts import ModuleFacts
+from modpack.report.package_info import STAND_INS_NEED
+
+_TRIALS: Final = f"<{layout.MODPACK_PREFIX}trial/"
+
+
+def is_trial_input(node: str) -> bool:
+    """Return whether a node stands for the inputs of a trial run."""
+    return node.startswith(_TRIALS)
+
+
+def drawn_graph(audit: AuditFacts) -> DependencyGraph:
+    """Return the graph of an audit with the imports of stand-ins, without needless trial inputs.
+
+    Args:
+        audit: the audit.
+    """
+    left_out = _needless_inputs(audit)
+    of_stand_ins = list(_imports_of_stand_ins(audit))
+    if not (left_out or of_stand_ins):
+        return audit.graph
+    graph = DependencyGraph()
+    for node in audit.graph.nodes():
+        if node not in left_out:
+            graph.add_node(node)
+    for edge in audit.graph.edges():
+        if edge.importer not in left_out:
+            graph.add_edge(edge)
+    for root in audit.graph.roots():
+        if root not in left_out:
+            graph.mark_root(root)
+    for edge in of_stand_ins:
+        graph.add_edge(edge)
+    return graph
+
+
+def previous_on_chains(graph: DependencyGraph) -> Mapping[str, str | None]:
+    """For every node that dependencies lead to: the node before it on a shortest chain.
+
+    One search for all of them: breadth-first from the roots, which have None. Chains from the
+    inputs of a trial run come last, for what no other chain leads to.
+    """
+    previous: dict[str, str | None] = {}
+    for trial in (False, True):
+        roots = [root for root in graph.roots() if is_trial_input(root) is trial]
+        previous.update(dict.fromkeys(roots))
+        _search(graph, roots, previous)
+    return previous
+
+
+def depths_on_chains(previous: Mapping[str, str | None]) -> dict[str, int]:
+    """Return how many steps each node is away from where its chain begins.
+
+    Args:
+        previous: what :func:`previous_on_chains` returned.
+    """
+    depths: dict[str, int] = {}
+    for name, before in previous.items():
+        depths[name] = 0 if before is None else depths[before] + 1
+    return depths
+
+
+def _search(graph: DependencyGraph, starts: list[str], previous: dict[str, str | None]) -> None:
+    queue = deque(starts)
+    while queue:
+        importer = queue.popleft()
+        for imported in graph.successors(importer):
+            if imported not in previous and graph.depends(importer, imported):
+                previous[imported] = importer
+                queue.append(imported)
+
+
+def _needless_inputs(audit: AuditFacts) -> frozenset[str]:
+    """The trial inputs from which no chain begins that the package needs."""
+    inputs = frozenset(filter(is_trial_input, audit.graph.nodes()))
+    if not inputs:
+        return inputs
+    decided = {facts.module for facts in audit.modules}
+    previous = previous_on_chains(audit.graph)
+    needed = {_start(module, previous) for module in decided if module in previous}
+    return inputs - needed
+
+
+def _start(node: str, previous: Mapping[str, str | None]) -> str:
+    while (before := previous[node]) is not None:
+        node = before
+    return node
+
+
+def _imports_of_stand_ins(audit: AuditFacts) -> Iterable[Edge]:
+    if all(facts.module != RUNTIME_MODULE for facts in audit.modules):
+        return
+    for facts in audit.modules:
+        if facts.action is Action.MOCK:
+            yield Edge(facts.module, RUNTIME_MODULE, ImportKind.REQUIRED)
+        elif facts.rule == STAND_INS_NEED:
+            yield Edge(RUNTIME_MODULE, facts.module, ImportKind.REQUIRED)
+
+
+class GroupKind(str, Enum):
+    """What a group is, in the order in which groups are listed."""
+
+    SAVED = "saved"
+    """What the user saved: objects, and where chains of imports begin."""
+    CODE = "code"
+    """Modules of no known distribution: one's own code, as a rule."""
+    DISTRIBUTION = "distribution"
+    """Modules of an installed distribution."""
+    RUNTIME = "runtime"
+    """torch and modpack, and what modpack's stand-ins are made of."""
+    PYTHON = "python"
+    """The standard library."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Modules that belong together.
+
+    Attributes:
+        kind: what holds them together.
+        name: what to call them: a distribution's name, a top-level package.
+        version: the distribution's version, if there is one.
+        licence: the distribution's licence, if known.
+        editable: whether the distribution was an editable install.
+    """
+
+    kind: GroupKind
+    name: str
+    version: str | None = None
+    licence: str | None = None
+    editable: bool = False
+
+
+SAVED = Group(GroupKind.SAVED, "saved objects")
+_STDLIB = "Python's standard library"
+_STAND_INS = Group(GroupKind.RUNTIME, "stand-ins of modpack")
+
+
+def group_of(facts: ModuleFacts) -> Group:
+    """Return the group of a module, as far as it can be known of the module alone."""
+    if facts.module == RUNTIME_MODULE:
+        return _STAND_INS
+    if facts.provided_by is Owner.STDLIB:
+        return Group(GroupKind.PYTHON, _STDLIB, licence=facts.licence)
+    kind = GroupKind.CODE if facts.distribution is None else GroupKind.DISTRIBUTION
+    if facts.provided_by is Owner.RUNTIME:
+        kind = GroupKind.RUNTIME
+    name = facts.distribution or root_of(facts.module)
+    return Group(kind, name, facts.version, facts.licence, facts.editable)
+
+
+class Grouping:
+    """The groups of all modules of an audit: no distribution makes two of them.
+
+    Args:
+        modules: the modules.
+    """
+
+    def __init__(self, modules: Iterable[ModuleFacts]) -> None:
+        modules = tuple(modules)
+        self._named: dict[tuple[GroupKind, str], Group] = {}
+        for group in map(group_of, modules):
+            key = group.kind, group.name.lower()
+            self._named[key] = max(self._named.get(key, group), group, key=_completeness)
+        self._found = {facts.module: self._same(group_of(facts)) for facts in modules}
+
+    def of(self, facts: ModuleFacts) -> Group:
+        """Return the group of a module.
+
+        A module of no known distribution belongs to that of the package above it, or to one of
+        its own name: ``six.moves``, which no file of six is, or a mocked part of a library.
+
+        Args:
+            facts: one of the modules.
+        """
+        group = self._found[facts.module]
+        if group.kind is not GroupKind.CODE:
+            return group
+        package = facts.module
+        while "." in package:
+            package = package.rpartition(".")[0]
+            above = self._found.get(package)
+            if above is not None and above.kind is GroupKind.DISTRIBUTION:
+                return above
+        return self._named.get((GroupKind.DISTRIBUTION, group.name.lower()), group)
+
+    def _same(self, group: Group) -> Group:
+        return self._named[group.kind, group.name.lower()]
+
+
+def grouped(
+    modules: Iterable[ModuleFacts], action: Action
+) -> tuple[tuple[Group, tuple[ModuleFacts, ...]], ...]:
+    """Return the modules with one decision, by group.
+
+    Args:
+        modules: all modules, whatever was decided about them.
+        action: the decision.
+    """
+    modules = tuple(modules)
+    grouping = Grouping(modules)
+    members: dict[Group, list[ModuleFacts]] = {}
+    for facts in modules:
+        if facts.action is action:
+            members.setdefault(grouping.of(facts), []).append(facts)
+    return tuple((group, tuple(members[group])) for group in sorted(members, key=_order))
+
+
+def _completeness(group: Group) -> tuple[bool, bool]:
+    return group.version is not None, group.licence is not None
+
+
+def _order(group: Group) -> tuple[int, str, str]:
+    return list(GroupKind).index(group.kind), group.name.lower(), group.version or ""
+
+
+LARGEST: Final = 1 << 20
+"""Bytes of one source that the page shows."""
+MOST: Final = 48 << 20
+"""Bytes of all sources together; compressed they are about a quarter of it."""
+ROOM: Final = 600_000
+"""Characters of the compressed sources: so the page of a large library's model has about 1.2 MB."""
+_NO_ROOM: Final = "the page has room for those nearest to the model (--all-sources shows all)"
+
+
+@dataclass(frozen=True)
+class PackagedSources:
+    """Sources of interned modules, as people read them.
+
+    Attributes:
+        texts: by module path.
+        left_out: by module path: why its source is not shown.
+    """
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_sources(
+    source: str | os.PathLike[str],
+    modules: Iterable[ModuleFacts],
+    largest: int = LARGEST,
+    most: int = MOST,
+) -> PackagedSources:
+    """Read the sources of the interned modules of a package.
+
+    Args:
+        source: the package.
+        modules: its modules.
+        largest: bytes beyond which a source is left out.
+        most: bytes of all sources beyond which the rest is left out.
+
+    Raises:
+        ArchiveError: it is no package, or a damaged one.
+    """
+    texts: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    with open_archive(source) as archive:
+        manifest = read_manifest(archive)
+        for module, record in _sources(modules):
+            size = archive.size(record)
+            if size > min(largest, most):
+                left_out[module] = f"its {human_size(size)} are too many for this page"
+                continue
+            most -= size
+            content = archive.read(record, verify=manifest)
+            try:
+                texts[module] = _readable(decode_source(content))
+            except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise them all
+                left_out[module] = f"it is no source text: {failure}"
+    return PackagedSources(texts, left_out)
+
+
+def nearest_sources(
+    sources: PackagedSources, audit: AuditFacts, room: int = ROOM
+) -> PackagedSources:
+    """Return the sources that a page has room for, in the order in which they matter.
+
+    The code of no distribution comes first, which is one's own; then what is the fewest imports
+    away from what was saved.
+
+    Args:
+        sources: what was read out of the package.
+        audit: the audit of the package.
+        room: characters that the compressed sources may take.
+    """
+    depths = depths_on_chains(previous_on_chains(audit.graph))
+    others = {facts.module for facts in audit.modules if facts.distribution is not None}
+    texts: dict[str, str] = {}
+    left_out = dict(sources.left_out)
+    for module in sorted(
+        sources.texts, key=lambda each: (each in others, depths.get(each, len(depths)), each)
+    ):
+        size = len(packed(sources.texts[module]))
+        if size > room:
+            left_out[module] = _NO_ROOM
+            continue
+        texts[module] = sources.texts[module]
+        room -= size
+    return PackagedSources(texts, left_out)
+
+
+def packed(text: str) -> str:
+    """A text compressed (raw deflate, RFC 1951) and in base64, as the page unpacks it."""
+    compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+    content = compressor.compress(text.encode()) + compressor.flush()
+    return b64encode(content).decode("ascii")
+
+
+def _readable(text: str) -> str:
+    """A source with everything escaped that could mislead. Line by line, which is fast."""
+    return "\n".join(printable(line, keep="\t") for line in text.split("\n"))
+
+
+def _sources(modules: Iterable[ModuleFacts]) -> Iterator[tuple[str, str]]:
+    for facts in modules:
+        if facts.action is Action.INTERN and facts.record and facts.record.endswith(".py"):
+            yield facts.module, facts.record
+
+
+_MOST_NAMES: Final = 12
+"""Names of one import that are listed."""
+_NO_NAMES: Final[list[Json]] = []
+"""One for all imports without names, of which a graph may have very many."""
+_KINDS: Final = {kind: index for index, kind in enumerate(ImportKind)}
+_TRIAL_INPUTS = "inputs of the trial run"
+
+
+def page_document(audit: AuditFacts) -> dict[str, Json]:
+    """The modules, their groups, who imports whom, and what was found about them.
+
+    Args:
+        audit: the audit.
+    """
+    return _Document(audit).written()
+
+
+def sources_document(audit: AuditFacts, sources: PackagedSources) -> dict[str, Json]:
+    """The sources by module: compressed in ``texts``; in ``missing``, why there is none.
+
+    Args:
+        audit: the audit.
+        sources: what was read out of the package.
+    """
+    texts = {printable(module): packed(text) for module, text in sources.texts.items()}
+    missing = {printable(module): printable(why) for module, why in sources.left_out.items()}
+    return {"texts": dict(texts), "missing": dict(missing), "file": printable(audit.subject)}
+
+
+class _Document:
+    """The document while it is being made."""
+
+    def __init__(self, audit: AuditFacts) -> None:
+        self._audit = audit
+        self._graph = audit.graph
+        self._modules = {facts.module: facts for facts in audit.modules}
+        names = dict.fromkeys([*self._graph.nodes(), *self._modules])
+        self._index = {name: index for index, name in enumerate(names)}
+        self._roots = frozenset(self._graph.roots())
+        self._grouping = Grouping(audit.modules)
+        self._groups: dict[Group, int] = {}
+        self._previous = previous_on_chains(self._graph)
+        self._depths = depths_on_chains(self._previous)
+
+    def written(self) -> dict[str, Json]:
+        nodes: list[Json] = [self._node(name) for name in self._index]
+        return {
+            "nodes": nodes,
+            "groups": [_group(group) for group in self._groups],
+            "kinds": [kind.value for kind in ImportKind],
+            "edges": [self._edge(edge) for edge in self._graph.edges()],
+            "mocks": {str(self._index[m.module]): _mock(m) for m in self._audit.mocks},
+            "findings": [_finding(finding) for finding in self._audit.findings],
+        }
+
+    def _node(self, name: str) -> Json:
+        facts = self._modules.get(name)
+        previous = self._previous.get(name)
+        return {
+            "name": printable(name),
+            **({"label": _TRIAL_INPUTS} if is_trial_input(name) else {}),
+            "group": self._group_index(name, facts),
+            "previous": self._index[previous] if previous is not None else None,
+            "depth": self._depths.get(name),
+            **(_decided(facts) if facts is not None else {}),
+        }
+
+    def _group_index(self, name: str, facts: ModuleFacts | None) -> int | None:
+        """The group of a drawn node; what is neither decided nor saved is not drawn."""
+        if facts is None and name not in self._roots:
+            return None
+        group = self._grouping.of(facts) if facts is not None else SAVED
+        return self._groups.setdefault(group, len(self._groups))
+
+    def _edge(self, edge: Edge) -> Json:
+        names: list[Json] = _NO_NAMES
+        if edge.names:
+            names = [printable(name) for name in edge.names[:_MOST_NAMES]]
+        if len(edge.names) > _MOST_NAMES:
+            names.append("...")
+        kind = _KINDS[edge.kind]
+        return [self._index[edge.importer], self._index[edge.imported], kind, edge.line, names]
+
+
+def _decided(facts: ModuleFacts) -> dict[str, Json]:
+    return {
+        "action": facts.action.value,
+        "rule": _shown(facts.rule),
+        "overridden": _shown(facts.overridden_by),
+        "provided": facts.provided_by.value if facts.provided_by is not None else None,
+        "record": _shown(facts.record),
+        "size": facts.size_bytes,
+    }
+
+
+def _group(group: Group) -> Json:
+    return {
+        "kind": group.kind.value,
+        "name": printable(group.name),
+        "version": _shown(group.version),
+        "licence": _shown(group.licence),
+        "editable": group.editable,
+    }
+
+
+def _mock(facts: MockFacts) -> Json:
+    return {
+        "risk": facts.risk.value,
+        "tried": facts.is_tried,
+        "uses": [_use(use) for use in facts.uses],
+        "touches": [_touch(touch) for touch in facts.touches],
+    }
+
+
+def _use(use: NameUse) -> Json:
+    return {
+        "name": printable(".".join(filter(None, (use.module, use.name)))),
+        "importer": printable(use.importer),
+        "line": use.line,
+        "kind": use.kind.value,
+        "scope": printable(use.scope),
+        "live": use.is_live,
+        "via": [printable(module) for module in use.via],
+    }
+
+
+def _touch(touch: MockTouch) -> Json:
+    return {
+        "kind": touch.kind.value,
+        "name": printable(touch.name),
+        "operation": printable(touch.operation),
+        "place": _shown(touch.place),
+    }
+
+
+def _finding(finding: Finding) -> Json:
+    return {
+        "code": printable(finding.code),
+        "severity": finding.severity.value,
+        "subject": printable(finding.subject),
+        "text": printable(finding.text),
+        "place": _shown(finding.place),
+        "remedy": printable(finding.remedy),
+    }
+
+
+def _shown(text: str | None) -> str | None:
+    return None if text is None else printable(text)

@@ -1,0 +1,318 @@
+"""Facts about a package file: read, never run.
+
+Packages of ``torch.package`` give what they record: which sources they hold, which of them are
+stand-ins, which modules are extern. Why, and who imports what, they do not say.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from modpack.archive import layout
+from modpack.archive.base import Archive
+from modpack.archive.manifest import Manifest, package_digest, read_manifest, verify_records
+from modpack.archive.reader import open_archive
+from modpack.archive.records import (
+    Objects,
+    read_environment,
+    read_externs,
+    read_objects,
+    read_plan,
+    read_specs,
+    read_trial,
+)
+from modpack.core.environment import RecordedEnvironment
+from modpack.core.hookspec import CallableSpec, HookSpec, hook_records
+from modpack.core.names import module_record, resource_record
+from modpack.core.plan import Decision, FileKind, Plan
+from modpack.core.process import collection_paused
+from modpack.core.rules import Action, Owner
+from modpack.errors import ArchiveError
+from modpack.report.facts import (
+    HookFacts,
+    ModuleFacts,
+    PackageFacts,
+    ResourceFacts,
+    ResourceKind,
+    StorageFacts,
+    importers_of,
+    provider_of,
+)
+from modpack.security.pickled_hooks import find_disagreements
+
+_STAND_INS: Final = "_modpack_mock"
+"""The module that modpack's stand-ins import; it is in every package that has some."""
+_STAND_INS_RULE: Final = "implicit: stand-ins of mocked modules are made of it"
+STAND_INS_NEED: Final = "implicit: stand-ins of mocked modules need it"
+"""The rule of what only stand-ins import."""
+_ANCESTORS_STAND_INS: Final = "_mock.py"
+"""The record that torch.package's stand-ins import."""
+_ANCESTORS_IMPORT: Final = b"from _mock import MockedObject"
+_COMPILED: Final = (".data/ts_code/", layout.MODPACK_PREFIX + "torchscript/")
+
+
+def package_facts(source: str | os.PathLike[str]) -> PackageFacts:
+    """The facts about a package.
+
+    The archive's structure is checked, and so are the digests of the records that are read.
+
+    Args:
+        source: a package file, or the folder of an unzipped package; modpack's or torch.package's.
+
+    Raises:
+        TypeError: it is no path.
+        ArchiveError: it is no package, or a damaged one.
+    """
+    with collection_paused(), open_archive(source) as archive:
+        return facts_of(archive, read_checked_manifest(archive))
+
+
+def read_checked_manifest(archive: Archive) -> Manifest | None:
+    """The manifest of an opened package, with which its records agree in name and size.
+
+    Raises:
+        ArchiveError: it is no package, or a damaged one.
+    """
+    manifest = read_manifest(archive)
+    if manifest is not None:
+        verify_records(archive, manifest, ())
+    return manifest
+
+
+def facts_of(archive: Archive, manifest: Manifest | None, plan: Plan | None = None) -> PackageFacts:
+    """The facts about a package that is open already; see :func:`package_facts`.
+
+    Args:
+        archive: the package.
+        manifest: its manifest, as :func:`read_checked_manifest` returns it.
+        plan: the plan that a package of modpack's records, if it has been read already.
+    """
+    if manifest is None:
+        return _of_torch_package(archive)
+    return _of_modpack(archive, manifest, plan or read_plan(archive, manifest))
+
+
+def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFacts:
+    environment = read_environment(archive, manifest)
+    objects = read_objects(archive, manifest)
+    compiled = _compiled_records(plan)
+    decisions = plan.decisions.values()
+    planned = [_planned(archive, plan, d, environment, compiled) for d in decisions]
+    modules = _sorted([*planned, *_unplanned(archive, plan)])
+    return PackageFacts(
+        file=archive.source,
+        size_bytes=archive.stored_bytes(),
+        format=f"modpack {manifest.format}",
+        digest=archive.read(layout.MANIFEST_DIGEST).decode("ascii"),
+        modules=modules,
+        resources=_resources(
+            archive, modules, _pickle_records(archive, objects), _files(archive, plan)
+        ),
+        storages=_storages(archive),
+        writer=manifest.writer,
+        python=environment.python,
+        torch=environment.torch,
+        platform=environment.place,
+        entry=objects.entry,
+        hooks=_hooks(archive, manifest, objects),
+        notes=plan.notes,
+        namespace=objects.namespace,
+        trial=read_trial(archive, manifest),
+    )
+
+
+def _of_torch_package(archive: Archive) -> PackageFacts:
+    interned = [_recorded(archive, name) for name in archive.names() if _is_code(name)]
+    externs = [_extern(module, None) for module in read_externs(archive)]
+    modules = _sorted([*interned, *externs])
+    pickles = frozenset(name for name in archive.names() if name.endswith(".pkl"))
+    resources = _resources(archive, modules, pickles)
+    return PackageFacts(
+        file=archive.source,
+        size_bytes=archive.stored_bytes(),
+        format="torch.package",
+        digest=package_digest(archive),
+        modules=modules,
+        resources=resources,
+        storages=_storages(archive),
+        python=_text(archive, layout.PYTHON_VERSION).strip() or None,
+        entry=_only_pickle(resources),
+    )
+
+
+def _planned(
+    archive: Archive,
+    plan: Plan,
+    decision: Decision,
+    environment: RecordedEnvironment,
+    compiled: Mapping[str, str],
+) -> ModuleFacts:
+    module, is_extern = decision.module, decision.action is Action.EXTERN
+    provider = environment.provider_of(module) if is_extern else None
+    is_installed = provider is not None and not provider.editable
+    record = None if is_extern else _record_of(archive, module, compiled)
+    return ModuleFacts(
+        module,
+        decision.action,
+        str(decision.rule),
+        decision.overridden_by,
+        importers_of(plan, module),
+        provider_of(module, is_installed) if is_extern else None,
+        provider.name if provider is not None else None,
+        provider.version if provider is not None else None,
+        record,
+        archive.size(record) if record is not None else None,
+        provider.licence if provider is not None else None,
+        provider is not None and provider.editable,
+    )
+
+
+def _unplanned(archive: Archive, plan: Plan) -> Iterator[ModuleFacts]:
+    """What stand-ins bring along: no plan mentions it."""
+    record = module_record(_STAND_INS, False)
+    if _STAND_INS not in plan.decisions and archive.has(record):
+        size = archive.size(record)
+        yield ModuleFacts(
+            _STAND_INS, Action.INTERN, _STAND_INS_RULE, record=record, size_bytes=size
+        )
+    for module in read_externs(archive):
+        if module not in plan.decisions:
+            yield _extern(module, STAND_INS_NEED)
+
+
+def _recorded(archive: Archive, record: str) -> ModuleFacts:
+    """A module of a package of torch.package, known by its record alone."""
+    action = Action.MOCK if _is_ancestors_stand_in(archive, record) else Action.INTERN
+    path = record[: -len(".py")].removesuffix("/__init__")
+    module, size = path.replace("/", "."), archive.size(record)
+    return ModuleFacts(module, action, record=record, size_bytes=size)
+
+
+def _extern(module: str, rule: str | None) -> ModuleFacts:
+    owner = provider_of(module, is_installed=False)
+    # Without a record of distributions nobody can tell loose code from installed code.
+    provided_by = None if owner is Owner.LOCAL and rule is None else owner
+    return ModuleFacts(module, Action.EXTERN, rule, provided_by=provided_by)
+
+
+def _is_code(record: str) -> bool:
+    return record.endswith(".py") and not layout.is_internal(record)
+
+
+def _is_ancestors_stand_in(archive: Archive, record: str) -> bool:
+    if record == _ANCESTORS_STAND_INS or not archive.has(_ANCESTORS_STAND_INS):
+        return False
+    return archive.read(record).startswith(_ANCESTORS_IMPORT)
+
+
+def _compiled_records(plan: Plan) -> Mapping[str, str]:
+    """The records of compiled modules."""
+    compiled = (file for file in reversed(plan.files) if file.kind is FileKind.COMPILED)
+    return {file.owner: file.record for file in compiled}
+
+
+def _record_of(archive: Archive, module: str, compiled: Mapping[str, str]) -> str | None:
+    """The record of a module's code; folders without code have none."""
+    records = (
+        *(module_record(module, is_package) for is_package in (True, False)),
+        *([compiled[module]] if module in compiled else []),
+    )
+    return next((record for record in records if archive.has(record)), None)
+
+
+def _text(archive: Archive, record: str) -> str:
+    """The text of a record; empty if there is none."""
+    return archive.read(record).decode("utf-8", "replace") if archive.has(record) else ""
+
+
+def _pickle_records(archive: Archive, objects: Objects) -> frozenset[str]:
+    try:
+        return frozenset(resource_record(package, name) for package, name in objects.pickles)
+    except ValueError as failure:
+        raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure
+
+
+def _files(archive: Archive, plan: Plan) -> dict[str, ResourceFacts]:
+    """The records that came with the code, with what they came with."""
+    files = {file.record: (ResourceKind(file.kind.value), file.owner) for file in plan.files}
+    for distribution in plan.distributions:
+        record = f"{distribution.folder}/RECORD"
+        files[record] = (ResourceKind.METADATA, distribution.name)
+    return {
+        record: ResourceFacts(record, kind, archive.size(record), owner)
+        for record, (kind, owner) in files.items()
+        if archive.has(record)
+    }
+
+
+def _resources(
+    archive: Archive,
+    modules: tuple[ModuleFacts, ...],
+    pickles: frozenset[str],
+    files: Mapping[str, ResourceFacts] = MappingProxyType({}),
+) -> tuple[ResourceFacts, ...]:
+    """Every record that is neither code, nor a storage, nor the format's own."""
+    code = {facts.record for facts in modules}
+    found = []
+    for name in sorted(filter(_may_be_resource, archive.names())):
+        if name in code:
+            continue
+        if name in files:
+            found.append(files[name])
+            continue
+        kind = ResourceKind.PICKLE if name in pickles else ResourceKind.FILE
+        kind = ResourceKind.TORCHSCRIPT if name.startswith(_COMPILED) else kind
+        found.append(ResourceFacts(name, kind, archive.size(name)))
+    return tuple(found)
+
+
+def _may_be_resource(record: str) -> bool:
+    return not layout.is_internal(record) or record.startswith(_COMPILED)
+
+
+def _only_pickle(resources: tuple[ResourceFacts, ...]) -> tuple[str, str] | None:
+    pickles = [each.record for each in resources if each.kind is ResourceKind.PICKLE]
+    if len(pickles) != 1:
+        return None
+    folder, _, name = pickles[0].rpartition("/")
+    return folder.replace("/", "."), name
+
+
+def _hooks(archive: Archive, manifest: Manifest, objects: Objects) -> tuple[HookFacts, ...]:
+    saved = sorted(_pickle_records(archive, objects))
+    for record in saved:
+        for name in filter(archive.has, hook_records(record)):
+            archive.read(name, verify=manifest)
+    return tuple(each for record in saved for each in _hooks_of(archive, record))
+
+
+def _hooks_of(archive: Archive, record: str) -> Iterator[HookFacts]:
+    """The hooks of an object: where a spec and the pickle disagree, what the pickle restores."""
+    specs = read_specs(archive, record)
+    has_pickle = archive.has(hook_records(record)[1])
+    disagreements = find_disagreements(archive, record, specs) if has_pickle else ()
+    differing = {each.hook: each for each in disagreements}
+    for spec in specs:
+        found = differing.pop(spec.name, None)
+        if found is None:
+            yield HookFacts(record, spec)
+        else:
+            shown = spec if found.pickled is None else replace(spec, callable=found.pickled)
+            yield HookFacts(record, shown, found.reason)
+    for name, each in differing.items():
+        target, _, kind = name.rpartition("/")[0].rpartition("/")
+        called = each.pickled or CallableSpec("object", "unknown")
+        yield HookFacts(record, HookSpec(name, kind, (target,), 0, called), each.reason)
+
+
+def _storages(archive: Archive) -> StorageFacts:
+    sizes = [size for name, size in archive.sizes().items() if layout.is_storage(name)]
+    return StorageFacts(len(sizes), sum(sizes))
+
+
+def _sorted(modules: list[ModuleFacts]) -> tuple[ModuleFacts, ...]:
+    return tuple(sorted(modules, key=lambda facts: facts.module))

@@ -1,1 +1,0 @@
-"""The software bill of materials of a package: first as values, then in CycloneDX."""

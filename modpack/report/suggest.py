@@ -1,0 +1,543 @@
+"""Rules for every module that no rule decides.
+
+Suggested rules with everything that speaks for them.
+
+Suggested rules: as options, as lines of a pyproject.toml, and with their reasons for people.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import groupby
+from pathlib import Path
+from typing import Final, Protocol
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from modpack.core.environment import RecordedDistribution
+from modpack.core.graph import CodeKind, Edge, Location
+from modpack.core.names import is_within, root_of
+from modpack.core.plan import MockRisk, NameUse, PackagingErrorReason, Plan, Problem, risk_of
+from modpack.core.rules import Action, Origin, Owner
+from modpack.core.scan import ImportKind
+from modpack.core.text import counted, printable
+from modpack.discovery.distributions import DistributionIndex
+from modpack.discovery.finder import HostEnvironment
+from modpack.report.format import indented, relative, title
+from modpack.report.text import STYLES
+from modpack.report.why import Step, as_step
+
+_UNDECIDED: Final = (
+    PackagingErrorReason.NO_ACTION,
+    PackagingErrorReason.SOURCE_FILE_NOT_FOUND,
+)
+_NO_SOURCE: Final = (CodeKind.EXTENSION, CodeKind.BYTECODE, CodeKind.BUILTIN, CodeKind.UNKNOWN)
+
+
+class Kind(str, Enum):
+    """Where modules come from."""
+
+    OWN = "own"
+    """Your own code: loose files and editable installs."""
+    INSTALLED = "installed"
+    """An installed distribution."""
+    MISSING = "missing"
+    """They are not installed here."""
+
+
+class Staying(Protocol):
+    """Tells which installed distributions stay where they are, and why."""
+
+    def why_bound(self, module: str, location: Location | None) -> str | None:
+        """Why a module's distribution is not taken along; None if it can be."""
+
+    def bind(self, externs: Iterable[Location]) -> bool:
+        """Learn which modules are extern: what they require stays with them."""
+
+    def is_optional(self, module: Location, importer: Location) -> bool:
+        """Whether the distribution of an importer does not require that of a module."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A rule to add.
+
+    Attributes:
+        action: what it does.
+        patterns: what it matches.
+        kind: where the modules come from.
+        name: the distribution, or the top-level module.
+        why: what speaks for the action, where the kind does not say it all.
+        comes_first: whether it must stand before rules that were suggested earlier.
+    """
+
+    action: Action
+    patterns: tuple[str, ...]
+    kind: Kind
+    name: str
+    why: str = ""
+    comes_first: bool = False
+
+
+class Adviser:
+    """Finds rules for what a plan leaves undecided. Deciding some modules may bring up others.
+
+    Args:
+        index: the installed distributions.
+        staying: which of them stay where they are; None if all do.
+        native: whether compiled modules can be interned.
+    """
+
+    def __init__(
+        self, index: DistributionIndex, staying: Staying | None = None, native: bool = False
+    ) -> None:
+        self.index = index
+        self._staying = staying
+        self._native = native
+        self._host = HostEnvironment()
+
+    def advise(self, plan: Plan, given: Sequence[Advice] = ()) -> list[Advice]:
+        """Rules for all modules that nothing decides so far.
+
+        Args:
+            plan: a plan without a policy.
+            given: the advice that was followed in it.
+        """
+        self._bind(plan)
+        suggested = {advice.patterns for advice in given}
+        groups: dict[tuple[Kind, str], list[str]] = {}
+        for problem in plan.problems:
+            if problem.reason in _UNDECIDED and self._is_open(problem.subject, plan, suggested):
+                groups.setdefault(self._group_of(problem), []).append(problem.subject)
+        return [
+            *self._without_source(plan, suggested),
+            *(
+                self._advice(kind, name, modules, _others(groups, (kind, name)), plan)
+                for (kind, name), modules in sorted(groups.items(), key=_order)
+            ),
+        ]
+
+    def distribution_of(self, module: str) -> RecordedDistribution | None:
+        """What provides a module here."""
+        found = self.index.distribution_of(module, self._host.locate(module))
+        if found is None:
+            return None
+        licence = self.index.licence_of(found)
+        return RecordedDistribution(found.name, found.version, found.editable, licence)
+
+    def is_compiled(self, module: str) -> bool | None:
+        """Whether what provides a module here has compiled code."""
+        found = self.index.distribution_of(module, self._host.locate(module))
+        return self.index.is_compiled(found) if found is not None else None
+
+    def _bind(self, plan: Plan) -> None:
+        if self._staying is not None:
+            at_once = plan.graph.reached(at_once=True)
+            externs = (m for m in plan.modules(Action.EXTERN) if m in at_once)
+            self._staying.bind(filter(None, map(self._host.locate, externs)))
+
+    def _is_open(self, module: str, plan: Plan, suggested: Collection[tuple[str, ...]]) -> bool:
+        """Whether a rule is to be found for a module that is a problem."""
+        decision = plan.decisions.get(module)
+        if decision is not None:  # where it is not installed, another rule may come first
+            return decision.rule.pattern.include in suggested
+        location = self._host.locate(module)
+        is_folder = location is not None and location.kind is CodeKind.NAMESPACE
+        return not is_folder  # a mere folder follows the modules in it
+
+    def _group_of(self, problem: Problem) -> tuple[Kind, str]:
+        module = problem.subject
+        location = self._host.locate(module)
+        if problem.reason is PackagingErrorReason.SOURCE_FILE_NOT_FOUND:
+            return Kind.MISSING, self._missing_name(module)
+        if self.index.owner(module, location) is not Owner.INSTALLED:
+            return Kind.OWN, root_of(module)
+        found = self.index.distribution_of(module, location)
+        return Kind.INSTALLED, found.name if found is not None else root_of(module)
+
+    def _missing_name(self, module: str) -> str:
+        """The outermost package of a module that is not here: it may lie in one that is."""
+        parts = module.split(".")
+        paths = (".".join(parts[:number]) for number in range(1, len(parts) + 1))
+        return next((path for path in paths if self._host.locate(path) is None), module)
+
+    def _advice(
+        self,
+        kind: Kind,
+        name: str,
+        modules: Sequence[str],
+        others: Sequence[str],
+        plan: Plan,
+    ) -> Advice:
+        if kind is Kind.MISSING:
+            return self._about_missing(name, modules, plan)
+        patterns = tuple(_patterns(modules, others, self._is_package))
+        if kind is Kind.OWN:
+            return Advice(Action.INTERN, patterns, kind, name)
+        if self._staying is None:
+            return Advice(Action.EXTERN, patterns, kind, name)
+        why = self._why_not_taken(modules, plan, self._staying)
+        action = Action.INTERN if why is None else Action.EXTERN
+        return Advice(action, patterns, kind, name, why or "")
+
+    def _about_missing(self, name: str, modules: Sequence[str], plan: Plan) -> Advice:
+        """A stand-in, unless code looks whether the module is there: it would find one."""
+        patterns = (f"{name}.**",)
+        edges = edges_into(plan, modules)
+        asking = next((e for e in edges if e.kind.may_be_absent or self._is_theirs(e)), None)
+        is_decided = any(module in plan.decisions for module in modules)
+        if asking is None:
+            return Advice(Action.MOCK, patterns, Kind.MISSING, name, "", is_decided)
+        why = f"a stand-in would look to {asking.importer} as if it were installed"
+        return Advice(Action.EXTERN, patterns, Kind.MISSING, name, why, is_decided)
+
+    def _is_theirs(self, edge: Edge) -> bool:
+        """Whether it is code of an installed distribution that imports something."""
+        location = self._host.locate(edge.importer)
+        return self.index.owner(edge.importer, location) is Owner.INSTALLED
+
+    def _why_not_taken(self, modules: Sequence[str], plan: Plan, staying: Staying) -> str | None:
+        """Why an installed distribution is not taken along; None if it is."""
+        first = modules[0]
+        location = self._host.locate(first)
+        bound = staying.why_bound(first, location)
+        if bound is not None or location is None or root_of(first) in self._host.loaded():
+            return bound
+        importers = [e.importer for e in edges_into(plan, modules)]
+        homes = [self._host.locate(importer) for importer in importers]
+        if homes and all(
+            home is not None and staying.is_optional(location, home) for home in homes
+        ):
+            return f"nothing has loaded it here, and {importers[0]} does not require it"
+        return None
+
+    def _without_source(
+        self, plan: Plan, suggested: Collection[tuple[str, ...]]
+    ) -> Iterator[Advice]:
+        """Compiled parts of what a suggested rule interns."""
+        for module in plan.modules(Action.INTERN):
+            location = self._host.locate(module)
+            if location is not None and self._has_no_source(location):
+                if plan.decisions[module].rule.pattern.include not in suggested:
+                    continue
+                why = f"it is {location.file or location.kind.value}, which cannot be interned"
+                owner = self.index.owner(module, location)
+                kind = Kind.INSTALLED if owner is Owner.INSTALLED else Kind.OWN
+                yield Advice(Action.EXTERN, (module,), kind, module, why, comes_first=True)
+
+    def _has_no_source(self, location: Location) -> bool:
+        if self._native and location.kind is CodeKind.EXTENSION:
+            return False
+        return location.kind in _NO_SOURCE
+
+    def _is_package(self, module: str) -> bool:
+        location = self._host.locate(module)
+        return location is not None and location.is_package
+
+
+def _order(group: tuple[tuple[Kind, str], object]) -> tuple[int, str]:
+    kind, name = group[0]
+    return list(Kind).index(kind), name.lower()
+
+
+def edges_into(plan: Plan, modules: Sequence[str]) -> list[Edge]:
+    """The evidence that modules are needed by others."""
+    inside = set(modules)
+    edges = [
+        edge
+        for module in modules
+        for edge in plan.graph.edges_to(module)
+        if edge.kind.is_dependency and edge.kind is not ImportKind.PARENT
+        if edge.importer not in inside
+    ]
+    return edges
+
+
+def _others(groups: Mapping[tuple[Kind, str], Sequence[str]], mine: object) -> list[str]:
+    return [module for key, modules in groups.items() if key != mine for module in modules]
+
+
+def _patterns(
+    modules: Sequence[str], others: Sequence[str], is_package: Callable[[str], bool]
+) -> Iterator[str]:
+    """Patterns for some modules that match none of some others, as short as can be."""
+    todo = [(1, sorted(modules))]
+    while todo:
+        depth, members = todo.pop()
+        for prefix, group in groupby(members, key=lambda m: ".".join(m.split(".")[:depth])):
+            inside = list(group)
+            if any(is_within(other, prefix) for other in others):
+                if prefix in inside:
+                    yield prefix
+                deeper = [module for module in inside if module != prefix]
+                todo += [(depth + 1, deeper)] if deeper else []
+            elif inside == [prefix] and not is_package(prefix):
+                yield prefix
+            else:
+                yield f"{prefix}.**"
+
+
+class Reach(str, Enum):
+    """How code comes to need modules, from the strongest to the weakest."""
+
+    HELD = "held"
+    """A saved object holds something of theirs."""
+    AT_ONCE = "at-once"
+    """They are imported as soon as their importers are."""
+    IN_FUNCTIONS = "in-functions"
+    """They are imported in functions only."""
+    GUARDED = "guarded"
+    """They are imported only where the code copes with their absence."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A rule to add, and everything that speaks for it.
+
+    Attributes:
+        advice: the rule.
+        modules: what it decides.
+        distribution: the installed distribution, if there is one.
+        is_compiled: whether that has compiled code; None without a distribution.
+        reach: how the modules are needed.
+        importers: who needs them: the strongest evidence first.
+        mock_risk: for what could be mocked instead: what would become of that.
+    """
+
+    advice: Advice
+    modules: tuple[str, ...]
+    distribution: RecordedDistribution | None = None
+    is_compiled: bool | None = None
+    reach: Reach = Reach.AT_ONCE
+    importers: tuple[Step, ...] = ()
+    mock_risk: MockRisk | None = None
+
+
+def described(
+    adviser: Adviser, given: Sequence[Advice], plan: Plan, uses: Sequence[NameUse]
+) -> tuple[Suggestion, ...]:
+    """What speaks for each rule, once all modules are decided.
+
+    Args:
+        adviser: who gave the advice.
+        given: the rules.
+        plan: the plan with all of them.
+        uses: what interned code does with the names of extern modules.
+    """
+    used: dict[str, list[NameUse]] = {}
+    for use in uses:
+        used.setdefault(use.module, []).append(use)
+    decided = _by_rule(plan)
+    return tuple(
+        _described(adviser, advice, decided.get(advice.patterns, []), plan, used)
+        for advice in given
+    )
+
+
+def mockable(given: Sequence[Advice], plan: Plan) -> list[str]:
+    """The extern modules that the suggested rules could have mocked: no saved object holds them.
+
+    Args:
+        given: the rules.
+        plan: the plan with all of them.
+    """
+    decided = _by_rule(plan)
+    groups = (decided.get(advice.patterns, []) for advice in given if _is_mockable(advice))
+    return [module for modules in groups if not _is_held(plan, modules) for module in modules]
+
+
+def _by_rule(plan: Plan) -> dict[tuple[str, ...], list[str]]:
+    """The modules that rules of the user's decided, by the patterns of these."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for module, decision in sorted(plan.decisions.items()):
+        if decision.rule.origin is Origin.USER:
+            found.setdefault(decision.rule.pattern.include, []).append(module)
+    return found
+
+
+def _is_mockable(advice: Advice) -> bool:
+    return advice.action is Action.EXTERN and advice.kind is Kind.INSTALLED
+
+
+def _is_held(plan: Plan, modules: Sequence[str]) -> bool:
+    return any(edge.kind is ImportKind.PICKLE for edge in edges_into(plan, modules))
+
+
+def _described(
+    adviser: Adviser,
+    advice: Advice,
+    modules: Sequence[str],
+    plan: Plan,
+    used: Mapping[str, Sequence[NameUse]],
+) -> Suggestion:
+    first = modules[0] if modules else root_of(advice.patterns[0])
+    is_here = advice.kind is not Kind.MISSING
+    edges = sorted(edges_into(plan, modules), key=lambda e: list(Reach).index(_reach([e])))
+    can_be_mocked = _is_mockable(advice) and not _is_held(plan, modules)
+    uses = [use for module in modules for use in used.get(module, ())]
+    return Suggestion(
+        advice,
+        tuple(modules),
+        adviser.distribution_of(first) if is_here else None,
+        adviser.is_compiled(first) if is_here else None,
+        _reach(edges),
+        tuple(as_step(plan, edge) for edge in edges),
+        risk_of(uses) if can_be_mocked else None,
+    )
+
+
+def _reach(edges: Sequence[Edge]) -> Reach:
+    kinds = {edge.kind for edge in edges}
+    if kinds & {ImportKind.PICKLE, ImportKind.SAVED}:
+        return Reach.HELD
+    if any(kind.runs_at_once for kind in kinds):
+        return Reach.AT_ONCE
+    if kinds and kinds <= {ImportKind.GUARDED}:
+        return Reach.GUARDED
+    return Reach.IN_FUNCTIONS if kinds else Reach.AT_ONCE
+
+
+_MOST_PLACES: Final = 2
+_MOST_MODULES: Final = 4
+_TITLES: Final = {
+    Kind.OWN: "your own code",
+    Kind.INSTALLED: "installed distributions",
+    Kind.MISSING: "not installed here",
+}
+
+
+def as_option(action: Action, patterns: Sequence[str]) -> str:
+    """A rule as options of a command, quoted for a shell.
+
+    >>> as_option(Action.EXTERN, ["numpy.**"])
+    "--extern 'numpy.**'"
+    """
+    return " ".join(f"--{action.value} {shlex.quote(pattern)}" for pattern in patterns)
+
+
+def as_toml(
+    action: Action,
+    patterns: Sequence[str],
+    exclude: Sequence[str] = (),
+    allow_empty: bool = True,
+) -> str:
+    """A rule as an entry of ``rules`` in a pyproject.toml.
+
+    >>> print(as_toml(Action.MOCK, ["wandb.**"]), as_toml(Action.EXTERN, ["a.b.**", "a.c.**"]))
+    { mock = "wandb.**" } { extern = ["a.b.**", "a.c.**"] }
+    """
+    left_out = f", exclude = {_value(exclude)}" if exclude else ""
+    must_match = "" if allow_empty else ", allow_empty = false"
+    return f"{{ {action.value} = {_value(patterns)}{left_out}{must_match} }}"
+
+
+def _value(patterns: Sequence[str]) -> str:
+    return json.dumps(patterns[0] if len(patterns) == 1 else list(patterns))
+
+
+def reasons(found: Suggestion, folder: Path | None = None) -> Iterator[str]:
+    """What speaks for a rule, in short sentences.
+
+    Args:
+        found: the rule.
+        folder: files below it are shown relative to it.
+    """
+    yield _what(found)
+    yield _need(found, folder)
+    if found.advice.why:
+        yield found.advice.why
+    if found.mock_risk is MockRisk.UNUSED:
+        option = as_option(Action.MOCK, found.advice.patterns)
+        yield f"nothing that can run uses it: {option} would do, unless its import has effects"
+    elif found.mock_risk is MockRisk.IMPORT_TIME:
+        option = as_option(Action.MOCK, found.advice.patterns)
+        yield f"it is used only while modules are imported: {option} may do"
+
+
+GivenRow = tuple[Action, Sequence[str], Sequence[str], bool]
+"""A rule that the user gave: what it does, its patterns, those that it excludes, and whether it may
+match nothing."""
+
+
+def suggestions_report(
+    found: Sequence[Suggestion], folder: Path | None = None, given: Sequence[GivenRow] = ()
+) -> RenderableType:
+    """Every rule with its reasons, and all of them once more for a pyproject.toml.
+
+    Args:
+        found: the rules, in the order in which they must be given.
+        folder: files below it are shown relative to it.
+        given: the rules that there are already: they come first.
+    """
+    parts: list[RenderableType] = []
+    for kind in Kind:
+        group = [each for each in found if each.advice.kind is kind]
+        if group:
+            parts += [title(_TITLES[kind], "blue"), *_group(group, folder), ""]
+    return Group(*parts, title("in pyproject.toml", "blue"), *_toml(found, given))
+
+
+def _group(group: Sequence[Suggestion], folder: Path | None) -> Iterator[RenderableType]:
+    for each in group:
+        action = each.advice.action
+        option = as_option(action, each.advice.patterns)
+        yield indented(Text(printable(option), STYLES[action]), 2)
+        for reason in reasons(each, folder):
+            yield indented(Text(printable(reason), "dim"), 6)
+
+
+def _toml(found: Sequence[Suggestion], given: Sequence[GivenRow]) -> Iterator[RenderableType]:
+    rows = [as_toml(*rule) for rule in given]
+    rows += [as_toml(each.advice.action, each.advice.patterns) for each in found]
+    yield Text("[tool.modpack]")
+    yield Text('policy = "none"')
+    yield Text("rules = [")
+    yield from (Text(f"    {row},") for row in rows)
+    yield Text("]")
+
+
+def _what(found: Suggestion) -> str:
+    """What the modules are."""
+    modules = _listed(found.modules)
+    if found.advice.kind is Kind.MISSING:
+        return f"{modules}: not installed here, so that nothing that works here runs it"
+    distribution = found.distribution
+    if distribution is None:
+        return modules
+    licence = distribution.licence or "licence unknown"
+    code = "compiled code" if found.is_compiled else "pure Python"
+    editable = ", an editable install" if distribution.editable else ""
+    return f"{modules}: {distribution.name} {distribution.version} ({licence}), {code}{editable}"
+
+
+def _listed(modules: Sequence[str]) -> str:
+    """The modules, if they are few; how many there are."""
+    if len(modules) <= _MOST_MODULES:
+        return ", ".join(modules)
+    shown = ", ".join(modules[:_MOST_MODULES])
+    return f"{counted(len(modules), 'module')} ({shown}, ...)"
+
+
+def _need(found: Suggestion, folder: Path | None) -> str:
+    if not found.importers:
+        return "saved by name"
+    if found.reach is Reach.HELD:
+        held = dict.fromkeys(name for step in found.importers[:1] for name in step.names)
+        return f"{found.importers[0].importer} holds {', '.join(held) or 'something of it'}"
+    places = dict.fromkeys(step.place or step.importer for step in found.importers)
+    shown = ", ".join(relative(place, folder) for place in list(places)[:_MOST_PLACES])
+    more = len(places) - _MOST_PLACES
+    rest = f" and {counted(more, 'more place')}" if more > 0 else ""
+    return f"{_HOW[found.reach]}: {shown}{rest}"
+
+
+_HOW: Final = {
+    Reach.AT_ONCE: "imported at once",
+    Reach.IN_FUNCTIONS: "imported in functions only",
+    Reach.GUARDED: "imported only where its absence is coped with",
+}

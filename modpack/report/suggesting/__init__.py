@@ -1,1 +1,0 @@
-"""Rules for what no rule decides: advice as values, text and JSON."""

@@ -1,0 +1,352 @@
+"""Evidence from the archives of ``torch.package``, which record no graph: read off their contents.
+
+Which modules they hold, mock and extern is recorded. Who imports whom is read from the sources,
+what saved objects need from their pickles, as text and opcodes: nothing is run or unpickled.
+
+The evidence in a package: which module was decided how, and who imports whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from modpack.archive import layout
+from modpack.archive.base import Archive
+from modpack.archive.layout import DEFAULT_LIMITS
+from modpack.archive.manifest import read_manifest
+from modpack.archive.records import read_environment, read_externs, read_plan
+from modpack.core.environment import RecordedEnvironment
+from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location
+from modpack.core.names import GlobGroup, parents, root_of
+from modpack.core.plan import Decision, Note, NoteKind, Plan
+from modpack.core.progress import phase
+from modpack.core.rules import UNRECORDED, Action, Origin, Owner, Rule
+from modpack.core.scan import ImportKind, ImportStatement, ModuleScan
+from modpack.discovery.import_scanner import scan_source
+from modpack.errors import ArchiveError
+from modpack.report.facts import provider_of
+from modpack.report.package_info import facts_of, read_checked_manifest
+from modpack.security.code_listing import list_undeclared
+from modpack.security.pickle_names import PickleContents
+
+_STAND_INS: Final = "_mock.py"
+"""The record that torch.package's stand-ins import."""
+_STAND_INS_MODULE: Final = "_mock"
+_STAND_INS_IMPORT: Final = b"from _mock import MockedObject"
+_ANYTHING: Final = GlobGroup("**")
+
+
+@dataclass(frozen=True)
+class RecordedModule:
+    """A module that an archive of torch.package has a record of.
+
+    Attributes:
+        module: its path.
+        record: its source, or its stand-in.
+        action: what happened to it.
+        is_package: whether it can have submodules.
+    """
+
+    module: str
+    record: str
+    action: Action
+    is_package: bool
+
+
+def recorded_modules(archive: Archive) -> Iterator[RecordedModule]:
+    """The modules that an archive of torch.package holds, as they stand in it.
+
+    Raises:
+        ArchiveError: a record is damaged.
+    """
+    for record in archive.names():
+        if record.endswith(".py") and not layout.is_internal(record):
+            action = Action.MOCK if _is_stand_in(archive, record) else Action.INTERN
+            path = record.removesuffix(".py")
+            is_package = path.endswith("/__init__")
+            module = path.removesuffix("/__init__").replace("/", ".")
+            yield RecordedModule(module, record, action, is_package)
+
+
+def reconstructed_plan(archive: Archive) -> Plan:
+    """What can be known of how an archive of torch.package came to be.
+
+    The rules of its decisions are :data:`.UNRECORDED`. Chains begin at the saved objects, and at
+    modules that nothing leads to from there: somebody saved those by name.
+
+    Args:
+        archive: an archive without a manifest.
+
+    Raises:
+        ArchiveError: a record is damaged.
+    """
+    return _Reconstruction(archive).plan()
+
+
+def _is_stand_in(archive: Archive, record: str) -> bool:
+    if record == _STAND_INS or not archive.has(_STAND_INS):
+        return False
+    return archive.read(record).startswith(_STAND_INS_IMPORT)
+
+
+class _Reconstruction:
+    """Reads one archive."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._graph = DependencyGraph()
+        self._notes: list[Note] = []
+        found = list(recorded_modules(archive))
+        most = DEFAULT_LIMITS.most_modules(archive.stored_bytes())
+        if len(found) > most:
+            reason = f"it holds {len(found)} modules, and {most} are allowed"
+            raise ArchiveError(archive.source, reason)
+        # Of a module and a package of the same name, Python imports the package.
+        found.sort(key=lambda each: each.is_package)
+        self._held = {each.module: each for each in found}
+        self._decisions = dict(self._decide())
+        self._scans = dict(self._scan())
+
+    def plan(self) -> Plan:
+        for record, contents in self._archive.remembered(list_undeclared).pickles.items():
+            if not layout.is_internal(record):
+                if contents.unreadable is not None:
+                    self._notes.append(_unread_pickle(record, contents))
+                self._add_object(record, contents)
+        for module, scan in self._scans.items():
+            self._add_imports(module, scan)
+            self._add_notes(module, scan)
+        for module, decision in self._decisions.items():
+            self._add_parents(module)
+            if decision.action is Action.MOCK:
+                self._graph.add_edge(Edge(module, _STAND_INS_MODULE, ImportKind.REQUIRED, 1))
+        self._mark_what_was_saved()
+        return Plan(self._decisions, notes=tuple(self._notes), graph=self._graph)
+
+    def _decide(self) -> Iterator[tuple[str, Decision]]:
+        for module in read_externs(self._archive):
+            yield module, _decision(module, Action.EXTERN)
+        for module, held in self._held.items():
+            is_source = held.action is Action.INTERN
+            location = Location(module, CodeKind.SOURCE, held.record, held.is_package)
+            yield module, _decision(module, held.action, location if is_source else None)
+            for folder in parents(module):
+                if folder not in self._held:  # it becomes an empty package
+                    location = Location(folder, CodeKind.NAMESPACE, None, True)
+                    yield folder, _decision(folder, Action.INTERN, location)
+
+    def _scan(self) -> Iterator[tuple[str, ModuleScan]]:
+        for module, held in self._held.items():
+            if held.action is Action.INTERN:
+                source = self._archive.read(held.record)
+                yield module, scan_source(source, module, held.is_package)
+
+    # -- pickles -----------------------------------------------------------------------------
+
+    def _add_object(self, record: str, contents: PickleContents) -> None:
+        node = f"<{record}>"
+        self._graph.mark_root(node)
+        names: dict[str, dict[str, None]] = {}
+        for each in contents.names:
+            names.setdefault(each.module, {})[each.name] = None
+        for module, taken in names.items():
+            self._graph.add_edge(Edge(node, module, ImportKind.PICKLE, None, tuple(taken)))
+
+    # -- sources -----------------------------------------------------------------------------
+
+    def _add_imports(self, module: str, scan: ModuleScan) -> None:
+        for statement in scan.imports:
+            kind, line = statement.kind, statement.line
+            self._graph.add_edge(Edge(module, statement.module, kind, line, statement.names))
+            for name in self._submodules(statement) if kind.is_dependency else ():
+                self._graph.add_edge(Edge(module, f"{statement.module}.{name}", kind, line))
+
+    def _submodules(self, statement: ImportStatement) -> list[str]:
+        """Those names of ``from package import names`` that are modules, not attributes."""
+        package = self._scans.get(statement.module, ModuleScan())
+        names = statement.names
+        if names == ("*",):
+            names = package.exported or ()
+        return [
+            name
+            for name in names
+            if f"{statement.module}.{name}" in self._decisions and name not in package.bound
+        ]
+
+    def _add_parents(self, module: str) -> None:
+        self._graph.add_node(module)
+        parent = next((each for each in parents(module) if each in self._decisions), None)
+        if parent is not None:  # whose own parents are its own affair
+            self._graph.add_edge(Edge(module, parent, ImportKind.PARENT))
+
+    def _add_notes(self, module: str, scan: ModuleScan) -> None:
+        record = self._held[module].record
+        if scan.failure is not None:
+            line = "" if scan.failure.line is None else f":{scan.failure.line}"
+            text = f"what {module} imports is not known: it is no Python, {scan.failure.reason}"
+            self._notes.append(Note(NoteKind.SOURCE_UNREADABLE, module, text, f"{record}{line}"))
+        for unreadable in scan.unreadable:
+            text = f"what {unreadable.call} imports is known at run time only"
+            place = f"{record}:{unreadable.line}"
+            self._notes.append(Note(NoteKind.DYNAMIC_IMPORT, module, text, place))
+        for statement in scan.imports:
+            decision = self._decisions.get(statement.module)
+            is_mock = decision is not None and decision.action is Action.MOCK
+            if is_mock and statement.names == ("*",) and statement.kind.is_dependency:
+                place = f"{record}:{statement.line}"
+                self._notes.append(_star_of_mock(module, statement.module, place))
+
+    # -- where chains begin ------------------------------------------------------------------
+
+    def _mark_what_was_saved(self) -> None:
+        """Mark the interned modules that nothing leads to, those first that nobody imports."""
+        reached = set(self._graph.reached())
+        left = sorted(module for module in self._scans if module not in reached)
+        for module in sorted(left, key=self._has_importer):
+            if module not in reached:
+                self._graph.mark_root(module)
+                self._reach(module, reached)
+
+    def _has_importer(self, module: str) -> bool:
+        return any(self._graph.depends(i, module) for i in self._graph.predecessors(module))
+
+    def _reach(self, module: str, reached: set[str]) -> None:
+        todo = [module]
+        while todo:
+            node = todo.pop()
+            if node not in reached:
+                reached.add(node)
+                todo += [f for f in self._graph.successors(node) if self._graph.depends(node, f)]
+
+
+def _decision(module: str, action: Action, location: Location | None = None) -> Decision:
+    rule = Rule(action, _ANYTHING, origin=Origin.SAVED, label=UNRECORDED)
+    return Decision(module, action, rule, location)
+
+
+def _unread_pickle(record: str, contents: PickleContents) -> Note:
+    reason = f"{contents.unreadable} (byte {contents.position})"
+    text = f"what {record} needs is not known entirely: {reason}"
+    return Note(NoteKind.PICKLE_UNREADABLE, f"<{record}>", text, record)
+
+
+def _star_of_mock(importer: str, mocked: str, place: str) -> Note:
+    text = f"{importer} takes * from {mocked}, which is mocked: a stand-in has no names to give"
+    return Note(NoteKind.STAR_IMPORT_OF_MOCK, mocked, text, place)
+
+
+def read_evidence(archive: Archive, *, with_uses: bool = True) -> Plan:
+    """The plan that a package was written by, or what its contents tell of it.
+
+    modpack's packages record it. Those of torch.package do not: their sources and pickles are
+    read for it, and nothing is run.
+
+    Args:
+        archive: the package.
+        with_uses: for an archive of torch.package, whether to look for the uses of mocked
+            modules as well.
+
+    Raises:
+        ArchiveError: it is no package, or a damaged one.
+    """
+    manifest = read_checked_manifest(archive)
+    if manifest is not None:
+        return read_plan(archive, manifest)
+    # Reading sources and pickles needs much that packages of modpack do not need.
+
+    plan = reconstructed_plan(archive)
+    mocked = plan.modules(Action.MOCK)
+    if not with_uses or not mocked:
+        return plan
+    from modpack.discovery.mock_reachability import callable_from_outside, find_uses
+
+    with phase("looking for uses of mocked modules"):
+        uses = find_uses(
+            _sources(archive, plan), mocked, callable_from_outside(plan.graph), plan.graph
+        )
+    return replace(plan, uses=uses, tells_uses=True)
+
+
+def mentions(plan: Plan, module: str) -> bool:
+    """Whether the evidence tells anything about a module; a saved object is none."""
+    return module in plan.decisions or (module in plan.graph and not module.startswith("<"))
+
+
+def with_stand_ins(archive: Archive, plan: Plan) -> Plan:
+    """A plan with what stand-ins bring along, which no plan mentions: decided by what it is for.
+
+    Args:
+        archive: the package.
+        plan: its evidence.
+    """
+    facts = facts_of(archive, read_checked_manifest(archive), plan)
+    brought = {
+        each.module: Decision(
+            each.module,
+            each.action,
+            Rule(each.action, GlobGroup("**"), origin=Origin.IMPLICIT, label=each.why),
+        )
+        for each in facts.modules
+        if each.module not in plan.decisions
+    }
+    return replace(plan, decisions={**plan.decisions, **brought})
+
+
+def read_provider(archive: Archive, plan: Plan, module: str) -> str | None:
+    """What provided a module when a package was made, with its version, if that is recorded.
+
+    Raises:
+        ArchiveError: the package is damaged.
+    """
+    decision, manifest = plan.decisions.get(module), read_manifest(archive)
+    if decision is None or manifest is None:
+        return None
+    if decision.action is Action.EXTERN:
+        return _provider_of_extern(read_environment(archive, manifest), module)
+    owner = next((d for d in plan.distributions if module in d.modules), None)
+    return f"{owner.name} {owner.version}" if owner is not None else None
+
+
+def _provider_of_extern(environment: RecordedEnvironment, module: str) -> str | None:
+    owner = provider_of(module, is_installed=False)
+    if owner is Owner.STDLIB:
+        return "the standard library"
+    if owner is Owner.RUNTIME and root_of(module) != "modpack":
+        return f"torch {environment.torch}" if environment.torch else "torch"
+    provider = environment.provider_of(module)
+    if provider is None:
+        return None
+    editable = ", an editable install" if provider.editable else ""
+    return f"{provider.name} {provider.version}{editable}"
+
+
+def sources_here(plan: Plan) -> dict[str, tuple[bytes, bool]]:
+    """The sources that a plan of this process takes along, from the files in which they lie.
+
+    Args:
+        plan: what an exporter's ``plan()`` returned.
+
+    Returns:
+        By module: its source, and whether it can have submodules. Sources that lie in no file,
+        because somebody gave them, are left out.
+    """
+    found = {}
+    for module in plan.modules(Action.INTERN):
+        location = plan.decisions[module].location
+        if location is not None and location.kind is CodeKind.SOURCE and location.file:
+            file = Path(location.file)
+            if file.is_file():
+                found[module] = (file.read_bytes(), location.is_package)
+    return found
+
+
+def _sources(archive: Archive, plan: Plan) -> dict[str, tuple[bytes, bool]]:
+    found = {}
+    for module in plan.modules(Action.INTERN):
+        location = plan.decisions[module].location
+        if location is not None and location.kind is CodeKind.SOURCE and location.file:
+            found[module] = (archive.read(location.file), location.is_package)
+    return found

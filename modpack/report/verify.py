@@ -1,0 +1,532 @@
+"""What a verification tells, as values; nothing here reads files or prints.
+
+Signatures, and what a policy allows.
+
+Verifying a package: everything that reading can tell against loading it, at once.
+
+Verifications for people: what was checked, what was found, and what becomes of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from modpack.archive import layout
+from modpack.archive.base import Archive
+from modpack.archive.manifest import Manifest, default_workers, package_digest, read_manifest
+from modpack.archive.reader import open_archive
+from modpack.core.policy import CODE_FROM_ANYBODY, PATTERN_FIELDS, Signer, TrustPolicy
+from modpack.core.progress import phase
+from modpack.core.text import counted, human_size, printable
+from modpack.errors import (
+    ArchiveError,
+    ModpackError,
+    NotAPackageError,
+    RepackedError,
+    SignatureError,
+    UnsupportedVersionError,
+)
+from modpack.report.audit_facts import Finding, Severity
+from modpack.report.audit_text import by_severity, code_lines, left_out, remedy_line
+from modpack.report.code_listing import pickle_findings
+from modpack.report.finding_codes import as_sentence, found, found_with_remedy
+from modpack.report.format import indented, table
+from modpack.report.verify_contents import (
+    check_contents,
+    check_manifest_form,
+    check_metadata,
+    check_pickled_storages,
+    check_readable,
+    check_trial_storages,
+    check_unused_storages,
+    script_storages,
+)
+from modpack.report.verify_records import OwnRecords, check_agreement, check_texts, read_own_records
+from modpack.security.code_listing import CodeListing, list_package
+from modpack.security.policy_check import package_violations
+from modpack.security.signing import FoundSignature, check_signatures, find_signatures
+from modpack.security.signing_envelope import read_envelope
+
+
+@dataclass(frozen=True)
+class CheckFacts:
+    """One kind of check.
+
+    Attributes:
+        name: what was checked (``digests``).
+        count: how many things were.
+        unit: what they are, in the plural (``records``).
+        is_passed: whether nothing was wrong with any of them.
+    """
+
+    name: str
+    count: int
+    unit: str
+    is_passed: bool
+
+
+@dataclass(frozen=True)
+class SignatureFacts:
+    """One signature that holds.
+
+    Attributes:
+        key_id: names the key (hex).
+        place: the record or the file that it was found in.
+        signer: the name under which the policy or the user knows the key; empty if under none.
+    """
+
+    key_id: str
+    place: str
+    signer: str = ""
+
+
+@dataclass(frozen=True)
+class VerifyFacts:
+    """What came of verifying one package.
+
+    Attributes:
+        subject: the package's file.
+        format: ``modpack 1`` or ``torch.package``; empty if it could not be told.
+        digest: the package's digest; empty if it could not be told.
+        size_bytes: of the file, or of all files of a folder; 0 if it could not be told.
+        checks: what was checked, in order.
+        findings: what was found, errors first; codes as in audits.
+        signatures: the signatures that were asked for and hold.
+        code: what of the package is code; None if that could not be told.
+    """
+
+    subject: str
+    format: str
+    digest: str
+    size_bytes: int
+    checks: tuple[CheckFacts, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    signatures: tuple[SignatureFacts, ...] = ()
+    code: CodeListing | None = None
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether nothing was found that speaks against loading the package."""
+        return all(each.severity is not Severity.ERROR for each in self.findings)
+
+
+@dataclass(frozen=True)
+class SignatureCheck:
+    """What came of one demand for a signature.
+
+    Attributes:
+        signatures: those that hold.
+        findings: why there is none.
+    """
+
+    signatures: tuple[SignatureFacts, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def verify_signatures(
+    archive: Archive,
+    path: str | os.PathLike[str] | None,
+    signers: Sequence[Signer],
+    asking: str = "",
+) -> SignatureCheck:
+    """Look for the signature of one of some signers.
+
+    That the records are as the manifest says, which is what is signed, is another check.
+
+    Args:
+        archive: the package.
+        path: its file or folder; None if it has none.
+        signers: of these, one has to have signed.
+        asking: who demands it, for the finding; nobody is named by default.
+
+    Raises:
+        ModpackError: what checks signatures is not installed, or a signer's key is none.
+    """
+    try:
+        held = check_signatures(archive, signers, path)
+    except SignatureError as failure:
+        reason = f"{asking}: {failure.reason}" if asking else failure.reason
+        return SignatureCheck(findings=(found_with_remedy("signature", archive.source, reason),))
+    return SignatureCheck(
+        tuple(SignatureFacts(each.key_id, each.place, each.signer) for each in held)
+    )
+
+
+def restrictions(policy: TrustPolicy) -> int:
+    """How many things a policy restricts; who must have signed is another check."""
+    patterns = [getattr(policy, field) for field in PATTERN_FIELDS]
+    others = (not policy.native, not policy.allow_code)
+    return sum(each is not None for each in patterns) + sum(others)
+
+
+def check_policy(
+    archive: Archive, policy: TrustPolicy, code: CodeListing | None
+) -> Iterator[Finding]:
+    """What a package asks for and a policy does not allow.
+
+    Args:
+        archive: the package.
+        policy: what the loader allows.
+        code: what of the package is code; None if that cannot be told.
+    """
+    if policy.allow_code and not policy.signers:
+        yield found_with_remedy("policy-allows-any-code", archive.source, CODE_FROM_ANYBODY)
+    if code is None and not policy.allow_code:
+        text = "whether it holds code cannot be told, since a record is damaged"
+        yield found("policy", archive.source, text)
+    try:
+        violations = package_violations(archive, policy, None if policy.allow_code else code)
+    except ModpackError as failure:
+        text = f"what it asks for cannot be told, since a record is damaged: {failure}"
+        yield found("policy", archive.source, text)
+        return
+    for each in violations:
+        row = found("policy", each.subject, each.text)
+        yield replace(row, remedy=as_sentence(each.remedy))
+
+
+def unchecked_signatures(
+    archive: Archive, path: str | os.PathLike[str] | None
+) -> Iterator[Finding]:
+    """Signatures that nobody asked for: there is no key to check them with.
+
+    Args:
+        archive: the package.
+        path: its file or folder; None if it has none.
+    """
+    try:
+        signatures = find_signatures(archive, path)
+    except SignatureError as failure:
+        yield found("record-unreadable", layout.SIGNATURE, failure.reason)
+        return
+    for each in signatures:
+        yield from _unchecked_one(archive, each)
+
+
+def _unchecked_one(archive: Archive, signature: FoundSignature) -> Iterator[Finding]:
+    try:
+        envelope = read_envelope(signature.content, archive.source, signature.place)
+    except SignatureError as failure:
+        # A file beside the package may be another tool's.
+        is_ours = signature.place == layout.SIGNATURE
+        code = "record-unreadable" if is_ours else "signature-unchecked"
+        yield found(code, signature.place, failure.reason)
+        return
+    keys = ", ".join(each.key_id[:16] or "one without a name" for each in envelope.signatures)
+    text = f"it claims to be made with the key {keys}, which was not given"
+    yield found("signature-unchecked", signature.place, text)
+
+
+_SEVERITIES: Final = list(Severity)
+_OF_TORCH_PACKAGE: Final = "torch.package"
+_UNKNOWN: Final = ""
+_TOLD_BY_OTHERS: Final = frozenset({"pickle-missing"})
+"""Findings about pickles that digests, or the records of the format, tell better."""
+
+
+def verify_package(
+    source: str | os.PathLike[str] | BinaryIO,
+    *,
+    policy: TrustPolicy | None = None,
+    keys: Sequence[Signer] = (),
+    workers: int | None = None,
+) -> VerifyFacts:
+    """Verify a package: read all of it, run nothing of it, unpickle nothing.
+
+    The archive's structure; every record against its digest, tensors included; every record of
+    the format by its reader; the records against each other; signatures, and what a policy allows,
+    if there is one. An archive whose structure is damaged cannot be read any further; everything
+    else is told at once. What of the package is code is listed, and not judged.
+
+    Args:
+        source: a package file, a binary file object, or the folder of an unzipped package;
+            modpack's, or torch.package's, which has no digests to compare with.
+        policy: what the loader allows.
+        keys: if there are any, a valid signature of one of them is demanded.
+        workers: threads that compute digests; one for each core by default.
+
+    Returns:
+        What was checked and found. That the package is refused is no exception.
+
+    Raises:
+        TypeError: ``source`` is none of these.
+        ValueError: ``workers`` is no number from 1.
+        NotAPackageError: there is no such file, or it is no package at all.
+        UnsupportedVersionError: it is written in a format newer than this modpack.
+        ModpackError: signatures are to be checked, and what checks them is not installed.
+    """
+    if workers is not None and (isinstance(workers, bool) or workers < 1):
+        raise ValueError(f"workers must be a number from 1, not {workers!r}")
+    try:
+        archive = open_archive(source)
+    except NotAPackageError:
+        raise
+    except ArchiveError as failure:
+        return _refused_at_once(failure, source)
+    with archive, phase("verifying"):
+        path = source if isinstance(source, (str, os.PathLike)) else None
+        return _Verification(archive, path, policy, keys, workers or default_workers()).facts()
+
+
+def _refused_at_once(
+    failure: ArchiveError, source: str | os.PathLike[str] | BinaryIO
+) -> VerifyFacts:
+    """What is told of an archive that cannot be opened."""
+    subject = failure.record or failure.source
+    finding = found_with_remedy("structure", subject, failure.reason)
+    check = CheckFacts("structure", 0, "records", False)
+    size = _bytes_at(source) if isinstance(source, (str, os.PathLike)) else 0
+    return VerifyFacts(failure.source, _UNKNOWN, "", size, (check,), (finding,))
+
+
+def _bytes_at(path: str | os.PathLike[str]) -> int:
+    """Bytes of a file, or of all files in a folder; 0 if that cannot be told."""
+    place = Path(path)
+    try:
+        files = [place] if place.is_file() else [f for f in place.rglob("*") if f.is_file()]
+        return sum(file.lstat().st_size for file in files)
+    except OSError:  # it goes away just now
+        return 0
+
+
+class _Verification:
+    """One open package being verified."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        path: str | os.PathLike[str] | None,
+        policy: TrustPolicy | None,
+        keys: Sequence[Signer],
+        workers: int,
+    ) -> None:
+        self._archive = archive
+        self._path = path
+        self._policy = policy
+        self._keys = keys
+        self._workers = workers
+        self._checks: list[CheckFacts] = []
+        self._findings: list[Finding] = []
+        self._signatures: dict[SignatureFacts, None] = {}
+        self._code: CodeListing | None = None
+
+    def facts(self) -> VerifyFacts:
+        archive = self._archive
+        self._told("structure", len(archive.names()), "records", ())
+        try:
+            manifest = read_manifest(archive)
+        except UnsupportedVersionError:
+            raise
+        except ArchiveError as failure:
+            self._check_what_can_be_read(failure)
+            return self._facts(_UNKNOWN, "")
+        if manifest is None:
+            is_readable = self._check_foreign()
+            self._check_trust()
+            digest = package_digest(archive) if is_readable else ""
+            return self._facts(_OF_TORCH_PACKAGE, digest)
+        digest = package_digest(archive)
+        self._check_own(manifest)
+        self._check_trust()
+        return self._facts(f"modpack {manifest.format}", digest)
+
+    def _facts(self, form: str, digest: str) -> VerifyFacts:
+        archive = self._archive
+        findings = sorted(self._findings, key=lambda each: _SEVERITIES.index(each.severity))
+        return VerifyFacts(
+            archive.source,
+            form,
+            digest,
+            archive.stored_bytes(),
+            tuple(self._checks),
+            tuple(findings),
+            tuple(self._signatures),
+            self._code,
+        )
+
+    def _check_own(self, manifest: Manifest) -> None:
+        archive = self._archive
+        form = check_manifest_form(archive, manifest)
+        self._told("manifest", len(manifest.records), "records", form)
+        contents = list(check_contents(archive, manifest, self._workers))
+        self._told("digests", len(manifest.records), "records", contents)
+        damaged = frozenset(each.subject for each in contents)
+        own = read_own_records(archive, manifest, damaged)
+        texts = list(check_texts(archive, damaged))
+        self._told("records of the format", own.count, "records", [*own.findings, *texts])
+        agreement = list(check_agreement(archive, own, damaged))
+        if own.plan is not None:
+            agreement += check_metadata(archive, manifest, own.plan, damaged)
+        decisions = len(own.plan.decisions) if own.plan is not None else 0
+        self._told("agreement", decisions, "decisions", agreement)
+        self._check_objects(manifest, own)
+
+    def _check_foreign(self) -> bool:
+        """Check a package of torch.package; tells whether all of it can be read."""
+        archive = self._archive
+        readable = list(check_readable(archive, self._workers))
+        self._told("crc32", len(archive.names()), "records", readable)
+        damaged = frozenset(each.subject for each in readable)
+        self._told("records of the format", 0, "records", check_texts(archive, damaged))
+        self._check_objects(None, OwnRecords())
+        text = "torch.package wrote it: it records no digests to compare with"
+        self._findings.append(found("no-digests", archive.source, text))
+        return not readable
+
+    def _check_what_can_be_read(self, failure: ArchiveError) -> None:
+        """Without a manifest to go by, only crc32 can tell what else is damaged."""
+        code = "repacked" if isinstance(failure, RepackedError) else "manifest"
+        finding = found_with_remedy(code, failure.record or layout.MANIFEST, failure.reason)
+        self._told("manifest", 0, "records", [finding])
+        names = self._archive.names()
+        self._told("crc32", len(names), "records", check_readable(self._archive, self._workers))
+
+    def _check_objects(self, manifest: Manifest | None, own: OwnRecords) -> None:
+        """Whether pickles can be read, and whether their storages are there."""
+        archive = self._archive
+        trials = check_trial_storages(archive, own)
+        try:
+            listing = list_package(archive, manifest)
+            findings = list(pickle_findings(archive, manifest, listing))
+        except ArchiveError as failure:
+            self._told("pickles", 0, "pickles", self._unread(failure))
+            self._told("storages", self._storages(), "storages", trials)
+            return
+        self._code = listing
+        findings = [each for each in findings if each.code not in _TOLD_BY_OTHERS]
+        self._told("pickles", len(listing.pickles), "pickles", findings)
+        pickled = {r: each.storages for r, each in listing.pickles.items() if each.storages}
+        pickled |= script_storages(archive)
+        storages = [
+            *trials,
+            *check_pickled_storages(archive, pickled),
+            *check_unused_storages(archive, pickled, own),
+        ]
+        self._told("storages", self._storages(), "storages", storages)
+
+    def _unread(self, failure: ArchiveError) -> Iterator[Finding]:
+        """A record that keeps the pickles from being read; it may have been told already."""
+        record = failure.record or failure.source
+        if all(each.subject != record for each in self._findings):
+            yield found("record-unreadable", record, failure.reason)
+        text = f"pickles were not looked at to the end, because of {record!r}"
+        yield found("scan-unfinished", record, text)
+
+    def _storages(self) -> int:
+        return sum(map(layout.is_storage, self._archive.names()))
+
+    def _check_trust(self) -> None:
+        policy = self._policy
+        if self._keys:
+            self._check_signature("signature", self._keys)
+        if policy is not None and policy.signers:
+            asking = "the policy's signers" if self._keys else ""
+            self._check_signature("policy's signature", policy.signers, asking)
+        if not (self._keys or (policy is not None and policy.signers)):
+            self._findings += unchecked_signatures(self._archive, self._path)
+        if policy is not None:
+            findings = check_policy(self._archive, policy, self._code)
+            self._told("policy", restrictions(policy), "restrictions", findings)
+
+    def _check_signature(self, name: str, signers: Sequence[Signer], asking: str = "") -> None:
+        signed = verify_signatures(self._archive, self._path, signers, asking)
+        self._signatures |= dict.fromkeys(signed.signatures)
+        self._told(name, len(signers), "trusted signers", signed.findings)
+
+    def _told(
+        self,
+        name: str,
+        count: int,
+        unit: str,
+        findings: Iterable[Finding],
+    ) -> None:
+        """Keep what came of one kind of check.
+
+        Args:
+            name: what was checked.
+            count: how many things were.
+            unit: what they are.
+            findings: what is wrong with them.
+        """
+        listed = list(findings)
+        has_passed = all(each.severity is not Severity.ERROR for each in listed)
+        self._checks.append(CheckFacts(name, count, unit, has_passed))
+        self._findings += listed
+
+
+_MOST_OF_A_CODE: Final = 20
+
+
+def verify_report(facts: VerifyFacts) -> RenderableType:
+    """Everything about a verification, the outcome last."""
+    return Group(
+        _head(facts),
+        "",
+        _checks(facts.checks),
+        *_code(facts),
+        *by_severity(facts.findings, _of_one_code),
+        *_signatures(facts),
+        "",
+        _outcome(facts),
+    )
+
+
+def _head(facts: VerifyFacts) -> RenderableType:
+    size = human_size(facts.size_bytes) if facts.size_bytes else ""
+    parts = [facts.format, size, facts.digest]
+    told = ", ".join(printable(part) for part in parts if part)
+    return Text.assemble((printable(facts.subject), "bold"), "  ", (told, "dim"))
+
+
+def _checks(checks: Sequence[CheckFacts]) -> RenderableType:
+    rows = table(("", "left"), ("", "right"), ("dim", "left"), ("", "left"))
+    for each in checks:
+        outcome = "passed" if each.is_passed else "FAILED"
+        rows.add_row(each.name, f"{each.count:,}", each.unit, outcome)
+    return indented(rows, 2)
+
+
+def _code(facts: VerifyFacts) -> Iterator[RenderableType]:
+    if facts.code is not None:
+        yield ""
+        yield from code_lines(facts.code)
+
+
+def _of_one_code(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    """Findings with what to do: once for all, or after each if it is not the same for all."""
+    is_same = len({each.remedy for each in findings}) == 1
+    for each in findings[:_MOST_OF_A_CODE]:
+        yield indented(Text(printable(f"{each.place or each.subject}: {each.text}")), 4)
+        if not is_same:
+            yield from remedy_line(each.remedy)
+    if len(findings) > _MOST_OF_A_CODE:
+        yield left_out(len(findings) - _MOST_OF_A_CODE)
+    if is_same:
+        yield from remedy_line(findings[0].remedy)
+
+
+def _signatures(facts: VerifyFacts) -> Iterator[RenderableType]:
+    if facts.signatures:
+        yield ""
+    for each in facts.signatures:
+        signer = f" of {printable(each.signer)}" if each.signer else ""
+        text = f"signed with the key {printable(each.key_id)}{signer} ({printable(each.place)})"
+        yield Text(text, "green")
+
+
+def _outcome(facts: VerifyFacts) -> RenderableType:
+    numbers = {
+        severity: sum(each.severity is severity for each in facts.findings) for severity in Severity
+    }
+    if not facts.is_accepted:
+        return Text(f"refused: {counted(numbers[Severity.ERROR], 'error')}", "bold red")
+    warnings = numbers[Severity.WARNING]
+    told = f", with {counted(warnings, 'warning')}" if warnings else ""
+    return Text(f"accepted{told}", "bold green")

@@ -1,1 +1,0 @@
-"""Whether a package is whole, consistent, and what the loader allows."""

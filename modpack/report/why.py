@@ -1,0 +1,323 @@
+"""Why a module is there: the chains of imports that lead to it from what was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice, pairwise
+from typing import Final, NamedTuple
+
+from modpack.core.graph import DependencyGraph, Edge, simple_paths
+from modpack.core.plan import Decision, Note, NoteKind, Plan
+from modpack.core.scan import ImportKind
+
+_STRENGTH: Final = (
+    ImportKind.SAVED,
+    ImportKind.PICKLE,
+    ImportKind.REQUIRED,
+    ImportKind.PARENT,
+    ImportKind.TRIAL,
+    ImportKind.FUNCTION,
+    ImportKind.DYNAMIC,
+    ImportKind.GUARDED,
+    ImportKind.LOADED,
+    ImportKind.TYPE_CHECKING,
+)
+"""Of several pieces of evidence for one step, the first of these is told."""
+_MOST_STARTS: Final = 10
+_MOST_CHAINS: Final = 100
+_MOST_AS_SHORT: Final = 3
+"""Chains from one thing that are told where several are equally short."""
+MOST_NODES: Final = 10_000
+"""Modules and objects on all chains that are told: longer ones are counted only."""
+MOST_COUNTED: Final = 1_000_000
+"""Up to here it is counted how many chains are as short."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a chain: who imports whom, with the strongest evidence for it.
+
+    Attributes:
+        importer: a module path, or a saved object (``<model/model.pkl>``).
+        imported: a module path.
+        kind: how strong the dependency is.
+        file: where the importer's code is: a record, or a file for a plan; None if not known.
+        line: 1-based line of the import; None where there is no such line.
+        names: what is taken from the module, where that is known.
+        others: how many more places of the importer say the same.
+    """
+
+    importer: str
+    imported: str
+    kind: ImportKind
+    file: str | None = None
+    line: int | None = None
+    names: tuple[str, ...] = ()
+    others: int = 0
+
+    @property
+    def place(self) -> str | None:
+        """``file:line``, or what of it is known."""
+        if self.line is None:
+            return self.file
+        return f"{self.file or self.importer}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A chain of imports.
+
+    Attributes:
+        start: what was saved: an object, or a module by name.
+        steps: from there to the module; empty if that itself was saved.
+    """
+
+    start: str
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Chains that lead to one module, the shortest first.
+
+    Attributes:
+        chains: the first of them.
+        more: how many there are besides.
+        is_complete: whether ``more`` is right; if not, there are at least so many.
+        as_short: of the shortest ones, how many others start at the same places and are as short;
+            of :data:`MOST_COUNTED` there are so many or more.
+    """
+
+    chains: tuple[Chain, ...] = ()
+    more: int = 0
+    is_complete: bool = True
+    as_short: int = 0
+
+
+class Standing(str, Enum):
+    """What a package has to do with a module."""
+
+    DECIDED = "decided"
+    """It was decided."""
+    LEFT_OUT = "left-out"
+    """Code asks for it, and it stays absent."""
+    NEVER_RUN = "never-run"
+    """It is imported only by code that never runs, such as ``if TYPE_CHECKING``."""
+    UNDECIDED = "undecided"
+    """It is needed, and nothing was decided."""
+
+
+@dataclass(frozen=True)
+class Why:
+    """All that is known of why a module is in a package, or is not.
+
+    Attributes:
+        module: its path.
+        standing: what the package has to do with it.
+        decision: what was decided; None if nothing was.
+        chains: how it is reached.
+        importers: every place that imports it itself.
+        notes: what was remarked about it.
+        provider: what provided it when the package was made, with the version, if that is known.
+    """
+
+    module: str
+    standing: Standing
+    decision: Decision | None
+    chains: Chains
+    importers: tuple[Step, ...]
+    notes: tuple[Note, ...] = ()
+    provider: str | None = None
+
+
+def why(plan: Plan, module: str, *, every_chain: bool = False, provider: str | None = None) -> Why:
+    """Tell why a module is there.
+
+    Args:
+        plan: the evidence.
+        module: the module; something in the plan.
+        every_chain: whether to look for all chains, and not for the shortest of each saved object.
+        provider: what provided it when the package was made.
+
+    Raises:
+        KeyError: nothing in the plan mentions it.
+    """
+    if module not in plan.decisions and module not in plan.graph:
+        raise KeyError(module)
+    chains = all_chains(plan, module) if every_chain else shortest_chains(plan, module)
+    return Why(
+        module,
+        _standing(plan, module),
+        plan.decisions.get(module),
+        chains,
+        tuple(_importers(plan, module)),
+        tuple(note for note in plan.notes if note.subject == module),
+        provider,
+    )
+
+
+def shortest_chains(plan: Plan, module: str, most: int = _MOST_STARTS) -> Chains:
+    """The shortest chains from each thing that was saved and leads to a module.
+
+    Args:
+        plan: the evidence.
+        module: where the chains end.
+        most: from how many things they are given, as long as all chains together have no more
+            than :data:`MOST_NODES`; further things are counted. So are chains that are as short
+            as the first few from the same thing.
+    """
+    graph, distances = plan.graph, plan.graph.distances_to(module)
+    starts = sorted((s for s in graph.roots() if s in distances), key=distances.__getitem__)
+    paths = _shortest_paths(graph, starts[:most], distances)
+    shown = list(dict.fromkeys(path[0] for path in paths))
+    as_short = min(_number_downhill(graph, shown, distances) - len(paths), MOST_COUNTED)
+    chains = tuple(_chain(plan, path) for path in paths)
+    return Chains(chains, len(starts) - len(shown), as_short=as_short)
+
+
+def all_chains(plan: Plan, module: str, most: int = _MOST_CHAINS) -> Chains:
+    """The chains that lead to a module and go through nothing twice, the shortest first.
+
+    Args:
+        plan: the evidence.
+        module: where the chains end.
+        most: how many are given, as long as they have no more than :data:`MOST_NODES` together.
+            Further ones are counted as long as that takes no time.
+    """
+    found = simple_paths(plan.graph, module, plan.graph.roots(), most, most_nodes=MOST_NODES)
+    return Chains(tuple(_chain(plan, path) for path in found.paths), found.more, found.is_complete)
+
+
+class _Link(NamedTuple):
+    """The last node of the beginning of a path, and the beginning before it."""
+
+    node: str
+    before: _Link | None = None
+
+    def path(self) -> Sequence[str]:
+        """All nodes of it, the first one first."""
+        nodes: list[str] = []
+        link: _Link | None = self
+        while link is not None:
+            nodes.append(link.node)
+            link = link.before
+        return nodes[::-1]
+
+
+def _shortest_paths(
+    graph: DependencyGraph, starts: Sequence[str], distances: dict[str, int]
+) -> list[Sequence[str]]:
+    """The first few from each start, as many as there is room for."""
+    paths: list[Sequence[str]] = []
+    room = MOST_NODES
+    for start in starts:
+        length = distances[start] + 1
+        found = islice(_downhill(graph, start, distances), min(_MOST_AS_SHORT, room // length))
+        for path in found:
+            paths.append(path)
+            room -= length
+    return paths
+
+
+def _downhill(
+    graph: DependencyGraph, start: str, distances: dict[str, int]
+) -> Iterator[Sequence[str]]:
+    """The paths on which each step brings one nearer; where there is a choice, stronger first."""
+    todo = [_Link(start)]
+    while todo:
+        link = todo.pop()
+        if distances[link.node] == 0:
+            yield link.path()
+            continue
+        nearer = _strongest_first(graph, link.node, distances)
+        todo.extend(_Link(following, link) for following in reversed(nearer))
+
+
+def _number_downhill(
+    graph: DependencyGraph, starts: Sequence[str], distances: dict[str, int]
+) -> int:
+    """How many such paths there are, without following each; of very many not exactly how many."""
+    most = MOST_COUNTED + MOST_NODES
+    wanted, todo = set(starts), list(starts)
+    while todo:
+        for following in _nearer(graph, todo.pop(), distances):
+            if following not in wanted:
+                wanted.add(following)
+                todo.append(following)
+    numbers: dict[str, int] = {}
+    for node in sorted(wanted, key=distances.__getitem__):
+        nearer = _nearer(graph, node, distances)
+        number = sum(numbers[each] for each in nearer) if distances[node] else 1
+        numbers[node] = min(number, most)
+    return sum(numbers[start] for start in starts)
+
+
+def _nearer(graph: DependencyGraph, node: str, distances: dict[str, int]) -> list[str]:
+    """What a node imports that is one step nearer to the end."""
+    return [
+        following
+        for following in graph.successors(node)
+        if distances.get(following) == distances[node] - 1 and graph.depends(node, following)
+    ]
+
+
+def _strongest_first(graph: DependencyGraph, node: str, distances: dict[str, int]) -> list[str]:
+    """What a node imports that is nearer to the end, what it needs most first."""
+    return sorted(
+        _nearer(graph, node, distances),
+        key=lambda following: _weakness(_strongest(graph, node, following)),
+    )
+
+
+def _chain(plan: Plan, path: Sequence[str]) -> Chain:
+    steps = (_step(plan, *pair) for pair in pairwise(path))
+    return Chain(path[0], tuple(steps))
+
+
+def _step(plan: Plan, importer: str, imported: str) -> Step:
+    edges = plan.graph.edges_between(importer, imported)
+    strongest = _strongest(plan.graph, importer, imported)
+    others = {(edge.kind, edge.line) for edge in edges if edge.kind.is_dependency}
+    return as_step(plan, strongest, len(others - {(strongest.kind, strongest.line)}))
+
+
+def as_step(plan: Plan, edge: Edge, others: int = 0) -> Step:
+    """One edge as a step, with the place where it shows.
+
+    Args:
+        plan: the plan that the edge belongs to.
+        edge: the edge.
+        others: how many more places say the same.
+    """
+    decision = plan.decisions.get(edge.importer)
+    location = decision.location if decision is not None else None
+    file = location.file if location is not None else None
+    return Step(edge.importer, edge.imported, edge.kind, file, edge.line, edge.names, others)
+
+
+def _strongest(graph: DependencyGraph, importer: str, imported: str) -> Edge:
+    """The edge that says most; of equals the one that names something, then the first."""
+    edges = graph.edges_between(importer, imported)
+    return min(edges, key=lambda edge: (_weakness(edge), not edge.names))
+
+
+def _weakness(edge: Edge) -> int:
+    return _STRENGTH.index(edge.kind)
+
+
+def _standing(plan: Plan, module: str) -> Standing:
+    if module in plan.decisions:
+        return Standing.DECIDED
+    edges = plan.graph.edges_to(module)
+    if edges and not any(edge.kind.is_dependency for edge in edges):
+        return Standing.NEVER_RUN
+    is_absent = any(n.kind is NoteKind.ABSENT and n.subject == module for n in plan.notes)
+    return Standing.LEFT_OUT if is_absent else Standing.UNDECIDED
+
+
+def _importers(plan: Plan, module: str) -> Iterator[Step]:
+    edges = plan.graph.edges_to(module)
+    for edge in sorted(edges, key=lambda e: (_weakness(e), e.importer, e.line or 0)):
+        yield as_step(plan, edge)

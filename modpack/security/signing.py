@@ -1,0 +1,299 @@
+"""Where the signatures of a package are, and whether somebody who is trusted made one.
+
+A signature is a record of the package (inside), or a file beside it under its name and ``.sig``.
+
+Signing a package: checked, vouched for, and the signature put in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from modpack.archive import layout
+from modpack.archive.append import write_with_signature
+from modpack.archive.base import Archive
+from modpack.archive.folder_reader import FolderArchive
+from modpack.archive.manifest import find_damage, package_digest, read_manifest
+from modpack.archive.reader import open_archive
+from modpack.archive.target import open_sink
+from modpack.core.policy import Signer
+from modpack.errors import ArchiveError, SignatureError, TargetError
+from modpack.security.signing_envelope import MOST_BYTES, HeldSignature, check, read_envelope, sign
+from modpack.security.signing_keys import PrivateKey
+
+_SUFFIX: Final = ".sig"
+
+
+@dataclass(frozen=True)
+class FoundSignature:
+    """An envelope, as it was found: not checked.
+
+    Attributes:
+        place: the record or the file that it was found in.
+        content: the envelope.
+    """
+
+    place: str
+    content: bytes
+
+
+def find_signatures(
+    archive: Archive, path: str | os.PathLike[str] | None = None
+) -> tuple[FoundSignature, ...]:
+    """The envelopes of a package: that inside, and that beside it.
+
+    Args:
+        archive: the package.
+        path: its file or folder; None if it has none.
+
+    Raises:
+        SignatureError: one of them is too large, or cannot be read.
+    """
+    found = []
+    if archive.has(layout.SIGNATURE):
+        found.append(FoundSignature(layout.SIGNATURE, _inside(archive)))
+    if path is not None:
+        file = beside(path)
+        content = read_beside(file, archive.source)
+        if content is not None:
+            found.append(FoundSignature(str(file), content))
+    return tuple(found)
+
+
+def check_signatures(
+    archive: Archive, signers: Sequence[Signer], path: str | os.PathLike[str] | None = None
+) -> tuple[HeldSignature, ...]:
+    """Which of the signers vouch for a package.
+
+    The signature is over the package's digest, which is the manifest's. Whether the records are as
+    the manifest says has to be checked as well.
+
+    Args:
+        archive: the package.
+        signers: who may vouch for it; one of them has to. None of them asks for nothing.
+        path: the package's file or folder; None if it has none.
+
+    Returns:
+        The signatures that hold, inside before beside.
+
+    Raises:
+        SignatureError: there is no signature, or none that holds.
+        KeyFileError: a signer's key is no Ed25519 public key.
+        ArchiveError: the package is damaged.
+        ModpackError: the extra ``sign`` is not installed.
+    """
+    if not signers:
+        return ()
+    if read_manifest(archive) is None:
+        raise SignatureError(archive.source, _why_never(signers))
+    found = find_signatures(archive, path)
+    if not found:
+        raise SignatureError(archive.source, _why_none(signers))
+    digest = package_digest(archive)
+    held: list[HeldSignature] = []
+    reasons: list[str] = []
+    for each in found:
+        try:
+            held += check(each.content, digest, signers, archive.source, each.place)
+        except SignatureError as failure:
+            reasons.append(failure.reason)
+    if not held:
+        raise SignatureError(archive.source, "; ".join(reasons))
+    return tuple(held)
+
+
+def beside(path: str | os.PathLike[str]) -> Path:
+    """The file with the signature of a package that has none inside.
+
+    >>> beside("model.modpack").name
+    'model.modpack.sig'
+    """
+    file = Path(path)
+    if file.name in ("", ".."):
+        file = file.resolve()
+    return file.with_name(file.name + _SUFFIX)
+
+
+def read_beside(file: Path, source: str) -> bytes | None:
+    """The content of a signature's file; None if there is no such file.
+
+    Raises:
+        SignatureError: it is too large, or cannot be read.
+    """
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise SignatureError(source, f"the signature {file} is no regular file")
+        with file.open("rb") as opened:
+            content = opened.read(MOST_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as failure:
+        reason = f"the signature {file} cannot be read: {failure.strerror}"
+        raise SignatureError(source, reason) from failure
+    if len(content) > MOST_BYTES:
+        raise SignatureError(source, f"the signature {file} is larger than {MOST_BYTES} bytes")
+    return content
+
+
+def _inside(archive: Archive) -> bytes:
+    if archive.size(layout.SIGNATURE) > MOST_BYTES:
+        reason = f"the signature {layout.SIGNATURE} is larger than {MOST_BYTES} bytes"
+        raise SignatureError(archive.source, reason)
+    try:
+        content = archive.read(layout.SIGNATURE)
+        manifest = read_manifest(archive)
+    except ArchiveError as failure:
+        raise SignatureError(
+            archive.source, f"the signature {layout.SIGNATURE} cannot be read: {failure.reason}"
+        ) from failure
+    if manifest is not None and manifest.format >= layout.OWN_FORM_FROM:
+        if read_envelope(content, archive.source, layout.SIGNATURE).encoded() != content:
+            reason = f"the signature {layout.SIGNATURE} is not written as modpack writes it"
+            raise SignatureError(archive.source, reason)
+    return content
+
+
+def _why_none(signers: Sequence[Signer]) -> str:
+    return (
+        f"it carries no signature, and one of {_wanted(signers)} is demanded. Remedy: get it from "
+        "whoever signed it (modpack sign), with its .sig file if there is one"
+    )
+
+
+def _why_never(signers: Sequence[Signer]) -> str:
+    return (
+        f"a signature of {_wanted(signers)} is demanded, and archives of torch.package cannot be "
+        "signed, since no manifest says what belongs to them. Remedy: export the model with modpack"
+    )
+
+
+def _wanted(signers: Sequence[Signer]) -> str:
+    return " or ".join(repr(signer.name) for signer in signers)
+
+
+@dataclass(frozen=True)
+class SignedPackage:
+    """A package that was signed.
+
+    Attributes:
+        digest: what was signed: the package's digest.
+        file: the file that was written.
+        is_inside: whether that is the package itself, with the signature inside.
+        key_ids: of all signatures that are there now.
+    """
+
+    digest: str
+    file: str
+    is_inside: bool
+    key_ids: tuple[str, ...]
+
+
+def sign_package(
+    path: str | os.PathLike[str],
+    private: PrivateKey,
+    *,
+    is_inside: bool = True,
+    output: str | os.PathLike[str] | None = None,
+    replace: bool = False,
+    workers: int = 1,
+) -> SignedPackage:
+    """Vouches for a package, after comparing all of its records with its manifest.
+
+    Args:
+        path: its file, or the folder of an unzipped one.
+        private: the key.
+        is_inside: whether the signature becomes a record of the package; else it becomes a file
+            beside it, under the package's name and ``.sig``.
+        output: what to write instead: the package with its signature, or the signature.
+        replace: whether signatures that are there already are dropped; else they stay.
+        workers: threads that compare records at the same time.
+
+    Raises:
+        ArchiveError: it is no package, or a damaged one.
+        SignatureError: torch.package wrote it, or the signature that is there does not allow
+            another one.
+        TargetError: the signature cannot be written.
+        ModpackError: the extra ``sign`` is not installed.
+    """
+    file = os.fspath(path)
+    with open_archive(file) as archive:
+        digest = _checked_digest(archive, workers)
+        existing = None if replace else _existing(archive, file, is_inside, output)
+        name = Path(file).absolute().name
+        envelope = sign(digest, name, private, existing, file)
+        key_ids = tuple(each.key_id for each in read_envelope(envelope, file).signatures)
+        if is_inside:
+            target = _write_inside(archive, file, envelope, output)
+        else:
+            target = os.fspath(output) if output is not None else _own(beside(file))
+            _write(target, envelope)
+    return SignedPackage(digest, target, is_inside, key_ids)
+
+
+def _own(target: Path) -> str:
+    """A path that nobody has named and that is written to: no link may lead elsewhere."""
+    if target.is_symlink():
+        raise TargetError(str(target), "it is a link. Remedy: remove it, or say where to write")
+    return str(target)
+
+
+def _checked_digest(archive: Archive, workers: int) -> str:
+    """The package's digest, of which all contents have been seen to be as it says."""
+    manifest = read_manifest(archive)
+    if manifest is None:
+        raise SignatureError(
+            archive.source,
+            "torch.package wrote it, and no manifest says what belongs to it: a signature could "
+            "not tell its tensors. Remedy: export the model with modpack",
+        )
+    digest = package_digest(archive)
+    damage = find_damage(archive, manifest, manifest.records, workers)
+    if damage:
+        listed = "; ".join(f"{name!r}: {reason}" for name, reason in sorted(damage.items()))
+        raise ArchiveError(archive.source, f"it is damaged and was not signed: {listed}")
+    if archive.has_changed():
+        reason = "it was changed while it was looked at. Remedy: sign it when nobody writes to it"
+        raise ArchiveError(archive.source, reason)
+    return digest
+
+
+def _existing(
+    archive: Archive, path: str, is_inside: bool, output: str | os.PathLike[str] | None
+) -> bytes | None:
+    """The envelope to which a signature is to be added, if there is one."""
+    if is_inside:
+        found = find_signatures(archive)
+        return found[0].content if found else None
+    return read_beside(beside(path) if output is None else Path(output), archive.source)
+
+
+def _write_inside(
+    archive: Archive, path: str, envelope: bytes, output: str | os.PathLike[str] | None
+) -> str:
+    if not isinstance(archive, FolderArchive):
+        target = path if output is None else os.fspath(output)
+        write_with_signature(archive, path, envelope, target)
+        return target
+    if output is not None:
+        reason = "it is a folder, whose signature is written into it. Remedy: leave --output out"
+        raise SignatureError(path, reason)
+    place = archive.place_of(layout.SIGNATURE)
+    if Path(place).is_symlink():  # what it leads to would be overwritten
+        reason = f"its signature {layout.SIGNATURE} is a link. Remedy: remove that"
+        raise SignatureError(path, reason)
+    _write(place, envelope)
+    return path
+
+
+def _write(target: str, content: bytes) -> None:
+    sink = open_sink(target)
+    try:
+        sink.write(content)
+        sink.publish()
+    finally:
+        sink.discard()

@@ -1,0 +1,367 @@
+"""Outputs taken apart into leaves, which can be stored and compared without any class.
+
+A model may return tensors, or anything that holds some: tuples, dicts, dataclasses, objects of
+classes that live in the package. What is compared is what is in them.
+
+What differs between two outputs, as values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, cast
+
+import torch
+from torch._subclasses.fake_tensor import is_fake
+from torch.nn.parameter import is_lazy
+
+from modpack.core.plan_json import Json
+
+_DEEPEST = 100
+_TEXTUAL = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+_NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+_ELEMENTS = {
+    "?": torch.bool,
+    "b": torch.int8,
+    "B": torch.uint8,
+    "h": torch.int16,
+    "i": torch.int32,
+    "l": torch.int64 if struct.calcsize("l") == 8 else torch.int32,
+    "q": torch.int64,
+    "e": torch.float16,
+    "f": torch.float32,
+    "d": torch.float64,
+}
+"""The element types of buffers (:mod:`struct`), in torch's terms. All others are bytes."""
+_NAMESPACE = re.compile(r"\bmodpack_[0-9a-f]{12}(_\d+)?\.")
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One piece of an output.
+
+    Attributes:
+        path: where it hangs: ``output[0].logits``.
+        structure: what must agree in any case: the type, a tensor's dtype and shape, a
+            container's length.
+        value: what must agree if the model is deterministic, as text; None if there is nothing.
+        tensor: likewise, for tensors: dense, contiguous, detached and on the CPU.
+    """
+
+    path: str
+    structure: str
+    value: str | None = None
+    tensor: torch.Tensor | None = None
+
+
+def leaves_of(output: object) -> list[Leaf]:
+    """Take an output apart.
+
+    Texts lose what differs from process to process: the private namespace of a package in the
+    names of modules, and addresses in memory.
+
+    Args:
+        output: what a model returned.
+
+    >>> for leaf in leaves_of({"scores": torch.zeros(2), "rank": 3}):
+    ...     print(leaf.path, leaf.structure, leaf.value)
+    output dict of 2 None
+    output['scores'] Tensor torch.float32 [2] cpu None
+    output['rank'] int 3
+    """
+    # A tensor class may refuse to be asked; what it consists of tells what it is.
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        return list(_Taking().apart(output, "output", 0))
+
+
+class _Taking:
+    """One output being taken apart; remembers what it has been through."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[str, object]] = {}
+
+    def apart(self, value: object, path: str, depth: int) -> list[Leaf]:
+        try:
+            return list(self._apart(value, path, depth))
+        except Exception as failure:  # an object of anybody's class: its properties may raise
+            return [Leaf(path, f"{_name(value)}, which raises {type(failure).__name__}")]
+
+    def _apart(self, value: object, path: str, depth: int) -> Iterator[Leaf]:
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, enum.Enum)):
+            yield Leaf(path, _name(value), _lasting(_text(value)))
+        elif isinstance(value, torch.Tensor):
+            yield from self._tensor(value, path, depth)
+        elif isinstance(value, _TEXTUAL):
+            yield Leaf(path, _name(value), str(value))
+        elif isinstance(value, _NAMED):
+            yield Leaf(path, _name(value), _lasting(getattr(value, "__qualname__", str(value))))
+        elif id(value) in self._seen and not isinstance(value, tuple):
+            yield Leaf(path, f"the same as {self._seen[id(value)][0]}")
+        elif depth > _DEEPEST:
+            yield Leaf(path, f"{_name(value)}, too deep")
+        else:
+            self._seen[id(value)] = (path, value)
+            yield from self._container(value, path, depth)
+
+    def _container(self, value: object, path: str, depth: int) -> Iterator[Leaf]:
+        array = _as_array(value)
+        if array is not None:
+            yield array(path)
+            return
+        parts = _parts_of(value, lambda part: self._order_of(part, depth))
+        if parts is None:
+            yield Leaf(path, _name(value))
+            return
+        listed = list(parts)
+        yield Leaf(path, f"{_name(value)} of {len(listed)}")
+        for step, part in listed:
+            yield from self.apart(part, path + step, depth + 1)
+
+    def _order_of(self, part: object, depth: int) -> list[tuple[str, str]]:
+        """What members of a set, which has no order, are sorted by."""
+        taken = _Taking().apart(part, "", depth + 1)
+        return [(leaf.structure, leaf.value or "") for leaf in taken]
+
+    def _tensor(self, tensor: torch.Tensor, path: str, depth: int) -> Iterator[Leaf]:
+        if is_lazy(tensor):
+            yield Leaf(path, f"{_name(tensor)} {tensor.dtype} {tensor.device.type}")
+            return
+        structure = f"{_name(tensor)} {tensor.dtype} {_shape(tensor)} {tensor.device.type}"
+        inner = _inner_tensors(tensor)
+        if inner is not None:
+            yield Leaf(path, f"{structure} {tensor.layout}")
+            for name, part in inner:
+                yield from self.apart(part, f"{path}.{name}", depth + 1)
+        elif tensor.device.type == "meta" or is_fake(tensor):
+            yield Leaf(path, structure)
+        else:
+            yield Leaf(path, structure, None, _plain(tensor))
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's values: they do not change any more when the model runs again."""
+    plain = tensor.detach().as_subclass(torch.Tensor)
+    return plain.resolve_conj().resolve_neg().to("cpu", copy=True).contiguous()
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return "nested" if tensor.is_nested else str(list(tensor.shape))
+
+
+def _inner_tensors(tensor: torch.Tensor) -> Iterable[tuple[str, object]] | None:
+    """The dense tensors that a tensor of another make consists of; None for a dense one."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None:
+        return [(name, getattr(tensor, name)) for name in flatten()[0]]
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        held = [(n, part) for n, part in vars(tensor).items() if isinstance(part, torch.Tensor)]
+        if held:  # a class of its own makes: its operators may not know what is done here
+            return held
+    if tensor.is_nested:
+        return [(f"[{i}]", part) for i, part in enumerate(tensor.unbind())]
+    if tensor.is_quantized:
+        return [("int_repr()", tensor.int_repr()), ("dequantize()", tensor.dequantize())]
+    if tensor.layout is torch.sparse_coo:
+        whole = tensor.coalesce()
+        return [("indices()", whole.indices()), ("values()", whole.values())]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        names: tuple[str, ...] = ("crow_indices", "col_indices", "values")
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        names = ("ccol_indices", "row_indices", "values")
+    elif tensor.layout is not torch.strided:
+        return [("to_dense()", tensor.to_dense())]
+    else:
+        return None
+    return [(f"{name}()", getattr(tensor, name)()) for name in names]
+
+
+def _parts_of(
+    value: object, order: Callable[[object], list[tuple[str, str]]]
+) -> Iterable[tuple[str, object]] | None:
+    """The parts of a container, each with its step in the path; None if it shows none."""
+    if isinstance(value, Mapping):
+        return [(f"[{_key(key, i)}]", part) for i, (key, part) in enumerate(value.items())]
+    fields = getattr(type(value), "_fields", None)
+    if isinstance(value, tuple) and fields is not None:
+        return [(f".{name}", part) for name, part in zip(fields, value, strict=False)]
+    if isinstance(value, (list, tuple)):
+        return [(f"[{i}]", part) for i, part in enumerate(value)]
+    if isinstance(value, Set):
+        return [(f"{{{i}}}", part) for i, part in enumerate(sorted(value, key=order))]
+    return _attributes(value)
+
+
+def _attributes(value: object) -> Iterable[tuple[str, object]] | None:
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)]
+    contents = getattr(value, "__dict__", None)
+    slots = [
+        name
+        for kind in type(value).__mro__
+        for name in _slots_of(kind)
+        if name not in ("__dict__", "__weakref__") and hasattr(value, name)
+    ]
+    if not isinstance(contents, Mapping) and not slots:
+        return None
+    held = {**dict(contents or {}), **{name: getattr(value, name) for name in slots}}
+    return [(f".{name}", part) for name, part in held.items()]
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _as_array(value: object) -> Callable[[str], Leaf] | None:
+    """Arrays of other libraries show their memory through the buffer protocol (PEP 3118)."""
+    try:
+        view = memoryview(cast(Any, value))
+    except (TypeError, ValueError, BufferError):
+        return None
+    if "O" in view.format or "P" in view.format:
+        return None  # addresses: they mean nothing elsewhere
+    structure = f"{_name(value)} {view.format} {list(view.shape or ())}"
+    if not view.nbytes:
+        return lambda path: Leaf(path, structure)
+    dtype = _ELEMENTS.get(view.format.lstrip("@="), torch.uint8)
+    data = torch.frombuffer(bytearray(view.tobytes()), dtype=dtype)
+    shaped = data.view(view.shape or ()) if dtype.itemsize == view.itemsize else data
+    return lambda path: Leaf(path, structure, None, shaped)
+
+
+def _key(key: object, position: int) -> str:
+    if isinstance(key, (str, int, float, bytes, tuple, enum.Enum)) or key is None:
+        return _lasting(repr(key))
+    return f"{_name(key)} #{position}"
+
+
+def _lasting(text: str) -> str:
+    """A text without what differs from process to process."""
+    return _ADDRESS.sub("0x...", _NAMESPACE.sub("", text))
+
+
+def _name(value: object) -> str:
+    return type(value).__qualname__
+
+
+def _text(value: object) -> str:
+    if isinstance(value, enum.Enum):
+        return value.name
+    for kind in (bool, int, float, complex):  # not what a subclass makes of it
+        if isinstance(value, kind):
+            return kind.__repr__(value)
+    return str(value) if isinstance(value, str) else repr(value)
+
+
+_LONGEST = 80
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One place where two outputs differ.
+
+    Attributes:
+        path: the place: ``output[0].logits``.
+        text: what was expected there, and what was found.
+        is_structural: whether it is more than a value: another type, shape, dtype or length,
+            which no randomness explains.
+    """
+
+    path: str
+    text: str
+    is_structural: bool
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"
+
+    def to_json(self) -> dict[str, Json]:
+        """As a record; :func:`difference_from_json` reads it back."""
+        return {"path": self.path, "text": self.text, "structural": self.is_structural}
+
+
+def difference_from_json(record: dict[str, Json]) -> Difference:
+    """Read back what :meth:`Difference.to_json` made."""
+    return Difference(str(record["path"]), str(record["text"]), bool(record["structural"]))
+
+
+def compare(expected: Sequence[Leaf], found: Sequence[Leaf]) -> list[Difference]:
+    """Every difference between two outputs. Numbers are compared bit by bit.
+
+    Args:
+        expected: the output as it should be.
+        found: the output as it is.
+
+    >>> from modpack.selftest.compare import leaves_of
+    >>> [str(each) for each in compare(leaves_of([1, 2]), leaves_of([1, 3]))]
+    ['output[1]: expected 2, found 3']
+    """
+    return list(_differences(expected, found))
+
+
+def _differences(expected: Sequence[Leaf], found: Sequence[Leaf]) -> Iterator[Difference]:
+    by_path = {leaf.path: leaf for leaf in found}
+    known = {leaf.path for leaf in expected}
+    for leaf in expected:
+        other = by_path.get(leaf.path)
+        if other is None:
+            yield Difference(leaf.path, f"expected {leaf.structure}, found nothing", True)
+        elif other.structure != leaf.structure:
+            text = f"expected {leaf.structure}, found {other.structure}"
+            yield Difference(leaf.path, text, True)
+        elif other.value != leaf.value:
+            text = f"expected {_short(leaf.value)}, found {_short(other.value)}"
+            yield Difference(leaf.path, text, False)
+        elif leaf.tensor is not None and other.tensor is not None:
+            yield from _tensors(leaf.path, leaf.tensor, other.tensor)
+    for leaf in found:
+        if leaf.path not in known:
+            yield Difference(leaf.path, f"expected nothing, found {leaf.structure}", True)
+
+
+def _tensors(path: str, expected: torch.Tensor, found: torch.Tensor) -> Iterator[Difference]:
+    if torch.equal(_bits(expected), _bits(found)):
+        return
+    size = expected.element_size()
+    differing = (_bits(expected) != _bits(found)).view(-1, size).any(dim=1)
+    places = differing.nonzero()[:, 0]
+    first, flat = int(places[0]), (expected.reshape(-1), found.reshape(-1))
+    values = [tensor[first].item() for tensor in flat]
+    text = (
+        f"{len(places)} of {expected.numel()} elements differ, the first at "
+        f"{_index(first, expected.shape)}: expected {values[0]!r}, found {values[1]!r}"
+    )
+    yield Difference(path, text + _largest(flat[0][places], flat[1][places]), False)
+
+
+def _largest(expected: torch.Tensor, found: torch.Tensor) -> str:
+    if expected.dtype is torch.bool:
+        return ""
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    distance = (expected.to(wide) - found.to(wide)).abs()
+    finite = distance[torch.isfinite(distance)]
+    return f"; the largest difference is {finite.max().item():.3g}" if len(finite) else ""
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _index(flat: int, shape: torch.Size) -> str:
+    index: list[int] = []
+    for length in reversed(shape):
+        flat, position = divmod(flat, length)
+        index.insert(0, position)
+    return str(index)
+
+
+def _short(text: str | None) -> str:
+    shown = str(text)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}... ({len(shown)} characters)"

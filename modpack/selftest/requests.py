@@ -1,0 +1,210 @@
+"""Plugins: modules that a library finds through entry points, which no import statement names.
+
+Answers what a package asks for while it is tried: what the rules would take, it gets.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.metadata
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from modpack.core.graph import Edge
+from modpack.core.names import module_record
+from modpack.core.plan import Decision
+from modpack.core.plan_json import Json
+from modpack.core.rules import Action
+from modpack.core.scan import ImportKind
+from modpack.core.selftest import Addition
+from modpack.discovery.distributions import is_stdlib
+from modpack.exporting.planner import Planner
+
+
+def loaded_plugins(group: str, packages: Iterable[Path] = ()) -> list[str]:
+    """The modules of a group of entry points that this process has loaded.
+
+    Whoever loads plugins asks for a group and loads what is in it. That such a module is loaded
+    in the process in which the model works tells that the model may need it; what is merely
+    installed is left out. What another package holds, it holds because it was needed.
+
+    Args:
+        group: the group of entry points.
+        packages: the unpacked trees of packages that the model's code comes from.
+
+    Returns:
+        Module paths, sorted.
+    """
+    installed = importlib.metadata.entry_points(group=group)
+    loaded = {entry.module for entry in installed if entry.module in sys.modules}
+    trees = [str(tree) for tree in packages]
+    held = importlib.metadata.distributions(path=trees) if trees else ()
+    packaged = {e.module for found in held for e in found.entry_points if e.group == group}
+    return sorted(loaded | packaged)
+
+
+NODE = "<trial>"
+"""Who needs a module that no packaged module asked for."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a question gets.
+
+    Attributes:
+        files: contents by record.
+        externs: modules that may be imported from outside the package.
+        names: what a folder holds; the names of folders end with ``/``.
+    """
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    externs: Sequence[str] = ()
+    names: Sequence[str] = ()
+
+
+class Answering:
+    """Extends a plan by what the trial misses.
+
+    Args:
+        planner: decides.
+
+    Attributes:
+        added: what was added by now, in the order in which it was asked for.
+    """
+
+    def __init__(self, planner: Planner) -> None:
+        self.added: dict[tuple[str, str], Addition] = {}
+        self._planner = planner
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Json]:
+        """Add what is asked for, if the rules take it.
+
+        Args:
+            question: its ``kind``, a ``name``, and ``by`` whom it is asked, at which ``line``.
+
+        Returns:
+            ``files``: contents by record, in base64; ``externs``: modules that may be imported
+            from outside; ``names``: what a folder holds.
+        """
+        answers = {
+            "module": self._module,
+            "file": self._file,
+            "folder": self._folder,
+            "metadata": self._metadata,
+            "plugins": self._plugins,
+        }
+        given = answers[question["kind"]](question["name"], question["by"], question["line"])
+        encoded: dict[str, Json] = {
+            record: base64.b64encode(content).decode("ascii")
+            for record, content in given.files.items()
+        }
+        return {"files": encoded, "externs": list(given.externs), "names": list(given.names)}
+
+    # -- the kinds of questions --------------------------------------------------------------
+
+    def _module(self, name: str, by: str | None, line: int | None) -> _Given:
+        if is_stdlib(name) or self._planner.walker.locate(name) is None:
+            return _Given()
+        before = self._planner.decisions()
+        after = before if _is_taken(before.get(name)) else self._reached(before, name, by, line)
+        decision = after.get(name)
+        if decision is None or not _is_taken(decision):
+            return _Given()
+        if name not in _with(before, Action.INTERN):
+            self._note(decision.action.value, name, by)
+        externs = _with(after, Action.EXTERN) - _with(before, Action.EXTERN)
+        if decision.action is Action.EXTERN:
+            return _Given(externs=sorted({name, *externs}))
+        new = _with(after, Action.INTERN) - _with(before, Action.INTERN)
+        return _Given(self._sources({name, *new}), sorted(externs))
+
+    def _reached(
+        self, decisions: Mapping[str, Decision], name: str, by: str | None, line: int | None
+    ) -> Mapping[str, Decision]:
+        """The decisions, now that a module is known to be imported."""
+        if by is not None and by in decisions:
+            self._planner.walker.reach([Edge(by, name, ImportKind.TRIAL, line)])
+        else:
+            edge = Edge(NODE, name, ImportKind.TRIAL)
+            self._planner.add_resource(NODE, [edge], follow=True)
+        return self._planner.decisions()
+
+    def _file(self, record: str, by: str | None, line: int | None) -> _Given:
+        if record.endswith(".py"):
+            module = record.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            return self._module(module, by, line)
+        if self._planner.add_file(record, f"{by or 'the package'} asked for it in the trial run"):
+            self._note("file", record, by)
+        return _Given(self._planned_files(record))
+
+    def _folder(self, record: str, by: str | None, line: int | None) -> _Given:
+        """A listing takes nothing along: what is then imported or opened is asked for."""
+        place = self._host_folder(record)
+        if place is None:
+            return _Given()
+        inside = [each for each in place.iterdir() if each.name != "__pycache__"]
+        return _Given(names=sorted(f"{e.name}/" if e.is_dir() else e.name for e in inside))
+
+    def _metadata(self, name: str, by: str | None, line: int | None) -> _Given:
+        before = {file.record for file in self._planned()}
+        if not self._planner.add_metadata(name, f"{by or 'the package'} asked for it in the trial"):
+            return _Given()
+        self._note("metadata", name, by)
+        new = [file for file in self._planned() if file.record not in before]
+        return _Given({file.record: Path(file.source).read_bytes() for file in new})
+
+    def _plugins(self, group: str, by: str | None, line: int | None) -> _Given:
+        """What was loaded here from a group of entry points, with the metadata that names it."""
+        before = {file.record for file in self._planned()}
+        trees = self._planner.holdings.trees(self._planner.decisions())
+        given = [self._module(module, by, line) for module in loaded_plugins(group, trees)]
+        new = [file for file in self._planned() if file.record not in before]
+        files = {file.record: Path(file.source).read_bytes() for file in new}
+        for each in given:
+            files.update(each.files)
+        return _Given(files, sorted({extern for each in given for extern in each.externs}))
+
+    # -- what the plan holds -----------------------------------------------------------------
+
+    def _note(self, kind: str, name: str, by: str | None) -> None:
+        self.added.setdefault((kind, name), Addition(kind, name, by))
+
+    def _host_folder(self, record: str) -> Path | None:
+        """The folder of this machine that a folder of the package stands for."""
+        decisions = self._planner.decisions()
+        for above in (PurePosixPath(record), *PurePosixPath(record).parents):
+            decision = decisions.get(str(above).replace("/", "."))
+            if decision is not None and decision.action is Action.INTERN:
+                folders = decision.location.search if decision.location is not None else ()
+                places = (Path(f) / PurePosixPath(record).relative_to(above) for f in folders)
+                return next(filter(Path.is_dir, places), None)
+        return None
+
+    def _sources(self, modules: set[str]) -> dict[str, bytes]:
+        walker = self._planner.walker
+        return {
+            module_record(module, walker.is_package(module)): walker.source(module)
+            for module in modules
+            if walker.has_source(module)
+        }
+
+    def _planned(self) -> tuple[Any, ...]:
+        return self._planner.holdings.find(self._planner.decisions()).files
+
+    def _planned_files(self, record: str) -> dict[str, bytes]:
+        return {
+            file.record: Path(file.source).read_bytes()
+            for file in self._planned()
+            if file.record == record or file.record.startswith(f"{record}/")
+        }
+
+
+def _is_taken(decision: Decision | None) -> bool:
+    return decision is not None and decision.action in (Action.INTERN, Action.EXTERN)
+
+
+def _with(decisions: Mapping[str, Decision], action: Action) -> set[str]:
+    return {module for module, decision in decisions.items() if decision.action is action}

@@ -1,0 +1,150 @@
+"""Repeating a stored trial here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from modpack.archive.base import Archive
+from modpack.archive.manifest import Manifest, package_digest, read_manifest
+from modpack.archive.reader import open_archive
+from modpack.archive.records import environment_of, read_externs, read_trial
+from modpack.core.json_values import require_type
+from modpack.core.plan_json import Json
+from modpack.core.policy import TrustPolicy, policy_to_json
+from modpack.core.progress import phase
+from modpack.core.selftest import TrialRecord
+from modpack.errors import ModpackError
+from modpack.loading.checks import (
+    check_environment,
+    compare_environment,
+    level_of,
+    require_contents,
+)
+from modpack.loading.trust import require_policy, require_trust
+
+_LIMIT_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of repeating a package's trial.
+
+    Attributes:
+        file: the package, as the user named it.
+        passed: whether it loaded and computed what was recorded.
+        recorded: the trial as it was when the package was made.
+        reason: why it did not pass, in one sentence; empty if it did.
+        details: lines that show it.
+        log: the end of what was written to stdout and stderr, if it did not pass.
+        seconds: how long it took.
+    """
+
+    file: str
+    passed: bool
+    recorded: TrialRecord
+    reason: str = ""
+    details: tuple[str, ...] = ()
+    log: str = ""
+    seconds: float = 0.0
+
+
+def replay(
+    path: str | os.PathLike[str],
+    *,
+    limit_seconds: float = _LIMIT_SECONDS,
+    strict: bool = False,
+    policy: TrustPolicy | None = None,
+    verify: str = "code",
+) -> Replay:
+    """Repeat here the trial that is stored in a package, in a clean interpreter.
+
+    It loads the package, runs it on the stored inputs under the recorded conditions (random
+    states, threads, modes), and compares the output with the stored one. What was hidden when
+    the package was made is hidden again. This runs the package's code: replay only what you trust.
+
+    Args:
+        path: a package file, or the folder of an unzipped package.
+        limit_seconds: when to give up.
+        strict: whether to refuse a package that was made with other versions than those that are
+            here; see :class:`PackageImporter`. If not, a warning tells what differs.
+        policy: what the package may ask for; see :class:`TrustPolicy`. None allows everything.
+        verify: ``"code"`` compares everything but tensors with its digests first, ``"all"`` the
+            tensors too; see :class:`PackageImporter`.
+
+    Returns:
+        What came of it. That it did not pass is no exception.
+
+    Raises:
+        TypeError: it is no path.
+        ArchiveError: it is no package, or a damaged one.
+        EnvironmentMismatchError: ``strict``, and something differs; no code has run.
+        TrustError, SignatureError: the policy does not allow what it asks for; no code has run.
+        ModpackError: no trial is stored in it.
+    """
+    from modpack.selftest.process import Hidden, perform
+    from modpack.selftest.rounds import explained
+
+    require_type(strict, bool, "strict", "a bool")
+    require_policy(policy)
+    recorded = _recorded(path, strict, policy, level_of(verify, policy))
+    hidden = Hidden(recorded.hidden, recorded.hidden_distributions)
+    job: dict[str, Json] = {
+        "package": str(Path(path).absolute()),
+        "namespace": recorded.namespace,
+        "cases": recorded.to_json()["cases"],
+        "hidden": hidden.to_json(),
+        "path": [str(Path(entry or Path.cwd()).absolute()) for entry in sys.path],
+        "eagerness": 0,
+        "operators": list(recorded.operators),
+        "policy": None if policy is None else policy_to_json(policy),
+    }
+    with phase("trial run"):
+        verdict = perform(job, _no_answer, limit_seconds)
+    unstable = {case.number: case for case in recorded.cases if not case.deterministic}
+    differences = [
+        difference
+        for number, difference in verdict.differences
+        if number not in unstable
+        or (difference.is_structural and difference.path not in unstable[number].unstable)
+    ]
+    file = os.fspath(path)
+    if verdict.failure is None and not differences:
+        return Replay(file, True, recorded, seconds=verdict.seconds)
+    why = explained(verdict, differences)
+    return Replay(file, False, recorded, why.reason, why.details, why.log, verdict.seconds)
+
+
+def _recorded(
+    path: str | os.PathLike[str], strict: bool, policy: TrustPolicy | None, level: str
+) -> TrialRecord:
+    """The stored trial of a package that was made with what is here, more or less."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path must be a path, not {type(path).__name__}")
+    with open_archive(path) as archive:
+        manifest = read_manifest(archive)
+        recorded = read_trial(archive, manifest) if manifest is not None else None
+        if recorded is None:
+            raise ModpackError(
+                f"{archive.source} holds no trial that could be repeated. Remedy: give "
+                "example_inputs when saving"
+            )
+        require_contents(archive, level)
+        if policy is not None:
+            require_trust(archive, policy, path)
+        _check_environment(archive, manifest, strict)
+        return recorded
+
+
+def _check_environment(archive: Archive, manifest: Manifest | None, strict: bool) -> None:
+    made = environment_of(archive, manifest)
+    comparison = compare_environment(archive, made, read_externs(archive, manifest), manifest)
+    check_environment(archive.source, package_digest(archive), comparison, strict)
+
+
+def _no_answer(question: Mapping[str, object]) -> dict[str, Json]:
+    """Nothing is added to a package that is there already."""
+    return {"files": {}, "externs": [], "names": []}

@@ -1,1 +1,0 @@
-"""Taking objects out of an open package."""

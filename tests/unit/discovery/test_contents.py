@@ -1,0 +1,71 @@
+"""What an installed distribution consists of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import importlib_metadata
+
+from modpack.discovery.distributions import metadata_folder, read_contents
+
+
+def written(folder: Path, **files: str) -> importlib_metadata.Distribution:
+    for name, text in files.items():
+        place = folder / name.replace("__", "/").replace("_dot_", ".")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    return importlib_metadata.PathDistribution(folder)
+
+
+def test_the_files_are_those_that_the_record_lists(tmp_path):
+    record = 'shop/__init__.py,sha256=x,3\n"shop/a, b.txt",,\nshop-1.0.dist-info/RECORD,,\n'
+    found = written(tmp_path / "shop-1.0.dist-info", METADATA="Name: shop\n", RECORD=record)
+    contents = read_contents(found)
+    assert contents.listed == ("shop/__init__.py", "shop/a, b.txt", "shop-1.0.dist-info/RECORD")
+    assert contents.folder == tmp_path
+
+
+def test_metadata_is_what_means_the_same_everywhere(tmp_path):
+    found = written(
+        tmp_path / "shop-1.0.dist-info",
+        METADATA="Name: shop\n",
+        WHEEL="",
+        entry_points_dot_txt="",
+        LICENSE_dot_txt="",
+        licenses__deep__NOTICE="",
+        licenses__MIT_dot_md="",
+        RECORD="",
+        INSTALLER="pip",
+        REQUESTED="",
+        direct_url_dot_json="{}",
+    )
+    assert sorted(read_contents(found).metadata) == [
+        "LICENSE.txt",
+        "METADATA",
+        "WHEEL",
+        "entry_points.txt",
+        "licenses/MIT.md",
+        "licenses/deep/NOTICE",
+    ]
+
+
+def test_the_metadata_of_an_egg_gets_the_names_of_a_wheels(tmp_path):
+    files = {"PKG-INFO": "Name: shop\n", "SOURCES.txt": "setup.py\n", "top_level.txt": "shop\n"}
+    folder = tmp_path / "shop.egg-info"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    contents = read_contents(importlib_metadata.PathDistribution(folder))
+    assert sorted(contents.metadata) == ["METADATA", "top_level.txt"]
+    assert contents.metadata["METADATA"] == folder / "PKG-INFO"
+    assert contents.listed == ()
+
+
+def test_the_metadata_folder_can_be_found_by_any_spelling_of_the_name(tmp_path):
+    for name, version in (("ruamel.yaml", "1.0"), ("My-Shop", "2.0+local"), ("a_b", "1!3")):
+        folder = tmp_path / metadata_folder(name, version)
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+        for spelling in (name, name.lower(), name.replace("-", "_"), name.replace(".", "-")):
+            found = importlib_metadata.Distribution.discover(name=spelling, path=[str(tmp_path)])
+            assert next(iter(found)).version == version

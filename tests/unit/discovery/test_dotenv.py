@@ -1,0 +1,33 @@
+"""Which files are taken for ``.env`` files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modpack.discovery.secrets import known_values
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        (".env", True),
+        (".env.production", True),
+        ("shop.env", True),
+        ("shop.env.local", True),
+        (".env.example", False),
+        ("env", False),
+        ("env.local", False),
+        (".envrc", False),
+        ("shop.environment", False),
+    ],
+)
+def test_a_file_counts_by_its_name(tmp_path: Path, name: str, counts: bool) -> None:
+    (tmp_path / name).write_text("DB_PASSWORD='Tr0ub4dor&3xyz'\n")
+    assert bool(known_values(tmp_path)) == counts
+
+
+def test_folders_of_that_name_and_missing_folders_hold_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".env").mkdir()
+    assert known_values(tmp_path) == known_values(tmp_path / "missing") == {}

@@ -1,0 +1,50 @@
+"""Which modules an editable install makes importable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modpack.discovery.distributions import folders_on_path, found_through
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    (tmp_path / "own.pth").write_text("# the project\n/code/shop/src\n\n../beside\n")
+    (tmp_path / "runs.pth").write_text("/code/shop\nimport _shop_finder\n")
+    (tmp_path / "empty.pth").write_text("\n")
+    (tmp_path / "odd.pth").write_bytes(b"\xff\xfe\xff")
+    return tmp_path
+
+
+def test_the_lines_of_path_files_are_folders_relative_to_theirs(site):
+    found = folders_on_path(site, ["own.pth", "own-1.0.dist-info"])
+    assert found == {"/code/shop/src", str(site.parent / "beside")}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [[], ["shop"], ["own.pth", "runs.pth"], ["empty.pth"], ["odd.pth"], ["gone.pth"]],
+    ids=", ".join,
+)
+def test_nothing_is_known_where_no_path_file_says_it_or_code_does(site, files):
+    assert folders_on_path(site, files) is None
+
+
+@pytest.mark.parametrize(
+    ("module", "place", "is_folder"),
+    [
+        ("cart", "/src/cart.py", False),
+        ("shop", "/src/shop/__init__.py", False),
+        ("shop.cart", "/src/shop/cart.cpython-311-x86_64-linux-gnu.so", False),
+        ("shop.parts", "/src/shop/parts/__init__.cpython-311-x86_64-linux-gnu.so", False),
+        ("shop.parts", "/src/shop/parts", True),
+    ],
+)
+def test_a_module_is_found_through_the_folder_above_its_path(module, place, is_folder):
+    assert found_through(module, Path(place), is_folder) == "/src"
+
+
+def test_a_module_with_more_names_than_folders_is_found_through_none():
+    assert found_through("a.b.c", Path("/c.py"), False) == ""

@@ -1,0 +1,192 @@
+"""What is installed is listed once as long as the folders of the import path stay as they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modpack.discovery import import_path as importpath
+from modpack.discovery.import_path import ImportPath
+
+Settle = Callable[[], None]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders that were listed."""
+    folders: list[str] = []
+    original = importpath._listed
+
+    def listing(folder: str) -> object:
+        folders.append(folder)
+        return original(folder)
+
+    monkeypatch.setattr(importpath, "_listed", listing)
+    return folders
+
+
+def install(site: Path, name: str, version: str = "1.0") -> Path:
+    info = site / f"{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return info
+
+
+def long_ago(folder: Path) -> None:
+    """Make a folder look as if nothing had happened to it of late."""
+    past = time.time() - 3600
+    os.utime(folder, (past, past))
+
+
+def names(path: ImportPath) -> set[str]:
+    return {Path(found.place).name for found in path.all()}
+
+
+def test_a_folder_that_stays_as_it_is_is_listed_once(site: Path, listed: list[str]) -> None:
+    install(site, "one")
+    long_ago(site)
+    for _ in range(3):
+        assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
+    assert listed == [str(site)]
+
+
+def test_what_is_installed_and_removed_between_two_looks_is_noticed(site: Path) -> None:
+    install(site, "one")
+    long_ago(site)
+    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
+    two = install(site, "two")
+    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info", "two-1.0.dist-info"}
+    assert [f.place for f in ImportPath([str(site)]).named("two")] == [str(two)]
+    long_ago(site)
+    assert list(ImportPath([str(site)]).named("two"))
+    shutil.rmtree(two)
+    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
+    assert not list(ImportPath([str(site)]).named("two"))
+
+
+def test_a_change_at_the_very_time_of_the_last_one_is_noticed(site: Path) -> None:
+    now = time.time_ns()
+    install(site, "one")
+    os.utime(site, ns=(now, now))
+    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
+    install(site, "two")
+    os.utime(site, ns=(now, now))  # as a coarse clock would have it
+    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info", "two-1.0.dist-info"}
+
+
+def test_a_folder_of_another_name_is_another_folder(site: Path, tmp_path: Path) -> None:
+    install(site, "one")
+    other = tmp_path / "other"
+    other.mkdir()
+    install(other, "two")
+    assert names(ImportPath([str(site), str(other)])) == {"one-1.0.dist-info", "two-1.0.dist-info"}
+    assert names(ImportPath([str(other)])) == {"two-1.0.dist-info"}
+    assert names(ImportPath([str(tmp_path / "missing")])) == set()
+
+
+def test_an_empty_entry_is_the_folder_that_is_current(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(site, "one")
+    monkeypatch.chdir(site)
+    assert names(ImportPath([""])) == {"one-1.0.dist-info"}
+    monkeypatch.chdir(tmp_path)
+    assert names(ImportPath([""])) == set()
+    assert names(ImportPath([site.name])) == {"one-1.0.dist-info"}
+
+
+def test_a_folder_that_joins_the_import_path_counts(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(site, "one")
+    assert "one-1.0.dist-info" not in names(ImportPath())
+    monkeypatch.syspath_prepend(site)
+    assert "one-1.0.dist-info" in names(ImportPath())
+
+
+def test_distributions_in_an_archive_are_found_and_noticed_when_it_changes(tmp_path: Path) -> None:
+    archive = tmp_path / "packed.zip"
+
+    def pack(*packed: str) -> None:
+        with zipfile.ZipFile(archive, "w") as file:
+            for name in packed:
+                file.writestr(f"{name}-1.0.dist-info/METADATA", f"Name: {name}\nVersion: 1.0\n")
+
+    pack("one")
+    (found,) = ImportPath([str(archive)]).all()
+    assert "Name: one" in (found.metadata.read_text("METADATA") or "")
+    pack("one", "two")
+    assert len(list(ImportPath([str(archive)]).all())) == 2
+
+
+def test_what_another_finder_tells_counts_as_long_as_it_is_there(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib_metadata
+
+    install(site, "one")
+    hidden = install(tmp_path, "hidden")
+
+    class Finder:
+        def find_distributions(self, context: object) -> list[object]:
+            return [importlib_metadata.PathDistribution(hidden)]
+
+    with monkeypatch.context() as changed:
+        changed.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+        found = ImportPath([str(site)])
+        assert names(found) == {"one-1.0.dist-info", "hidden-1.0.dist-info"}
+    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
+
+
+def test_a_finder_that_has_nothing_to_tell_of_costs_no_import(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    class Finder:
+        def find_distributions(self, context: object) -> tuple[()]:
+            asked.append(context)
+            return ()
+
+    install(site, "one")
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    for module in [name for name in sys.modules if name.startswith("importlib_metadata")]:
+        monkeypatch.delitem(sys.modules, module)
+    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
+    assert [(context.name, context.path) for context in asked] == [(None, [str(site)])]
+    assert "importlib_metadata" not in sys.modules
+
+
+def test_metadata_is_read_as_importlib_metadata_reads_it(site: Path) -> None:
+    import importlib_metadata
+
+    places = [install(site, "one"), site / "single-2.0.egg-info", site / "old-3.0.egg-info"]
+    places[1].write_text("Metadata-Version: 1.0\nName: single\nVersion: 2.0\n")
+    places[2].mkdir()
+    (places[2] / "PKG-INFO").write_text("Name: old\nVersion: 3.0\n")
+    (places[2] / "requires.txt").write_text("numpy\n[all]\ntorch\n")
+    (places[0] / "RECORD").write_bytes("é,sha256=x,1\r\n".encode())
+    expected = {
+        str(each._path): each for each in importlib_metadata.distributions(path=[str(site)])
+    }
+    found = {each.place: each.metadata for each in ImportPath([str(site)]).all()}
+    assert found.keys() == expected.keys() == set(map(str, places))
+    for place, metadata in found.items():
+        for name in ("METADATA", "RECORD", "requires.txt", "missing", ""):
+            assert metadata.read_text(name) == expected[place].read_text(name)
+        assert str(metadata.locate_file("a/b")) == str(expected[place].locate_file("a/b"))
+    assert found[str(places[2])].requires == expected[str(places[2])].requires

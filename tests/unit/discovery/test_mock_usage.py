@@ -1,0 +1,662 @@
+"""Where packaged code uses the names of mocked modules: found without running anything."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.plan import MockRisk, NameUse, risk_of
+from modpack.core.scan import ImportKind
+from modpack.discovery.mock_reachability import callable_from_outside, find_uses
+
+NET = [("net", "Net")]
+
+
+def found(
+    modules: Mapping[str, str] | str,
+    mocked: Collection[str] = ("tracker",),
+    entries: Collection[tuple[str, str]] = (),
+) -> tuple[NameUse, ...]:
+    """The uses in some modules; in one that is called ``net``, if it is just a source."""
+    if isinstance(modules, str):
+        modules = {"net": modules}
+    sources = {
+        name: (
+            textwrap.dedent(source).encode(),
+            any(other.startswith(f"{name}.") for other in modules),
+        )
+        for name, source in modules.items()
+    }
+    return find_uses(sources, mocked, entries)
+
+
+def told(uses: Collection[NameUse]) -> list[tuple[str, int, str]]:
+    """Name, line and kind of each."""
+    return [(use.name, use.line, use.kind.value) for use in uses]
+
+
+# -- kinds ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("class A(tracker.Base): pass", ("Base", 2, "base-class")),
+        ("class A(tracker.Base[int]): pass", ("Base", 2, "base-class")),
+        ("class A(metaclass=tracker.Meta): pass", ("Meta", 2, "base-class")),
+        ("@tracker.watch\ndef f(): pass", ("watch", 2, "decorator")),
+        ("@tracker.watch(1)\nclass A: pass", ("watch", 2, "decorator")),
+        ("class A:\n    @tracker.watch\n    def f(self): pass", ("watch", 3, "decorator")),
+        ("tracker.init()", ("init", 2, "call")),
+        ("class A:\n    run = tracker.init()", ("init", 3, "call")),
+        ("x = [tracker.init(i) for i in range(3)]", ("init", 2, "call")),
+        ("x = list(tracker.init(i) for i in range(3))", ("init", 2, "call")),
+        ("x = tracker.LEVEL", ("LEVEL", 2, "value")),
+        ("x = [1][tracker.LEVEL]", ("LEVEL", 2, "value")),
+        ("x = tracker is None", ("", 2, "value")),
+        ("def f(x=tracker.LEVEL): pass", ("LEVEL", 2, "value")),
+        ("def f(*, x=tracker.LEVEL): pass", ("LEVEL", 2, "value")),
+        ("f = lambda x=tracker.LEVEL: 1", ("LEVEL", 2, "value")),
+        ("if tracker.ON:\n    x = 1", ("ON", 2, "value")),
+        ("def f(x: tracker.Run): pass", ("Run", 2, "annotation")),
+        ("def f(x) -> tracker.Run: pass", ("Run", 2, "annotation")),
+        ("def f(*x: 'list[tracker.Run]'): pass", ("Run", 2, "annotation")),
+        ("x: tracker.Run", ("Run", 2, "annotation")),
+        ("x: 'tracker.Run | None' = None", ("Run", 2, "annotation")),
+        ("def f():\n    x: tracker.Run = None", ("Run", 3, "annotation")),
+        ("def f():\n    tracker.log()", ("log", 3, "function")),
+        ("async def f():\n    await tracker.log()", ("log", 3, "function")),
+        ("f = lambda: tracker.log()", ("log", 2, "function")),
+        ("x = (tracker.log(i) for i in range(3))", ("log", 2, "function")),
+        ("def f():\n    return [tracker.log(i) for i in range(3)]", ("log", 3, "function")),
+        ("def f():\n    class A(tracker.Base): pass", ("Base", 3, "function")),
+        ("def f(x):\n    return isinstance(x, tracker.Run)", ("Run", 3, "check")),
+        ("def f(x):\n    return isinstance(x, (int, tracker.Run))", ("Run", 3, "check")),
+        ("def f(x):\n    return tracker is not None", ("", 3, "check")),
+        ("def f(x):\n    return hasattr(tracker, 'log')", ("", 3, "check")),
+        ("def f():\n    try: g()\n    except tracker.CommError: pass", ("CommError", 4, "check")),
+        ("def f():\n    try: g()\n    except tracker.Timeout: pass", ("Timeout", 4, "function")),
+        ("def f(x):\n    return x > tracker.LEVEL", ("LEVEL", 3, "function")),
+        ("def f():\n    if tracker: pass", ("", 3, "function")),
+        ("def f():\n    return getattr(tracker, 'log')(1)", ("log", 3, "function")),
+    ],
+)
+def test_a_use_is_told_by_what_is_done_with_the_name(source, expected):
+    assert told(found(f"import tracker\n{source}")) == [expected]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from typing import Literal\nx: Literal['tracker'] = 'tracker'",
+        "def f(x: 'no annotation at all', y: 'tracker.('): pass",
+        "if __name__ == '__main__':\n    tracker.log()",
+        "if '__main__' == __name__ and True:\n    tracker.log()",
+        "if __name__ != '__main__':\n    pass\nelse:\n    tracker.log()",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    x = tracker.Run",
+        "import typing as t\nif not t.TYPE_CHECKING:\n    pass\nelse:\n    x = tracker.Run",
+        "if False:\n    tracker.log()",
+        "def f(tracker):\n    tracker.log()",
+        "def f():\n    tracker = 1\n    tracker.log()",
+        "class A:\n    def f(self):\n        self.tracker.log()",
+        "f = [tracker.x for tracker in range(3)]",
+        "'tracker.log'",
+    ],
+)
+def test_what_never_runs_and_what_is_another_name_is_no_use(source):
+    assert found(f"import tracker\n{source}") == ()
+
+
+def test_only_the_part_that_can_run_counts():
+    source = """
+        import tracker
+        from typing import TYPE_CHECKING
+        if TYPE_CHECKING:
+            from tracker import Run
+        else:
+            tracker.start()
+    """
+    assert told(found(source)) == [("start", 7, "call")]
+
+
+def test_a_name_that_only_type_checkers_import_is_never_used():
+    source = """
+        from typing import TYPE_CHECKING
+        if TYPE_CHECKING:
+            from tracker import Run
+        def f(x: "Run") -> "Run": pass
+    """
+    assert found(source) == ()
+
+
+def test_a_use_tells_the_function_or_class_around_it():
+    source = """
+        import tracker
+        class A:
+            level = tracker.LEVEL
+            def f(self):
+                def inner():
+                    tracker.log()
+        f = lambda: tracker.log()
+    """
+    scopes = [use.scope for use in found(source)]
+    assert scopes == ["A", "A.f.<locals>.inner", "<lambda>"]
+
+
+# -- how names are bound ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("import tracker as t\nt.log()", "log"),
+        ("from tracker import log\nlog()", "log"),
+        ("from tracker import log as write\nwrite()", "log"),
+        ("import tracker\nt = tracker\nt.log()", "log"),
+        ("import tracker\nlog = tracker.log\nlog()", "log"),
+        ("import tracker\nlog, x = tracker.log, 1\nlog()", "log"),
+        ("import tracker\nif (t := tracker):\n    t.log()", "log"),
+        ("try:\n    import tracker\nexcept ImportError:\n    tracker = None\ntracker.log()", "log"),
+        ("t = None\ndef use():\n    global t\n    import tracker as t\nt.log()", "log"),
+        ("import importlib\nt = importlib.import_module('tracker')\nt.log()", "log"),
+        ("from importlib import import_module\nimport_module('tracker').log()", "log"),
+        ("import importlib\nNAME = 'tracker'\nt = importlib.import_module(NAME)\nt.log()", "log"),
+        ("t = __import__('tracker')\nt.log()", "log"),
+        ("import tracker\nt = tracker or None\nt.log()", "log"),
+        ("import tracker\nt = tracker if 1 > 0 else None\nt.log()", "log"),
+        ("import tracker\nt = getattr(tracker, 'client')\nt.log()", "client.log"),
+    ],
+)
+def test_a_name_is_followed_however_it_is_bound(source, name):
+    calls = [use.name for use in found(source) if use.kind.value == "call"]
+    assert name in calls
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("run = tracker.init()\ndef f():\n    run.log()", "init(...).log"),
+        ("with tracker.run() as run:\n    pass\ndef f():\n    run.log()", "run(...).log"),
+        ("def f():\n    log = tracker.log\n    log()", "log"),
+        ("class A(tracker.Base): pass\ndef f():\n    A()", "Base (base of A)"),
+        ("@tracker.watch\ndef g(): pass\ndef f():\n    g()", "watch (decorates g)"),
+        ("class A:\n    run = tracker.init()\n    def f(self): self.run.log()", "init(...).log"),
+        ("class A:\n    run = tracker.init()\ndef f():\n    A().run.log()", "init(...).log"),
+        ("class A(tracker.Base):\n    def f(self):\n        self.log()", "Base.log"),
+        ("class A:\n    def g(self): self.t = tracker\n    def f(self): self.t.log()", "log"),
+    ],
+)
+def test_what_comes_of_a_mock_is_followed_to_the_function_that_uses_it(source, name):
+    uses = [use for use in found(f"import tracker\n{source}") if use.kind.value == "function"]
+    assert name in [use.name for use in uses]
+
+
+def test_nothing_comes_of_a_call_in_a_function_for_it_raises():
+    source = """
+        import tracker
+        def f(image):
+            if isinstance(image, str):
+                image = tracker.read(image)
+            run = tracker.init()
+            run.log(image.size)
+            return image
+    """
+    assert told(found(source)) == [("read", 5, "function"), ("init", 6, "function")]
+
+
+def test_an_import_inside_a_function_is_seen_in_it_and_in_functions_within():
+    source = """
+        def f():
+            from tracker import log
+            def inner():
+                return log()
+            return inner
+        def g():
+            return log()
+    """
+    assert told(found(source)) == [("log", 5, "function")]
+
+
+def test_a_submodule_that_is_mocked_itself_is_told_as_such():
+    source = """
+        import tracker.client
+        from tracker import server
+        tracker.client.log()
+        server.start()
+        tracker.init()
+    """
+    uses = found(source, mocked=["tracker", "tracker.client", "tracker.server"])
+    assert [(use.module, use.name) for use in uses] == [
+        ("tracker", "init"),
+        ("tracker.client", "log"),
+        ("tracker.server", "start"),
+    ]
+
+
+def test_a_mocked_part_of_a_packaged_package_is_found_by_its_path():
+    modules = {
+        "shop": "",
+        "shop.net": "import shop\nfrom . import till\nshop.till.open()\ntill.close()",
+    }
+    uses = found(modules, mocked=["shop.till"])
+    assert told(uses) == [("open", 3, "call"), ("close", 4, "call")]
+
+
+def test_relative_imports_are_resolved():
+    modules = {"shop": "", "shop.deep": "", "shop.deep.net": "from ..till import open\nopen()"}
+    assert told(found(modules, mocked=["shop.till"])) == [("open", 2, "call")]
+
+
+def test_names_that_only_the_star_import_of_a_mock_can_have_bound():
+    source = """
+        from tracker import *
+        SIZE = 3
+        def f(x):
+            return log(len(x), SIZE)
+    """
+    assert told(found(source)) == [("log", 5, "function")]
+
+
+# -- from module to module --------------------------------------------------------------------
+
+
+def test_a_name_is_followed_through_three_modules():
+    modules = {
+        "one": "from tracker import log as write",
+        "two": "from one import write as emit",
+        "three": "import two\nhand_on = two.emit",
+        "net": "from three import hand_on\ndef f():\n    hand_on()",
+    }
+    (use,) = [use for use in found(modules) if use.importer == "net"]
+    assert (use.name, use.kind.value, use.via) == ("log", "function", ("one", "two", "three"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from shop.tools import log\nlog()",
+        "from .tools import log\nlog()",
+        "from . import tools\ntools.log()",
+        "import shop.tools\nshop.tools.log()",
+        "import shop.tools as t\nt.log()",
+        "from shop import tools as t\nt.log()",
+        "from .tools import *\nlog()",
+        "import importlib\nimportlib.import_module('shop.tools').log()",
+        "import importlib\nimportlib.import_module('.tools', __package__).log()",
+    ],
+)
+def test_a_name_of_another_packaged_module_is_followed_however_it_is_imported(source):
+    modules = {"shop": "", "shop.tools": "from tracker import log", "shop.net": source}
+    (use,) = found(modules)
+    assert (use.importer, use.name, use.via) == ("shop.net", "log", ("shop.tools",))
+
+
+def test_a_module_is_followed_under_another_name_in_a_third_one():
+    modules = {
+        "helpers": "from tracker import log",
+        "middle": "import helpers as h",
+        "net": "from middle import h\nh.log()",
+    }
+    (use,) = found(modules)
+    assert (use.importer, use.via) == ("net", ("helpers", "middle"))
+
+
+def test_a_star_import_takes_what_all_lists_and_else_what_has_no_underscore():
+    modules = {
+        "listed": "from tracker import log, hidden\n__all__ = ['log']",
+        "plain": "from tracker import log as open_log, log as _private",
+        "net": "from listed import *\nfrom plain import *\nlog()\nhidden()\nopen_log()\n_private()",
+    }
+    assert [use.line for use in found(modules)] == [3, 5]
+
+
+def test_circles_of_imports_come_to_an_end():
+    modules = {
+        "left": "import right\nfrom tracker import log\nback = right.back\nback()",
+        "right": "import left\nback = left.log\nagain = left.back",
+        "net": "from right import again\nagain()",
+    }
+    uses = found(modules)
+    assert ("net", "log") in {(use.importer, use.name) for use in uses}
+
+
+def test_names_that_grow_in_circles_come_to_an_end():
+    modules = {
+        "left": "from right import x\nfrom tracker import x\ny = x.a or x.b(1)[2]",
+        "right": "from left import y\nx = y.c or y.d",
+    }
+    assert len(found(modules)) < 1000
+
+
+def test_a_class_is_followed_into_another_module():
+    modules = {
+        "base": "import tracker\nclass Base:\n    run = tracker.init()",
+        "net": "from base import Base\nclass Net(Base):\n    def f(self):\n        self.run.log()",
+    }
+    (use,) = [use for use in found(modules) if use.importer == "net"]
+    assert (use.name, use.scope, use.via) == ("init(...).log", "Net.f", ("base",))
+
+
+@pytest.fixture
+def parsed(monkeypatch) -> list[str]:
+    """The modules that are parsed in a test."""
+    from modpack.discovery import mock_reachability as finding
+
+    parsed: list[str] = []
+    real = finding.read_table
+    monkeypatch.setattr(
+        finding, "read_table", lambda s, module, p: parsed.append(module) or real(s, module, p)
+    )
+    return parsed
+
+
+def test_modules_that_have_nothing_to_do_with_a_mock_are_not_parsed(parsed):
+    sources = {f"m{number}": (b"import m1\nx = 1\n", False) for number in range(50)}
+    sources["net"] = (b"import tracker\ntracker.init()\n", False)
+    assert len(find_uses(sources, ["tracker"])) == 1
+    assert parsed == ["net"]
+
+
+def test_what_cannot_be_parsed_is_passed_by():
+    modules = {"broken": "import tracker\ntracker.log(", "net": "import tracker\ntracker.log()"}
+    assert [use.importer for use in found(modules)] == ["net"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = " + " + ".join(["tracker.a"] * 5000),
+        "x = tracker" + ".a" * 3000,
+        "x = " + "not " * 1500 + "tracker",
+        "x = " + "1 if 2 else " * 900 + "tracker",
+        "if " + "not " * 900 + "TYPE_CHECKING:\n    tracker.log()",
+        "\n".join(f"class A{n}(A{n - 1}): pass" for n in range(1, 900)) + "\nA899().x",
+        "\n".join(f"x{n} = x{n - 1}.a" for n in range(1, 900)) + "\nx0 = tracker",
+        "x = tracker\n" + "\n".join(f"x = x.a{n} or x.b{n}()" for n in range(200)),
+    ],
+)
+def test_no_source_is_too_deep(source):
+    find_uses({"net": (f"import tracker\n{source}\n".encode(), False)}, ["tracker"])
+
+
+def test_a_graph_that_is_known_spares_reading_the_imports():
+    sources = {
+        "tools": (b"from tracker import log\n", False),
+        "net": (b"from tools import log\nlog()\n", False),
+    }
+    graph = DependencyGraph()
+    graph.add_edge(Edge("tools", "tracker", ImportKind.REQUIRED, 1, ("log",)))
+    assert find_uses(sources, ["tracker"], graph=graph) == ()
+    graph.add_edge(Edge("net", "tools", ImportKind.REQUIRED, 1, ("log",)))
+    assert [use.importer for use in find_uses(sources, ["tracker"], graph=graph)] == ["net"]
+
+
+def test_what_functions_import_that_travel_inside_a_saved_object_is_used():
+    graph = DependencyGraph()
+    saved = "<model/net.pkl>"
+    graph.add_edge(Edge(saved, "tracker", ImportKind.FUNCTION, None, ("log", "client")))
+    graph.add_edge(Edge(saved, "tracker", ImportKind.PARENT))
+    mocked = ["tracker", "tracker.client"]
+    uses = find_uses({}, mocked, graph=graph)
+    assert [(use.module, use.name, use.importer, use.is_reachable) for use in uses] == [
+        ("tracker", "log", saved, True),
+        ("tracker.client", "", saved, True),
+    ]
+
+
+# -- whether a function is live ---------------------------------------------------------------
+
+
+def live(modules: Mapping[str, str] | str, entries: Collection[tuple[str, str]] = NET) -> bool:
+    """Whether the one use in a function of these modules is live."""
+    (use,) = [u for u in found(modules, entries=entries) if u.kind.value == "function"]
+    return use.is_live
+
+
+DEAD = "import tracker\ndef dead():\n    tracker.log()\n"
+
+
+def test_a_function_that_nothing_mentions_is_dead():
+    assert not live(DEAD)
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "dead()",
+        "x = [dead]",
+        "__all__ = ['dead']",
+        "x = {'which': 'dead'}",
+        "x = 'net:dead'",
+        "import atexit as a\na.register(dead)",
+        "class Net:\n    def forward(self):\n        return dead()",
+        "class Net:\n    def forward(self):\n        return self.dead",
+        "class Net:\n    def __call__(self):\n        return late()\ndef late():\n    dead()",
+        "def f(x, name):\n    return getattr(x, f'de_{name}')\nx = 'dead'",
+    ],
+)
+def test_a_function_is_live_if_what_runs_mentions_it(mention):
+    assert live(DEAD + mention)
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "def other():\n    dead()",
+        "def other():\n    dead()\ndef third():\n    other()",
+        "def other():\n    third()\ndef third():\n    other()\n    dead()",
+        "class Unused:\n    def call(self):\n        dead()",
+        "class Unused:\n    def __call__(self):\n        dead()",
+        "if __name__ == '__main__':\n    dead()",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    x = dead",
+    ],
+)
+def test_a_function_that_only_dead_code_mentions_is_dead(mention):
+    assert not live(DEAD + mention)
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "return dead if x else None",
+        "return x and not dead",
+        "return\tdead",
+        "return \\\n        dead",
+        "return[dead]",
+        "return f'{dead}'",
+        "return 'net.dead'",
+        "return self . dead",
+        "match dead:\n            case _: pass",
+    ],
+)
+def test_mention_is_found_whatever_stands_beside_it(mention):
+    assert live(f"{DEAD}class Net:\n    def forward(self, x):\n        {mention}")
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        '"""What dead code does."""',
+        "# the dead ones are not called",
+        "x = 1  # may be dead for years",
+        "def f():\n    raise ValueError('a dead letter')",
+        "deadline = 1\n",
+    ],
+)
+def test_module_with_a_name_in_prose_only_is_not_parsed(prose, parsed):
+    assert not live({"net": DEAD, "other": prose})
+    assert parsed == ["net"]
+
+
+def test_name_that_many_modules_mention_counts_as_called_unparsed(parsed):
+    callers = {f"m{n}": f"import net\ndef caller{n}():\n    net.dead()" for n in range(8)}
+    assert live({"net": DEAD, **callers})
+    assert parsed == ["net"]
+    del callers["m0"]
+    assert not live({"net": DEAD, **callers})
+
+
+def test_a_function_that_mentions_itself_only_is_dead():
+    assert not live("import tracker\ndef dead():\n    tracker.log()\n    dead()")
+
+
+def test_a_mention_in_another_module_counts():
+    assert live({"tools": DEAD, "net": "import tools\ntools.dead()"})
+    assert live({"tools": DEAD, "net": "from tools import dead as d\nd()"})
+    assert not live({"tools": DEAD, "net": "import tools\ndef f():\n    tools.dead()"})
+
+
+def test_what_saved_objects_name_is_live_with_all_its_methods_and_those_it_inherits():
+    source = """
+        import tracker
+        class Base:
+            def inherited(self):
+                tracker.log()
+        class Net(Base):
+            pass
+    """
+    assert live(source, entries=[("net", "Net")])
+    assert not live(source, entries=[("net", "other")])
+
+
+def test_a_function_that_a_saved_object_names_is_live():
+    assert live(DEAD, entries=[("net", "dead")])
+
+
+def test_everything_in_a_module_that_was_saved_by_name_is_live():
+    assert live(DEAD, entries=[("net", "")])
+
+
+@pytest.mark.parametrize("base", ["nn.Module", "json.JSONEncoder", "unknown()"])
+def test_methods_that_a_class_from_outside_may_call_are_live_if_their_class_is(base):
+    source = f"""
+        import json, tracker
+        from torch import nn
+        class Part({base}):
+            def forward(self):
+                tracker.log()
+    """
+    assert live(textwrap.dedent(source) + "\nx = Part()")
+
+
+def test_a_part_of_a_model_that_nothing_names_is_dead():
+    source = """
+        import tracker
+        from torch import nn
+        class Part(nn.Module):
+            def forward(self):
+                tracker.log()
+    """
+    assert not live(source)
+
+
+def test_a_class_that_its_base_may_keep_in_a_list_is_live():
+    source = """
+        import tracker, plugins
+        class Part(plugins.Plugin):
+            def run(self):
+                tracker.log()
+    """
+    assert live(source)
+    source = """
+        import tracker
+        class Plugin:
+            def __init_subclass__(cls):
+                EVERY.append(cls)
+        class Part(Plugin):
+            def __call__(self):
+                tracker.log()
+    """
+    assert live(source)
+
+
+def test_a_base_class_is_found_through_other_modules():
+    modules = {
+        "bases": "from middle import *",
+        "middle": "from plugins import Plugin as Base",
+        "net": "import tracker, bases\nclass P(bases.Base):\n    def run(self): tracker.log()",
+    }
+    assert live(modules)
+
+
+def test_a_decorated_function_is_live_unless_the_decorator_is_harmless():
+    source = "import tracker, web\n@web.route\ndef dead():\n    tracker.log()"
+    assert live(source)
+    source = (
+        "import tracker\nclass A:\n    @staticmethod\n    def dead():\n        tracker.log()\nA()"
+    )
+    assert not live(source)
+
+
+def test_a_name_that_is_put_together_at_run_time_may_be_any():
+    source = """
+        import tracker
+        class Net:
+            def forward(self, kind):
+                return getattr(self, "visit_" + kind)()
+        class Other:
+            def visit_x(self):
+                tracker.log()
+        x = Other()
+    """
+    assert live(source)
+
+
+# -- what is made with a mock -----------------------------------------------------------------
+
+
+def later(source: str) -> bool:
+    """Whether what the one decorator or base class makes can be called later."""
+    (use,) = [
+        use for use in found(source, entries=NET) if use.kind.value in ("decorator", "base-class")
+    ]
+    return use.is_called_later
+
+
+def test_a_decorated_method_of_a_saved_object_can_be_called_later():
+    assert later("import tracker\nclass Net:\n    @tracker.watch\n    def f(self): pass")
+
+
+def test_a_decorated_function_can_be_called_later_if_something_mentions_it():
+    source = "import tracker\n@tracker.watch\ndef f(): pass\n"
+    assert not later(source)
+    assert later(source + "class Net:\n    def forward(self): f()")
+
+
+def test_a_saved_class_that_derives_from_a_mocked_one_can_be_called_later():
+    assert later("import tracker\nclass Net(tracker.Base): pass")
+    assert not later("import tracker\nclass Other(tracker.Base): pass")
+
+
+# -- risks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "risk"),
+    [
+        ("x = 1", MockRisk.UNUSED),
+        ("def dead():\n    tracker.log()", MockRisk.UNUSED),
+        ("class A(tracker.Base): pass", MockRisk.IMPORT_TIME),
+        ("def f(x):\n    return isinstance(x, tracker.Run)", MockRisk.IMPORT_TIME),
+        ("class Net:\n    @tracker.watch\n    def f(self): pass", MockRisk.REACHABLE),
+        ("class Net:\n    def forward(self): tracker.log()", MockRisk.REACHABLE),
+    ],
+)
+def test_the_risk_is_that_of_the_worst_use(source, risk):
+    assert risk_of(found(f"import tracker\n{source}", entries=NET)) is risk
+
+
+def test_what_can_be_called_from_outside_is_read_off_the_graph():
+    graph = DependencyGraph()
+    graph.mark_root("<m/net.pkl>")
+    graph.mark_root("helpers")
+    graph.add_edge(Edge("<m/net.pkl>", "net", ImportKind.PICKLE, None, ("Net", "make")))
+    graph.add_edge(Edge("net", "tracker", ImportKind.REQUIRED, 1, ("log",)))
+    assert callable_from_outside(graph) == [("net", "Net"), ("net", "make"), ("helpers", "")]
+
+
+def test_without_mocks_there_is_nothing_to_find():
+    assert found("import tracker\ntracker.log()", mocked=[]) == ()

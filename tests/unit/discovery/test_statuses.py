@@ -1,0 +1,99 @@
+"""What is known of files is not taken for true when somebody has changed them, however he did."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from modpack.discovery.distributions import Distribution, DistributionIndex
+from modpack.discovery.import_path import status_of
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="its ctime is the file's birth")
+LONG_AGO = 1_000_000_000
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+@pytest.fixture
+def wheel(site):
+    return _metadata(site / "fakedist-1.5.dist-info", "METADATA")
+
+
+@pytest.fixture
+def egg(site):
+    return _metadata(site / "fakedist-1.5.egg-info", "PKG-INFO")
+
+
+def _metadata(folder, name):
+    folder.mkdir()
+    (folder / name).write_text("Metadata-Version: 2.1\nName: fakedist\nVersion: 1.5\n")
+    for each in (folder / name, folder, folder.parent):
+        os.utime(each, (LONG_AGO, LONG_AGO))
+    return folder
+
+
+def edit(file, content):
+    """Write into a file as it is, and set its time back."""
+    before = file.stat() if file.exists() else file.parent.stat()
+    with file.open("r+b" if file.exists() else "wb") as opened:
+        opened.write(content)
+        opened.truncate()
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def named(site) -> Distribution:
+    found = DistributionIndex([str(site)]).named("fakedist")
+    assert found is not None
+    return found
+
+
+def test_an_edit_whose_time_was_set_back_is_noticed(tmp_path):
+    file = tmp_path / "a"
+    file.write_bytes(b"one")
+    before = status_of(str(file))
+    edit(file, b"two")
+    assert file.stat().st_mtime_ns == before[3]
+    assert status_of(str(file)) != before
+
+
+def test_metadata_that_were_edited_in_place_are_read_again(site, wheel):
+    assert named(site).version == "1.5"
+    edit(wheel / "METADATA", b"Metadata-Version: 2.1\nName: fakedist\nVersion: 1.6\n")
+    assert named(site).version == "1.6"
+
+
+def test_requirements_of_an_egg_that_were_written_anew_are_read_again(site, egg):
+    edit(egg / "requires.txt", b"one\n")
+    os.utime(egg, (LONG_AGO, LONG_AGO))
+    assert named(site).requires == {"one"}
+    edit(egg / "requires.txt", b"two\n")
+    os.utime(egg, (LONG_AGO, LONG_AGO))
+    assert named(site).requires == {"two"}
+
+
+def test_a_licence_that_came_later_is_found(site, wheel):
+    (wheel / "licenses").mkdir()
+    (wheel / "licenses" / "LICENSE").write_text("MIT")
+
+    def licences():
+        index = DistributionIndex([str(site)])
+        found = index.contents_of(index.named("fakedist"))
+        return [name for name in found.metadata if "licenses" in name]
+
+    assert licences() == ["licenses/LICENSE"]
+    (wheel / "licenses" / "NOTICE").write_text("of others")
+    assert licences() == ["licenses/LICENSE", "licenses/NOTICE"]
+    (wheel / "licenses" / "LICENSE").unlink()
+    assert licences() == ["licenses/NOTICE"]
+    (wheel / "licenses" / "of" / "others").mkdir(parents=True)
+    assert licences() == ["licenses/NOTICE"]
+    (wheel / "licenses" / "of" / "others" / "LICENSE").write_text("MIT")
+    assert licences() == ["licenses/NOTICE", "licenses/of/others/LICENSE"]

@@ -1,0 +1,91 @@
+"""Which files may go along without anybody naming them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from modpack.exporting.data_files import (
+    Budget,
+    files_below,
+    is_code,
+    is_compiled,
+    is_data_like,
+    is_private,
+    is_tests,
+)
+
+
+@pytest.mark.parametrize("name", ["a.py", "a.PYC", "a.pyi", "a.pyx", "notebook.ipynb"])
+def test_code_is_no_data(name):
+    assert is_code(name)
+
+
+@pytest.mark.parametrize("name", ["a.so", "liba.so.1.2", "a.pyd", "a.dll", "a.dylib", "a.a"])
+def test_machine_code_is_no_data(name):
+    assert is_compiled(name)
+
+
+@pytest.mark.parametrize("name", ["kernel.cu", "ops.cpp", "a.social.txt", "solo"])
+def test_sources_that_are_compiled_at_run_time_are_no_machine_code(name):
+    assert not is_compiled(name)
+    assert not is_code(name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    (
+        *(".env", "a/.git/config", "prod.env", "key.pem", "id_ed25519", "x.p12"),
+        *("aws_credentials", "Secrets.yaml", "my-api_key.txt", ".netrc"),
+    ),
+)
+def test_hidden_files_and_secrets_are_private(path):
+    assert is_private(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["words.txt", "environment.yml", "tokenizer.json", "keys.json", "../VERSION"]
+)
+def test_ordinary_names_are_not(path):
+    assert not is_private(path)
+
+
+def test_data_is_told_by_its_name():
+    assert is_data_like("a.yaml")
+    assert is_data_like("VERSION")
+    assert not is_data_like("a.log")
+    assert not is_data_like("Makefile")
+
+
+def test_tests_are_told_by_their_folder():
+    assert is_tests("tests/a.json")
+    assert is_tests("deep/test/a.json")
+    assert not is_tests("tests.json")
+
+
+def test_listing_a_folder_follows_no_links_to_folders(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "a.txt").write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "b.txt").write_text("")
+    (tmp_path / "folder" / "link").symlink_to(tmp_path / "outside")
+    found = [file.name for file in files_below(tmp_path / "folder")]
+    assert found == ["b.txt"]
+
+
+def test_the_budget_is_for_all_files_together(tmp_path):
+    budget = Budget()
+    files = [tmp_path / f"{number}.bin" for number in range(6)]
+    for file in files:
+        with file.open("wb") as stream:
+            stream.truncate(60 * 2**20)
+    assert [budget.admits(file, "shop") for file in files] == [True] * 4 + [False] * 2
+    assert budget.left_out == {"shop": {files[4]: 60 * 2**20, files[5]: 60 * 2**20}}
+
+
+def test_what_is_no_file_is_not_admitted(tmp_path):
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    budget = Budget()
+    assert not any(budget.admits(tmp_path / name) for name in ("dangling", "pipe", "", "absent"))

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from modpack.core.names import GlobGroup
+from modpack.core.rules import Action, Rule
+from modpack.exporting.match_hooks import Match, MatchHook, MatchHooks, Outcome, require_hook
+
+RULE = Rule(Action.INTERN, GlobGroup("a"))
+MATCH = Match("a", RULE, Action.INTERN, ())
+
+
+def outcome_of(*given: MatchHook) -> Outcome:
+    hooks = MatchHooks()
+    for number, hook in enumerate(given):
+        hooks.by_action[Action.INTERN][number] = hook
+    return hooks.run("the exporter", MATCH)
+
+
+def test_without_hooks_the_rule_decides():
+    assert outcome_of() == Outcome(Action.INTERN)
+
+
+def test_none_keeps_the_decision():
+    outcome = outcome_of(lambda exporter, name: None)
+    assert (outcome.action, outcome.overridden_by) == (Action.INTERN, None)
+    assert len(outcome.fired) == 1
+
+
+def mock_it(exporter: object, name: str) -> Action:
+    return Action.MOCK
+
+
+def test_an_action_overrides_and_names_the_hook():
+    name = f"{__name__}.mock_it"
+    assert outcome_of(mock_it) == Outcome(Action.MOCK, name, fired=(name,))
+
+
+def test_the_first_veto_is_kept_and_later_overrides_still_count():
+    def refuse(exporter: object, name: str) -> None:
+        raise ValueError(f"not {name}")
+
+    outcome = outcome_of(refuse, refuse, mock_it)
+    assert outcome.action is Action.MOCK
+    assert outcome.veto is not None and outcome.veto.endswith("refuse raised ValueError: not a")
+
+
+def test_there_is_a_current_match_only_while_hooks_run():
+    hooks = MatchHooks()
+    seen: list[Match | None] = []
+
+    def look(exporter: object, name: str) -> None:
+        seen.append(hooks.current)
+        raise KeyError(name)
+
+    hooks.by_action[Action.INTERN][0] = look
+    hooks.run("the exporter", MATCH)
+    assert seen == [MATCH] and hooks.current is None
+
+
+class Callable2:
+    def __call__(self, exporter: object, module_name: str, extra: int = 0) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "hook", [mock_it, Callable2(), Callable2().__call__, print, max, lambda *a, **k: None]
+)
+def test_whatever_takes_two_arguments_can_be_a_hook(hook):
+    require_hook(hook)
+
+
+@pytest.mark.parametrize("hook", [lambda: 0, lambda a: 0, lambda a, b, c: 0, lambda a, *, b: 0])
+def test_whatever_does_not_take_two_arguments_is_refused_with_its_signature(hook):
+    with pytest.raises(TypeError, match=r"hook must accept \(exporter, module_name\)"):
+        require_hook(hook)

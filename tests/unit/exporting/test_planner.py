@@ -1,0 +1,255 @@
+"""The planner, over an environment in memory and owners by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from modpack.core.graph import CodeKind, Edge, Location
+from modpack.core.names import GlobGroup
+from modpack.core.plan import NoteKind, PackagingErrorReason
+from modpack.core.rules import Action, Origin, Owner, Rule
+from modpack.core.scan import ImportKind
+from modpack.exporting.planner import Planner
+from modpack.exporting.presets import POLICIES, preset_rules
+
+EXPORTER = object()
+
+
+class Shelf:
+    """Modules by path; the kind of code is SOURCE unless given."""
+
+    def __init__(self, sources: Mapping[str, str], kinds: Mapping[str, CodeKind]) -> None:
+        self.sources, self.kinds = sources, kinds
+        self.running: set[str] = set()
+        self.homes: dict[tuple[str, str], str] = {}
+
+    def locate(self, module: str) -> Location | None:
+        if module not in self.sources:
+            return None
+        kind = self.kinds.get(module, CodeKind.SOURCE)
+        return Location(module, kind, f"/shelf/{module}.py", True)
+
+    def read_source(self, location: Location) -> bytes:
+        return self.sources[location.module].encode()
+
+    def live_attribute(self, module: str, name: str) -> str | None:
+        return None
+
+    def live_home(self, module: str, name: str) -> str | None:
+        return self.homes.get((module, name))
+
+    def loaded(self) -> Collection[str]:
+        return self.running
+
+    def lacks(self, module: str) -> bool:
+        return False
+
+    @property
+    def is_package(self) -> bool:
+        return False
+
+
+class Owners:
+    """``std*`` is the standard library, ``inst*`` is installed, all else is local."""
+
+    def owner(self, module: str, location: Location | None) -> Owner:
+        if module.startswith("std"):
+            return Owner.STDLIB
+        return Owner.INSTALLED if location and module.startswith("inst") else Owner.LOCAL
+
+    def distribution_of(self, module: str, location: Location | None) -> object | None:
+        return None
+
+    def requires(self, module: str, location: Location, other: Location) -> bool:
+        return False
+
+
+def planner_of(kinds: Mapping[str, CodeKind] | None = None, **sources: str) -> Planner:
+    shelf = {name.replace("__", "."): text for name, text in sources.items()}
+    return Planner([Shelf(shelf, kinds or {})], Owners(), EXPORTER)
+
+
+def rule(action: Action, *patterns: str, allow_empty: bool = True) -> Rule:
+    return Rule(action, GlobGroup(patterns), allow_empty)
+
+
+def problems(planner: Planner) -> list[tuple[str, str]]:
+    return [(problem.subject, problem.reason.name) for problem in planner.plan().problems]
+
+
+def test_decisions_carry_rule_and_place():
+    planner = planner_of(a="import stdlib_one")
+    planner.add_rule(rule(Action.INTERN, "a"))
+    planner.add_source("main", b"import a", False, True)
+    decisions = planner.decisions()
+    assert decisions["a"].rule == rule(Action.INTERN, "a")
+    assert decisions["a"].location == Location("a", CodeKind.SOURCE, "/shelf/a.py", True)
+    assert decisions["main"].rule.origin is Origin.SAVED
+    assert decisions["stdlib_one"].rule.origin is Origin.IMPLICIT
+    assert decisions["stdlib_one"].location is None, "nobody looks for it"
+
+
+def test_without_a_rule_a_module_is_undecided_and_a_problem_with_its_place():
+    planner = planner_of(a="")
+    planner.add_module("a", True)
+    planner.add_source("main", b"\nimport b_is_absent\nimport a", False, True)
+    (problem,) = planner.plan().problems
+    assert problem.reason is PackagingErrorReason.SOURCE_FILE_NOT_FOUND
+    assert (problem.subject, problem.place) == ("b_is_absent", "main:2")
+    assert problem.context == "imported by main"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (CodeKind.EXTENSION, "IS_EXTENSION_MODULE"),
+        (CodeKind.BUILTIN, "IS_EXTENSION_MODULE"),
+        (CodeKind.BYTECODE, "NO_DUNDER_FILE"),
+        (CodeKind.UNKNOWN, "NO_DUNDER_FILE"),
+    ],
+)
+def test_what_has_no_source_cannot_be_interned_but_everything_else(kind, reason):
+    for action in (Action.INTERN, Action.EXTERN, Action.MOCK):
+        planner = planner_of({"a": kind}, a="not to be read = = =")
+        planner.add_rule(rule(action, "a"))
+        planner.add_source("main", b"import a", False, True)
+        assert problems(planner) == ([("a", reason)] if action is Action.INTERN else [])
+
+
+def test_a_folder_without_code_is_interned_without_a_problem():
+    planner = planner_of({"a": CodeKind.NAMESPACE}, a="", a__b="")
+    planner.add_rule(rule(Action.INTERN, "a.**"))
+    planner.add_source("main", b"import a.b", False, True)
+    assert problems(planner) == []
+
+
+@pytest.mark.parametrize("guard", ["try:\n    import x.y\nexcept ImportError:\n    pass\n"])
+def test_an_absent_module_that_the_code_can_do_without_is_left_out(guard):
+    for action, patterns, decided in (
+        (Action.INTERN, "**", False),
+        (Action.INTERN, "x.**", False),
+        (Action.EXTERN, "**", False),
+        (Action.EXTERN, "x.**", True),
+        (Action.MOCK, "x.y", True),
+    ):
+        planner = planner_of()
+        planner.add_rule(rule(action, patterns))
+        planner.add_source("main", guard.encode(), False, True)
+        assert ("x.y" in planner.decisions()) is decided, (action, patterns)
+        assert problems(planner) == []
+
+
+def test_a_required_import_besides_the_guarded_one_makes_it_needed():
+    planner = planner_of()
+    planner.add_rule(rule(Action.INTERN, "**"))
+    guarded = b"try:\n    import x\nexcept ImportError:\n    pass\n"
+    planner.add_source("main", guarded, False, True)
+    planner.add_source("other", b"import x", False, True)
+    assert problems(planner) == [("x", "SOURCE_FILE_NOT_FOUND")]
+
+
+def test_parents_without_a_rule_inherit_and_a_chain_of_them_too():
+    planner = planner_of(a="", a__b="", a__b__c="")
+    planner.add_rule(rule(Action.MOCK, "a.b.c"))
+    planner.add_source("main", b"import a.b.c", False, True)
+    decisions = planner.decisions()
+    assert [decisions[name].action for name in ("a.b.c", "a.b", "a")] == [Action.MOCK] * 3
+    assert decisions["a"].rule.origin is Origin.PARENT
+    assert decisions["a"].why == "parent of mocked 'a.b'"
+
+
+def test_the_main_module_is_decided_only_by_its_name():
+    def plan_with(*rules: Rule) -> list[tuple[str, str]]:
+        planner = planner_of()
+        for each in rules:
+            planner.add_rule(each)
+        edge = Edge("<m/x.pkl>", "__main__", ImportKind.PICKLE, None, ("Net",))
+        planner.add_resource("<m/x.pkl>", [edge], True)
+        return problems(planner)
+
+    for action in (Action.INTERN, Action.EXTERN, Action.MOCK, Action.DENY):
+        assert plan_with(rule(action, "**")) == [("__main__", "DEFINED_IN_SCRIPT")]
+    assert plan_with(rule(Action.EXTERN, "__main__")) == []
+    assert plan_with(rule(Action.DENY, "__main__")) == [("__main__", "DENIED")]
+
+
+@pytest.mark.parametrize("pickled_first", [True, False])
+def test_code_may_look_at_the_script_that_runs_but_pickles_may_not_need_it(pickled_first):
+    planner = planner_of()
+    planner.add_rule(rule(Action.INTERN, "**"))
+    pickle = Edge("<m/x.pkl>", "__main__", ImportKind.PICKLE, None, ("Net",))
+    if pickled_first:
+        planner.add_resource("<m/x.pkl>", [pickle], True)
+    planner.add_source("tool", b"import __main__", False, True)
+    if not pickled_first:
+        assert problems(planner) == []
+        assert planner.decisions()["__main__"].why == "implicit: whatever script runs is extern"
+        planner.add_resource("<m/x.pkl>", [pickle], True)
+    assert problems(planner) == [("__main__", "DEFINED_IN_SCRIPT")]
+
+
+def test_a_mock_that_a_pickle_needs_is_a_problem_for_each_pickle():
+    planner = planner_of(a="")
+    planner.add_rule(rule(Action.MOCK, "a"))
+    for number, follow in enumerate((True, False)):
+        node = f"<m/{number}.pkl>"
+        planner.add_resource(node, [Edge(node, "a", ImportKind.PICKLE, None, ("A",))], follow)
+    assert problems(planner) == [("a", "MOCKED_BUT_STILL_USED")] * 2
+
+
+def test_presets_come_after_the_users_rules_and_policies_have_names():
+    planner = planner_of(inst_a="", mine="")
+    planner.use_presets(preset_rules("pinned"))
+    planner.add_rule(rule(Action.MOCK, "mine"))
+    planner.add_source("main", b"import inst_a, mine", False, True)
+    decisions = planner.decisions()
+    assert decisions["inst_a"].action is Action.EXTERN
+    assert decisions["inst_a"].why == "policy pinned: installed distributions are extern"
+    assert decisions["mine"].action is Action.MOCK
+    assert set(POLICIES) == {"none", "pinned", "hermetic"}
+    with pytest.raises(ValueError, match="'pinned'"):
+        preset_rules("unheard of")
+
+
+def test_a_rule_that_never_matched_is_a_problem_only_if_it_must_match():
+    planner = planner_of(a="")
+    planner.add_rule(rule(Action.INTERN, "a", allow_empty=False))
+    planner.add_rule(rule(Action.INTERN, "b", allow_empty=False))
+    planner.add_rule(rule(Action.INTERN, "c"))
+    planner.add_source("main", b"import a", False, True)
+    assert problems(planner) == [("intern('b')", "EMPTY_MATCH")]
+
+
+def test_planning_is_repeatable():
+    planner = planner_of(a="import b", b="import nothing_there")
+    planner.add_rule(rule(Action.INTERN, "*"))
+    planner.add_source("main", b"import a", False, True)
+    assert planner.plan() == planner.plan()
+
+
+@pytest.mark.parametrize("pattern", ["wandbb.**", "wandb.py"])
+def test_a_rule_that_nearly_names_what_is_needed_is_told(pattern):
+    planner = planner_of(wandb="")
+    planner.add_rule(rule(Action.MOCK, pattern))
+    planner.add_rule(rule(Action.INTERN, "**"))
+    planner.add_source("tool", b"import wandb", False, True)
+    (note,) = planner.plan().notes
+    assert note.kind is NoteKind.UNUSED_RULE and "Did you mean 'wandb.**'?" in note.text
+
+
+def test_rule_of_a_module_that_was_saved_gets_no_advice_to_be_itself():
+    planner = planner_of()
+    planner.add_rule(rule(Action.MOCK, "wandb.**"))
+    planner.add_source("wandb", b"", False, True)
+    planner.add_source("tool", b"import wandb", False, True)
+    assert planner.plan().notes == ()
+
+
+def test_a_rule_that_names_nothing_needed_is_no_matter():
+    planner = planner_of(wandb="")
+    planner.add_rule(rule(Action.MOCK, "tensorboard.**"))
+    planner.add_rule(rule(Action.INTERN, "**"))
+    planner.add_source("tool", b"import wandb", False, True)
+    assert planner.plan().notes == ()

@@ -1,0 +1,116 @@
+"""Finding the modules of what was loaded, and keeping the ids of their hooks."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from modpack.hooks.kinds import kinds_of
+from modpack.hooks.restoring import HOOK_TABLES, modules_in, reserve_ids
+
+
+class Slotted:
+    __slots__ = ("held", "never_set")
+
+    def __init__(self, held):
+        self.held = held
+
+
+class Attributed:
+    def __init__(self, held):
+        self.held = held
+
+    def method(self):
+        return self.held
+
+
+def closing_over(held):
+    return lambda: held
+
+
+def with_defaults(held):
+    def function(a=held, *, b=None):
+        return a
+
+    return function
+
+
+def local_class(held):
+    class Local:
+        part = held
+
+    return Local
+
+
+def with_attribute(held):
+    def function():
+        return None
+
+    function.held = held
+    return function
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda m: m,
+        lambda m: {"a": [(m,)]},
+        lambda m: {m},
+        lambda m: collections.deque([m]),
+        Slotted,
+        Attributed,
+        lambda m: Attributed(m).method,
+        lambda m: functools.partial(print, m),
+        lambda m: types.MappingProxyType({"m": m}),
+        nn.Sequential,
+        closing_over,
+        with_defaults,
+        with_attribute,
+        local_class,
+        lambda m: local_class(m)(),
+    ],
+)
+def test_modules_are_found_wherever_an_object_holds_them(wrap):
+    module = nn.Linear(1, 1)
+    assert any(found is module for found in modules_in(wrap(module)))
+
+
+def test_each_module_is_found_once():
+    part = nn.Linear(1, 1)
+    whole = nn.Sequential(part, part)
+    whole.itself = [whole]
+    assert sorted(map(id, modules_in([whole, part, whole]))) == sorted([id(whole), id(part)])
+
+
+def test_nothing_is_found_through_modules_classes_and_globals():
+    globals()["REACHED_BY_GLOBALS"] = nn.Linear(1, 1)
+    try:
+        holders = [closing_over, Attributed(1), types, pytest, Attributed, weakref.ref(Attributed)]
+        assert list(modules_in(holders)) == []
+    finally:
+        del globals()["REACHED_BY_GLOBALS"]
+
+
+def test_weak_proxies_are_no_modules():
+    module = nn.Linear(1, 1)
+    assert list(modules_in([weakref.proxy(module)])) == []
+
+
+def test_the_tables_are_those_of_all_kinds_of_hooks_of_modules():
+    assert set(HOOK_TABLES) == {kind.tables[0] for kind in kinds_of("module")}
+
+
+def test_ids_of_hooks_that_were_loaded_are_not_given_again(monkeypatch):
+    monkeypatch.setattr(RemovableHandle, "next_id", 3)
+    module = nn.Sequential(nn.Linear(1, 1))
+    module[0]._forward_hooks[41] = print
+    reserve_ids({"model": module})
+    assert module.register_forward_hook(print).id == 42
+    assert torch.is_tensor(module[0].weight)

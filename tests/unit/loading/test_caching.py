@@ -1,0 +1,233 @@
+"""Looking after the cache of unpacked packages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from modpack.errors import CacheError, ModpackError
+from modpack.loading import cache as leases
+from modpack.loading import cache as tree
+from modpack.loading import cache_maintenance as caching
+
+RECORDS = {"pkg/__init__.py": b"", "words.txt": b"alpha"}
+SIZES = {name: len(content) for name, content in RECORDS.items()}
+A, B, C, D = (letter * 64 for letter in "abcd")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache with three trees, which this process does not use."""
+    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path))
+    for age, digest in enumerate((A, B, C)):
+        tree.unpack(digest, SIZES, RECORDS.__getitem__, f"{digest[0]}.modpack")
+        used = time.time() - age * 86400 - 60
+        os.utime(tree.trees_folder(tmp_path) / digest / "used", (used, used))
+    release(tmp_path)
+    return tmp_path
+
+
+def release(cache):
+    os.close(leases._held.pop(cache).descriptor)
+
+
+def held(cache):
+    return [each.digest for each in caching.list_trees(cache)]
+
+
+def test_trees_are_listed_with_name_and_size_and_the_last_used_first(cache):
+    first, *others = caching.list_trees(cache)
+    assert [first.digest, *(each.digest for each in others)] == [A, B, C]
+    assert (first.name, first.files, first.size_bytes) == ("a.modpack", 2, 5)
+
+
+def test_loading_again_counts_as_use(cache):
+    tree.unpack(C, SIZES, RECORDS.__getitem__)
+    assert held(cache) == [C, A, B]
+
+
+def test_there_need_not_be_a_cache(tmp_path):
+    assert caching.list_trees(tmp_path / "none") == ()
+    assert caching.prune(tmp_path / "none", everything=True).removed == ()
+
+
+def test_what_was_not_used_for_long_goes(cache):
+    pruned = caching.prune(cache, older_than=1.5 * 86400)
+    assert [each.digest for each in pruned.removed] == [C]
+    assert pruned.freed_bytes == 5
+    assert held(cache) == [A, B]
+
+
+def test_a_cache_that_is_too_large_loses_what_was_not_used_for_longest(cache):
+    caching.prune(cache, max_size=7)
+    assert held(cache) == [A]
+
+
+def test_a_tree_can_be_named_by_how_its_digest_begins(cache):
+    caching.prune(cache, digests=["bbbb"])
+    assert held(cache) == [A, C]
+
+
+@pytest.mark.parametrize("digest", ["dddd", "", "b"])
+def test_a_digest_that_names_no_single_tree_is_refused_and_nothing_goes(cache, digest):
+    with pytest.raises(ModpackError, match=r"begins with|which tree"):
+        caching.prune(cache, digests=[digest])
+    assert held(cache) == [A, B, C]
+
+
+def test_everything_goes_and_scans_too(cache):
+    scan = cache / "scans" / "v1" / "ab" / "cd"
+    scan.parent.mkdir(parents=True)
+    scan.write_bytes(b"12345")
+    pruned = caching.prune(cache, everything=True)
+    assert len(pruned.removed) == 3 and pruned.scans == caching.Scans(1, 5)
+    assert held(cache) == [] and not scan.exists()
+    assert list(tree.trees_folder(cache).iterdir()) == []
+
+
+def test_what_a_living_process_uses_stays_and_is_told(cache):
+    tree.unpack(B, SIZES, RECORDS.__getitem__)
+    pruned = caching.prune(cache, everything=True)
+    assert [each.digest for each in pruned.kept] == [B]
+    assert held(cache) == [B]
+    release(cache)
+    assert [each.digest for each in caching.prune(cache, everything=True).removed] == [B]
+
+
+def test_what_a_forked_child_uses_stays_after_its_parent_has_ended(cache):
+    code = f"""
+import os, sys
+from modpack.loading import cache as tree
+tree.unpack({B!r}, {SIZES!r}, {RECORDS!r}.__getitem__)
+reading, writing = os.pipe()
+if os.fork():
+    os._exit(0)
+os.close(1); os.close(2)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        parent.stdout.read()  # until parent and child have closed it
+        parent.wait()
+        assert [each.digest for each in caching.prune(cache, everything=True).kept] == [B]
+        parent.stdin.close()
+    deadline = time.monotonic() + 60
+    while held(cache) and time.monotonic() < deadline:
+        caching.prune(cache, everything=True)
+    assert held(cache) == []
+
+
+def test_leftovers_of_killed_processes_go_without_being_asked_for(cache):
+    (tree.trees_folder(cache) / "dead.tmp").mkdir()
+    assert caching.prune(cache).leftovers == 1
+    assert held(cache) == [A, B, C]
+
+
+def test_without_locks_nothing_is_pruned_and_the_reason_told(cache, monkeypatch):
+    def no_locks(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(leases.fcntl, "flock", no_locks)
+    with pytest.raises(CacheError, match=r"cannot be locked.*by hand"):
+        caching.prune(cache, everything=True)
+    assert held(cache) == [A, B, C]
+    assert tree.unpack(A, SIZES, RECORDS.__getitem__).is_dir(), "packages can still be loaded"
+
+
+def test_damaged_files_are_found_by_their_digests(cache):
+    first, second, third = caching.list_trees(cache)
+    (first.folder / "files" / "words.txt").write_bytes(b"omega")
+    (second.folder / "files" / "words.txt").unlink()
+    (third.folder / "tree.json").write_text("{}")
+    assert caching.damaged_files(first) == ("words.txt",)
+    assert caching.damaged_files(second) == ("words.txt",)
+    assert caching.damaged_files(third) == ("tree.json",)
+
+
+def test_a_lease_whose_folder_was_removed_is_made_again(cache):
+    tree.unpack(A, SIZES, RECORDS.__getitem__)
+    for file in (cache / "leases").iterdir():
+        file.unlink()
+    tree.unpack(A, SIZES, RECORDS.__getitem__)
+    assert [each.digest for each in caching.prune(cache, everything=True).kept] == [A]
+    release(cache)
+
+
+def test_nothing_outside_of_the_cache_goes_wherever_links_lead(cache, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    precious = [outside / "v1" / "ab" / "cdef", outside / D / "f", outside / "f"]
+    for file in precious:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"12345")
+    (cache / "scans").symlink_to(outside)
+    trees = tree.trees_folder(cache)
+    for name in (D, "0123.dead.tmp"):
+        (trees / name).symlink_to(outside)
+    caching.prune(cache, everything=True)
+    trees.rmdir() if not any(trees.iterdir()) else trees.rename(trees.with_name("aside"))
+    trees.symlink_to(outside)
+    caching.prune(cache, everything=True)
+    assert all(file.is_file() for file in precious)
+
+
+def test_what_is_not_of_this_cache_stays(cache):
+    files = [cache / "scans" / "head.png", cache / "scans" / "v1" / "ab" / "notes.txt"]
+    files.append(tree.trees_folder(cache) / "oak" / "leaf")
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"12345")
+    assert caching.prune(cache, everything=True).scans == caching.Scans()
+    assert all(file.is_file() for file in files) and held(cache) == []
+
+
+def test_a_daemon_that_closes_all_files_writes_into_no_other_and_keeps_what_it_uses(cache):
+    tree.unpack(A, SIZES, RECORDS.__getitem__)
+    descriptor = leases._held[cache].descriptor
+    with (cache / "other").open("w+b") as other:
+        os.dup2(other.fileno(), descriptor)
+        tree.unpack(B, SIZES, RECORDS.__getitem__)
+        assert (cache / "other").read_bytes() == b""
+    os.close(descriptor)
+    kept = caching.prune(cache, everything=True).kept
+    assert {each.digest for each in kept} == {A, B}
+    release(cache)
+
+
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_on_a_full_disk_nothing_is_pruned_that_may_be_in_use(cache, monkeypatch, is_partial):
+    write = os.write
+
+    def full(descriptor, text):
+        if is_partial:
+            return write(descriptor, text[:9])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        tree.unpack(A, SIZES, RECORDS.__getitem__)
+    with pytest.raises(CacheError, match=r"too full to note.*Make room"):
+        caching.prune(cache, everything=True)
+    tree.unpack(A, SIZES, RECORDS.__getitem__)
+    assert [each.digest for each in caching.prune(cache, everything=True).kept] == [A]
+    release(cache)
+
+
+@pytest.mark.parametrize("used", [-1e9, 1e11])
+def test_a_use_at_an_impossible_time_counts_as_the_nearest_possible(cache, used):
+    file = tree.trees_folder(cache) / A / "used"
+    os.utime(file, (used, used))
+    [told] = [each.used for each in caching.list_trees(cache) if each.digest == A]
+    assert told == (0 if used < 0 else pytest.approx(time.time(), abs=60))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"files": {"a": [Infinity, ""]}}', "\0"])
+def test_what_cannot_be_told_of_a_tree_is_damage(cache, text):
+    first = caching.list_trees(cache)[0]
+    (first.folder / "tree.json").write_text(text)
+    assert caching.list_trees(cache)[0].name is None
+    assert caching.damaged_files(first) == ("tree.json",)

@@ -1,0 +1,188 @@
+"""Compiled code that is kept beside a package's tree."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from modpack.loading import cache as tree
+from modpack.loading import compile as codestore
+from modpack.loading.cache_maintenance import list_trees
+from modpack.loading.compile import code_store
+
+DIGEST = "ab12"
+RECORDS = {"pkg/__init__.py": b"", "pkg/one.py": b"value = 1", "pkg/two.py": b"value = 2"}
+MODULES = {"pkg": "pkg/__init__.py", "pkg.one": "pkg/one.py", "pkg.two": "pkg/two.py"}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "cache"))
+    sizes = {name: len(content) for name, content in RECORDS.items()}
+    return tree.unpack(DIGEST, sizes, RECORDS.__getitem__)
+
+
+def opened(place, kind="private"):
+    store = code_store(place, kind)
+    assert store is not None
+    return store
+
+
+def keep(place, modules=MODULES, **options):
+    store = opened(place, **options)
+    for module, record in modules.items():
+        file = place / record
+        source = file.read_bytes()
+        store.put(module, str(file), source, compile(source, file, "exec"))
+    store.write()
+
+
+def kept(place, **options):
+    """The values of the modules whose code is kept."""
+    store, found = opened(place, **options), {}
+    for module, record in MODULES.items():
+        code = store.get(module, str(place / record))
+        if code is not None:
+            names = {}
+            exec(code, names)
+            found[module] = names.get("value")
+    return found
+
+
+def files_of(place):
+    return sorted((place.parent / "code").glob("*/*"))
+
+
+def test_code_is_kept_for_those_who_come_later(place):
+    assert kept(place) == {}
+    keep(place)
+    assert kept(place) == {"pkg": None, "pkg.one": 1, "pkg.two": 2}
+
+
+def test_one_import_makes_one_file_however_often_it_is_made(place):
+    keep(place)
+    keep(place)
+    assert len(files_of(place)) == 1
+    keep(place, {"pkg.one": "pkg/one.py"})
+    assert len(files_of(place)) == 2
+    assert kept(place) == {"pkg": None, "pkg.one": 1, "pkg.two": 2}
+
+
+def test_what_was_not_compiled_from_the_packages_source_is_not_kept(place):
+    (place / "pkg" / "one.py").write_bytes(b"value = 7")
+    keep(place)
+    assert kept(place) == {"pkg": None, "pkg.two": 2}
+
+
+def test_code_is_that_of_a_module_in_its_place(place):
+    keep(place, {"pkg.one": "pkg/two.py"})
+    assert kept(place) == {}
+    assert opened(place).get("pkg.one", str(place / "pkg" / "two.py")) is not None
+
+
+def test_another_kind_of_namespace_has_code_of_its_own(place):
+    keep(place, kind="process")
+    assert kept(place) == {}
+    assert len(kept(place, kind="process")) == 3
+
+
+def test_another_python_has_code_of_its_own(place, monkeypatch):
+    keep(place)
+    monkeypatch.setattr("importlib.util.MAGIC_NUMBER", b"else")
+    assert kept(place) == {}
+
+
+def test_asserts_that_were_left_out_are_left_out_only_where_that_is_asked_for(place, monkeypatch):
+    keep(place)
+
+    class Optimizing:
+        optimize = 1
+
+    monkeypatch.setattr(sys, "flags", Optimizing)
+    assert kept(place) == {}
+
+
+def test_code_that_was_moved_with_its_tree_is_not_believed(place):
+    keep(place)
+    other = place.parents[1] / "cd34"
+    place.parent.rename(other)
+    assert kept(other / "files") == {}
+    assert list_trees(place.parents[3]) != ()
+    cache = place.parents[3]
+    cache.rename(cache.with_name("elsewhere"))
+    (cache.with_name("elsewhere") / "trees" / "v2" / "cd34").rename(
+        cache.with_name("elsewhere") / "trees" / "v2" / DIGEST
+    )
+    assert kept(cache.with_name("elsewhere") / "trees" / "v2" / DIGEST / "files") == {}
+
+
+def test_damaged_code_is_as_good_as_none(place):
+    keep(place)
+    [file] = files_of(place)
+    content = file.read_bytes()
+    expected = kept(place)
+    for position in range(len(content)):
+        changed = bytearray(content)
+        changed[position] ^= 0x20
+        file.unlink()
+        file.write_bytes(changed)
+        assert kept(place).items() <= expected.items()
+        assert len(kept(place)) < len(expected)
+    for length in range(0, len(content), 7):
+        file.unlink()
+        file.write_bytes(content[:length])
+        assert kept(place).items() <= expected.items()
+
+
+def test_a_cache_that_cannot_be_written_is_read(place, monkeypatch):
+    keep(place)
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Read-only file system")
+
+    monkeypatch.setattr(codestore, "make_private", refuse)
+    keep(place, {"pkg.one": "pkg/one.py"})
+    assert len(kept(place)) == 3 and len(files_of(place)) == 1
+
+
+def test_a_full_disk_leaves_nothing_half_written(place, monkeypatch):
+    def fill(file, content):
+        with file.open("wb") as opened:
+            opened.write(content[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", fill)
+    keep(place)
+    assert files_of(place) == []
+
+
+def test_a_tree_that_is_not_known_any_more_gets_no_code(place):
+    (place.parent / "tree.json").write_text("{}")
+    keep(place)
+    assert files_of(place) == []
+
+
+def test_a_tree_of_this_process_alone_keeps_none(tmp_path):
+    assert code_store(tmp_path, "private") is None
+
+
+def test_folders_of_code_are_for_this_user_alone(place):
+    before = os.umask(0o000)
+    try:
+        keep(place)
+    finally:
+        os.umask(before)
+    [file] = files_of(place)
+    assert [each.stat().st_mode & 0o777 for each in (file.parent, file.parents[1])] == [0o700] * 2
+
+
+def test_code_counts_as_part_of_its_tree(place):
+    cache = place.parents[3]
+    [before] = list_trees(cache)
+    keep(place)
+    [after] = list_trees(cache)
+    [file] = files_of(place)
+    assert after.files == before.files + 1
+    assert after.size_bytes == before.size_bytes + file.stat().st_size

@@ -1,0 +1,47 @@
+"""Code that somebody else could have put beside a tree is not run, nor what is no code at all."""
+
+from __future__ import annotations
+
+import marshal
+import os
+
+import pytest
+
+from modpack.loading import compile as codestore
+from tests.unit.hermetic.test_codestore import MODULES, files_of, keep, kept, place
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
+__all__ = ["place"]
+
+
+def test_a_folder_that_others_may_write_to_is_not_believed(place):
+    keep(place)
+    [file] = files_of(place)
+    for folder in (file.parent, file.parents[1]):
+        folder.chmod(0o770)
+        assert kept(place) == {}
+        folder.chmod(0o700)
+    assert len(kept(place)) == len(MODULES)
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(place, tmp_path):
+    keep(place)
+    [file] = files_of(place)
+    for folder in (file.parent, file.parents[1]):
+        aside = folder.with_name("aside")
+        folder.rename(aside)
+        folder.symlink_to(aside)
+        assert kept(place) == {}
+        folder.unlink()
+        aside.rename(folder)
+    assert len(kept(place)) == len(MODULES)
+
+
+@pytest.mark.parametrize("piece", [b"", b"garbage", marshal.dumps("text"), b"\xe3", b"\xff\xff"])
+def test_what_is_whole_but_no_code_is_as_good_as_none(place, monkeypatch, piece):
+    written = codestore._written
+    monkeypatch.setattr(
+        codestore, "_written", lambda pieces, owner: written(dict.fromkeys(pieces, piece), owner)
+    )
+    keep(place)
+    assert kept(place) == {}

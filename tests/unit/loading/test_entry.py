@@ -1,0 +1,92 @@
+"""Which saved object a package is about."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import ArchiveError, ModpackError
+from modpack.loading.checks import find_entry, find_namespace
+
+
+def archive(entry=None, *records):
+    buffer = io.BytesIO()
+    with ArchiveWriter(buffer) as writer:
+        writer.write(".data/version", b"6\n")
+        if entry is not None:
+            text = entry if isinstance(entry, str) else json.dumps(entry)
+            writer.write(".data/modpack/entry.json", text.encode())
+        for record in records:
+            writer.write(record, b"x")
+        writer.commit()
+    buffer.seek(0)
+    return open_archive(buffer)
+
+
+def test_the_main_object_comes_first():
+    entry = {"main": ["m", "main.pkl"], "pickles": [["m", "main.pkl"], ["m", "other.pkl"]]}
+    assert find_entry(archive(entry)) == ("m", "main.pkl")
+
+
+def test_the_only_object_is_the_one():
+    entry = {"main": None, "pickles": [["m.n", "one.pkl"]]}
+    assert find_entry(archive(entry)) == ("m.n", "one.pkl")
+
+
+def test_several_objects_without_a_main_one_are_listed():
+    entry = {"main": None, "pickles": [["m", "a.pkl"], ["n", "b.pkl"]]}
+    with pytest.raises(ModpackError, match=r"name one") as caught:
+        find_entry(archive(entry))
+    assert "package='m', resource='a.pkl'" in str(caught.value)
+    assert "package='n', resource='b.pkl'" in str(caught.value)
+
+
+def test_no_object_at_all_is_told():
+    with pytest.raises(ModpackError, match=r"no saved object\. Open it with modpack\."):
+        find_entry(archive({"main": None, "pickles": []}))
+
+
+def test_without_a_list_the_pickles_are_found_by_their_names():
+    assert find_entry(archive(None, "m/n/x.pkl", "m/words.txt")) == ("m.n", "x.pkl")
+    with pytest.raises(ModpackError, match=r"'y\.pkl'"):
+        find_entry(archive(None, "m/x.pkl", "m/y.pkl"))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "no json",
+        "[]",
+        "{}",
+        {"main": 3, "pickles": []},
+        {"main": ["m"], "pickles": []},
+        {"main": None, "pickles": [["m"]]},
+        {"main": None, "pickles": 3},
+    ],
+    ids=str,
+)
+def test_a_malformed_list_is_an_archive_error(entry):
+    with pytest.raises(ArchiveError, match=r"entry\.json"):
+        find_entry(archive(entry))
+
+
+@pytest.mark.parametrize(
+    ("entry", "namespace"),
+    [
+        (None, "private"),
+        ({"main": None, "pickles": []}, "private"),
+        ({"main": None, "pickles": [], "namespace": "process"}, "process"),
+    ],
+)
+def test_a_package_says_in_which_namespace_it_works(entry, namespace):
+    assert find_namespace(archive(entry)) == namespace
+
+
+@pytest.mark.parametrize("entry", ["[]", "no json", {"namespace": "public"}, {"namespace": 3}])
+def test_a_namespace_that_is_none_is_refused(entry):
+    with pytest.raises(ArchiveError, match=r"entry\.json"):
+        find_namespace(archive(entry))

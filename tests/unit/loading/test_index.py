@@ -1,0 +1,64 @@
+"""What the records of a package say about its modules."""
+
+from __future__ import annotations
+
+import pytest
+
+from modpack.archive.module_index import EntryKind, ModuleIndex
+
+
+def index(*records, **externs):
+    pins = {name.replace("__", "."): pin for name, pin in externs.items()}
+    return ModuleIndex.build(records, pins)
+
+
+def kind(found):
+    return found.kind if found is not None else None
+
+
+def test_sources_are_modules_and_their_folders_packages():
+    built = index("a/__init__.py", "a/b/c.py", "solo.py")
+    assert kind(built.find("a")) is kind(built.find("a.b.c")) is EntryKind.SOURCE
+    assert kind(built.find("a.b")) is EntryKind.FOLDER
+    assert built.find("a").is_package and not built.find("a.b.c").is_package
+    assert built.find("solo").record == "solo.py"
+    assert built.find("a.absent") is None and built.find("absent") is None
+
+
+def test_a_package_comes_before_a_module_of_the_same_name():
+    assert index("a.py", "a/__init__.py").find("a").record == "a/__init__.py"
+    assert index("a/__init__.py", "a.py").find("a").record == "a/__init__.py"
+
+
+def test_a_module_comes_before_a_folder_of_the_same_name():
+    assert index("a.py", "a/words.txt").find("a").record == "a.py"
+
+
+def test_an_extern_module_takes_all_that_is_below_it():
+    built = index("a/__init__.py", a__native="a-native==1")
+    assert kind(built.find("a.native.deep")) is EntryKind.EXTERN
+    assert built.find("a.other") is None
+    assert built.requirement("a.native") == "a-native==1"
+
+
+def test_an_extern_package_may_hold_packaged_modules():
+    built = index("a/mine/mod.py", a=None)
+    assert kind(built.find("a")) is kind(built.find("a.other")) is EntryKind.EXTERN
+    assert kind(built.find("a.mine.mod")) is EntryKind.SOURCE
+    assert built.find("a.mine.absent") is None
+    assert built.has_code_below("a") and not built.has_code_below("a.mine.mod")
+
+
+@pytest.mark.parametrize(
+    ("module", "allowed"),
+    [("json", True), ("torch.nn", True), ("numpy.linalg", True), ("pandas", False), ("a.b", False)],
+)
+def test_the_host_gives_the_standard_library_torch_and_what_is_extern(module, allowed):
+    built = index("a/b.py", numpy=None)
+    assert built.allows_host(module) is allowed
+    assert built.keeps(module) is not allowed
+
+
+def test_a_folder_of_resources_hides_neither_the_standard_library_nor_an_extern():
+    built = index("json/x.txt", "numpy/x.txt", "data/x.txt", numpy=None)
+    assert built.roots == {"data"}

@@ -1,0 +1,110 @@
+"""Which distributions packaged code sees, asked directly."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from modpack.archive.module_index import EntryKind, ModuleIndex
+from modpack.loading.metadata import VisibleDistributions, is_metadata_module, metadata_functions
+
+EXTENSION = f"shop/_fast{EXTENSION_SUFFIXES[0]}"
+
+
+@pytest.fixture
+def visible(tmp_path, installed):
+    """``visible(records, externs)``: what a package of these records sees beside the host's."""
+
+    def see(*records: str, hides: bool = True, **externs: str | None) -> VisibleDistributions:
+        tree = tmp_path / "tree"
+        for record in records:
+            name, _, version = record.partition(".dist-info")[0].rpartition("-")
+            place = tree / record
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        index = ModuleIndex.build(records, externs, hides)
+        load = importlib.import_module
+        return VisibleDistributions(importlib.metadata, lambda: index, tree, load)
+
+    return see
+
+
+def versions(visible: VisibleDistributions, name: str) -> list[str]:
+    return [found.version for found in visible.all(name)]
+
+
+def test_the_packages_own_distribution_comes_alone(visible, installed):
+    installed("shop", {"shop.py": ""}, version="2.0")
+    assert versions(visible("shop-1.0.dist-info/METADATA"), "Shop") == ["1.0"]
+
+
+def test_of_the_hosts_that_is_seen_which_has_an_extern_module(visible, installed):
+    installed("shop-tools", {"shop.py": ""}, version="2.0")
+    assert versions(visible(shop=None), "shop_tools") == ["2.0"]
+    assert versions(visible(), "shop_tools") == []
+
+
+def test_a_distribution_without_modules_hides_nothing_and_is_seen(visible, installed):
+    installed("only-data", {"share/data.txt": ""}, version="2.0", metadata={"top_level.txt": "\n"})
+    installed("bundle", {}, version="3.0")
+    assert versions(visible(), "bundle") == ["3.0"]
+
+
+def test_what_extern_distributions_require_is_seen_and_what_extras_require_is_not(
+    visible, installed
+):
+    installed("shop", {"shop.py": ""}, requires=["coins>=1", "stamps; extra == 'more'"])
+    installed("coins", {"coins.py": ""}, requires=["metal"])
+    installed("metal", {"metal.py": ""})
+    installed("stamps", {"stamps.py": ""})
+    seen = visible(shop="shop==1.0")
+    assert [name for name in ("coins", "metal", "stamps") if versions(seen, name)] == [
+        "coins",
+        "metal",
+    ]
+
+
+def test_a_package_that_does_not_know_its_distributions_hides_none(visible, installed):
+    installed("shop", {"shop.py": ""})
+    assert versions(visible(hides=False), "shop") == ["1.0"]
+
+
+def test_the_name_is_in_the_error_for_what_is_absent(visible):
+    functions = metadata_functions(visible(), importlib.metadata)
+    for question in ("version", "metadata", "requires", "files", "distribution"):
+        with pytest.raises(importlib.metadata.PackageNotFoundError) as caught:
+            functions[question]("no-such-shop")
+        assert caught.value.name == "no-such-shop"
+
+
+def test_folders_that_are_asked_for_are_searched_whoever_asks(visible, installed):
+    site = installed("shop", {"shop.py": ""})
+    functions = metadata_functions(visible(), importlib.metadata)
+    found = functions["distributions"](path=[str(site)], name="shop")
+    assert [each.version for each in found] == ["1.0"]
+
+
+def test_copies_of_the_metadata_module_are_recognised():
+    assert is_metadata_module(importlib.metadata)
+    assert is_metadata_module(importlib.import_module("importlib_metadata"))
+    assert not is_metadata_module(importlib)
+
+
+def test_metadata_folders_are_no_modules():
+    index = ModuleIndex.build(["my_shop-1.0.dist-info/METADATA", "my_shop-1.0.dist-info/x.py"], {})
+    assert index.distributions == {"my-shop": "my_shop-1.0.dist-info"}
+    assert not index.entries
+    assert not index.roots
+
+
+def test_compiled_modules_are_entries_and_come_before_sources():
+    index = ModuleIndex.build(["shop/__init__.py", "shop/_fast.py", EXTENSION], {})
+    entry = index.find("shop._fast")
+    assert entry is not None
+    assert entry.kind is EntryKind.COMPILED
+    assert entry.record == EXTENSION
+    assert Path(entry.record).name.startswith("_fast.")

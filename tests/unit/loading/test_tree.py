@@ -1,0 +1,340 @@
+"""The cache of unpacked packages."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from modpack.errors import ArchiveError, CacheError
+from modpack.loading import cache as leases
+from modpack.loading import cache as tree
+from modpack.loading import cache as treerecord
+
+RECORDS = {"pkg/__init__.py": b"", "pkg/sub/mod.py": b"x = 1", "words.txt": b"alpha"}
+SIZES = {name: len(content) for name, content in RECORDS.items()}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "deep" / "cache"))
+    monkeypatch.setattr(tree, "_temporary", {})
+    return tmp_path / "deep" / "cache"
+
+
+def unpack(digest="ab12", records=RECORDS):
+    sizes = {name: len(content) for name, content in records.items()}
+    return tree.unpack(digest, sizes, records.__getitem__)
+
+
+def contents(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_tree_lies_in_the_chosen_cache_under_its_digest(cache):
+    place = unpack()
+    assert place == cache / "trees" / "v2" / "ab12" / "files"
+    assert contents(place) == RECORDS
+    assert [path.name for path in place.parent.parent.iterdir()] == ["ab12"]
+
+
+def test_new_folders_of_the_cache_are_for_this_user_alone(cache):
+    before = os.umask(0o000)
+    try:
+        place = unpack()
+    finally:
+        os.umask(before)
+    folders = [place, place.parent, cache / "trees" / "v2", cache / "trees", cache, cache.parent]
+    assert [mode_of(folder) for folder in folders] == [0o700] * 6
+
+
+def test_unpack_of_damaged_record_raises_without_second_try(cache, caplog):
+    asked = []
+
+    def read(name):
+        asked.append(name)
+        raise ArchiveError("net.modpack", "it is damaged", name)
+
+    with pytest.raises(ArchiveError, match="it is damaged"):
+        tree.unpack("ab12", SIZES, read)
+    assert len(asked) == 1 and "cache" not in caplog.text
+
+
+def test_a_tree_that_is_there_is_used_and_not_written_again(cache):
+    place = unpack()
+    times = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+
+    def read(name):
+        raise AssertionError("read again")
+
+    assert tree.unpack("ab12", SIZES, read) == place
+    assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == times
+
+
+def test_a_tree_that_lost_files_is_made_again(cache):
+    place = unpack()
+    (place / "pkg" / "sub" / "mod.py").unlink()
+    assert unpack() == place
+    assert contents(place) == RECORDS
+    (place / "words.txt").write_bytes(b"")
+    assert contents(unpack()) == RECORDS
+    assert [path.name for path in place.parent.parent.iterdir()] == ["ab12"]
+
+
+def test_a_stamp_is_the_same_where_files_cannot_be_looked_up_from_a_folder(cache, monkeypatch):
+    folder = unpack().parent
+    monkeypatch.setattr(os, "supports_dir_fd", set())
+    assert treerecord.has_stamp(folder, "ab12", RECORDS)
+    with pytest.raises(FileNotFoundError):
+        treerecord.has_stamp(folder, "ab12", ["absent"])
+    monkeypatch.undo()
+    with pytest.raises(FileNotFoundError):
+        treerecord.has_stamp(folder, "ab12", ["absent"])
+
+
+def test_a_file_that_was_changed_to_one_of_the_same_size_is_noticed(cache, caplog):
+    place = unpack()
+    (place / "words.txt").write_bytes(b"omega")
+    assert contents(unpack()) == RECORDS
+    [record] = caplog.records
+    assert "were changed since they were unpacked" in record.getMessage()
+
+
+def test_a_changed_file_is_noticed_although_its_times_were_set_back(cache):
+    place = unpack()
+    before = (place / "words.txt").stat()
+    (place / "words.txt").write_bytes(b"omega")
+    os.utime(place / "words.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert contents(unpack()) == RECORDS
+
+
+def test_after_a_new_boot_files_are_compared_and_not_believed(cache, monkeypatch):
+    place = unpack()
+    words, stamps = place / "words.txt", place.parent / "stamps"
+    words.write_bytes(b"\0" * 5)  # what a file system may make of what was not on the disk yet
+    treerecord.put_stamp(place.parent, "ab12", SIZES)
+    assert contents(unpack())["words.txt"] == b"\0" * 5, "the stamp of this boot is believed"
+    monkeypatch.setattr(treerecord, "boot", lambda: "another")
+    assert contents(unpack()) == RECORDS
+    assert [file.name for file in stamps.iterdir()] == ["another"]
+
+
+def test_a_right_tree_is_not_written_again_after_a_new_boot(cache, monkeypatch):
+    place = unpack()
+    inode = place.stat().st_ino
+    monkeypatch.setattr(treerecord, "boot", lambda: "another")
+    assert unpack() == place
+    assert place.stat().st_ino == inode
+    assert treerecord.has_stamp(place.parent, "ab12", SIZES)
+
+
+def test_where_no_boot_can_be_told_from_another_files_are_flushed(cache, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(tree, "boot", lambda: "")
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    unpack()
+    assert len(flushed) == len(RECORDS)
+
+
+def test_a_cache_that_cannot_be_written_any_more_is_read(cache, monkeypatch, caplog):
+    place = unpack()
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Read-only file system")
+
+    for name in ("mkdir", "touch", "write_text", "write_bytes"):
+        monkeypatch.setattr(Path, name, refuse)
+    monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr(leases, "_held", {})
+    monkeypatch.setattr(leases, "_locked", refuse)
+    monkeypatch.setattr(treerecord, "boot", lambda: "another")
+    assert unpack() == place
+    assert not caplog.records
+
+
+def test_what_dead_processes_left_half_made_is_swept_and_what_is_in_the_making_stays(cache):
+    unpack()
+    folder = cache / "trees" / "v2"
+    (folder / "cd34.dead.tmp").mkdir()
+    (folder / "ef56.alive.tmp").mkdir()
+    leases.hold(cache, "ef56.alive.tmp")
+    unpack("0789")
+    assert sorted(each.name for each in folder.iterdir()) == ["0789", "ab12", "ef56.alive.tmp"]
+
+
+def test_a_full_disk_leaves_nothing_half_made(cache, monkeypatch, tmp_path):
+    def full(name):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(CacheError, match=r"No space left.*Set MODPACK_CACHE"):
+        tree.unpack("ab12", SIZES, full)
+    assert list((cache / "trees" / "v2").iterdir()) == []
+    assert list(tmp_path.glob("modpack-*")) == []
+
+
+def test_a_failure_while_unpacking_leaves_no_tree(cache, monkeypatch):
+    def read(name):
+        raise ValueError("damaged")
+
+    with pytest.raises(ValueError, match="damaged"):
+        tree.unpack("ab12", SIZES, read)
+    assert list((cache / "trees" / "v2").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_gives_way_to_a_temporary_folder(
+    tmp_path, monkeypatch, caplog
+):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(tree, "_temporary", {})
+    with caplog.at_level(logging.WARNING, logger="modpack"):
+        place = unpack()
+    assert contents(place) == RECORDS
+    assert place.is_relative_to(tempfile.gettempdir())
+    assert mode_of(place) == 0o700
+    [record] = caplog.records
+    assert "MODPACK_CACHE" in record.getMessage() and "temporary" in record.getMessage()
+    assert unpack() == place
+
+
+@pytest.mark.parametrize("danger", ["others may write", "is no folder", "another user"])
+def test_a_tree_that_others_may_have_made_is_not_used(cache, danger, monkeypatch, caplog):
+    place = unpack()
+    if danger == "others may write":
+        place.parent.chmod(0o770)
+    elif danger == "is no folder":
+        place.parent.rename(place.parent.with_name("aside"))
+        place.parent.symlink_to(place.parent.with_name("aside"))
+    else:
+        os.chown(place.parent, 4242, -1) if os.getuid() == 0 else monkeypatch.setattr(
+            os, "getuid", lambda: 4242
+        )
+    used = unpack()
+    assert used != place and contents(used) == RECORDS
+    assert danger in caplog.text
+
+
+def test_a_user_without_a_home_folder_gets_a_temporary_folder(monkeypatch, caplog):
+    for name in ("MODPACK_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(tree, "_temporary", {})
+    assert contents(unpack()) == RECORDS
+    assert "MODPACK_CACHE" in caplog.text
+
+
+def test_nowhere_to_unpack_is_an_error_that_names_the_remedy(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(tree, "_temporary", {})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    with pytest.raises(CacheError, match="Set MODPACK_CACHE"):
+        unpack()
+
+
+def test_without_a_choice_the_cache_is_the_users(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("MODPACK_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tree.cache_folder() == tmp_path / "modpack"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert tree.cache_folder() == tmp_path / "me" / ".cache" / "modpack"
+    monkeypatch.setenv("MODPACK_CACHE", "~/packages")
+    assert tree.cache_folder() == tmp_path / "me" / "packages"
+
+
+def test_a_temporary_tree_goes_with_its_process_and_not_with_a_forked_child(tmp_path):
+    code = """
+import os, sys
+from modpack.loading import cache as tree
+place = tree.unpack("ab12", {"a.py": 1}, lambda name: b"#")
+child = os.fork()
+if child == 0:
+    sys.exit(0)  # runs the exit handlers
+os.waitpid(child, 0)
+print(place, place.joinpath("a.py").is_file())
+"""
+    (tmp_path / "file").write_text("in the way")
+    environment = {**os.environ, "MODPACK_CACHE": str(tmp_path / "file" / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    place, was_there = done.stdout.split()
+    assert was_there == "True"
+    assert not Path(place).exists()
+
+
+@pytest.mark.parametrize("folder", ["__pycache__", "pkg/__pycache__", "pkg/__PYCACHE__/deep"])
+def test_bytecode_of_a_package_is_not_unpacked(cache, folder):
+    place = unpack(records={**RECORDS, f"{folder}/mod.cpython-311.pyc": b"anything"})
+    assert contents(place) == RECORDS
+
+
+def test_trees_that_were_exchanged_are_noticed(cache):
+    others = {**RECORDS, "words.txt": b"omega"}
+    first, second = unpack("ab12").parent, unpack("cd34", others).parent
+    first.rename(aside := first.with_name("aside"))
+    second.rename(first)
+    aside.rename(second)
+    assert contents(unpack("ab12")) == RECORDS
+    assert contents(unpack("cd34", others)) == others
+
+
+def test_a_link_in_place_of_a_file_is_not_believed(cache, tmp_path):
+    elsewhere = tmp_path / "mod.py"
+    elsewhere.write_bytes(RECORDS["pkg/sub/mod.py"])
+    file = unpack() / "pkg" / "sub" / "mod.py"
+    file.unlink()
+    file.symlink_to(elsewhere)
+    unpack()
+    elsewhere.write_bytes(b"x = 2")
+    assert file.read_bytes() == RECORDS["pkg/sub/mod.py"]
+
+
+def test_trees_that_others_could_exchange_are_not_used(cache, caplog):
+    place = unpack()
+    (cache / "trees" / "v2").chmod(0o777)
+    used = unpack()
+    assert used != place and contents(used) == RECORDS
+    assert "others may write" in caplog.text
+
+
+def test_a_stamp_that_cannot_be_written_leaves_nothing(cache, monkeypatch):
+    def fill(file, text, **_):
+        file.write_bytes(b"")
+        raise OSError(28, "No space left on device")
+
+    place = unpack()
+    monkeypatch.setattr(treerecord, "boot", lambda: "another")
+    monkeypatch.setattr(Path, "write_text", fill)
+    unpack()
+    assert list((place.parent / "stamps").glob("*.tmp")) == []
+
+
+def test_trees_in_a_cache_that_others_could_exchange_are_not_used(cache, caplog):
+    unpack()
+    cache.chmod(0o777)
+    used = unpack()
+    assert not used.is_relative_to(cache) and contents(used) == RECORDS
+    assert f"others may write to {cache}" in caplog.text
+    assert "Set MODPACK_CACHE to a folder that you alone can write to" in caplog.text

@@ -1,0 +1,60 @@
+"""Packages and keys for the tests of signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modpack.archive.writer import ArchiveWriter
+from modpack.core.policy import Signer
+from modpack.security.signing_keys import PrivateKey, generate
+
+RECORDS = {
+    ".data/version": b"6\n",
+    ".data/0.storage": bytes(range(256)) * 5000,
+    "pkg/net.py": b"x = 1\n" * 500,
+    "pkg/é.txt": b"tea",
+    ".data/1.storage": b"\1" * 100,
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a package of ``RECORDS`` and what a test adds, as ``name``."""
+
+    def write_package(name: str = "model.modpack", **contents: bytes) -> Path:
+        path = tmp_path / name
+        with ArchiveWriter(path) as writer:
+            for record, content in {**RECORDS, **contents}.items():
+                if record.endswith(".storage"):
+                    writer.write_storage(record, memoryview(content))
+                else:
+                    writer.write(record, content, compress=True)
+            writer.commit()
+        return path
+
+    return write_package
+
+
+@pytest.fixture
+def package(write: Callable[..., Path]) -> Path:
+    """A package, not signed."""
+    return write()
+
+
+@pytest.fixture(scope="session")
+def alice() -> PrivateKey:
+    return generate()
+
+
+@pytest.fixture(scope="session")
+def bob() -> PrivateKey:
+    return generate()
+
+
+@pytest.fixture
+def trusted() -> Callable[[str, PrivateKey], Signer]:
+    """Somebody who is trusted, by name and key."""
+    return lambda name, key: Signer(name, key.public_key)

@@ -1,0 +1,392 @@
+"""Envelopes: who vouches for which digest, and all that may be wrong with one."""
+
+import base64
+import importlib
+import json
+import sys
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from modpack.errors import ModpackError, SignatureError
+from modpack.security.signing_envelope import MOST_BYTES, HeldSignature, check, read_envelope, sign
+from modpack.security.signing_keys import PrivateKey, needing_sign
+
+DIGEST = "ab" * 32
+OTHER = "cd" * 32
+SOURCE = "shop/tea.modpack"
+
+
+@pytest.fixture
+def envelope(alice):
+    return sign(DIGEST, "tea.modpack", alice)
+
+
+def refused(envelope, *signers, digest=DIGEST):
+    """Why an envelope is not accepted."""
+    with pytest.raises(SignatureError) as caught:
+        check(envelope, digest, signers, SOURCE, "tea.sig")
+    assert caught.value.source == SOURCE
+    return caught.value.reason
+
+
+def changed(envelope, **changes):
+    """An envelope with other values for some keys; None takes one away."""
+    document = {**json.loads(envelope), **changes}
+    return json.dumps({k: v for k, v in document.items() if v is not None}).encode()
+
+
+def payload_of(envelope):
+    return json.loads(base64.b64decode(json.loads(envelope)["payload"]))
+
+
+def encoded(value):
+    content = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.b64encode(content).decode()
+
+
+def signed_by(key: PrivateKey, payload: bytes, payload_type="application/vnd.in-toto+json"):
+    """An envelope over any payload, made without any of modpack's code."""
+    pae = f"DSSEv1 {len(payload_type)} {payload_type} {len(payload)} ".encode() + payload
+    signature = {"keyid": key.key_id, "sig": encoded(key.secret.sign(pae))}
+    document = {"payloadType": payload_type, "payload": encoded(payload), "signatures": [signature]}
+    return json.dumps(document).encode()
+
+
+def test_a_signature_holds_for_its_digest_and_key(envelope, alice, bob, trusted):
+    held = check(envelope, DIGEST, [trusted("bob", bob), trusted("alice", alice)], SOURCE, "x.sig")
+    assert held == (HeldSignature(alice.key_id, "x.sig", "alice"),)
+
+
+def test_the_same_package_and_key_give_the_same_envelope(envelope, alice):
+    assert sign(DIGEST, "tea.modpack", alice) == envelope
+
+
+def test_the_statement_says_what_it_is_about_and_no_more(envelope):
+    assert payload_of(envelope) == {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": "tea.modpack", "digest": {"sha256": DIGEST}}],
+        "predicateType": "urn:x-modpack:package:v1",
+        "predicate": {"digestOf": ".data/modpack/manifest.json"},
+    }
+
+
+def test_any_reader_of_dsse_can_check_it(envelope, alice):
+    document = json.loads(envelope)
+    payload, kind = base64.b64decode(document["payload"]), document["payloadType"]
+    signed = b"DSSEv1 %d %b %d %b" % (len(kind), kind.encode(), len(payload), payload)
+    (signature,) = document["signatures"]
+    assert signature["keyid"] == alice.key_id
+    key = load_pem_public_key(alice.public_key.encode())
+    key.verify(base64.b64decode(signature["sig"]), signed)
+    with pytest.raises(InvalidSignature):
+        key.verify(base64.b64decode(signature["sig"]), signed + b" ")
+
+
+def test_envelopes_of_other_tools_hold(envelope, alice, trusted):
+    """Key ids are hints: other tools have other ones, or none; and another base64."""
+    (signature,) = json.loads(envelope)["signatures"]
+    url_safe = signature["sig"].replace("+", "-").replace("/", "_")
+    for named in ({"keyid": "SHA256:abc"}, {"keyid": ""}, {"keyid": None}, {}):
+        other = changed(envelope, signatures=[{**named, "sig": url_safe}], more="ignored")
+        assert check(other, DIGEST, [trusted("alice", alice)], SOURCE)
+
+
+def test_several_people_can_sign(envelope, alice, bob, trusted):
+    both = sign(DIGEST, "renamed.modpack", bob, envelope)
+    assert payload_of(both) == payload_of(envelope)
+    for key in (alice, bob):
+        assert check(both, DIGEST, [trusted("x", key)], SOURCE)
+    held = check(both, DIGEST, [trusted("bob", bob), trusted("alice", alice)], SOURCE)
+    assert [each.signer for each in held] == ["bob", "alice"]
+    assert sign(DIGEST, "tea.modpack", alice, both) == both
+
+
+def test_a_package_that_was_changed_is_told(envelope, alice, trusted):
+    reason = refused(envelope, trusted("alice", alice), digest=OTHER)
+    assert reason.startswith("it was changed after it was signed: signed was the digest abababab")
+    assert "its digest is cdcdcdcd" in reason
+
+
+def test_a_signature_of_another_package_is_told(alice, trusted):
+    reason = refused(sign(OTHER, "coffee.modpack", alice), trusted("alice", alice))
+    assert "tea.sig is for another package, which was called 'coffee.modpack'" in reason
+
+
+def test_a_signature_of_somebody_else_is_told(envelope, alice, bob, trusted):
+    reason = refused(envelope, trusted("bob", bob))
+    assert "is of nobody who is trusted" in reason
+    assert alice.key_id[:16] in reason
+    assert f"trusted is 'bob' ({bob.key_id[:16]}...)" in reason
+
+
+def test_somebody_else_under_a_trusted_key_id_is_told(alice, bob, trusted):
+    forged = changed(
+        sign(DIGEST, "tea.modpack", bob),
+        signatures=[{**json.loads(sign(DIGEST, "t", bob))["signatures"][0], "keyid": alice.key_id}],
+    )
+    reason = refused(forged, trusted("alice", alice))
+    assert "does not hold: it names the key of 'alice'" in reason
+
+
+def test_a_payload_that_was_changed_is_told(envelope, alice, trusted):
+    statement = payload_of(envelope)
+    statement["subject"][0]["digest"]["sha256"] = OTHER
+    reason = refused(
+        changed(envelope, payload=encoded(statement)), trusted("alice", alice), digest=OTHER
+    )
+    assert "which did not sign what it says now" in reason
+
+
+@pytest.mark.parametrize("position", range(64))
+def test_a_signature_in_which_one_bit_was_changed_does_not_hold(envelope, alice, trusted, position):
+    (signature,) = json.loads(envelope)["signatures"]
+    value = bytearray(base64.b64decode(signature["sig"]))
+    value[position] ^= 1
+    forged = changed(envelope, signatures=[{**signature, "sig": encoded(bytes(value))}])
+    assert "does not hold" in refused(forged, trusted("alice", alice))
+
+
+@pytest.mark.parametrize("value", [b"", b"x", b"x" * 63, b"x" * 65, b"x" * 5000])
+def test_a_signature_of_another_length_does_not_hold(envelope, alice, trusted, value):
+    signatures = [{"keyid": alice.key_id, "sig": encoded(value)}]
+    assert "does not hold" in refused(
+        changed(envelope, signatures=signatures), trusted("alice", alice)
+    )
+
+
+def test_a_signature_over_the_bare_payload_does_not_hold(envelope, alice, trusted):
+    """What is signed names the payload's type, so that it cannot be taken for another one."""
+    bare = alice.secret.sign(base64.b64decode(json.loads(envelope)["payload"]))
+    signatures = [{"keyid": alice.key_id, "sig": encoded(bare)}]
+    assert "does not hold" in refused(
+        changed(envelope, signatures=signatures), trusted("alice", alice)
+    )
+
+
+def statement(**changes):
+    document = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": "tea.modpack", "digest": {"sha256": DIGEST}}],
+        "predicateType": "urn:x-modpack:package:v1",
+        "predicate": {"digestOf": ".data/modpack/manifest.json"},
+        **changes,
+    }
+    return {key: value for key, value in document.items() if value is not None}
+
+
+STATEMENTS = {
+    "no JSON": (b"{", "says nothing about packages"),
+    "no text": (b"\xff\xfe{\0}\0", "says nothing about packages"),
+    "a list": ([], "is no in-toto statement of version 1"),
+    "an older version": (
+        statement(_type="https://in-toto.io/Statement/v0.1"),
+        "is no in-toto statement of version 1",
+    ),
+    "another predicate": (
+        statement(predicateType="https://slsa.dev/provenance/v1"),
+        "is of the type 'https://slsa.dev/provenance/v1', which does not vouch",
+    ),
+    "no predicate type": (statement(predicateType=None), "is of the type no text"),
+    "more in the predicate": (
+        statement(predicate={"digestOf": "all of it"}),
+        "predicate does not say",
+    ),
+    "no predicate": (statement(predicate=None), "predicate does not say"),
+    "no subject": (statement(subject=None), "has no subject"),
+    "empty subjects": (statement(subject=[]), "has no subject"),
+    "subject of another kind": (statement(subject=["tea"]), "has no sha256"),
+    "no digest": (statement(subject=[{"name": "tea.modpack"}]), "has no sha256"),
+    "another digest": (
+        statement(subject=[{"name": "tea", "digest": {"sha512": DIGEST}}]),
+        "has no sha256",
+    ),
+    "digest of another kind": (
+        statement(subject=[{"name": "tea", "digest": {"sha256": DIGEST.upper()}}]),
+        "has no sha256",
+    ),
+    "name of another kind": (
+        statement(subject=[{"name": 1, "digest": {"sha256": DIGEST}}]),
+        "has no sha256",
+    ),
+    "a key twice": (
+        json.dumps(statement()).replace('"_type"', '"subject": [], "_type"').encode(),
+        "a key is there twice",
+    ),
+    "levels": (b"[" * 100_000, "has too many levels"),
+    "no number": (b'{"_type": NaN}', "NaN is no number"),
+    "a long number": (b'{"_type": ' + b"1" * 100_000 + b"}", "says nothing about packages"),
+}
+
+
+@pytest.mark.parametrize("payload, reason", STATEMENTS.values(), ids=STATEMENTS)
+def test_what_is_signed_must_vouch_for_a_package(alice, trusted, payload, reason):
+    content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    told = refused(signed_by(alice, content), trusted("alice", alice))
+    assert reason in told
+    assert len(told) < 400
+
+
+def test_a_statement_about_several_packages_holds_for_each(alice, trusted):
+    subjects = [
+        {"name": name, "digest": {"sha256": digest}}
+        for name, digest in (("a", OTHER), ("b", DIGEST))
+    ]
+    several = signed_by(alice, json.dumps(statement(subject=subjects)).encode())
+    for digest in (OTHER, DIGEST):
+        assert check(several, digest, [trusted("alice", alice)], SOURCE)
+    assert "was called 'a', 'b'" in refused(several, trusted("alice", alice), digest="ef" * 32)
+
+
+def test_a_signature_for_another_type_of_payload_is_told(alice, trusted):
+    content = json.dumps(statement()).encode()
+    told = refused(signed_by(alice, content, "text/plain"), trusted("alice", alice))
+    assert "its payloadType is 'text/plain', not 'application/vnd.in-toto+json'" in told
+
+
+ENVELOPES = {
+    "nothing": (b"", "is no envelope"),
+    "no JSON": (b"{", "is no envelope"),
+    "no text": (b"\xff\xff", "is no envelope"),
+    "a list": (b"[]", "it is no JSON object"),
+    "levels": (b"[" * 500_000, "has too many levels"),
+    "levels that just fit": (
+        b'{"payloadType": ' + b"[" * 300 + b"]" * 300 + b"}",
+        "its payloadType is no text",
+    ),
+    "large": (b" " * (MOST_BYTES + 1), f"larger than {MOST_BYTES} bytes"),
+    "a key twice": (b'{"payload": "", "payload": ""}', "a key is there twice"),
+}
+PARTS = {
+    "no type": ({"payloadType": None}, "its payloadType is no text"),
+    "no payload": ({"payload": None}, "its payload is no base64"),
+    "payload of another kind": ({"payload": {}}, "its payload is no base64"),
+    "payload that is no base64": ({"payload": "a b"}, "its payload is no base64"),
+    "payload that is no ASCII": ({"payload": "é"}, "its payload is no base64"),
+    "no signatures": ({"signatures": None}, "has no signatures"),
+    "empty signatures": ({"signatures": []}, "has no signatures"),
+    "signatures of another kind": ({"signatures": {"a": 1}}, "has no signatures"),
+    "a signature of another kind": ({"signatures": ["a"]}, "a signature in it is no JSON object"),
+    "no signature in it": ({"signatures": [{"keyid": "a"}]}, "a signature in it is no base64"),
+    "key id of another kind": (
+        {"signatures": [{"keyid": 1, "sig": ""}]},
+        "the keyid of a signature in it is no plain text",
+    ),
+    "key id that steers a terminal": (
+        {"signatures": [{"keyid": "\x1b[2J", "sig": ""}]},
+        "the keyid of a signature in it is no plain text",
+    ),
+    "key id that is no text": (
+        {"signatures": [{"keyid": "\ud800", "sig": ""}]},
+        "the keyid of a signature in it is no plain text",
+    ),
+    "a key twice": (
+        {"signatures": [{"keyid": "a" * 64, "sig": ""}] * 2},
+        "it has two signatures of the key aaaaaaaaaaaaaaaa...",
+    ),
+    "many": (
+        {"signatures": [{"keyid": f"{n}", "sig": ""} for n in range(101)]},
+        "has more than 100 signatures",
+    ),
+}
+
+
+@pytest.mark.parametrize("content, reason", ENVELOPES.values(), ids=ENVELOPES)
+def test_what_is_no_envelope_is_told(alice, trusted, content, reason):
+    told = refused(content, trusted("alice", alice))
+    assert told.startswith("tea.sig is no envelope: ")
+    assert reason in told
+
+
+@pytest.mark.parametrize("changes, reason", PARTS.values(), ids=PARTS)
+def test_what_is_wrong_with_an_envelope_is_told(envelope, alice, trusted, changes, reason):
+    told = refused(changed(envelope, **changes), trusted("alice", alice))
+    assert told.startswith("tea.sig is no envelope: ")
+    assert reason in told
+    assert len(told) < 300
+
+
+def test_what_cannot_be_continued_is_not_signed(envelope, alice, bob):
+    foreign = signed_by(alice, json.dumps(statement(), indent=2).encode())
+    unnamed = changed(envelope, signatures=[{"sig": encoded(b"x")}])
+    for existing, reason in (
+        (b"{}", "the signature that is there is no envelope"),
+        (sign(OTHER, "tea.modpack", alice), "it was changed after it was signed"),
+        (sign(OTHER, "coffee.modpack", alice), "is for another package"),
+        (signed_by(alice, b"{}"), "says nothing about packages"),
+        (foreign, "says more than who vouches"),
+        (unnamed, "does not say with which key it was made"),
+    ):
+        with pytest.raises(SignatureError, match=reason) as caught:
+            sign(DIGEST, "tea.modpack", bob, existing, SOURCE)
+        assert caught.value.source == SOURCE
+        assert "Remedy: --replace" in caught.value.reason
+
+
+def test_a_file_name_that_is_no_text_can_be_signed(alice, trusted):
+    odd = sign(DIGEST, "t\udce9.modpack", alice)
+    assert payload_of(odd)["subject"][0]["name"] == "t?.modpack"
+    assert check(sign(DIGEST, "x", alice, odd), DIGEST, [trusted("alice", alice)], SOURCE)
+
+
+def test_reading_an_envelope_checks_nothing_but_its_form(envelope, alice):
+    (signature,) = read_envelope(envelope, SOURCE).signatures
+    assert signature.key_id == alice.key_id
+    forged = changed(envelope, signatures=[{"keyid": "anybody", "sig": encoded(b"x")}])
+    assert read_envelope(forged, SOURCE).signatures[0].key_id == "anybody"
+
+
+@pytest.mark.parametrize("missing", ["securesystemslib", "cryptography"])
+def test_the_extra_is_named_where_it_is_missing(envelope, alice, trusted, monkeypatch, missing):
+    for name in [*sys.modules, missing]:
+        if name.partition(".")[0] == missing:
+            monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModpackError, match=r"Remedy: pip install 'modpack\[sign\]'"):
+        check(envelope, DIGEST, [trusted("alice", alice)], SOURCE)
+    if missing == "securesystemslib":
+        with pytest.raises(ModpackError, match=r"Remedy: pip install 'modpack\[sign\]'"):
+            sign(DIGEST, "tea.modpack", alice)
+
+
+@pytest.mark.parametrize(
+    "failure", [ImportError("libssl.so.9: cannot open"), AttributeError("lib has no attribute X")]
+)
+def test_an_extra_that_is_broken_is_told_and_not_called_missing(failure):
+    with pytest.raises(ModpackError, match="cannot be imported") as told, needing_sign():
+        raise failure
+    assert str(failure) in str(told.value) and "--force-reinstall" in str(told.value)
+
+
+def test_a_part_of_the_extra_that_is_missing_is_no_missing_extra():
+    with pytest.raises(ModpackError, match="cannot be imported"), needing_sign():
+        importlib.import_module("cryptography.hazmat.gone")
+
+
+@pytest.mark.parametrize("content", [b"", b" \n"])
+def test_an_empty_envelope_is_told_as_empty(alice, trusted, content):
+    with pytest.raises(SignatureError, match=r"no envelope: it is empty\. Remedy: get the sign"):
+        check(content, DIGEST, [trusted("alice", alice)], SOURCE)
+
+
+def test_no_change_of_one_byte_makes_an_envelope_say_anything_else(envelope, alice, trusted):
+    """It is refused, or it is what it was: base64 has two alphabets, blanks may be others."""
+    signer = trusted("alice", alice)
+    for position, byte in enumerate(envelope):
+        for other in {byte ^ 1, byte ^ 32, byte ^ 128, 0, ord('"'), ord("A")} - {byte}:
+            mutant = bytearray(envelope)
+            mutant[position] = other
+            try:
+                check(bytes(mutant), DIGEST, [signer], SOURCE)
+            except SignatureError:
+                continue
+            assert (
+                read_envelope(bytes(mutant), SOURCE).payload
+                == read_envelope(envelope, SOURCE).payload
+            )
+
+
+def test_no_end_that_is_missing_goes_unnoticed(envelope, alice, trusted):
+    for length in range(len(envelope) - 1):  # the last byte is a newline
+        with pytest.raises(SignatureError):
+            check(envelope[:length], DIGEST, [trusted("alice", alice)], SOURCE)

@@ -1,0 +1,164 @@
+"""Where signatures lie, and whether one of somebody who is trusted is there."""
+
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from modpack.archive.base import Archive
+from modpack.archive.manifest import package_digest
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
+from modpack.errors import ArchiveError, SignatureError
+from modpack.security.signing import beside, check_signatures, find_signatures, sign_package
+from modpack.security.signing_envelope import sign
+
+INSIDE = ".data/modpack/signature.json"
+
+
+def digest_of(path):
+    with open_archive(path) as archive:
+        return package_digest(archive)
+
+
+def held(path, *signers, at=True):
+    with open_archive(path) as archive:
+        return check_signatures(archive, signers, path if at else None)
+
+
+def refused(path, *signers, at=True):
+    with pytest.raises(SignatureError) as caught:
+        held(path, *signers, at=at)
+    assert caught.value.source == str(path)
+    return caught.value.reason
+
+
+def test_it_is_found_inside_and_beside(package, alice):
+    with open_archive(package) as archive:
+        assert find_signatures(archive, package) == ()
+    sign_package(package, alice)
+    sign_package(package, alice, is_inside=False)
+    with open_archive(package) as archive:
+        inside, outside = find_signatures(archive, package)
+        assert find_signatures(archive) == (inside,)
+    assert inside.place == INSIDE
+    assert outside.place == f"{package}.sig"
+    assert inside.content == outside.content
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_signature_of_somebody_who_is_trusted_is_enough(package, alice, bob, trusted, is_inside):
+    sign_package(package, alice, is_inside=is_inside)
+    (found,) = held(package, trusted("bob", bob), trusted("alice", alice))
+    assert (found.signer, found.key_id) == ("alice", alice.key_id)
+    assert found.place == (INSIDE if is_inside else f"{package}.sig")
+
+
+def test_nobody_has_to_sign_if_nobody_is_asked_for(package):
+    assert held(package) == ()
+
+
+def test_a_stripped_signature_is_told(package, alice, trusted):
+    reason = refused(package, trusted("alice", alice))
+    assert reason.startswith("it carries no signature, and one of 'alice' is demanded")
+    sign_package(package, alice, is_inside=False)
+    assert "it carries no signature" in refused(package, trusted("alice", alice), at=False)
+
+
+def test_an_archive_of_torch_package_cannot_be_signed(tmp_path, alice, trusted):
+    path = tmp_path / "old.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("old/.data/version", b"6\n")
+    beside(path).write_bytes(sign(digest_of(path), "old.pt", alice))
+    assert held(path) == ()
+    reason = refused(path, trusted("alice", alice))
+    assert reason.startswith("a signature of 'alice' is demanded, and archives of torch.package")
+
+
+def test_one_signature_that_holds_is_enough(package, alice, bob, trusted):
+    sign_package(package, alice)
+    beside(package).write_bytes(b"junk")
+    assert [each.signer for each in held(package, trusted("alice", alice))] == ["alice"]
+    reason = refused(package, trusted("bob", bob))
+    assert f"{INSIDE} is of nobody who is trusted" in reason
+    assert f"{package}.sig is no envelope" in reason
+
+
+def test_a_package_that_was_changed_and_manifested_anew_is_refused(write, alice, trusted):
+    path = write("tea.modpack")
+    sign_package(path, alice, is_inside=False)
+    write("tea.modpack", **{"pkg/evil.py": b"import os"})
+    assert "it was changed after it was signed" in refused(path, trusted("alice", alice))
+
+
+def test_a_signature_moved_to_another_package_is_refused(write, alice, trusted):
+    tea, coffee = write("tea.modpack"), write("coffee.modpack", **{"pkg/a.py": b""})
+    sign_package(tea, alice, is_inside=False)
+    beside(tea).replace(beside(coffee))
+    assert "which was called 'tea.modpack'" in refused(coffee, trusted("alice", alice))
+
+
+def test_a_renamed_package_keeps_its_signature(package, alice, trusted, tmp_path):
+    sign_package(package, alice)
+    assert held(package.rename(tmp_path / "other.pt"), trusted("alice", alice))
+
+
+def test_a_damaged_manifest_is_told_as_such(package, alice, trusted, monkeypatch):
+    sign_package(package, alice)
+    monkeypatch.setattr("modpack.archive.layout.MANIFEST", ".data/modpack/tensors.json")
+    with pytest.raises(ArchiveError):
+        held(package, trusted("alice", alice))
+
+
+def test_a_buffer_has_a_signature_inside_or_none(package, alice, trusted):
+    sign_package(package, alice)
+    with package.open("rb") as file, open_archive(file) as archive:
+        assert check_signatures(archive, [trusted("alice", alice)])
+
+
+def test_a_huge_signature_is_not_read(package, alice, trusted, monkeypatch):
+    with ArchiveWriter(package) as writer:
+        writer.write(".data/version", b"6\n")
+        writer.commit()
+    with open_archive(package) as archive:
+        from modpack.archive.append import write_with_signature
+
+        write_with_signature(archive, str(package), b" " * (1 << 20) + b"x", package)
+    monkeypatch.setattr(Archive, "read", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr(
+        "modpack.security.signing.package_digest", lambda archive: pytest.fail("not needed")
+    )
+    with open_archive(package) as archive, pytest.raises(SignatureError, match="is larger than"):
+        find_signatures(archive)
+
+
+def test_a_huge_file_beside_is_not_read(package, alice, trusted):
+    with beside(package).open("wb") as file:
+        file.truncate(1 << 40)
+    assert "is larger than 1048576 bytes" in refused(package, trusted("alice", alice))
+
+
+def test_what_is_no_file_beside_is_told(package, alice, trusted):
+    os.mkfifo(beside(package))  # whoever opens it waits for ever
+    assert "is no regular file" in refused(package, trusted("alice", alice))
+    beside(package).unlink()
+    beside(package).symlink_to("/dev/zero")
+    assert "is no regular file" in refused(package, trusted("alice", alice))
+
+
+def test_a_signature_record_with_damaged_content_is_told(package, alice, trusted):
+    sign_package(package, alice)
+    content = bytearray(package.read_bytes())
+    content[content.rindex(b'"payloadType"') + 3] ^= 1
+    package.write_bytes(content)
+    reason = refused(package, trusted("alice", alice))
+    assert f"the signature {INSIDE} cannot be read" in reason
+    assert "crc32" in reason
+
+
+def test_the_file_beside_a_folder_bears_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert beside("a/b/").name == "b.sig"
+    assert beside(".") == Path(f"{tmp_path}.sig")
+    assert beside("model.modpack") == Path("model.modpack.sig")

@@ -1,0 +1,235 @@
+"""Keys: made, written and read, and files that hold none told apart."""
+
+import base64
+import hashlib
+import os
+import stat
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from modpack.core.policy import Signer
+from modpack.errors import KeyFileError, TargetError
+from modpack.security import signing_keys as pem
+from modpack.security.signing_keys import (
+    generate,
+    is_readable_by_others,
+    public_file,
+    read_private,
+    read_public,
+    refuse_taken,
+    write_pair,
+)
+
+PEM = serialization.Encoding.PEM
+PKCS8 = serialization.PrivateFormat.PKCS8
+SPKI = serialization.PublicFormat.SubjectPublicKeyInfo
+PLAIN = serialization.NoEncryption()
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def pair(tmp_path, alice):
+    return write_pair(alice, tmp_path / "release")
+
+
+def test_a_pair_is_read_again_as_it_was_written(pair, alice):
+    private, public = pair
+    assert read_private(private) == alice
+    assert read_public(public) == Signer("release", alice.public_key)
+    assert read_public(public, "the team").name == "the team"
+
+
+def test_only_its_owner_reads_a_private_key(pair):
+    private, public = pair
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    assert not is_readable_by_others(private)
+    assert stat.S_IMODE(public.stat().st_mode) & 0o400
+    private.chmod(0o640)
+    assert is_readable_by_others(private)
+
+
+def test_nothing_else_is_left_beside_a_pair(pair, tmp_path):
+    assert names_in(tmp_path) == ["release", "release.pub"]
+
+
+def test_the_key_id_is_the_digest_of_the_public_key_in_der(pair, alice):
+    body = "".join(pair[1].read_text().splitlines()[1:-1])
+    assert hashlib.sha256(base64.b64decode(body)).hexdigest() == alice.key_id
+
+
+def test_a_private_key_is_not_shown(alice):
+    secret = alice.secret.private_bytes_raw().hex()
+    assert secret not in repr(alice)
+    assert "secret" not in repr(alice)
+
+
+def test_an_encrypted_key_opens_with_its_passphrase_only(tmp_path, alice):
+    private, _ = write_pair(alice, tmp_path / "k", passphrase="ähm \udcff")
+    assert b"ENCRYPTED" in private.read_bytes()
+    assert read_private(private, "ähm \udcff") == alice
+    assert read_private(private, lambda: "ähm \udcff") == alice
+    for given in (None, ""):
+        with pytest.raises(KeyFileError, match=r"is encrypted\. Remedy: give its passphrase"):
+            read_private(private, given)
+    with pytest.raises(KeyFileError, match="the passphrase is wrong"):
+        read_private(private, "other")
+
+
+def test_nobody_is_asked_for_the_passphrase_of_a_key_that_has_none(pair, alice):
+    def ask():
+        raise AssertionError("asked")
+
+    assert read_private(pair[0], ask) == alice
+
+
+@pytest.mark.parametrize("taken", ["release", "release.pub"])
+def test_a_key_that_is_there_survives(tmp_path, alice, taken):
+    (tmp_path / taken).write_text("mine")
+    with pytest.raises(TargetError, match=f"{taken} is there already.*Remedy: choose another name"):
+        write_pair(alice, tmp_path / "release")
+    assert names_in(tmp_path) == [taken]
+    assert (tmp_path / taken).read_text() == "mine"
+
+
+def test_a_link_that_leads_nowhere_counts_as_being_there(tmp_path, alice):
+    (tmp_path / "release").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TargetError, match="is there already"):
+        write_pair(alice, tmp_path / "release")
+
+
+def test_a_key_is_overwritten_if_that_is_said(pair, bob):
+    pair[0].chmod(0o644)
+    write_pair(bob, pair[0], overwrite=True)
+    assert read_private(pair[0]) == bob
+    assert read_public(pair[1]).public_key == bob.public_key
+    assert stat.S_IMODE(pair[0].stat().st_mode) == 0o600
+
+
+def test_the_old_pair_stays_if_the_new_one_cannot_be_written(pair, alice, bob, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(TargetError, match=r"cannot write .*release: No space left"):
+        write_pair(bob, pair[0], overwrite=True)
+    assert read_private(pair[0]) == alice
+    assert names_in(pair[0].parent) == ["release", "release.pub"]
+
+
+def test_a_pair_is_written_where_there_are_no_hard_links(tmp_path, alice, monkeypatch):
+    def refuse(self, target):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("pathlib.Path.hardlink_to", refuse)
+    private, _ = write_pair(alice, tmp_path / "k")
+    assert read_private(private) == alice
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path, alice):
+    with pytest.raises(TargetError, match=r"cannot write .*nowhere/k: No such file"):
+        write_pair(alice, tmp_path / "nowhere" / "k")
+
+
+def test_keys_of_openssl_are_read(tmp_path):
+    key = ed25519.Ed25519PrivateKey.generate()  # as openssl genpkey -algorithm ed25519 has it
+    (tmp_path / "k").write_bytes(key.private_bytes(PEM, PKCS8, PLAIN))
+    public = key.public_key().public_bytes(PEM, SPKI)
+    (tmp_path / "k.pub").write_bytes(b"a comment\r\n" + public.replace(b"\n", b"\r\n"))
+    assert read_private(tmp_path / "k").public_key == read_public(tmp_path / "k.pub").public_key
+
+
+RSA = rsa.generate_private_key(65537, 2048)
+EC = ec.generate_private_key(ec.SECP256R1())
+ED = ed25519.Ed25519PrivateKey.generate()
+OPENSSH = serialization.Encoding.OpenSSH
+NOT_PUBLIC = {
+    "private": (ED.private_bytes(PEM, PKCS8, PLAIN), "is a private key, which nobody"),
+    "encrypted": (
+        ED.private_bytes(PEM, PKCS8, serialization.BestAvailableEncryption(b"x")),
+        "is a private key, which nobody",
+    ),
+    "private of OpenSSL's old form": (
+        RSA.private_bytes(PEM, serialization.PrivateFormat.TraditionalOpenSSL, PLAIN),
+        "is a private key, which nobody",
+    ),
+    "rsa": (RSA.public_key().public_bytes(PEM, SPKI), "is a public key, but not one of Ed25519"),
+    "ec": (EC.public_key().public_bytes(PEM, SPKI), "is a public key, but not one of Ed25519"),
+    "ssh": (
+        ED.public_key().public_bytes(OPENSSH, serialization.PublicFormat.OpenSSH),
+        "is a key of OpenSSH",
+    ),
+    "ssh private": (
+        ED.private_bytes(PEM, serialization.PrivateFormat.OpenSSH, PLAIN),
+        "is a key of OpenSSH",
+    ),
+    "certificate": (
+        b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        "holds a CERTIFICATE, and no public key",
+    ),
+    "damaged": (b"-----BEGIN PUBLIC KEY-----\n?\n-----END PUBLIC KEY-----\n", "PEM is damaged"),
+    "two": (2 * ED.public_key().public_bytes(PEM, SPKI), "holds more than one key"),
+    "text": (b"hello", "is no key in PEM form"),
+    "nothing": (b"", "is no key in PEM form"),
+    "bytes": (b"\xff\xfe\0", "is no key in PEM form"),
+    "large": (b"x" * 100_000, "is too large for a key"),
+}
+
+
+@pytest.mark.parametrize("content, reason", NOT_PUBLIC.values(), ids=NOT_PUBLIC)
+def test_what_is_no_public_key_is_told_apart(tmp_path, content, reason):
+    (tmp_path / "k.pub").write_bytes(content)
+    with pytest.raises(KeyFileError, match=reason) as caught:
+        read_public(tmp_path / "k.pub")
+    assert str(caught.value).startswith(str(tmp_path / "k.pub") + ": ")
+    assert "Remedy: " in str(caught.value)
+
+
+NOT_PRIVATE = {
+    "public": (ED.public_key().public_bytes(PEM, SPKI), "is a public key, with which nothing"),
+    "rsa": (RSA.private_bytes(PEM, PKCS8, PLAIN), "is a private key, but not one of Ed25519"),
+    "ec": (EC.private_bytes(PEM, PKCS8, PLAIN), "is a private key, but not one of Ed25519"),
+    "old form": (
+        RSA.private_bytes(PEM, serialization.PrivateFormat.TraditionalOpenSSL, PLAIN),
+        "holds a RSA PRIVATE KEY, and no private key",
+    ),
+    "damaged": (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "is damaged"),
+    "text": (b"hello", "is no key in PEM form"),
+}
+
+
+@pytest.mark.parametrize("content, reason", NOT_PRIVATE.values(), ids=NOT_PRIVATE)
+def test_what_is_no_private_key_is_told_apart(tmp_path, content, reason):
+    (tmp_path / "k").write_bytes(content)
+    with pytest.raises(KeyFileError, match=reason):
+        read_private(tmp_path / "k")
+
+
+def test_a_key_that_cannot_be_read_is_told(tmp_path):
+    with pytest.raises(KeyFileError, match="cannot be read: No such file"):
+        read_public(tmp_path / "nowhere.pub")
+    with pytest.raises(KeyFileError, match="cannot be read: Is a directory"):
+        read_private(tmp_path)
+
+
+def test_the_public_half_lies_beside_its_key():
+    assert public_file("keys/release").name == "release.pub"
+    assert public_file("keys/v1.2").name == "v1.2.pub"
+
+
+def test_the_same_key_is_always_the_same_text(alice):
+    public = pem.public_bytes(alice.public_key.replace("\n", "\r\n"), "a key")
+    assert pem.normalised(public) == alice.public_key
+    assert generate().key_id != generate().key_id
+
+
+@pytest.mark.parametrize("name", ["", ".", "/", ".."])
+def test_a_name_that_is_none_is_told(alice, name):
+    with pytest.raises(TargetError, match="names no file"):
+        write_pair(alice, name, overwrite=True)
+    with pytest.raises(TargetError, match="names no file"):
+        refuse_taken(name)

@@ -1,0 +1,164 @@
+"""Signing packages: what is checked before, and what is written."""
+
+import os
+import zipfile
+
+import pytest
+
+from modpack.archive.manifest import package_digest
+from modpack.archive.reader import open_archive
+from modpack.errors import ArchiveError, NotAPackageError, SignatureError, TargetError
+from modpack.security import signing as placing
+from modpack.security.signing import beside, check_signatures, sign_package
+from tests.rezipped import rezipped
+
+INSIDE = ".data/modpack/signature.json"
+
+
+def holds(path, *signers):
+    with open_archive(path) as archive:
+        return [each.signer for each in check_signatures(archive, signers, path)]
+
+
+def digest_of(path):
+    with open_archive(path) as archive:
+        return package_digest(archive)
+
+
+def test_a_signature_goes_into_the_package(package, alice, trusted):
+    digest = digest_of(package)
+    signed = sign_package(package, alice)
+    assert (signed.digest, signed.file, signed.is_inside) == (digest, str(package), True)
+    assert signed.key_ids == (alice.key_id,)
+    assert digest_of(package) == digest
+    assert not beside(package).exists()
+    assert holds(package, trusted("alice", alice)) == ["alice"]
+
+
+def test_a_signature_goes_beside_the_package(package, alice, trusted):
+    before = package.read_bytes()
+    signed = sign_package(package, alice, is_inside=False)
+    assert (signed.file, signed.is_inside) == (f"{package}.sig", False)
+    assert package.read_bytes() == before
+    assert holds(package, trusted("alice", alice)) == ["alice"]
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_signatures_add_up_unless_they_are_replaced(package, alice, bob, trusted, is_inside):
+    signers = [trusted("alice", alice), trusted("bob", bob)]
+    sign_package(package, alice, is_inside=is_inside)
+    both = sign_package(package, bob, is_inside=is_inside)
+    assert set(both.key_ids) == {alice.key_id, bob.key_id}
+    assert holds(package, *signers) == ["alice", "bob"]
+    alone = sign_package(package, bob, is_inside=is_inside, replace=True)
+    assert alone.key_ids == (bob.key_id,)
+    assert holds(package, *signers) == ["bob"]
+
+
+def test_signing_twice_changes_nothing(package, alice):
+    sign_package(package, alice)
+    once = package.read_bytes()
+    sign_package(package, alice)
+    assert package.read_bytes() == once
+
+
+def test_the_signed_package_can_be_written_elsewhere(package, alice, trusted, tmp_path):
+    before, other = package.read_bytes(), tmp_path / "signed.modpack"
+    assert sign_package(package, alice, output=other).file == str(other)
+    assert package.read_bytes() == before
+    assert holds(other, trusted("alice", alice)) == ["alice"]
+
+
+def test_the_signature_can_be_written_elsewhere(package, alice, bob, tmp_path):
+    sign_package(package, alice, is_inside=False, output=tmp_path / "a.sig")
+    both = sign_package(package, bob, is_inside=False, output=tmp_path / "a.sig")
+    assert len(both.key_ids) == 2
+    assert not beside(package).exists()
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_folder_can_be_signed(package, alice, trusted, tmp_path, is_inside):
+    with zipfile.ZipFile(package) as archive:
+        archive.extractall(tmp_path / "out")
+    folder = tmp_path / "out"
+    sign_package(folder, alice, is_inside=is_inside)
+    assert (folder / "archive" / INSIDE).exists() == is_inside
+    assert holds(folder, trusted("alice", alice)) == ["alice"]
+    assert digest_of(folder) == digest_of(package)
+    with pytest.raises(SignatureError, match="Remedy: leave --output out"):
+        sign_package(folder, alice, output=tmp_path / "other")
+
+
+@pytest.mark.parametrize("record", ["pkg/net.py", "pkg/é.txt", ".data/1.storage"])
+def test_a_damaged_package_is_not_signed(package, alice, record):
+    with open_archive(package) as archive:
+        changed = bytes(archive.size(record))
+    package.write_bytes(rezipped(package.read_bytes(), {record: changed}))
+    before = package.read_bytes()
+    with pytest.raises(ArchiveError, match=f"damaged and was not signed: '{record}': its sha256"):
+        sign_package(package, alice, workers=2)
+    assert package.read_bytes() == before
+
+
+def test_what_nobody_declared_is_not_signed(package, alice):
+    package.write_bytes(rezipped(package.read_bytes(), {"pkg/more.py": b""}))
+    with pytest.raises(ArchiveError, match="the manifest does not declare it"):
+        sign_package(package, alice)
+
+
+def test_an_archive_of_torch_package_is_not_signed(tmp_path, alice):
+    with zipfile.ZipFile(tmp_path / "old.pt", "w") as archive:
+        archive.writestr("old/.data/version", b"6\n")
+    with pytest.raises(SignatureError, match="Remedy: export the model with modpack"):
+        sign_package(tmp_path / "old.pt", alice)
+    assert [each.name for each in tmp_path.iterdir()] == ["old.pt"]
+
+
+def test_what_is_no_package_is_not_signed(tmp_path, alice):
+    (tmp_path / "a.txt").write_text("hello")
+    with pytest.raises(NotAPackageError):
+        sign_package(tmp_path / "a.txt", alice)
+
+
+def test_a_stale_signature_is_not_continued(write, alice, bob, trusted):
+    path = write()
+    sign_package(path, alice, is_inside=False)
+    write(**{"pkg/more.py": b"x"})
+    with pytest.raises(SignatureError, match=r"changed after it was signed.*Remedy: --replace"):
+        sign_package(path, bob, is_inside=False)
+    sign_package(path, bob, is_inside=False, replace=True)
+    assert holds(path, trusted("bob", bob)) == ["bob"]
+
+
+def test_a_signature_that_cannot_be_written_is_told(package, alice):
+    beside(package).mkdir()
+    with pytest.raises(SignatureError, match="is no regular file"):
+        sign_package(package, alice, is_inside=False)
+    with pytest.raises(TargetError, match="is a directory"):
+        sign_package(package, alice, is_inside=False, replace=True)
+
+
+def test_a_signature_that_is_a_link_is_not_written_through(package, alice, tmp_path):
+    with zipfile.ZipFile(package) as archive:
+        archive.extractall(tmp_path / "out")
+    place = tmp_path / "out" / "archive" / INSIDE
+    place.symlink_to("manifest.json")
+    before = place.read_bytes()
+    with pytest.raises(SignatureError, match="is a link"):
+        sign_package(tmp_path / "out", alice, replace=True)
+    assert place.is_symlink() and place.read_bytes() == before
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_package_that_changes_meanwhile_is_not_signed(package, alice, monkeypatch, is_inside):
+    def rewrite(*_):
+        content = package.read_bytes()
+        package.write_bytes(content[:-1])
+        package.write_bytes(content)
+        os.utime(package, ns=(1, 1))
+        return {}
+
+    monkeypatch.setattr(placing, "find_damage", rewrite)
+    with pytest.raises(ArchiveError, match="changed while it was looked at"):
+        sign_package(package, alice, is_inside=is_inside)
+    assert not package.with_name(f"{package.name}.sig").exists()

@@ -1,0 +1,175 @@
+"""Outputs as leaves: what is in them, whatever class they are of."""
+
+from __future__ import annotations
+
+import array
+import collections
+import dataclasses
+import enum
+
+import pytest
+import torch
+import torch.masked
+
+from modpack.selftest.compare import compare, leaves_of
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+@dataclasses.dataclass
+class Scores:
+    best: torch.Tensor
+    names: tuple[str, ...] = ("a", "b")
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self, held):
+        self.held = held
+
+
+def paths(output):
+    return [leaf.path for leaf in leaves_of(output)]
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (Pair(1, [2]), ["output", "output.first", "output.second", "output.second[0]"]),
+        ({"a": None, 3: "x"}, ["output", "output['a']", "output[3]"]),
+        (Slotted(1.5), ["output", "output.held"]),
+        (
+            Scores(torch.zeros(1)),
+            ["output", "output.best", "output.names", "output.names[0]", "output.names[1]"],
+        ),
+        ({"x", "y"}, ["output", "output{0}", "output{1}"]),
+        (Colour.RED, ["output"]),
+        (torch.zeros(2, 3).shape, ["output"]),
+    ],
+)
+def test_a_container_shows_its_parts_by_path(output, expected):
+    assert paths(output) == expected
+
+
+def test_a_distribution_shows_its_parameters():
+    normal = torch.distributions.Normal(0.0, 1.0)
+    assert {"output.loc", "output.scale"} <= set(paths(normal))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.eye(3).to_sparse(),
+        torch.eye(3).to_sparse_csr(),
+        torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
+        torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged),
+        torch.ones(3, dtype=torch.bfloat16),
+        torch.ones(2, dtype=torch.complex64).conj(),
+        torch.ones(2, 3, requires_grad=True).t(),
+        torch.zeros(0, 4),
+        torch.tensor(1.0),
+        torch.ones(2, device="meta"),
+        torch.nn.Parameter(torch.ones(1)),
+    ],
+)
+def test_every_make_of_tensor_equals_itself(tensor):
+    assert compare(leaves_of(tensor), leaves_of(tensor)) == []
+
+
+def test_numbers_are_compared_by_their_bits():
+    nan, zero = torch.tensor([float("nan")]), torch.tensor([0.0])
+    assert compare(leaves_of(nan), leaves_of(nan.clone())) == []
+    assert compare(leaves_of(float("nan")), leaves_of(float("nan"))) == []
+    assert len(compare(leaves_of(zero), leaves_of(-zero))) == 1
+
+
+def test_a_difference_names_its_place_and_its_size():
+    one, two = torch.zeros(2, 3), torch.zeros(2, 3)
+    two[1, 2], two[1, 1] = 0.5, 0.25
+    (difference,) = compare(leaves_of({"y": one}), leaves_of({"y": two}))
+    assert not difference.is_structural
+    assert str(difference) == (
+        "output['y']: 2 of 6 elements differ, the first at [1, 1]: expected 0.0, found 0.25; "
+        "the largest difference is 0.5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("expected", "found"),
+    [
+        (torch.zeros(2), torch.zeros(3)),
+        (torch.zeros(2), torch.zeros(2).double()),
+        ([1], [1, 2]),
+        ({"a": 1}, {"b": 1}),
+        (1, 1.0),
+        (torch.eye(2), torch.eye(2).to_sparse()),
+    ],
+)
+def test_another_type_shape_or_length_is_structural(expected, found):
+    assert all(each.is_structural for each in compare(leaves_of(expected), leaves_of(found)))
+    assert compare(leaves_of(expected), leaves_of(found))
+
+
+def test_arrays_of_other_libraries_are_compared_by_their_memory():
+    one, two = array.array("d", [1.0, 2.0]), array.array("d", [1.0, 3.0])
+    assert compare(leaves_of(one), leaves_of(one[:])) == []
+    (difference,) = compare(leaves_of(one), leaves_of(two))
+    assert "the first at [1]: expected 2.0, found 3.0" in difference.text
+
+
+def test_a_cycle_comes_to_an_end():
+    ring: list[object] = [1]
+    ring.append(ring)
+    assert leaves_of(ring)[-1].structure == "the same as output"
+
+
+def test_addresses_and_the_namespace_are_no_differences():
+    def text(where, module):
+        return leaves_of(f"<{module}.Net at {where}>")
+
+    packaged = text("0x7f5566778899", "modpack_0123456789ab.shop")
+    assert compare(text("0x7f0011223344", "shop"), packaged) == []
+
+
+def test_a_later_change_of_the_output_does_not_reach_the_leaves():
+    tensor = torch.zeros(2)
+    leaves = leaves_of(tensor)
+    tensor.add_(1)
+    assert compare(leaves, leaves_of(torch.zeros(2))) == []
+
+
+class Refusing(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        raise RuntimeError(f"{function} is refused")
+
+
+class Unreadable:
+    __slots__ = ()
+
+    @property
+    def __dict__(self):
+        raise RuntimeError("not now")
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (torch.nn.UninitializedParameter(), "UninitializedParameter torch.float32 cpu"),
+        (torch.ones(2).as_subclass(Refusing), "Refusing torch.float32 [2] cpu"),
+        (Unreadable(), "Unreadable, which raises RuntimeError"),
+    ],
+)
+def test_an_output_that_refuses_to_be_asked_shows_what_it_is(output, expected):
+    assert [leaf.structure for leaf in leaves_of([output])][1:] == [expected]
+
+
+def test_a_tensor_class_with_operators_of_its_own_shows_what_it_holds():
+    with pytest.warns(UserWarning, match="prototype"):
+        masked = torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False]))
+    assert paths(masked)[0] == "output" and len(paths(masked)) == 3
