@@ -99,7 +99,7 @@ class Workplace:
         self._ownership = InstalledOwnership()
         environments = self._environments.in_order()
         self._planner = Planner(
-            environments, self._ownership, self, self._ownership, *remembering_scan()
+            environments, self._ownership, self, self._ownership, remembering_scan()
         )
         self._writer = ArchiveWriter(f)
         self._objects = ObjectSaver(self, self._writer, self._environments, self._planner, guard)

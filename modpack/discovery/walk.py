@@ -1,20 +1,14 @@
-"""Modules as the walk sees them: where each is, and what its source says.
+"""The walk: from what was saved to every module that it leads to.
 
-What was found is kept for the life of an export: everything that looks at a module sees the same
-place and the same bytes, those that were scanned, looked through for secrets, and written.
-
-The walk: from what was saved to every module that it leads to.
-
-A worklist, not a recursion: a chain of ten thousand imports is as good as any. The walk
-finds and reads modules; what happens to each is for the caller to decide.
+A worklist, not a recursion: a chain of ten thousand imports is as good as any. The walk finds and
+reads modules; what happens to each is for the caller to decide.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Environment, Location
 from modpack.core.names import parents, root_of
@@ -33,18 +27,36 @@ _MOST_KEPT: Final = 64 << 20
 """Bytes of sources that are kept; of further ones, each is read as often as it is asked for."""
 
 
-class Modules:
-    """Modules of several environments.
+PROVIDED_ON_LOAD = frozenset({"torch_package_importer", "_modpack_mock"})
+"""Names that packaged code may import although no module of theirs is ever found: the
+importer under the ancestor's name, and the runtime of stand-ins, which comes with them."""
+
+Decide = Callable[[str], Action | None]
+"""Decides a module that was reached; None leaves it undecided for now."""
+
+
+class Walker:
+    """Reaches modules, in breadth-first order, and keeps the evidence.
+
+    What is found is kept for the life of an export: everything that looks at a module sees the same
+    place and the same bytes, those that were scanned, looked through for secrets, and written.
 
     Args:
         environments: where modules come from, first choice first.
+        decide: called once for each module that is reached, and again for one that it left
+            undecided when new evidence, or :meth:`retry`, brings it up.
         scan: reads sources.
 
     Attributes:
+        graph: who imports whom.
+        actions: what was decided.
+        undecided: what was reached and not decided, in order.
         scans: what each source says that was scanned.
     """
 
-    def __init__(self, environments: Sequence[Environment], scan: Scan = scan_source) -> None:
+    def __init__(
+        self, environments: Sequence[Environment], decide: Decide, scan: Scan = scan_source
+    ) -> None:
         self.scans: dict[str, ModuleScan] = {}
         self._environments = tuple(environments)
         self._scan_source = scan
@@ -56,6 +68,15 @@ class Modules:
         self._telling: dict[str, bool] = {}
         self._presences: dict[str, Callable[[str], Answer]] = {}
         self._kept = 0
+        self.graph = DependencyGraph()
+        self.actions: dict[str, Action] = {}
+        self.undecided: dict[str, None] = {}
+        self._decide = decide
+        self._submodule: dict[str, bool] = {}
+        self._ends: set[str] = set()
+        self._followed: set[str] = set()
+        self._queue: deque[str] = deque()
+        self._running = False
 
     def home_of(self, module: str) -> Environment | None:
         """The environment that a module's root was pinned to, if it was."""
@@ -93,22 +114,22 @@ class Modules:
 
     def needed_beside(self, module: str) -> list[str]:
         """The modules that are known to be needed where a module comes from."""
-        environment = self._find(module)[0] if module not in self._provided else None
+        environment = self.environment_of(module)
         return list(environment.loaded()) if environment is not None else []
 
     def live_home(self, module: str, name: str) -> str | None:
         """Where a class or function lives that a loaded module binds to a name."""
-        environment = self._find(module)[0] if module not in self._provided else None
+        environment = self.environment_of(module)
         return environment.live_home(module, name) if environment is not None else None
 
     def is_out_of_reach(self, importer: str, module: str) -> bool:
         """Whether an importer comes from a package that was made without a module."""
-        environment = self._find(importer)[0] if importer not in self._provided else None
+        environment = self.environment_of(importer)
         return environment is not None and environment.lacks(module)
 
     def is_from_package(self, module: str) -> bool:
         """Whether a module comes from a package, which lacks what was left out of it."""
-        environment = self._find(module)[0] if module not in self._provided else None
+        environment = self.environment_of(module)
         return environment is not None and environment.is_package
 
     def has_source(self, module: str) -> bool:
@@ -206,82 +227,6 @@ class Modules:
         self.scans.pop(module, None)
         self._kept -= len(self._sources.pop(module, b""))
 
-
-PROVIDED_ON_LOAD = frozenset({"torch_package_importer", "_modpack_mock"})
-"""Names that packaged code may import although no module of theirs is ever found: the
-importer under the ancestor's name, and the runtime of stand-ins, which comes with them."""
-
-Decide = Callable[[str], Action | None]
-"""Decides a module that was reached; None leaves it undecided for now."""
-
-
-@dataclass(frozen=True)
-class Coming:
-    """A source that will be asked for.
-
-    Attributes:
-        file: where it is.
-        module: the module's path.
-        is_package: whether it is a package's ``__init__``.
-    """
-
-    file: str
-    module: str
-    is_package: bool
-
-
-class Ahead(Protocol):
-    """Has sources scanned before the walk comes to them."""
-
-    def is_worth_it(self, waiting: int) -> bool:
-        """Whether it would save time to say what comes, if so many modules wait."""
-
-    def expect(self, coming: Sequence[Coming]) -> None:
-        """Learn what comes, in this order."""
-
-    def end(self) -> None:
-        """Learn that nothing comes any more."""
-
-
-class Walker(Modules):
-    """Reaches modules, in breadth-first order, and keeps the evidence.
-
-    Args:
-        environments: where modules come from, first choice first.
-        decide: called once for each module that is reached, and again for one that it left
-            undecided when new evidence, or :meth:`retry`, brings it up.
-        scan: reads sources.
-        ahead: has them read earlier, if many wait.
-        foresee: whether a module will probably be interned; asked only for ``ahead``.
-
-    Attributes:
-        graph: who imports whom.
-        actions: what was decided.
-        undecided: what was reached and not decided, in order.
-    """
-
-    def __init__(
-        self,
-        environments: Sequence[Environment],
-        decide: Decide,
-        scan: Scan = scan_source,
-        ahead: Ahead | None = None,
-        foresee: Callable[[str], bool] = lambda _: True,
-    ) -> None:
-        super().__init__(environments, scan)
-        self.graph = DependencyGraph()
-        self.actions: dict[str, Action] = {}
-        self.undecided: dict[str, None] = {}
-        self._decide = decide
-        self._ahead = ahead
-        self._foresee = foresee
-        self._told = 0
-        self._submodule: dict[str, bool] = {}
-        self._ends: set[str] = set()
-        self._followed: set[str] = set()
-        self._queue: deque[str] = deque()
-        self._running = False
-
     def provide(self, module: str, source: bytes, is_package: bool, follow: bool) -> None:
         """Give the source of a module, and intern it whatever the rules say.
 
@@ -365,7 +310,7 @@ class Walker(Modules):
         if self._home.get(root) is not environment:
             for module, action in self.actions.items():
                 if action is Action.INTERN and root_of(module) == root:
-                    found = self._find(module)[0] if module not in self._provided else None
+                    found = self.environment_of(module)
                     if found not in (None, environment):
                         return module
             self._take_from(root, environment)
@@ -380,32 +325,10 @@ class Walker(Modules):
         try:
             with phase("following imports", Unit.MODULES):
                 while self._queue:
-                    self._look_ahead()
                     self._visit(self._queue.popleft())
         finally:
             self._running = False
             self._submodule.clear()
-            if self._ahead is not None:
-                self._ahead.end()
-
-    def _look_ahead(self) -> None:
-        """Tell what waits, each module once: what is found meanwhile comes behind all of it."""
-        self._told = max(0, self._told - 1)
-        waiting = len(self._queue)
-        if self._ahead is not None and not self._told and self._ahead.is_worth_it(waiting):
-            self._told = waiting
-            self._ahead.expect(list(self._coming()))
-
-    def _coming(self) -> Iterator[Coming]:
-        """The sources that will be scanned, if the modules that wait are decided as expected."""
-        for module in self._queue:
-            if module in self.actions or module in self.scans or module in self._provided:
-                continue
-            location = self.locate(module)
-            if location is None or location.kind is not CodeKind.SOURCE or not location.file:
-                continue
-            if self._foresee(module):
-                yield Coming(location.file, module, location.is_package)
 
     def _visit(self, module: str) -> None:
         action = None if module in self.actions else self._decide(module)

@@ -30,7 +30,7 @@ from modpack.core.rules import (
 )
 from modpack.core.scan import ImportKind
 from modpack.discovery.import_scanner import scan_source
-from modpack.discovery.walk import Ahead, Scan, Walker
+from modpack.discovery.walk import Scan, Walker
 from modpack.exporting.listed_modules import listed_edges
 from modpack.exporting.match_hooks import Match, MatchHooks, Outcome
 from modpack.exporting.module_locations import Installed, NothingInstalled
@@ -262,7 +262,6 @@ class Planner:
         exporter: what hooks are called with.
         installed: the distributions of this interpreter, for files and metadata that go along.
         scan: reads sources.
-        ahead: has them read earlier, if many wait.
     """
 
     def __init__(
@@ -272,10 +271,9 @@ class Planner:
         exporter: object,
         installed: Installed | None = None,
         scan: Scan = scan_source,
-        ahead: Ahead | None = None,
     ) -> None:
         self.hooks = MatchHooks()
-        self.walker = Walker(environments, self._decide, scan, ahead, self._foresees_interning)
+        self.walker = Walker(environments, self._decide, scan)
         self._installed = installed or NothingInstalled()
         self.holdings = HoldingsPlanner(self.walker, self._installed)
         self._rulebook = RuleBook(self.walker, ownership)
@@ -556,11 +554,6 @@ class Planner:
             module, outcome.action, rule, None, outcome.overridden_by, outcome.fired
         )
         return outcome.action
-
-    def _foresees_interning(self, module: str) -> bool:
-        """Whether a module will be interned, as far as rules tell."""
-        rule = self._rulebook.rule_of(module)
-        return rule is not None and rule.action is Action.INTERN
 
     def _ask_hooks(self, module: str, rule: Rule) -> Outcome:
         self._matched[module] = rule

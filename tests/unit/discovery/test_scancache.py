@@ -13,7 +13,7 @@ import pytest
 
 from modpack.discovery import scan_cache as scancache
 from modpack.discovery.import_scanner import scan_source
-from modpack.discovery.scan_cache import ScanCache, remembering_scan, scans_of_user
+from modpack.discovery.scan_cache import ScanCache, remembering_scan
 
 SOURCES = [
     b"import os\nfrom . import part as other\n",
@@ -103,7 +103,6 @@ def test_what_one_process_could_not_parse_another_may(
     with monkeypatch.context() as short_of_memory:
         short_of_memory.setattr(ast, "parse", fail)
         assert ScanCache(folder).scan(source, "pkg", True).failure is not None
-        ScanCache(folder).prepare(source, "pkg", True)
     assert ScanCache(folder).scan(source, "pkg", True) == scan_source(source, "pkg", True)
 
 
@@ -158,8 +157,7 @@ def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError("no home")
 
     monkeypatch.setattr(scancache, "cache_folder", homeless)
-    assert scans_of_user() is None
-    assert remembering_scan() == (scan_source, None)
+    assert remembering_scan() is scan_source
 
 
 SECRET = b"password = 'Tr0ub4dor&3'\n"
@@ -188,14 +186,6 @@ def test_whatever_else_an_entry_says_is_not_clean(tmp_path: Path) -> None:
         changed = body.removesuffix(b"true]") + other + b"]"
         entry.write_bytes(scancache._checksum(changed) + changed)
         assert not ScanCache(folder).scan(b"import os", "pkg", True).is_clean
-
-
-def test_what_is_prepared_need_not_be_scanned(tmp_path: Path, scans: list[str]) -> None:
-    ScanCache(tmp_path / "scans").prepare(b"import os", "pkg", True)
-    cache = ScanCache(tmp_path / "scans")
-    cache.prepare(b"import os", "pkg", True)
-    assert cache.scan(b"import os", "pkg", True) == scan_source(b"import os", "pkg", True)
-    assert scans == ["pkg"] and cache.misses == 0
 
 
 READING = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import pytest
 
@@ -10,7 +10,7 @@ from modpack.core.graph import CodeKind, Edge, Location
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.discovery import walk as modules
-from modpack.discovery.walk import Coming, Walker
+from modpack.discovery.walk import Walker
 
 
 class Library:
@@ -259,62 +259,6 @@ def test_what_cannot_be_read_is_a_failed_scan():
 def test_what_packaged_code_gets_on_loading_is_not_looked_for():
     walk = Walk({})
     assert walk.from_main("import torch_package_importer, _modpack_mock") == []
-
-
-class Helpers:
-    """What is told what comes, and writes it down."""
-
-    def __init__(self, least: int = 0) -> None:
-        self.told: list[list[str]] = []
-        self.least = least
-        self.ended = 0
-
-    def is_worth_it(self, waiting: int) -> bool:
-        return waiting >= self.least
-
-    def expect(self, coming: Sequence[Coming]) -> None:
-        self.told.append([each.module for each in coming])
-
-    def end(self) -> None:
-        self.ended += 1
-
-
-def told_of(
-    sources: Mapping[str, str],
-    decide: Callable[[str], Action | None] = lambda _: Action.INTERN,
-    foresee: Callable[[str], bool] = lambda _: True,
-    least: int = 0,
-) -> list[list[str]]:
-    helpers = Helpers(least)
-    walker = Walker([Library(sources)], decide, ahead=helpers, foresee=foresee)
-    walker.provide("main", sources["main"].encode(), False, True)
-    assert helpers.ended == 1
-    return [told for told in helpers.told if told]
-
-
-def test_what_waits_is_told_once_in_the_order_in_which_it_is_read():
-    sources = {"main": "import a, b, c", "a": "import d, c", "b": "import e", "c": "", "e": ""}
-    assert told_of({**sources, "d": "import e"}) == [["a", "b", "c"], ["d", "e"]]
-
-
-def test_little_is_not_told():
-    assert told_of({"main": "import a, b", "a": "", "b": ""}, least=3) == []
-
-
-def test_only_what_will_be_read_is_told():
-    sources = {"main": "import a, b, c, absent, main", "a": "", "b": "import a", "c": ""}
-    assert told_of(sources, foresee=lambda module: module != "b") == [["a", "c"]]
-
-
-def test_foreseeing_decides_nothing():
-    asked: list[str] = []
-
-    def decide(module: str) -> Action:
-        asked.append(module)
-        return Action.EXTERN if module == "b" else Action.INTERN
-
-    told_of({"main": "import a, b", "a": "import b, c", "b": "", "c": ""}, decide)
-    assert asked == ["a", "b", "c"]
 
 
 def test_a_source_is_read_once_however_often_it_is_asked_for():
