@@ -19,17 +19,6 @@ from modpack._version import __version__
 
 __all__ = ["cli", "main"]
 
-_HELP = """\
-Put a PyTorch model, its code and its weights into one file that loads anywhere.
-
-\b
-Examples:
-  modpack demo
-  modpack export train.py:make_model -o model.modpack
-  modpack audit model.modpack
-"""
-
-
 _NAMES: Final = (
     *("audit", "cache", "demo", "diff", "export", "inspect", "keygen", "replay", "report"),
     *("requirements", "sbom", "sign", "suggest", "verify", "why"),
@@ -55,14 +44,20 @@ class _Commands(Mapping[str, click.Command]):
 
 @click.group(
     commands=_Commands(),
-    help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Every command ends with 0 if all is well, 1 if it found something wrong with the "
     "model or the package, and 2 if it could not do its work. modpack COMMAND --help tells more.",
 )
 @click.version_option(__version__, message="modpack %(version)s")
 def cli() -> None:
-    """Put a PyTorch model, its code and its weights into one file that loads anywhere."""
+    """Put a PyTorch model, its code and its weights into one file that loads anywhere.
+
+    \b
+    Examples:
+      modpack demo
+      modpack export train.py:make_model -o model.modpack
+      modpack audit model.modpack
+    """
 
 
 def main() -> None:

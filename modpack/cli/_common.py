@@ -1,45 +1,86 @@
-"""What commands write, and where.
-
-How commands fail: one clear message, a documented exit status, no traceback.
-
-What shells offer for the arguments of commands; see click's shell completion.
-
-Passphrases of keys: from the environment, or asked for.
-
-Never from the command line, which others can see.
-"""
+"""What every command shares: ``--json``, output, failures, completion, passphrases."""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
 
 import click
 from click.exceptions import Exit
 
-from modpack.errors import ModpackError, TrialError
+from modpack.errors import ModpackError, ModpackWarning, TrialError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from click.shell_completion import CompletionItem
     from rich.console import Console, RenderableType
 
+    from modpack.core.plan_json import Json
+
 _PLAIN_WIDTH = 120
 """Columns where no terminal says how many there are."""
+_FINDINGS = 1
+"""The command did its work and found something wrong."""
+_ERROR = 2
+"""The command could not do its work."""
+_INTERRUPTED = 130
+"""Somebody pressed Ctrl-C, as shells count it."""
+FILE: Final = click.Path(readable=False)
+"""The type of an argument or option that shells complete as a file."""
+PASSPHRASE_VARIABLE: Final = "MODPACK_KEY_PASSPHRASE"
 
 
-def make_console(stderr: bool = False) -> Console:
-    """A console on stdout or stderr: colours at a terminal only, wide enough in a pipe."""
+def command(
+    name: str,
+    *,
+    epilog: str,
+    cls: type[click.Command] = click.Command,
+    group: click.Group | None = None,
+    json_help: str | None = "Print JSON.",
+) -> Callable[[Callable[..., bool | None]], click.Command]:
+    """Make a command of a function, whose docstring is the help.
+
+    The command fails clearly, and its exit status is 1 if the function returns True: it found
+    something wrong.
+
+    Args:
+        name: how it is called.
+        epilog: the end of its help, about the exit status.
+        cls: the command's class.
+        group: the group that it belongs to.
+        json_help: help for ``--json``, which the function gets as ``as_json``; None for no such
+            option.
+    """
+
+    def decorate(function: Callable[..., bool | None]) -> click.Command:
+        @functools.wraps(function)
+        def callback(**given: object) -> None:
+            with _failing_clearly(bool(given.get("as_json"))):
+                found = function(**given)
+            raise Exit(_FINDINGS if found else 0)
+
+        made = click.command(name, cls=cls, epilog=epilog)(callback)
+        if json_help is not None:
+            made.params.append(click.Option(["--json", "as_json"], is_flag=True, help=json_help))
+        if group is not None:
+            group.add_command(made)
+        return made
+
+    return decorate
+
+
+def make_console() -> Console:
+    """A console on stdout: colours at a terminal only, wide enough in a pipe."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    is_sized = stream.isatty() or "COLUMNS" in os.environ
+    is_sized = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(
-        file=stream, width=None if is_sized else _PLAIN_WIDTH, highlight=False, soft_wrap=False
+        file=sys.stdout, width=None if is_sized else _PLAIN_WIDTH, highlight=False, soft_wrap=False
     )
 
 
@@ -48,8 +89,7 @@ def show(content: RenderableType) -> None:
     console = make_console()
     with console.capture() as captured:
         console.print(content)
-    lines = (line.rstrip() for line in captured.get().splitlines())
-    write("".join(f"{line}\n" for line in lines))
+    write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def write(content: str | bytes) -> None:
@@ -61,7 +101,14 @@ def write(content: str | bytes) -> None:
     try:
         click.echo(content, nl=False, color=True)
     except BrokenPipeError:
-        forget_stdout()
+        _forget_stdout()
+
+
+def write_json(document: Mapping[str, object]) -> None:
+    """Write a document to stdout, with the number of its schema first."""
+    from modpack.report.json_output import SCHEMA, dumps
+
+    write(dumps(cast("dict[str, Json]", {"schema": SCHEMA, **document})))
 
 
 def write_file(path: Path, text: str) -> None:
@@ -85,8 +132,6 @@ def write_file(path: Path, text: str) -> None:
 
 def refuse_same(file: str, output: Path) -> None:
     """Refuse to overwrite a package by what is told of it."""
-    from pathlib import Path
-
     if output.exists() and Path(file).exists() and output.samefile(file):
         raise click.UsageError(f"--output is {file} itself: name another file")
 
@@ -96,50 +141,22 @@ def warn(text: str) -> None:
     click.secho(f"warning: {text}", err=True, fg="yellow")
 
 
-def forget_stdout() -> None:
-    """Send what is still buffered nowhere: Python would complain about it at its end."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
-    os.close(devnull)
-
-
-def settle_stdout() -> None:
-    """Write what is still buffered, or forget it: an exit status must not depend on it."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        forget_stdout()
-
-
-FINDINGS = 1
-"""The command did its work and found something wrong."""
-ERROR = 2
-"""The command could not do its work."""
-INTERRUPTED = 130
-"""Somebody pressed Ctrl-C, as shells count it."""
-
-
 @contextmanager
-def failing_clearly(as_json: bool) -> Iterator[None]:
-    """Turn a user's mistake into a message and :data:`ERROR`.
+def collected_warnings() -> Iterator[list[str]]:
+    """Keep modpack's own warnings for the report; all others are shown as ever."""
+    collected: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ModpackWarning)
+        shown_as_ever = warnings.showwarning
 
-    What is left to propagate with a traceback is a mistake of modpack's own.
+        def collect(message: Warning | str, category: type[Warning], *where: object) -> None:
+            if issubclass(category, ModpackWarning):
+                collected.append(str(message))
+            else:
+                shown_as_ever(message, category, *where)  # type: ignore[arg-type]
 
-    Args:
-        as_json: whether to tell it as JSON on stdout instead of as text on stderr.
-    """
-    try:
-        yield
-    except (ModpackError, OSError, click.UsageError) as failure:
-        if isinstance(failure, click.UsageError) and not as_json:
-            raise
-        _tell(failure, as_json)
-        settle_stdout()
-        is_finding = isinstance(failure, TrialError)
-        raise Exit(FINDINGS if is_finding else ERROR) from failure
-    except KeyboardInterrupt as failure:
-        click.echo("interrupted", err=True)
-        raise Exit(INTERRUPTED) from failure
+        warnings.showwarning = collect  # type: ignore[assignment]
+        yield collected
 
 
 @contextmanager
@@ -165,22 +182,47 @@ def needing_extra(extra: str, needs: str, modules: tuple[str, ...]) -> Iterator[
         ) from failure
 
 
+@contextmanager
+def _failing_clearly(as_json: bool) -> Iterator[None]:
+    """Turn a user's mistake into a message and an exit status.
+
+    What is left to propagate with a traceback is a mistake of modpack's own.
+
+    Args:
+        as_json: whether to tell it as JSON on stdout instead of as text on stderr.
+    """
+    try:
+        yield
+    except (ModpackError, OSError, click.UsageError) as failure:
+        if isinstance(failure, click.UsageError) and not as_json:
+            raise
+        _tell(failure, as_json)
+        try:  # An exit status must not depend on what is still buffered.
+            sys.stdout.flush()
+        except OSError:
+            _forget_stdout()
+        raise Exit(_FINDINGS if isinstance(failure, TrialError) else _ERROR) from failure
+    except KeyboardInterrupt as failure:
+        click.echo("interrupted", err=True)
+        raise Exit(_INTERRUPTED) from failure
+
+
 def _tell(failure: Exception, as_json: bool) -> None:
+    from modpack.core.text import printable
+
     message = _message(failure)
     trace = str(getattr(failure, "trace", ""))
     if as_json:
-        from modpack.report.json_output import dumps, error_document
+        from modpack.report.json_output import error_document
 
         more = {"traceback": trace} if trace else {}
         try:
-            write(dumps(error_document(type(failure).__name__, message, **more)))
+            write_json(error_document(type(failure).__name__, message, **more))
             return
         except OSError:  # nothing can be written to stdout: stderr may do
-            forget_stdout()
+            _forget_stdout()
     if trace:
         click.echo(trace, err=True, nl=False)
-    from modpack.core.text import printable
-
     click.secho("Error: ", err=True, fg="red", nl=False)
     click.echo(printable(message, keep="\n\t"), err=True)  # it may quote a hostile package
 
@@ -194,28 +236,11 @@ def _message(failure: Exception) -> str:
     return str(failure)
 
 
-def complete_file(
-    ctx: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Let the shell offer files."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(incomplete, type="file")]
-
-
-def complete_code(
-    ctx: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Offer the codes of findings, behind a comma too."""
-    from click.shell_completion import CompletionItem
-
-    from modpack.report.audit_facts import Severity
-    from modpack.report.finding_codes import CODES
-
-    before, comma, begun = incomplete.rpartition(",")
-    words = [*CODES, *(severity.value for severity in Severity), "licence:"]
-    offered = [word for word in dict.fromkeys(words) if word.startswith(begun)]
-    return [CompletionItem(f"{before}{comma}{word}") for word in offered]
+def _forget_stdout() -> None:
+    """Send what is still buffered nowhere: Python would complain about it at its end."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)
 
 
 def complete_module(
@@ -224,61 +249,50 @@ def complete_module(
     """Offer the modules of the package that the command line names, as far as it can be read."""
     from click.shell_completion import CompletionItem
 
-    from modpack.errors import ModpackError
-
-    try:
-        # Before an option's value, click has not told arguments from one another yet.
-        modules = _modules(ctx.params.get("file") or next(iter(ctx.args), ""))
-    except (ModpackError, OSError):
-        return []  # whoever presses the tab key is not helped by an error
-    return [CompletionItem(module) for module in modules if module.startswith(incomplete)]
-
-
-def _modules(file: str) -> list[str]:
-    """The modules of a package: those that it holds, and the extern ones."""
     from modpack.archive.layout import EXTERN_MODULES, is_internal
     from modpack.archive.reader import open_archive
 
-    with open_archive(file) as archive:
-        code = [name for name in archive.names() if name.endswith(".py") and not is_internal(name)]
-        held = [name.removesuffix(".py").removesuffix("/__init__") for name in code]
-        listed = archive.read(EXTERN_MODULES) if archive.has(EXTERN_MODULES) else b""
-    externs = listed.decode("utf-8", "replace").split("\n")
-    names = {*(name.replace("/", ".") for name in held), *filter(None, externs)}
-    return sorted(name for name in names if name.isprintable())
+    # Before an option's value, click has not told arguments from one another yet.
+    file = ctx.params.get("file") or next(iter(ctx.args), "")
+    try:
+        with open_archive(file) as archive:
+            records = [name for name in archive.names() if name.endswith(".py")]
+            externs = archive.read(EXTERN_MODULES) if archive.has(EXTERN_MODULES) else b""
+    except (ModpackError, OSError):
+        return []  # whoever presses the tab key is not helped by an error
+    names = {
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in records
+        if not is_internal(name)
+    }
+    names.update(filter(None, externs.decode("utf-8", "replace").split("\n")))
+    return [
+        CompletionItem(name)
+        for name in sorted(names)
+        if name.isprintable() and name.startswith(incomplete)
+    ]
 
 
-VARIABLE: Final = "MODPACK_KEY_PASSPHRASE"
+def ask_passphrase(key: str, is_new: bool = False) -> str:
+    """Return the passphrase of a key: from the environment, or asked for.
 
-
-def ask(key: str) -> str:
-    """The passphrase of a key that is there.
+    Never from the command line, which others can see.
 
     Raises:
         KeyFileError: it is not in the environment, and nobody can be asked.
     """
-    return _given() or _asked(key, f"Passphrase of {key}", is_new=False)
-
-
-def ask_twice(key: str) -> str:
-    """The passphrase of a new key.
-
-    Raises:
-        KeyFileError: it is not in the environment, and nobody can be asked.
-    """
-    return _given() or _asked(key, f"New passphrase for {key}", is_new=True)
-
-
-def _given() -> str | None:
-    return os.environ.get(VARIABLE)
-
-
-def _asked(key: str, text: str, is_new: bool) -> str:
+    given = os.environ.get(PASSPHRASE_VARIABLE)
+    if given:
+        return given
     if not sys.stdin.isatty():
         from modpack.errors import KeyFileError
 
-        reason = f"it needs a passphrase. Remedy: put it into {VARIABLE}, or call at a terminal"
-        raise KeyFileError(key, reason)
+        raise KeyFileError(
+            key,
+            f"it needs a passphrase. Remedy: put it into {PASSPHRASE_VARIABLE}, or call at a "
+            "terminal",
+        )
+    text = f"New passphrase for {key}" if is_new else f"Passphrase of {key}"
     try:
         answer: str = click.prompt(text, hide_input=True, confirmation_prompt=is_new, err=True)
     except click.Abort as failure:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modpack.cli._target import GivenRule
 from modpack.core.json_values import BrokenTomlError, kind_in_toml, read_toml, unknown_keys
 from modpack.core.names import GlobGroup, as_allowances
 from modpack.core.rules import Action
@@ -15,7 +14,6 @@ from modpack.exporting.presets import POLICIES
 
 _TABLE = "tool.modpack"
 _ACTIONS = {action.value: action for action in Action}
-_RULE_KEYS = (*_ACTIONS, "exclude", "allow_empty")
 
 
 class ConfigError(ModpackError):
@@ -34,11 +32,28 @@ class ConfigError(ModpackError):
 
 
 @dataclass(frozen=True)
+class GivenRule:
+    """One rule: arguments for a method of the exporter.
+
+    Attributes:
+        action: which method.
+        include: module path patterns.
+        exclude: patterns for modules that do not match after all.
+        allow_empty: whether the rule may match no module at all.
+    """
+
+    action: Action
+    include: tuple[str, ...]
+    exclude: tuple[str, ...] = ()
+    allow_empty: bool = True
+
+
+@dataclass(frozen=True)
 class Settings:
     """What a project says about its packages; the command line comes before all of it.
 
     Attributes:
-        folder: what paths in it are relative to; None if there are no settings.
+        folder: what paths in it are relative to.
         rules: rules, in order.
         policy: the policy for modules that no rule names.
         target: what is exported.
@@ -46,7 +61,7 @@ class Settings:
         allow_secrets: where something may be that looks like a secret.
     """
 
-    folder: Path | None = None
+    folder: Path = Path()
     rules: tuple[GivenRule, ...] = ()
     policy: str | None = None
     target: str | None = None
@@ -54,14 +69,24 @@ class Settings:
     allow_secrets: tuple[str, ...] = ()
 
 
-def find_settings(start: Path) -> Settings:
-    """The settings of the nearest pyproject.toml that has some, from a folder upwards.
+def read_settings(config: Path | None) -> Settings:
+    """Read the settings of a project.
+
+    Args:
+        config: the file that the user named; None for the nearest pyproject.toml that has some,
+            from the current folder upwards.
 
     Raises:
-        ConfigError: a pyproject.toml on the way is broken, or its settings are.
+        ConfigError: a file is broken, or its settings are; or ``config`` has none.
         OSError: it cannot be read.
     """
-    for folder in (start, *start.parents):
+    if config is not None:
+        table = _table(config)
+        if table is None:
+            raise ConfigError(config, (f"it has no table [{_TABLE}]",))
+        return _settings(config, table)
+    here = Path.cwd()
+    for folder in (here, *here.parents):
         file = folder / "pyproject.toml"
         if file.is_file() and b"modpack" in file.read_bytes():
             table = _table(file)
@@ -70,70 +95,42 @@ def find_settings(start: Path) -> Settings:
     return Settings()
 
 
-def read_settings(file: Path) -> Settings:
-    """The settings of a file that the user named.
-
-    Raises:
-        ConfigError: it has none, or is broken.
-        OSError: it cannot be read.
-    """
-    table = _table(file)
-    if table is None:
-        raise ConfigError(file, (f"it has no table [{_TABLE}]",))
-    return _settings(file, table)
-
-
 def _table(file: Path) -> object | None:
     try:
-        document = read_toml(file)
+        tool = read_toml(file).get("tool")
     except BrokenTomlError as failure:
         raise ConfigError(file, (str(failure),)) from failure
-    tool = document.get("tool")
     return tool.get("modpack") if isinstance(tool, Mapping) else None
 
 
 def _settings(file: Path, table: object) -> Settings:
-    problems: list[str] = []
     if not isinstance(table, Mapping):
         raise ConfigError(file, (f"{_TABLE}: must be a table, not {kind_in_toml(table)}",))
-    problems += unknown_keys(
-        table, ("rules", "policy", "target", "output", "allow_secrets"), _TABLE
-    )
+    known = ("rules", "policy", "target", "output", "allow_secrets")
+    problems = [*unknown_keys(table, known, _TABLE)]
     policy = _string(table, "policy", problems)
     if policy is not None and policy not in POLICIES:
-        known = ", ".join(map(repr, POLICIES))
-        problems.append(f"{_TABLE}.policy: must be one of {known}, not {policy!r}")
+        named = ", ".join(map(repr, POLICIES))
+        problems.append(f"{_TABLE}.policy: must be one of {named}, not {policy!r}")
     target, output = _string(table, "target", problems), _string(table, "output", problems)
-    rules = tuple(_rules(table.get("rules", []), problems))
-    allowed = _allowed(table.get("allow_secrets", []), problems)
+    rules = _rules(table.get("rules", []), problems)
+    path = f"{_TABLE}.allow_secrets"
+    allowed = _patterns(table.get("allow_secrets", []), path, problems)
+    try:
+        as_allowances(allowed, path)
+    except ValueError as failure:
+        problems.append(str(failure))
     if problems:
         raise ConfigError(file, tuple(problems))
     return Settings(file.resolve().parent, rules, policy, target, output, allowed)
 
 
-def _allowed(value: object, problems: list[str]) -> tuple[str, ...]:
-    path = f"{_TABLE}.allow_secrets"
-    listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-        kind = kind_in_toml(value)
-        problems.append(f"{path}: must be a pattern or an array of patterns, not {kind}")
-        return ()
-    try:
-        as_allowances(listed, path)
-    except ValueError as failure:
-        problems.append(str(failure))
-    return tuple(listed)
-
-
-def _rules(value: object, problems: list[str]) -> Iterator[GivenRule]:
+def _rules(value: object, problems: list[str]) -> tuple[GivenRule, ...]:
     if not isinstance(value, list):
         problems.append(f"{_TABLE}.rules: must be an array of tables, not {kind_in_toml(value)}")
-        return
-    for position, entry in enumerate(value):
-        path = f"{_TABLE}.rules[{position}]"
-        rule = _rule(entry, path, problems)
-        if rule is not None:
-            yield rule
+        return ()
+    rules = [_rule(each, f"{_TABLE}.rules[{at}]", problems) for at, each in enumerate(value)]
+    return tuple(rule for rule in rules if rule is not None)
 
 
 def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
@@ -142,13 +139,13 @@ def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
         example = '{ intern = "mylib.**" }'
         problems.append(f"{path}: must be a table such as {example}, not {kind_in_toml(entry)}")
         return None
-    found = list(unknown_keys(entry, _RULE_KEYS, path))
+    found = [*unknown_keys(entry, (*_ACTIONS, "exclude", "allow_empty"), path)]
     actions = [key for key in entry if key in _ACTIONS]
     if len(actions) != 1:
         given = " and ".join(actions) or "none"
         found.append(f"{path}: must have one of intern, extern, mock, deny; it has {given}")
     patterns = {
-        key: _patterns(entry[key], f"{path}.{key}", found)
+        key: _globs(entry[key], f"{path}.{key}", found)
         for key in (*actions, "exclude")
         if key in entry
     }
@@ -159,26 +156,30 @@ def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
     if found:
         return None
     action = actions[0]
-    return GivenRule(
-        _ACTIONS[action], patterns[action], patterns.get("exclude", ()), bool(allow_empty)
-    )
+    return GivenRule(_ACTIONS[action], patterns[action], patterns.get("exclude", ()), allow_empty)
 
 
-def _patterns(value: object, path: str, problems: list[str]) -> tuple[str, ...]:
-    listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-        problems.append(
-            f"{path}: must be a pattern or an array of patterns, not {kind_in_toml(value)}"
-        )
-        return ()
-    if not listed and not path.endswith(".exclude"):
+def _globs(value: object, path: str, problems: list[str]) -> tuple[str, ...]:
+    """Patterns of modules: one at least, unless they exclude some."""
+    problems_before = len(problems)
+    patterns = _patterns(value, path, problems)
+    if not patterns and len(problems) == problems_before and not path.endswith(".exclude"):
         problems.append(f"{path}: must hold at least one pattern")
-    for each in listed:
+    for each in patterns:
         try:
             GlobGroup(each)
         except ValueError as failure:
             problems.append(f"{path}: {str(failure).removeprefix('include: ')}")
-    return tuple(listed)
+    return patterns
+
+
+def _patterns(value: object, path: str, problems: list[str]) -> tuple[str, ...]:
+    listed = [value] if isinstance(value, str) else value
+    if isinstance(listed, list) and all(isinstance(each, str) for each in listed):
+        return tuple(listed)
+    kind = kind_in_toml(value)
+    problems.append(f"{path}: must be a pattern or an array of patterns, not {kind}")
+    return ()
 
 
 def _string(table: Mapping[str, object], key: str, problems: list[str]) -> str | None:

@@ -1,7 +1,4 @@
-"""TARGET: from ``module:attr`` or ``file.py:attr`` to the object that it names.
-
-Rules as a user gives them, on the command line or in a file.
-"""
+"""TARGET: from ``module:attr`` or ``file.py:attr`` to the object that it names."""
 
 from __future__ import annotations
 
@@ -19,18 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, TypeGuard
+from typing import cast
 
-import click
-
-from modpack.core.names import GlobGroup
-from modpack.core.rules import Action
 from modpack.discovery.distributions import is_everywhere
 from modpack.discovery.script import does_work
 from modpack.errors import ModpackError
-
-if TYPE_CHECKING:
-    from modpack.exporter import PackageExporter
 
 
 class BadTargetError(ModpackError):
@@ -143,7 +133,7 @@ def importable(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def users_code(doing: str, debug: bool) -> Iterator[None]:
+def _users_code(doing: str, debug: bool) -> Iterator[None]:
     """Run the user's own code; whatever it raises becomes one clear error.
 
     Args:
@@ -163,6 +153,15 @@ def users_code(doing: str, debug: bool) -> Iterator[None]:
         raise UserCodeError(doing, failure, trace) from failure
 
 
+def packaging(target: Target, debug: bool) -> contextlib.AbstractContextManager[None]:
+    """Run what pickles the object: its own ``__getstate__`` and ``__reduce__`` run too.
+
+    Raises:
+        UserCodeError: they raised something.
+    """
+    return _users_code(f"packaging {target.text}", debug)
+
+
 def build(target: Target, debug: bool) -> object:
     """Import a target's module, take its object, and call it if it is a factory.
 
@@ -179,18 +178,20 @@ def build(target: Target, debug: bool) -> object:
         UserCodeError: the user's code raised something.
     """
     module = _import(target, debug)
-    with users_code(f"building {target.text}", debug):
+    with _users_code(f"building {target.text}", debug):
         found = _attribute(target, module)
-        if _is_factory(found):
-            _require_no_arguments(target, found)
-            found = found()
+        is_code = inspect.isroutine(found) or inspect.isclass(found)
+        if is_code or isinstance(found, functools.partial):
+            factory = cast(Callable[[], object], found)
+            _require_no_arguments(target, factory)
+            found = factory()
     if found is None:
         raise BadTargetError(f"{target.text} is None: there is nothing to package")
     return found
 
 
 def _import(target: Target, debug: bool) -> ModuleType:
-    with users_code(f"importing {target.module}", debug):
+    with _users_code(f"importing {target.module}", debug):
         try:
             module = importlib.import_module(target.module)
         except ModuleNotFoundError as failure:
@@ -201,16 +202,10 @@ def _import(target: Target, debug: bool) -> ModuleType:
                 f"there is no module {missing!r}, neither in {target.folder} nor among what is "
                 "installed"
             ) from failure
-    _require_file(target, module)
-    return module
-
-
-def _require_file(target: Target, module: ModuleType) -> None:
-    """Another module of the same name may have been loaded before."""
     found = getattr(module, "__file__", None)
     if target.file is None or (found and Path(found).samefile(target.file)):
-        return
-    raise BadTargetError(
+        return module
+    raise BadTargetError(  # a module of the same name was loaded before
         f"{target.file} cannot be imported: the name {target.module!r} is taken by "
         f"{found or 'another module'}. Rename it"
     )
@@ -228,12 +223,7 @@ def _attribute(target: Target, module: ModuleType) -> object:
     return found
 
 
-def _is_factory(found: object) -> TypeGuard[Callable[..., object]]:
-    is_code = inspect.isroutine(found) or inspect.isclass(found)
-    return is_code or isinstance(found, functools.partial)
-
-
-def _require_no_arguments(target: Target, factory: Callable[..., object]) -> None:
+def _require_no_arguments(target: Target, factory: Callable[[], object]) -> None:
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):
@@ -263,80 +253,9 @@ def _place_of(failure: BaseException) -> str | None:
     if isinstance(failure, SyntaxError) and failure.filename:
         return f"{failure.filename}:{failure.lineno}"
     frames = traceback.extract_tb(failure.__traceback__)
-    own = [frame for frame in frames if _is_users(frame.filename)]
-    chosen = own or frames
-    return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else None
-
-
-def _is_users(file: str) -> bool:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     others = [sysconfig.get_path(name) for name in names] + [str(Path(__file__).parents[1])]
-    return not file.startswith(("<", *(f"{folder}{os.sep}" for folder in others if folder)))
-
-
-_IN_ORDER = f"{__name__}.actions_in_order"
-
-
-@dataclass(frozen=True)
-class GivenRule:
-    """One rule: arguments for a method of the exporter.
-
-    Attributes:
-        action: which method.
-        include: module path patterns.
-        exclude: patterns for modules that do not match after all.
-        allow_empty: whether the rule may match no module at all.
-    """
-
-    action: Action
-    include: tuple[str, ...]
-    exclude: tuple[str, ...] = ()
-    allow_empty: bool = True
-
-
-class RulesCommand(click.Command):
-    """A command that remembers in which order the options of different rules were given.
-
-    click collects the values of each option by itself; but the first rule that matches wins, so
-    that ``--mock a.b --intern 'a.**'`` and the reverse differ.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as usual, and keep the order in the context."""
-        if args:
-            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
-            actions = {action.value: action for action in Action}
-            ctx.meta[_IN_ORDER] = [actions[p.name] for p in given if p.name in actions]
-        return super().parse_args(ctx, args)
-
-
-def pattern(
-    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> tuple[str, ...]:
-    """The callback of rule options: checks each pattern."""
-    for value in values:
-        try:
-            GlobGroup(value)
-        except ValueError as failure:
-            raise click.BadParameter(str(failure), ctx, parameter) from failure
-    return values
-
-
-def rules_in_order(ctx: click.Context) -> Iterator[GivenRule]:
-    """The rules of a :class:`RulesCommand`, in the order of the command line."""
-    values = {action: iter(ctx.params[action.value]) for action in Action}
-    for action in ctx.meta.get(_IN_ORDER, ()):
-        yield GivenRule(action, (next(values[action]),))
-
-
-def add_rules(exporter: PackageExporter, rules: tuple[GivenRule, ...]) -> None:
-    """Give rules to an exporter, in their order."""
-    methods = {
-        Action.INTERN: exporter.intern,
-        Action.EXTERN: exporter.extern,
-        Action.MOCK: exporter.mock,
-        Action.DENY: exporter.deny,
-    }
-    for rule in rules:
-        add = methods[rule.action]
-        add(rule.include, exclude=rule.exclude, allow_empty=rule.allow_empty)
+    not_users = ("<", *(f"{folder}{os.sep}" for folder in others if folder))
+    own = [frame for frame in frames if not frame.filename.startswith(not_users)]
+    chosen = own or frames
+    return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else None

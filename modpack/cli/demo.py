@@ -6,20 +6,13 @@ from pathlib import Path
 
 import click
 
-from modpack.cli._common import failing_clearly, make_console
-
-_HELP = """\
-Train a small model, package it, reload it where its code cannot be imported.
-
-\b
-Examples:
-  modpack demo
-  modpack demo --keep somewhere
-"""
+from modpack.cli._common import command, make_console
 
 
-@click.command(
-    "demo", help=_HELP, epilog="Exit status: 0 if every promise was kept, 1 if not, 2 on an error."
+@command(
+    "demo",
+    epilog="Exit status: 0 if every promise was kept, 1 if not, 2 on an error.",
+    json_help=None,
 )
 @click.option(
     "--keep",
@@ -32,10 +25,14 @@ Examples:
     type=click.IntRange(min=1),
     help="How often the training goes through its images.  [default: enough for some seconds]",
 )
-def demo_command(keep: Path | None, epochs: int | None) -> None:
-    """Train a small model, package it, reload it where its code cannot be imported."""
-    with failing_clearly(as_json=False):
-        from modpack.demo.story import EPOCHS, run
+def demo_command(keep: Path | None, epochs: int | None) -> bool:
+    """Train a small model, package it, reload it where its code cannot be imported.
 
-        status = run(make_console(), keep, EPOCHS if epochs is None else epochs)
-    click.get_current_context().exit(status)
+    \b
+    Examples:
+      modpack demo
+      modpack demo --keep somewhere
+    """
+    from modpack.demo.story import EPOCHS, run
+
+    return run(make_console(), keep, EPOCHS if epochs is None else epochs) != 0

@@ -7,31 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import complete_file, complete_module, failing_clearly, show, write
+from modpack.cli._common import FILE, command, complete_module, show, write, write_json
 
 if TYPE_CHECKING:
     from modpack.archive.base import Archive
-    from modpack.core.plan_json import Json
-
-_HELP = """\
-Show what a package holds, and why.
-
-FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
-in it is run or unpickled, so that a package of unknown origin can be looked at.
-
-\b
-Examples:
-  modpack inspect model.modpack
-  modpack inspect model.modpack --source mylib.net
-  modpack inspect model.modpack --notes
-  modpack inspect model.modpack --json | jq '.modules[] | select(.action == "intern")'
-"""
 
 
-@click.command(
-    "inspect", help=_HELP, epilog="Exit status: 0 if the package could be read, 2 if not."
-)
-@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@command("inspect", epilog="Exit status: 0 if the package could be read, 2 if not.")
+@click.argument("file", metavar="FILE", type=FILE)
 @click.option("--tree", "tree", is_flag=True, help="Show the package's files as a tree instead.")
 @click.option(
     "--source",
@@ -40,82 +23,69 @@ Examples:
     help="Print the source of a packaged module instead, as it is.",
 )
 @click.option("--notes", "notes", is_flag=True, help="Show all notes, and nothing else.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect_command(file: str, tree: bool, source: str | None, notes: bool, as_json: bool) -> None:
-    """Show what a package holds, and why."""
-    with failing_clearly(as_json):
-        if [tree, source is not None, notes].count(True) > 1:
-            raise click.UsageError(
-                "--tree, --source and --notes exclude each other: give one of them"
-            )
-        if tree:
-            _show_tree(file, as_json)
-        elif source is not None:
-            _show_source(file, source, as_json)
-        elif notes:
-            _show_notes(file, as_json)
-        else:
-            _show_facts(file, as_json)
+    """Show what a package holds, and why.
+
+    FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
+    in it is run or unpickled, so that a package of unknown origin can be looked at.
+
+    \b
+    Examples:
+      modpack inspect model.modpack
+      modpack inspect model.modpack --source mylib.net
+      modpack inspect model.modpack --notes
+      modpack inspect model.modpack --json | jq '.modules[] | select(.action == "intern")'
+    """
+    if [tree, source is not None, notes].count(True) > 1:
+        raise click.UsageError("--tree, --source and --notes exclude each other: give one of them")
+    if tree:
+        _show_tree(file, as_json)
+    elif source is not None:
+        _show_source(file, source, as_json)
+    else:
+        _show_facts(file, notes, as_json)
 
 
-def _show_facts(file: str, as_json: bool) -> None:
+def _show_facts(file: str, only_notes: bool, as_json: bool) -> None:
     from modpack.report.package_info import package_facts
 
     facts = package_facts(file)
     if as_json:
-        from modpack.report.json_output import dumps, package_document
+        from modpack.report.json_output import note_to_json, package_document
 
-        write(dumps(package_document(facts)))
+        notes = {"notes": [note_to_json(note) for note in facts.notes]}
+        write_json(notes if only_notes else package_document(facts))
     else:
-        from modpack.report.text import package_report
+        from modpack.report.text import notes_report, package_report
 
-        show(package_report(facts))
-
-
-def _show_notes(file: str, as_json: bool) -> None:
-    from modpack.report.package_info import package_facts
-
-    facts = package_facts(file)
-    if as_json:
-        from modpack.report.json_output import SCHEMA, dumps, note_to_json
-
-        listed: list[Json] = [note_to_json(note) for note in facts.notes]
-        write(dumps({"schema": SCHEMA, "notes": listed}))
-    else:
-        from modpack.report.text import notes_report
-
-        show(notes_report(facts))
+        show(notes_report(facts) if only_notes else package_report(facts))
 
 
 def _show_tree(file: str, as_json: bool) -> None:
     from modpack.archive.reader import open_archive
     from modpack.core.names import Directory
     from modpack.core.text import printable
-    from modpack.report.json_output import SCHEMA, dumps
 
     with open_archive(file) as archive:
-        if as_json:
-            records: list[Json] = [
-                {"record": name, "size_bytes": archive.size(name)} for name in archive.names()
-            ]
-            write(dumps({"schema": SCHEMA, "records": records}))
-        else:
-            tree = str(Directory.of(file, archive.names()))
-            write(printable(tree, keep="\n") + "\n")
+        sizes = {name: archive.size(name) for name in archive.names()}
+    if as_json:
+        records = [{"record": name, "size_bytes": size} for name, size in sizes.items()]
+        write_json({"records": records})
+    else:
+        write(printable(str(Directory.of(file, sizes)), keep="\n") + "\n")
 
 
 def _show_source(file: str, module: str, as_json: bool) -> None:
     from modpack.archive.manifest import read_manifest
     from modpack.archive.reader import open_archive
     from modpack.core.text import printable
-    from modpack.report.json_output import SCHEMA, dumps
 
     with open_archive(file) as archive:
         record = _record_of(archive, module)
         content = archive.read(record, verify=read_manifest(archive))
     if as_json:
         text = _decoded(file, record, content)
-        write(dumps({"schema": SCHEMA, "module": module, "record": record, "source": text}))
+        write_json({"module": module, "record": record, "source": text})
     elif sys.stdout.isatty():
         write(printable(_decoded(file, record, content), keep="\n\t"))
     else:

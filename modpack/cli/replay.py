@@ -6,36 +6,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import FINDINGS, complete_file, failing_clearly, warn, write
+from modpack.cli._common import FILE, collected_warnings, command, warn, write, write_json
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.core.plan_json import Json
     from modpack.selftest.self_test import Replay
 
-_HELP = """\
-Repeat the trial that is stored in a package.
 
-A package that was saved with example inputs holds them, and the output that the live model
-gave. A clean interpreter loads the package, runs it on those inputs, and compares the output.
-
-This runs the package's code: replay only what you trust.
-
-\b
-Examples:
-  modpack replay model.modpack
-  modpack replay model.modpack --strict
-  modpack replay model.modpack --policy trust.toml
-"""
-
-
-@click.command(
+@command(
     "replay",
-    help=_HELP,
     epilog="Exit status: 0 if the package passed, 1 if it did not, 2 if FILE holds no trial or the "
     "policy refuses it.",
 )
-@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@click.argument("file", metavar="FILE", type=FILE)
 @click.option(
     "--strict",
     is_flag=True,
@@ -44,7 +27,7 @@ Examples:
 @click.option(
     "--policy",
     metavar="FILE",
-    shell_complete=complete_file,
+    type=FILE,
     help="Refuse a package that asks for more than this policy allows (a TOML file).",
 )
 @click.option(
@@ -54,49 +37,49 @@ Examples:
     show_default=True,
     help="What to compare with its digests first: everything but tensors, or everything.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_context
 def replay_command(
-    ctx: click.Context,
     file: str,
     strict: bool,
     policy: str | None,
     verify: str,
     as_json: bool,
-) -> None:
-    """Repeat the trial that is stored in a package."""
-    with failing_clearly(as_json):
-        from modpack.cli._dry_run import collected_warnings
-        from modpack.core.policy import TrustPolicy
-        from modpack.selftest.self_test import replay
+) -> bool:
+    """Repeat the trial that is stored in a package.
 
-        with working(f"Replaying {file}"), collected_warnings() as collected:
-            allowed = None if policy is None else TrustPolicy.from_toml(policy)
-            outcome = replay(file, strict=strict, policy=allowed, verify=verify)
-        for text in collected:
-            warn(text)
-        if as_json:
-            from modpack.report.json_output import dumps
+    A package that was saved with example inputs holds them, and the output that the live model
+    gave. A clean interpreter loads the package, runs it on those inputs, and compares the output.
 
-            write(dumps(_document(outcome)))
-        else:
-            write(_text(outcome))
-    ctx.exit(0 if outcome.passed else FINDINGS)
+    This runs the package's code: replay only what you trust.
 
+    \b
+    Examples:
+      modpack replay model.modpack
+      modpack replay model.modpack --strict
+      modpack replay model.modpack --policy trust.toml
+    """
+    from modpack.core.policy import TrustPolicy
+    from modpack.selftest.self_test import replay
 
-def _document(outcome: Replay) -> dict[str, Json]:
-    from modpack.report.json_output import SCHEMA
-
-    return {
-        "schema": SCHEMA,
-        "file": outcome.file,
-        "passed": outcome.passed,
-        "reason": outcome.reason or None,
-        "details": list(outcome.details),
-        "log": outcome.log,
-        "seconds": outcome.seconds,
-        "recorded": outcome.recorded.to_json(),
-    }
+    with working(f"Replaying {file}"), collected_warnings() as collected:
+        allowed = None if policy is None else TrustPolicy.from_toml(policy)
+        outcome = replay(file, strict=strict, policy=allowed, verify=verify)
+    for text in collected:
+        warn(text)
+    if as_json:
+        write_json(
+            {
+                "file": outcome.file,
+                "passed": outcome.passed,
+                "reason": outcome.reason or None,
+                "details": outcome.details,
+                "log": outcome.log,
+                "seconds": outcome.seconds,
+                "recorded": outcome.recorded.to_json(),
+            }
+        )
+    else:
+        write(_text(outcome))
+    return not outcome.passed
 
 
 def _text(outcome: Replay) -> str:

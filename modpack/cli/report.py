@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from modpack.cli._common import (
-    complete_file,
-    failing_clearly,
+    FILE,
+    command,
     needing_extra,
     refuse_same,
-    write,
     write_file,
+    write_json,
 )
 from modpack.core.text import counted
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from modpack.core.plan_json import Json
     from modpack.report.audit_facts import AuditFacts
 
-_HELP = """\
-Write the audit of a package as one HTML page.
 
-FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
-in it is run or unpickled. The page has the graph of the modules, each with its source and the
-imports that lead to it; the mocks with their risks, the hooks, the environment beside the
-present one, the sizes. It is a single file that asks no network for anything.
-
-This needs an extra: pip install 'modpack[report]'
-
-\b
-Examples:
-  modpack report model.modpack
-  modpack report model.modpack -o audit.html --force
-"""
-_LEFT_OUT = "It has the sources nearest to the model, and no room for {}: --all-sources keeps them."
-
-
-@click.command(
-    "report", help=_HELP, epilog="Exit status: 0 if the page was written, 2 if it could not be."
+@command(
+    "report",
+    epilog="Exit status: 0 if the page was written, 2 if it could not be.",
+    json_help="Tell what was written as JSON.",
 )
-@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@click.argument("file", metavar="FILE", type=FILE)
 @click.option(
     "-o",
     "--output",
@@ -64,7 +47,6 @@ _LEFT_OUT = "It has the sources nearest to the model, and no room for {}: --all-
     help="Keep every packaged source, however large the page becomes. By default, it has those "
     "nearest to the model, and stays small.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Tell what was written as JSON.")
 def report_command(
     file: str,
     output: str | None,
@@ -73,26 +55,49 @@ def report_command(
     all_sources: bool,
     as_json: bool,
 ) -> None:
-    """Write the audit of a package as one HTML page."""
-    with failing_clearly(as_json):
-        page = Path(output if output is not None else _default_name(file))
-        if all_sources and not sources:
-            raise click.UsageError("--all-sources and --no-sources contradict each other")
-        _check(file, page, force)
-        with working(f"Reading {file}"):
-            audit, text, left_out = _made(file, sources, all_sources)
-        write_file(page, text)
-        if as_json:
-            _tell_json(page, audit, text)
-        else:
-            click.echo(f"Wrote {page}", err=True)
-            if left_out:
-                click.echo(_LEFT_OUT.format(counted(left_out, "other")), err=True)
+    """Write the audit of a package as one HTML page.
 
+    FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
+    in it is run or unpickled. The page has the graph of the modules, each with its source and the
+    imports that lead to it; the mocks with their risks, the hooks, the environment beside the
+    present one, the sizes. It is a single file that asks no network for anything.
 
-def _default_name(file: str) -> str:
-    name = Path(file).resolve().name
-    return f"{name.removesuffix('.modpack')}.html"
+    This needs an extra: pip install 'modpack[report]'
+
+    \b
+    Examples:
+      modpack report model.modpack
+      modpack report model.modpack -o audit.html --force
+    """
+    name = Path(file).resolve().name.removesuffix(".modpack")
+    page = Path(output if output is not None else f"{name}.html")
+    if all_sources and not sources:
+        raise click.UsageError("--all-sources and --no-sources contradict each other")
+    _check(file, page, force)
+    with working(f"Reading {file}"):
+        audit, text, left_out = _made(file, sources, all_sources)
+    write_file(page, text)
+    if as_json:
+        found = Counter(finding.severity.value for finding in audit.findings)
+        write_json(
+            {
+                "file": audit.subject,
+                "page": str(page),
+                "size_bytes": len(text.encode()),
+                "modules": len(audit.modules),
+                "findings": {
+                    severity: found[severity] for severity in ("error", "warning", "note")
+                },
+            }
+        )
+        return
+    click.echo(f"Wrote {page}", err=True)
+    if left_out:
+        click.echo(
+            "It has the sources nearest to the model, and no room for "
+            f"{counted(left_out, 'other')}: --all-sources keeps them.",
+            err=True,
+        )
 
 
 def _check(file: str, page: Path, force: bool) -> None:
@@ -110,7 +115,8 @@ def _check(file: str, page: Path, force: bool) -> None:
 
 def _made(file: str, with_sources: bool, with_all: bool) -> tuple[AuditFacts, str, int]:
     """The audit, its page, and how many sources the page has no room for."""
-    render = _renderer()
+    with needing_extra("report", "jinja2 3.1", ("jinja2", "markupsafe")):
+        from modpack.report.html import html_report
     from modpack.report.audit import audit_package
     from modpack.report.html_document import PackagedSources, nearest_sources, read_sources
     from modpack.report.requirements import requirements_of
@@ -118,28 +124,5 @@ def _made(file: str, with_sources: bool, with_all: bool) -> tuple[AuditFacts, st
     audit = audit_package(file)
     sources = read_sources(file, audit.modules) if with_sources else PackagedSources()
     shown = sources if with_all else nearest_sources(sources, audit)
-    text = render(audit, shown, requirements_of(file).comparison)
+    text = html_report(audit, shown, requirements_of(file).comparison)
     return audit, text, len(sources.texts) - len(shown.texts)
-
-
-def _renderer() -> Callable[..., str]:
-    with needing_extra("report", "jinja2 3.1", ("jinja2", "markupsafe")):
-        from modpack.report.html import html_report
-    return html_report
-
-
-def _tell_json(page: Path, audit: AuditFacts, text: str) -> None:
-    from collections import Counter
-
-    from modpack.report.json_output import SCHEMA, dumps
-
-    found = Counter(finding.severity.value for finding in audit.findings)
-    document: dict[str, Json] = {
-        "schema": SCHEMA,
-        "file": audit.subject,
-        "page": str(page),
-        "size_bytes": len(text.encode()),
-        "modules": len(audit.modules),
-        "findings": {severity: found[severity] for severity in ("error", "warning", "note")},
-    }
-    write(dumps(document))

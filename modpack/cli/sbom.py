@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from modpack.cli._common import (
-    complete_file,
-    failing_clearly,
+    FILE,
+    command,
     needing_extra,
     refuse_same,
     write,
@@ -22,30 +22,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 Form = Literal["json", "xml"]
-_CHUNK_BYTES = 1 << 20
 
 
-_HELP = """\
-Print the software bill of materials of a package (CycloneDX 1.6).
-
-FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
-in it is run or unpickled. The bill names the model, the distributions and the code in the
-package, and what must be installed where it is loaded, with versions, licences and digests.
-
-The same package gives the same bill, byte for byte, unless --timestamp is given.
-
-This needs an extra: pip install 'modpack[sbom]'
-
-\b
-Examples:
-  modpack sbom model.modpack
-  modpack sbom model.modpack -o model.cdx.json
-  modpack sbom model.modpack -o model.cdx.xml --timestamp
-"""
-
-
-@click.command("sbom", help=_HELP, epilog="Exit status: 0 if the bill was made, 2 if not.")
-@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@command(
+    "sbom",
+    epilog="Exit status: 0 if the bill was made, 2 if not.",
+    json_help="The same as --format json; tell errors as JSON too.",
+)
+@click.argument("file", metavar="FILE", type=FILE)
 @click.option("-o", "--output", metavar="FILE", help="Write it there instead of to stdout.")
 @click.option(
     "--format",
@@ -58,26 +42,37 @@ Examples:
     is_flag=True,
     help="Say in it when it was made: now, or at SOURCE_DATE_EPOCH if that is set.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="The same as --format json; tell errors as JSON too."
-)
 def sbom_command(
     file: str, output: str | None, form: Form | None, timestamp: bool, as_json: bool
 ) -> None:
-    """Print the software bill of materials of a package."""
-    with failing_clearly(as_json):
-        if as_json and form == "xml":
-            raise click.UsageError("--json and --format xml exclude each other: give one of them")
-        if output is not None:
-            refuse_same(file, Path(output))
-        default: Form = "xml" if output is not None and output.lower().endswith(".xml") else "json"
-        made_at = _time() if timestamp else None
-        with working(f"Reading {file}"):
-            text = _sbom(file, "json" if as_json else form or default, made_at)
-        if output is None:
-            write(text)
-        else:
-            write_file(Path(output), text)
+    """Print the software bill of materials of a package (CycloneDX 1.6).
+
+    FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
+    in it is run or unpickled. The bill names the model, the distributions and the code in the
+    package, and what must be installed where it is loaded, with versions, licences and digests.
+
+    The same package gives the same bill, byte for byte, unless --timestamp is given.
+
+    This needs an extra: pip install 'modpack[sbom]'
+
+    \b
+    Examples:
+      modpack sbom model.modpack
+      modpack sbom model.modpack -o model.cdx.json
+      modpack sbom model.modpack -o model.cdx.xml --timestamp
+    """
+    if as_json and form == "xml":
+        raise click.UsageError("--json and --format xml exclude each other: give one of them")
+    if output is not None:
+        refuse_same(file, Path(output))
+    default: Form = "xml" if output is not None and output.lower().endswith(".xml") else "json"
+    made_at = _time() if timestamp else None
+    with working(f"Reading {file}"):
+        text = _sbom(file, "json" if as_json else form or default, made_at)
+    if output is None:
+        write(text)
+    else:
+        write_file(Path(output), text)
 
 
 def _sbom(file: str, form: Form, timestamp: datetime | None) -> str:
@@ -104,7 +99,7 @@ def _sha256(file: Path) -> str | None:
         return None
     digest, size = hashlib.sha256(), file.stat().st_size
     with phase("digesting the file", Unit.BYTES, size) as digesting, file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
+        while chunk := stream.read(1 << 20):
             digest.update(chunk)
             digesting.advance(len(chunk))
     return digest.hexdigest()

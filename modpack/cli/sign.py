@@ -3,53 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from modpack.cli._common import (
-    VARIABLE,
-    ask,
-    complete_file,
-    failing_clearly,
+    FILE,
+    ask_passphrase,
+    command,
     refuse_same,
     warn,
     write,
+    write_json,
 )
 from modpack.report.progress import working
 
-if TYPE_CHECKING:
-    from modpack.core.plan_json import Json
-    from modpack.security.signing import SignedPackage
-    from modpack.security.signing_keys import PrivateKey
 
-_HELP = f"""\
-Vouch for a package, so that others can make sure that it is yours.
-
-FILE is a package of modpack, or the folder of an unzipped one. All of its records are compared with
-its manifest first; nothing in it is run or unpickled. What is signed is the package's digest, which
-stands for its whole content, whatever the file is called.
-
-The signature becomes a part of the package; nothing else in it changes, its digest included. With
---beside it becomes a file of its own, FILE.sig, and the package stays as it is. Signatures with
-other keys stay, so that several people can sign.
-
---key is a private key as modpack keygen makes it, or openssl genpkey -algorithm ed25519. If it is
-encrypted, its passphrase is asked for, or taken from {VARIABLE}.
-
-This needs an extra: pip install 'modpack[sign]'
-
-\b
-Examples:
-  modpack sign model.modpack --key release
-  modpack sign model.modpack --key release -o signed.modpack
-  modpack sign model.modpack --key release --beside
-  modpack verify model.modpack --key release.pub
-"""
-
-
-@click.command("sign", help=_HELP, epilog="Exit status: 0 if the package was signed, 2 if not.")
-@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@command("sign", epilog="Exit status: 0 if the package was signed, 2 if not.")
+@click.argument("file", metavar="FILE", type=FILE)
 @click.option(
     "--key", "key_file", metavar="KEY", required=True, help="The private key to sign with."
 )
@@ -68,67 +38,70 @@ Examples:
 @click.option(
     "--replace", is_flag=True, help="Drop the signatures that are there instead of adding to them."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def sign_command(
     file: str, key_file: str, is_inside: bool, output: str | None, replace: bool, as_json: bool
 ) -> None:
-    """Vouch for a package."""
-    with failing_clearly(as_json):
-        if output is not None and not is_inside:
-            refuse_same(file, Path(output))
-        from modpack.archive.manifest import default_workers
-        from modpack.security.signing import sign_package
+    """Vouch for a package, so that others can make sure that it is yours.
 
-        private = _private_key(key_file)
-        with working(f"Signing {file}"):
-            signed = sign_package(
-                file,
-                private,
-                is_inside=is_inside,
-                output=output,
-                replace=replace,
-                workers=default_workers(),
-            )
-        if as_json:
-            _show_json(file, private, signed)
-        else:
-            _show_text(file, private, signed)
+    FILE is a package of modpack, or the folder of an unzipped one. All of its records are compared
+    with its manifest first; nothing in it is run or unpickled. What is signed is the package's
+    digest, which stands for its whole content, whatever the file is called.
 
+    The signature becomes a part of the package; nothing else in it changes, its digest included.
+    With --beside it becomes a file of its own, FILE.sig, and the package stays as it is. Signatures
+    with other keys stay, so that several people can sign.
 
-def _private_key(key_file: str) -> PrivateKey:
+    --key is a private key as modpack keygen makes it, or openssl genpkey -algorithm ed25519. If it
+    is encrypted, its passphrase is asked for, or taken from MODPACK_KEY_PASSPHRASE.
+
+    This needs an extra: pip install 'modpack[sign]'
+
+    \b
+    Examples:
+      modpack sign model.modpack --key release
+      modpack sign model.modpack --key release -o signed.modpack
+      modpack sign model.modpack --key release --beside
+      modpack verify model.modpack --key release.pub
+    """
+    if output is not None and not is_inside:
+        refuse_same(file, Path(output))
+    from modpack.archive.manifest import default_workers
+    from modpack.security.signing import sign_package
     from modpack.security.signing_keys import is_readable_by_others, read_private
 
-    private = read_private(key_file, lambda: ask(key_file))
+    private = read_private(key_file, lambda: ask_passphrase(key_file))
     if is_readable_by_others(key_file):
         warn(f"others can read the private key {key_file}. Remedy: chmod 600 {key_file}")
-    return private
+    with working(f"Signing {file}"):
+        signed = sign_package(
+            file,
+            private,
+            is_inside=is_inside,
+            output=output,
+            replace=replace,
+            workers=default_workers(),
+        )
+    if as_json:
+        write_json(
+            {
+                "package": file,
+                "digest": signed.digest,
+                "key_id": private.key_id,
+                "place": "inside" if signed.is_inside else "beside",
+                "file": signed.file,
+                "key_ids": signed.key_ids,
+            }
+        )
+    else:
+        from modpack.core.text import counted, printable
 
-
-def _show_text(file: str, private: PrivateKey, signed: SignedPackage) -> None:
-    from modpack.core.text import counted, printable
-
-    place = f"inside {signed.file}" if signed.is_inside else signed.file
-    others = len(signed.key_ids) - 1
-    kept = f" ({counted(others, 'signature')} with other keys stayed)" if others else ""
-    text = (
-        f"signed:    {file}\n"
-        f"digest:    {signed.digest}\n"
-        f"key id:    {private.key_id}\n"
-        f"signature: {place}{kept}\n"
-    )
-    write(printable(text, keep="\n"))
-
-
-def _show_json(file: str, private: PrivateKey, signed: SignedPackage) -> None:
-    from modpack.report.json_output import SCHEMA, dumps
-
-    document: dict[str, Json] = {
-        "schema": SCHEMA,
-        "package": file,
-        "digest": signed.digest,
-        "key_id": private.key_id,
-        "place": "inside" if signed.is_inside else "beside",
-        "file": signed.file,
-        "key_ids": list(signed.key_ids),
-    }
-    write(dumps(document))
+        place = f"inside {signed.file}" if signed.is_inside else signed.file
+        others = len(signed.key_ids) - 1
+        kept = f" ({counted(others, 'signature')} with other keys stayed)" if others else ""
+        text = (
+            f"signed:    {file}\n"
+            f"digest:    {signed.digest}\n"
+            f"key id:    {private.key_id}\n"
+            f"signature: {place}{kept}\n"
+        )
+        write(printable(text, keep="\n"))

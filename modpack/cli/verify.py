@@ -7,44 +7,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import FINDINGS, complete_file, failing_clearly, show, write
+from modpack.cli._common import FILE, command, show, write_json
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.core.policy import Signer, TrustPolicy
-    from modpack.report.verify import VerifyFacts
-
-_HELP = """\
-Verify a package: all of it is read, and nothing of it is run or unpickled.
-
-FILE is a package, or the folder of an unzipped one; modpack's or torch.package's.
-
-Checked are the archive's structure, every record against its digest (tensors included), the
-records of the format and whether they agree with each other, what pickles name and what sources
-do when they are imported; with --key, signatures; with --policy, what the loader allows.
-Everything that is wrong is told at once.
-
-\b
-Examples:
-  modpack verify model.modpack
-  modpack verify model.modpack --key team.pub
-  modpack verify model.modpack --policy trust.toml --json
-"""
+    from modpack.core.policy import TrustPolicy
 
 
-@click.command(
+@command(
     "verify",
-    help=_HELP,
     epilog="Exit status: 0 if the package is accepted, 1 if it is refused, 2 if FILE is no package "
     "or could not be read.",
 )
-@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@click.argument("file", metavar="FILE", type=FILE)
 @click.option(
     "--key",
     "keys",
     metavar="PUB",
     multiple=True,
-    shell_complete=complete_file,
+    type=FILE,
     help="Demand a valid signature made with the key that belongs to this public one (a PEM "
     "file). May be repeated: one of them is enough.",
 )
@@ -52,7 +33,7 @@ Examples:
     "--policy",
     "policy",
     metavar="FILE",
-    shell_complete=complete_file,
+    type=FILE,
     help="Demand what this policy demands (a TOML file).",
 )
 @click.option(
@@ -61,37 +42,43 @@ Examples:
     type=click.IntRange(min=1),
     help="Threads that compute digests; one for each core by default.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_context
 def verify_command(
-    ctx: click.Context,
     file: str,
     keys: tuple[str, ...],
     policy: str | None,
     workers: int | None,
     as_json: bool,
-) -> None:
-    """Verify a package: all of it is read, and nothing of it is run or unpickled."""
-    with failing_clearly(as_json):
-        facts = _verified(file, keys, policy, workers)
-        _report(facts, as_json)
-    ctx.exit(0 if facts.is_accepted else FINDINGS)
+) -> bool:
+    """Verify a package: all of it is read, and nothing of it is run or unpickled.
 
+    FILE is a package, or the folder of an unzipped one; modpack's or torch.package's.
 
-def _verified(
-    file: str, keys: tuple[str, ...], policy: str | None, workers: int | None
-) -> VerifyFacts:
+    Checked are the archive's structure, every record against its digest (tensors included), the
+    records of the format and whether they agree with each other, what pickles name and what sources
+    do when they are imported; with --key, signatures; with --policy, what the loader allows.
+    Everything that is wrong is told at once.
+
+    \b
+    Examples:
+      modpack verify model.modpack
+      modpack verify model.modpack --key team.pub
+      modpack verify model.modpack --policy trust.toml --json
+    """
     from modpack.report.verify import verify_package
-
-    signers, trusted = tuple(map(_signer, keys)), _policy(policy)
-    with working(f"Verifying {file}"):
-        return verify_package(file, policy=trusted, keys=signers, workers=workers)
-
-
-def _signer(path: str) -> Signer:
     from modpack.security.signing_keys import read_public
 
-    return read_public(path)
+    signers, trusted = tuple(map(read_public, keys)), _policy(policy)
+    with working(f"Verifying {file}"):
+        facts = verify_package(file, policy=trusted, keys=signers, workers=workers)
+    if as_json:
+        from modpack.report.json_output import verify_document
+
+        write_json(verify_document(facts))
+    else:
+        from modpack.report.verify import verify_report
+
+        show(verify_report(facts))
+    return not facts.is_accepted
 
 
 def _policy(path: str | None) -> TrustPolicy | None:
@@ -103,14 +90,3 @@ def _policy(path: str | None) -> TrustPolicy | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ModpackWarning)  # a finding says the same
         return TrustPolicy.from_toml(path)
-
-
-def _report(facts: VerifyFacts, as_json: bool) -> None:
-    if as_json:
-        from modpack.report.json_output import dumps, verify_document
-
-        write(dumps(verify_document(facts)))
-    else:
-        from modpack.report.verify import verify_report
-
-        show(verify_report(facts))

@@ -6,49 +6,43 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import complete_file, complete_module, failing_clearly, show, write
+from modpack.cli._common import FILE, command, complete_module, show, write_json
 
 if TYPE_CHECKING:
     from modpack.archive.base import Archive
     from modpack.core.plan import Plan
     from modpack.report.why import Why
 
-_HELP = """\
-Tell why a module is in a package, or is not.
 
-Shows what was decided about MODULE, by which rule, and the shortest chains of imports that lead to
-it from the saved objects, each step with its place. FILE is a package, or the folder of an
-unzipped one; modpack's or torch.package's. Nothing in it is run or unpickled.
-
-\b
-Examples:
-  modpack why model.modpack wandb
-  modpack why model.modpack numpy.linalg --all
-  modpack why model.modpack wandb --json | jq '.chains[0].steps[] | [.file, .line]'
-"""
-
-
-@click.command(
+@command(
     "why",
-    help=_HELP,
     epilog="Exit status: 0 if the package tells of MODULE, 2 if it does not or cannot be read.",
 )
-@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@click.argument("file", metavar="FILE", type=FILE)
 @click.argument("module", metavar="MODULE", shell_complete=complete_module)
 @click.option("--all", "every_chain", is_flag=True, help="Show all chains, the shortest first.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> None:
-    """Tell why a module is in a package, or is not."""
-    with failing_clearly(as_json):
-        found = _look(file, module, every_chain)
-        if as_json:
-            from modpack.report.json_output import dumps, why_document
+    """Tell why a module is in a package, or is not.
 
-            write(dumps(why_document(file, found, every_chain)))
-        else:
-            from modpack.report.why_text import why_report
+    Shows what was decided about MODULE, by which rule, and the shortest chains of imports that lead
+    to it from the saved objects, each step with its place. FILE is a package, or the folder of an
+    unzipped one; modpack's or torch.package's. Nothing in it is run or unpickled.
 
-            show(why_report(found, every_chain))
+    \b
+    Examples:
+      modpack why model.modpack wandb
+      modpack why model.modpack numpy.linalg --all
+      modpack why model.modpack wandb --json | jq '.chains[0].steps[] | [.file, .line]'
+    """
+    found = _look(file, module, every_chain)
+    if as_json:
+        from modpack.report.json_output import why_document
+
+        write_json(why_document(file, found, every_chain))
+    else:
+        from modpack.report.why_text import why_report
+
+        show(why_report(found, every_chain))
 
 
 def _look(file: str, module: str, every_chain: bool) -> Why:
