@@ -1,10 +1,11 @@
-"""The demo's facts as things that rich can print; plain text stays readable without colours."""
+"""What the demo found out, as things that rich can print; readable without colours."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.rule import Rule
@@ -12,13 +13,23 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from modpack.core.rules import Action
-from modpack.demo.facts import Check, HookFact, ModuleFact, Packaged
+from modpack import Action, Plan
 
-STYLES = {Action.INTERN: "green", Action.EXTERN: "cyan", Action.MOCK: "yellow", Action.DENY: "red"}
-INK = 8
+if TYPE_CHECKING:
+    from modpack.core.hookspec import HookSpec
+
+_STYLES = {Action.INTERN: "green", Action.EXTERN: "cyan", Action.MOCK: "yellow"}
+_INK = 8
 """From this value of a pixel on (0 to 16), it is drawn."""
-HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
+_HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
+
+
+class Check(NamedTuple):
+    """One promise, whether it was kept, and the evidence."""
+
+    promise: str
+    kept: bool
+    evidence: str
 
 
 def heading(number: int, title: str) -> RenderableType:
@@ -26,61 +37,86 @@ def heading(number: int, title: str) -> RenderableType:
     return Group("", Rule(Text(f"{number}. {title}", "bold"), align="left", style="dim"))
 
 
-def project_tree(folder: Path, files: Sequence[Path]) -> RenderableType:
+def project_tree(folder: Path) -> RenderableType:
     """The project's files below their packages."""
     tree = Tree(Text(f"{folder}/", "bold"), guide_style="dim")
-    for package, members in groupby(files, key=lambda file: file.parent):
+    for package, members in groupby(sorted(folder.rglob("*.py")), key=lambda file: file.parent):
         branch = tree.add(Text(f"{package.relative_to(folder).as_posix()}/", "bold"))
         branch.add(Text("  ".join(file.name for file in members)))
     return tree
 
 
-def modules_table(modules: Sequence[ModuleFact]) -> RenderableType:
+def modules_table(plan: Plan, project: Path) -> RenderableType:
     """Each module's fate: below what happened and why, the modules and who asked for them."""
-    width = max((len(fact.module) for fact in modules), default=0)
+    order = list(Action)
+    decided = sorted(
+        plan.decisions.values(), key=lambda d: (order.index(d.action), d.why, d.module)
+    )
+    width = max(map(len, plan.decisions), default=0)
     parts: list[RenderableType] = []
-    for (action, rule), group in groupby(modules, key=lambda fact: (fact.action, fact.rule)):
-        members = list(group)
-        parts += ["", _fate(action, rule, len(members)), _members(members, width)]
+    for (action, why), group in groupby(decided, key=lambda d: (d.action, d.why)):
+        modules = [decision.module for decision in group]
+        what = f"{action.past}: {len(modules)} module{'s' if len(modules) > 1 else ''}"
+        fate = Text.assemble((what, f"bold {_STYLES[action]}"), ("  why: ", "dim"), why)
+        table = _table(width)
+        for module in modules:
+            asker = _asker(plan, module, project)
+            table.add_row(Text(module), Text(f"asked for by {asker}" if asker else ""))
+        parts += ["", fate, table]
     return Group(*parts)
 
 
-def _fate(action: Action, rule: str, count: int) -> Text:
-    what = f"{action.past}: {count} module{'s' if count > 1 else ''}"
-    return Text.assemble((what, f"bold {STYLES[action]}"), ("  why: ", "dim"), rule)
-
-
-def _members(members: Sequence[ModuleFact], width: int) -> Table:
+def _table(width: int | None = None) -> Table:
     table = Table(box=None, padding=(0, 2), show_header=False, pad_edge=True)
     table.add_column(min_width=width, overflow="fold")
     table.add_column(overflow="fold", style="dim")
-    for fact in members:
-        table.add_row(Text(fact.module), Text(f"asked for by {fact.place}" if fact.place else ""))
     return table
 
 
-def hooks_table(hooks: Sequence[HookFact]) -> RenderableType:
-    """The model's hooks that travel, each with its source if it has no name to be imported by."""
-    count = sum(len(hook.targets) for hook in hooks)
-    table = Table(box=None, padding=(0, 2), show_header=False, pad_edge=True)
-    table.add_column(overflow="fold")
-    table.add_column(overflow="fold", style="dim")
-    for hook in hooks:
-        places = Text(f"{hook.kind} hook on {_places(hook.targets)}")
-        table.add_row(places, Text(hook.source or hook.called))
+def _asker(plan: Plan, module: str, project: Path) -> str:
+    """Where a module is asked for: ``file:line``, or the name of a resource."""
+    edge = min(
+        plan.graph.edges_to(module),
+        key=lambda edge: (edge.line is None, edge.kind.value != "required"),
+        default=None,
+    )
+    if edge is None:
+        return ""
+    importer = plan.decisions.get(edge.importer)
+    if importer is None:
+        return edge.importer.strip("<>")
+    shown = importer.module
+    if importer.location is not None and importer.location.file is not None:
+        file = Path(importer.location.file)
+        shown = file.relative_to(project).as_posix() if file.is_relative_to(project) else str(file)
+    return shown if edge.line is None else f"{shown}:{edge.line}"
+
+
+def left_behind(plan: Plan, project: Path) -> str:
+    """The sources of a project that a plan does not take along."""
+    locations = (plan.decisions[module].location for module in plan.modules(Action.INTERN))
+    taken = {place.file for place in locations if place is not None}
+    files = (file for file in sorted(project.rglob("*.py")) if str(file) not in taken)
+    return ", ".join(file.relative_to(project).as_posix() for file in files)
+
+
+def hooks_table(specs: Iterable[HookSpec]) -> RenderableType:
+    """The model's hooks that travel, each with its source if it has no name to be imported by.
+
+    Those of a kind that call the same are one row.
+    """
+    rows: dict[tuple[str, str], list[str]] = {}
+    for spec in specs:
+        called = spec.callable.source or spec.callable.name
+        rows.setdefault((spec.kind, called), []).extend(spec.target)
+    table = _table()
+    for (kind, called), targets in rows.items():
+        named = [target or "the model itself" for target in targets]
+        more = f"{named[0]} and {len(named) - 1} others"
+        places = more if len(named) > 2 else " and ".join(named)
+        table.add_row(Text(f"{kind} hook on {places}"), Text(called))
+    count = sum(map(len, rows.values()))
     return Group("", Text(f"captured: {count} hooks of the model", "bold magenta"), table)
-
-
-def _places(targets: Sequence[str]) -> str:
-    named = [target or "the model itself" for target in targets]
-    if len(named) > 2:
-        return f"{named[0]} and {len(named) - 1} others"
-    return " and ".join(named)
-
-
-def remarks(packaged: Packaged) -> RenderableType:
-    """The plan's warnings, one on a line."""
-    return Group(*(Text(f"note: {remark}", "yellow") for remark in packaged.remarks))
 
 
 def digits_strip(images: Sequence[Sequence[Sequence[float]]], read: Sequence[int]) -> str:
@@ -90,17 +126,17 @@ def digits_strip(images: Sequence[Sequence[Sequence[float]]], read: Sequence[int
         images: for each image 8 rows of 8 pixels, from 0 (paper) to 16 (ink).
         read: the digit read in each.
     """
-    drawn = [_drawn(image) for image in images]
-    rows = ["  ".join(parts).rstrip() for parts in zip(*drawn, strict=True)]
-    return "\n".join([*rows, "  ".join(f"{digit:^8}" for digit in read).rstrip()])
-
-
-def _drawn(image: Sequence[Sequence[float]]) -> list[str]:
-    dark = [[pixel >= INK for pixel in row] for row in image]
-    return [
-        "".join(HALVES[pair] for pair in zip(upper, lower, strict=True))
-        for upper, lower in zip(dark[::2], dark[1::2], strict=True)
-    ]
+    lines = []
+    for upper in range(0, 8, 2):
+        drawn = (
+            "".join(
+                _HALVES[above >= _INK, below >= _INK]
+                for above, below in zip(image[upper], image[upper + 1], strict=True)
+            )
+            for image in images
+        )
+        lines.append("  ".join(drawn).rstrip())
+    return "\n".join([*lines, "  ".join(f"{digit:^8}" for digit in read).rstrip()])
 
 
 def checks_table(checks: Sequence[Check]) -> RenderableType:
@@ -112,14 +148,3 @@ def checks_table(checks: Sequence[Check]) -> RenderableType:
         verdict = Text("ok", "bold green") if check.kept else Text("FAILED", "bold red")
         table.add_row(verdict, Text.assemble(check.promise, "\n", (check.evidence, "dim")))
     return table
-
-
-def human_size(size: int) -> str:
-    """A number of bytes as people say it.
-
-    >>> human_size(999), human_size(1500), human_size(2_340_000)
-    ('999 B', '1.5 kB', '2.3 MB')
-    """
-    if size < 1000:
-        return f"{size} B"
-    return f"{size / 1000:.1f} kB" if size < 1_000_000 else f"{size / 1_000_000:.1f} MB"
