@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
 from modpack.archive.layout import DEFAULT_LIMITS
-from modpack.core.environment import RecordedEnvironment
+from modpack.core.environment import RecordedEnvironment, environment_from_json
 from modpack.core.hookspec import HookSpec, hook_records, specs_from_json
 from modpack.core.json_values import (
     as_list,
@@ -34,7 +34,6 @@ from modpack.core.json_values import (
     parse_json,
 )
 from modpack.core.names import why_too_long
-from modpack.core.plan_json import environment_from_json
 from modpack.core.tensors import (
     DTYPE_ALIASES,
     ITEM_BYTES,
@@ -47,8 +46,8 @@ from modpack.core.tensors import (
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
 if TYPE_CHECKING:
+    from modpack.core.json_values import Json
     from modpack.core.plan import NameUse, Plan
-    from modpack.core.plan_json import Json
     from modpack.core.selftest import TrialRecord
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from rich.console import Console, RenderableType
 
-    from modpack.core.plan_json import Json
+    from modpack.core.json_values import Json
 
 _PLAIN_WIDTH = 120
 """Columns where no terminal says how many there are."""

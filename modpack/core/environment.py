@@ -1,33 +1,87 @@
-"""Where a package was made, as values: Python, the platform, and every distribution it needs.
+"""The environment a package was made in, how that differs from another, and core metadata.
 
-And how that differs from where it is loaded.
+The environment is Python, the platform, and every distribution that the package needs. Core
+metadata are the headers of a distribution's METADATA file, and the licence that they state
+(PEP 639).
 
-Which licence a distribution's metadata says that it has (core metadata, PEP 639).
-
-The headers of a distribution's metadata, read without parsing all of it (core metadata).
+Loading a package imports this module: what it defines is cheap to define, and its regular
+expressions are compiled when they are used.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from modpack.core.names import normalised_distribution, parents
-from modpack.core.plan import NativeTag
+from modpack.core.codec import ModulePath, from_json, json_keys, to_json
+from modpack.core.json_values import Json, as_optional_text
+from modpack.core.names import normalised_distribution, parents, root_of
 
 if TYPE_CHECKING:
     from modpack.core.graph import DependencyGraph
     from modpack.core.plan import Plan
 
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
-_URL = re.compile(
+STABLE_ABI: Final = "abi3"
+"""Stands for Python's limited API (PEP 384), which every later Python 3 has."""
+
+
+class NativeTag(NamedTuple):
+    """What compiled modules were built for.
+
+    Attributes:
+        platform: ``sys.platform``.
+        machine: the processor (``x86_64``).
+        abi: Python's ABI, as in the names of extension modules (``cpython-311-x86_64-linux-gnu``).
+        libc: the C library's name where there are several (``glibc``), else ``""``.
+    """
+
+    platform: str
+    machine: str
+    abi: str
+    libc: str = ""
+
+    @staticmethod
+    def here() -> NativeTag:
+        """The tag of this interpreter."""
+        import platform
+        import sysconfig
+
+        abi = sysconfig.get_config_var("SOABI") or sysconfig.get_config_var("EXT_SUFFIX") or ""
+        return NativeTag(sys.platform, platform.machine(), str(abi), platform.libc_ver()[0])
+
+    @staticmethod
+    def of(files: Iterable[str]) -> NativeTag:
+        """The tag of extension modules that this interpreter can load.
+
+        Args:
+            files: their names; those with the stable ABI need no particular Python.
+        """
+        here = NativeTag.here()
+        is_stable = all(f".{STABLE_ABI}." in name for name in files)
+        return here._replace(abi=STABLE_ABI) if is_stable else here
+
+    def runs_on(self, other: NativeTag) -> bool:
+        """Whether what has this tag can be loaded where ``other`` is the tag.
+
+        >>> tag = NativeTag("linux", "x86_64", "abi3", "glibc")
+        >>> tag.runs_on(NativeTag("linux", "x86_64", "cpython-313-x86_64-linux-gnu", "glibc"))
+        True
+        """
+        return self in (other, other._replace(abi=STABLE_ABI))
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, self))
+
+
+_NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_VERSION: Final = r"[A-Za-z0-9][A-Za-z0-9.!+_-]*"
+_URL: Final = (
     r"(?:https?|git\+https?|git\+ssh|hg\+https?|svn\+https?)://"
     r"(?:\w+@)?[A-Za-z0-9][\w.-]*(?::\d+)?(?:/[\w./@:%~+=?#-]*)?"
 )
@@ -43,8 +97,7 @@ def public_version(version: str) -> str:
     return version.partition("+")[0]
 
 
-@dataclass(frozen=True)
-class RecordedDistribution:
+class RecordedDistribution(NamedTuple):
     """An installed distribution, as it was when the package was made.
 
     Attributes:
@@ -64,7 +117,7 @@ class RecordedDistribution:
     editable: bool = False
     licence: str | None = None
     requires: tuple[str, ...] = ()
-    hashes: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = MappingProxyType({})
     url: str | None = None
 
     @property
@@ -83,15 +136,28 @@ class RecordedDistribution:
         It never holds a blank line, a quote or another sign that a shell or a requirements file
         would understand: a package may record anything.
         """
-        if self.editable or not _NAME.fullmatch(self.name):
+        if self.editable or not re.fullmatch(_NAME, self.name):
             return None
-        if self.url is not None and _URL.fullmatch(self.url):
+        if self.url is not None and re.fullmatch(_URL, self.url):
             return f"{self.name} @ {self.url}"
-        return self.pin if _VERSION.fullmatch(self.version) else None
+        return self.pin if re.fullmatch(_VERSION, self.version) else None
 
 
-@dataclass(frozen=True)
-class RecordedEnvironment:
+class _Environment(NamedTuple):
+    python: str | None = None
+    implementation: str | None = None
+    platform: str | None = None
+    machine: str | None = None
+    torch: str | None = None
+    providers: Mapping[str, str] = MappingProxyType({})
+    distributions: Mapping[str, RecordedDistribution] = MappingProxyType({})
+    native: NativeTag | None = None
+    knows_distributions: bool = False
+    knows_required: bool = False
+    modpack: str | None = None
+
+
+class RecordedEnvironment(_Environment):
     """Where a package was made; what an older package does not record is None or empty.
 
     Attributes:
@@ -113,18 +179,6 @@ class RecordedEnvironment:
         modpack: the version of the modpack that made it.
     """
 
-    python: str | None = None
-    implementation: str | None = None
-    platform: str | None = None
-    machine: str | None = None
-    torch: str | None = None
-    providers: Mapping[str, str] = field(default_factory=dict)
-    distributions: Mapping[str, RecordedDistribution] = field(default_factory=dict)
-    native: NativeTag | None = None
-    knows_distributions: bool = False
-    knows_required: bool = False
-    modpack: str | None = None
-
     def provider_of(self, module: str) -> RecordedDistribution | None:
         """The distribution that provided an extern module; None if that is not recorded.
 
@@ -143,12 +197,12 @@ class RecordedEnvironment:
         """What is provided, sorted, so that what lies below a module follows it."""
         return sorted(self.providers)
 
-    @cached_property
+    @property
     def torchs_distribution(self) -> RecordedDistribution | None:
         """The distribution of the torch that was loaded; None if none was."""
         return self._of_runtime("torch", self.torch)
 
-    @cached_property
+    @property
     def modpacks_distribution(self) -> RecordedDistribution | None:
         """The distribution of the modpack that made the package; None if that is not recorded."""
         return self._of_runtime("modpack", self.modpack)
@@ -157,7 +211,7 @@ class RecordedEnvironment:
         if version is None:
             return None
         installed = self.distributions.get(name) or RecordedDistribution(name, version)
-        return replace(installed, version=version)
+        return installed._replace(version=version)
 
     def by_provider(
         self, externs: Iterable[str]
@@ -183,24 +237,81 @@ class RecordedEnvironment:
         return " ".join(part for part in (self.platform, self.machine) if part) or None
 
 
-class RowStatus(str, Enum):
+_TEXTS: Final = ("python", "implementation", "platform", "machine", "torch", "modpack")
+
+
+@json_keys({"name": "distribution"}, optional=("editable",))
+class _Extern(NamedTuple):
+    """What older readers want to know of the distribution that provides a root."""
+
+    name: str
+    version: str
+    editable: bool = False
+
+
+def environment_to_json(environment: RecordedEnvironment) -> dict[str, Json]:
+    """What a package records about where it was made.
+
+    ``externs`` says again, for older readers, what ``providers`` and ``installed`` say: one
+    distribution for each first component.
+    """
+    record: dict[str, Json] = {key: getattr(environment, key) for key in _TEXTS}
+    record["externs"] = to_json(dict(_externs(environment)))
+    record["providers"] = dict(sorted(environment.providers.items()))
+    record["installed"] = to_json(dict(sorted(environment.distributions.items())))
+    if environment.native is not None:
+        record["native"] = to_json(environment.native)
+    return record
+
+
+def _externs(environment: RecordedEnvironment) -> Iterator[tuple[str, _Extern]]:
+    for path, name in sorted(environment.providers.items(), reverse=True):
+        found = environment.distributions[name]
+        yield root_of(path), _Extern(found.name, found.version, found.editable)
+
+
+def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
+    """Read back what :func:`environment_to_json` made, or an older modpack.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is something else.
+    """
+    externs = from_json(dict[ModulePath, _Extern], record["externs"], "externs")
+    older = {root: RecordedDistribution(*found) for root, found in externs.items()}
+    providers = {root: normalised_distribution(d.name) for root, d in older.items()}
+    distributions = {normalised_distribution(d.name): d for d in older.values()}
+    if "installed" in record:
+        kinds = dict[str, RecordedDistribution]
+        distributions = from_json(kinds, record["installed"], "installed")
+        providers = from_json(dict[ModulePath, str], record["providers"], "providers")
+    native = record.get("native")
+    return RecordedEnvironment(
+        providers=providers,
+        distributions=distributions,
+        native=None if native is None else from_json(NativeTag, native, "native"),
+        knows_distributions="distributions" in record,
+        knows_required="installed" in record,
+        **{key: as_optional_text(record.get(key), key) for key in _TEXTS},
+    )
+
+
+class RowStatus:
     """What comparing one thing came to."""
 
-    SAME = "same"
+    SAME: Final = "same"
     """It is as recorded, or there where nothing more is recorded."""
-    SIMILAR = "similar"
+    SIMILAR: Final = "similar"
     """Only what rarely matters differs: the last number of Python's version, the label of a local
     build (``2.13.0+cpu``)."""
-    UNKNOWN = "unknown"
+    UNKNOWN: Final = "unknown"
     """It is there, and nothing tells in which version."""
-    DIFFERENT = "different"
+    DIFFERENT: Final = "different"
     """Another version, another Python, another platform."""
-    MISSING = "missing"
+    MISSING: Final = "missing"
     """It is not installed here."""
 
 
-@dataclass(frozen=True)
-class EnvironmentRow:
+class EnvironmentRow(NamedTuple):
     """One thing that was recorded, and what is here.
 
     Attributes:
@@ -208,7 +319,7 @@ class EnvironmentRow:
             recorded.
         recorded: its version where the package was made, if recorded.
         installed: its version here; None if it is missing or unknown.
-        status: what that comes to.
+        status: what that comes to: a constant of :class:`RowStatus`.
         modules: the extern modules that it provides.
         requirement: what to give to pip to have it as recorded; None if pip cannot do that.
         is_optional: for what is missing: whether loading can do without it, because it is
@@ -218,7 +329,7 @@ class EnvironmentRow:
     name: str
     recorded: str | None
     installed: str | None
-    status: RowStatus
+    status: str
     modules: tuple[str, ...] = ()
     requirement: str | None = None
     is_optional: bool = False
@@ -231,13 +342,12 @@ class EnvironmentRow:
     @property
     def here(self) -> str:
         """What is here, for people."""
-        if self.status is RowStatus.MISSING:
+        if self.status == RowStatus.MISSING:
             return "missing, not needed at once" if self.is_optional else "missing"
         return self.installed or ("unknown" if self.recorded else "there")
 
 
-@dataclass(frozen=True)
-class EnvironmentComparison:
+class EnvironmentComparison(NamedTuple):
     """What a package was made with, beside what is here.
 
     Attributes:
@@ -254,12 +364,12 @@ class EnvironmentComparison:
     @property
     def deviations(self) -> tuple[EnvironmentRow, ...]:
         """All rows that are not as recorded: what ``strict`` refuses."""
-        return tuple(row for row in self.rows if row.status is not RowStatus.SAME)
+        return tuple(row for row in self.rows if row.status != RowStatus.SAME)
 
     @property
     def missing(self) -> tuple[EnvironmentRow, ...]:
         """What is not installed here."""
-        return tuple(row for row in self.rows if row.status is RowStatus.MISSING)
+        return tuple(row for row in self.rows if row.status == RowStatus.MISSING)
 
     @property
     def repair(self) -> str | None:
@@ -277,10 +387,10 @@ class EnvironmentComparison:
         """
         at_once = needed_at_once(plan.graph)
         judged = (
-            _judged(row, plan, at_once) if row.status is RowStatus.MISSING else row
+            _judged(row, plan, at_once) if row.status == RowStatus.MISSING else row
             for row in self.rows
         )
-        return replace(self, rows=tuple(row for row in judged if row is not None))
+        return EnvironmentComparison(tuple(row for row in judged if row is not None))
 
 
 def needed_at_once(graph: DependencyGraph) -> frozenset[str] | None:
@@ -308,7 +418,7 @@ def _judged(
 ) -> EnvironmentRow | None:
     if row.recorded is None and not any(_was_there(module, plan) for module in row.modules):
         return None
-    return replace(row, is_optional=is_optional(row.modules, at_once))
+    return row._replace(is_optional=is_optional(row.modules, at_once))
 
 
 def _was_there(module: str, plan: Plan) -> bool:
@@ -321,10 +431,10 @@ _CLASSIFIER = "License :: "
 _LONGEST = 120
 """Characters of a ``License`` field that names a licence; a longer one is its text."""
 _SAYS_NOTHING = frozenset({"", "unknown", "none", "other", "see license", "see license file"})
-_EXPRESSION = re.compile(r"[A-Za-z0-9.+() :-]+")
-_GNU = re.compile(
-    r"(?:GNU )?([AL]?GPL)(?: ?-?(?:version |v)? ?([123](?:\.\d)?))?(\+|,? or later)?(?: License)?",
-    re.IGNORECASE,
+_EXPRESSION: Final = r"[A-Za-z0-9.+() :-]+"
+_GNU: Final = (
+    r"(?i:(?:GNU )?([AL]?GPL)(?: ?-?(?:version |v)? ?([123](?:\.\d)?))?"
+    r"(\+|,? or later)?(?: License)?)"
 )
 """``GPLv3+``, ``GNU LGPL v3``, ``GPL 2.0 or later``, ``GNU GPL``."""
 
@@ -388,7 +498,7 @@ _SPDX_BY_SPELLING = {
     "isc": "ISC",
 }
 """How people write it, in lower case and without words such as "the" and "licence"."""
-_FILLING = re.compile(r"\b(?:the|licen[cs]e|version|software)\b|,", re.IGNORECASE)
+_FILLING: Final = r"(?i:\b(?:the|licen[cs]e|version|software)\b|,)"
 
 _KNOWN = frozenset(_SPDX_BY_CLASSIFIER.values()) | frozenset(_SPDX_BY_SPELLING.values())
 
@@ -434,14 +544,14 @@ def licence_of(metadata: Mapping[str, Sequence[str]]) -> str | None:
 
 def _spdx(stated: str) -> str | None:
     """The SPDX expression that a text is, or means."""
-    known = _SPDX_BY_SPELLING.get(" ".join(_FILLING.sub(" ", stated).lower().split()))
+    known = _SPDX_BY_SPELLING.get(" ".join(re.sub(_FILLING, " ", stated).lower().split()))
     if known is not None:
         return known
-    if (gnu := _GNU.fullmatch(stated)) is not None and gnu[2]:
+    if (gnu := re.fullmatch(_GNU, stated)) is not None and gnu[2]:
         version = gnu[2] if "." in gnu[2] else f"{gnu[2]}.0"
         return f"{gnu[1].upper()}-{version}-{'or-later' if gnu[3] else 'only'}"
     parts = re.split(r"\s+(?:AND|OR|WITH)\s+", stated.strip("()"))
-    is_expression = bool(_EXPRESSION.fullmatch(stated)) and len(stated) <= _LONGEST
+    is_expression = bool(re.fullmatch(_EXPRESSION, stated)) and len(stated) <= _LONGEST
     return stated if is_expression and all(map(_looks_like_identifier, parts)) else None
 
 
@@ -456,7 +566,7 @@ def _short(stated: str) -> str | None:
     says_something = stated.lower().rstrip(".") not in _SAYS_NOTHING
     if not says_something or len(stated) > _LONGEST:
         return None
-    family = _GNU.fullmatch(stated)
+    family = re.fullmatch(_GNU, stated)
     return family[1].upper() if family is not None else stated
 
 
@@ -470,9 +580,9 @@ def _joined(licences: list[str | None]) -> str | None:
     return " AND ".join(known) if known and None not in licences else None
 
 
-_NEXT: Final = re.compile(r"\n(?![ \t])")
+_NEXT: Final = r"\n(?![ \t])"
 """Where a header ends: a line that begins with a blank goes on with the one before."""
-_NAME_HEADER: Final = re.compile(r"([!-9;-~]*):[ \t]*")
+_NAME_HEADER: Final = r"([!-9;-~]*):[ \t]*"
 _MOST: Final = 1 << 20
 """Characters of a text that may be headers: a hundred times what they take, with a licence."""
 
@@ -493,8 +603,8 @@ def headers(text: str) -> Mapping[str, list[str]]:
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     found: dict[str, list[str]] = {}
-    for header in _NEXT.split(text.partition("\n\n")[0]):
-        name = _NAME_HEADER.match(header)
+    for header in re.split(_NEXT, text.partition("\n\n")[0]):
+        name = re.match(_NAME_HEADER, header)
         if name is None:
             break
         found.setdefault(name[1].lower(), []).append(header[name.end() :])

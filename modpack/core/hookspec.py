@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple, TypeAlias
 
+from modpack.core.codec import from_json, record_to_json
+from modpack.core.json_values import Json, as_list, as_mapping
 from modpack.errors import ModpackError
 
-if TYPE_CHECKING:
-    from modpack.core.plan_json import Json
-
-HOOK_SPEC_VERSION = 1
+HOOK_SPEC_VERSION: Final = 1
 """Raise it when a reader of the old version would misunderstand what is written."""
-
-WAYS = ("reference", "source", "object")
-"""How a callable travels."""
 
 PARAMETRIZATION = "parametrization"
 """Not registered but part of its module; described, so that an auditor sees it."""
@@ -42,8 +38,11 @@ HOOK_KINDS = frozenset(
 """The kinds of version 1. The hooks room has a row for each but the last."""
 
 
-@dataclass(frozen=True)
-class CallableSpec:
+Way: TypeAlias = Literal["reference", "source", "object"]
+"""How a callable travels."""
+
+
+class CallableSpec(NamedTuple):
     """What a hook calls.
 
     Attributes:
@@ -55,15 +54,14 @@ class CallableSpec:
         state: names of what it carries: closure variables, attributes.
     """
 
-    by: str
+    by: Way
     name: str
     source: str | None = None
     place: str | None = None
     state: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class HookSpec:
+class HookSpec(NamedTuple):
     """One hook of a packaged object.
 
     Attributes:
@@ -82,7 +80,7 @@ class HookSpec:
     position: int
     callable: CallableSpec
     aliases: tuple[str, ...] = ()
-    flags: Mapping[str, bool | str] = field(default_factory=dict)
+    flags: Mapping[str, bool | str] = MappingProxyType({})
 
     def __str__(self) -> str:
         flags = ", ".join(f"{name}={value}" for name, value in sorted(self.flags.items()))
@@ -103,10 +101,10 @@ def hook_records(record: str) -> tuple[str, str]:
 
 def specs_to_json(specs: tuple[HookSpec, ...]) -> dict[str, Json]:
     """The record that a package holds; the hook spec page documents it."""
-    return {"version": HOOK_SPEC_VERSION, "hooks": [hook_to_json(spec) for spec in specs]}
+    return {"version": HOOK_SPEC_VERSION, "hooks": [record_to_json(spec) for spec in specs]}
 
 
-def specs_from_json(record: object) -> tuple[HookSpec, ...]:
+def specs_from_json(record: Json) -> tuple[HookSpec, ...]:
     """Read back what :func:`specs_to_json` wrote. Fields that are not known are left alone.
 
     Args:
@@ -115,14 +113,18 @@ def specs_from_json(record: object) -> tuple[HookSpec, ...]:
     Raises:
         ModpackError: the version or a kind is unknown, or a field is missing or of a wrong type.
     """
-    fields = _Fields(record, "the record")
-    version = fields.get("version")
-    if version != HOOK_SPEC_VERSION or isinstance(version, bool):
-        raise ModpackError(
-            f"hook specs of version {version!r} are not known, only {HOOK_SPEC_VERSION}; "
-            "was the package written by a newer modpack?"
-        )
-    specs = tuple(map(_from_json, fields.entries("hooks")))
+    try:
+        document = as_mapping(record, "the record")
+        version = document.get("version")
+        if version != HOOK_SPEC_VERSION or isinstance(version, bool):
+            raise ModpackError(
+                f"hook specs of version {version!r} are not known, only {HOOK_SPEC_VERSION}; "
+                "was the package written by a newer modpack?"
+            )
+        listed = enumerate(as_list(document.get("hooks"), "'hooks' of the record"))
+        specs = tuple(from_json(HookSpec, each, f"hook {index}") for index, each in listed)
+    except TypeError as failure:
+        raise ModpackError(f"hook specs: {failure}") from failure
     unknown = sorted({spec.kind for spec in specs} - HOOK_KINDS)
     if unknown:
         raise ModpackError(
@@ -130,102 +132,3 @@ def specs_from_json(record: object) -> tuple[HookSpec, ...]:
             "modpack?"
         )
     return specs
-
-
-def hook_to_json(spec: HookSpec) -> dict[str, Json]:
-    """One hook as JSON."""
-    return {
-        "name": spec.name,
-        "kind": spec.kind,
-        "target": list(spec.target),
-        "aliases": list(spec.aliases),
-        "position": spec.position,
-        "flags": dict(spec.flags),
-        "callable": {
-            "by": spec.callable.by,
-            "name": spec.callable.name,
-            "source": spec.callable.source,
-            "place": spec.callable.place,
-            "state": list(spec.callable.state),
-        },
-    }
-
-
-def _from_json(fields: _Fields) -> HookSpec:
-    called = _Fields(fields.get("callable"), f"the callable of {fields.place}")
-    by = called.text("by")
-    if by not in WAYS:
-        raise called.wrong("by", f"one of {', '.join(WAYS)}")
-    return HookSpec(
-        name=fields.text("name"),
-        kind=fields.text("kind"),
-        target=fields.texts("target"),
-        position=fields.number("position"),
-        aliases=fields.texts("aliases"),
-        flags=fields.flags("flags"),
-        callable=CallableSpec(
-            by=by,
-            name=called.text("name"),
-            source=called.optional_text("source"),
-            place=called.optional_text("place"),
-            state=called.texts("state"),
-        ),
-    )
-
-
-class _Fields:
-    """The fields of a JSON object, with their types checked."""
-
-    def __init__(self, entry: object, place: str) -> None:
-        if not isinstance(entry, dict):
-            raise ModpackError(f"hook specs: {place} must be an object, not {_shown(entry)}")
-        self._entry: dict[str, object] = entry
-        self.place = place
-
-    def get(self, name: str) -> object:
-        if name not in self._entry:
-            raise ModpackError(f"hook specs: {self.place} has no {name!r}")
-        return self._entry[name]
-
-    def text(self, name: str) -> str:
-        value = self.get(name)
-        if not isinstance(value, str):
-            raise self.wrong(name, "a string")
-        return value
-
-    def optional_text(self, name: str) -> str | None:
-        return None if self.get(name) is None else self.text(name)
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        value = self.get(name)
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise self.wrong(name, "a list of strings")
-        return tuple(value)
-
-    def number(self, name: str) -> int:
-        value = self.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise self.wrong(name, "a number from 0")
-        return value
-
-    def flags(self, name: str) -> dict[str, bool | str]:
-        value = self.get(name)
-        if not isinstance(value, dict):
-            raise self.wrong(name, "an object")
-        if not all(isinstance(flag, (bool, str)) for flag in value.values()):
-            raise self.wrong(name, "an object with strings and booleans")
-        return value
-
-    def entries(self, name: str) -> Iterator[_Fields]:
-        value = self.get(name)
-        if not isinstance(value, list):
-            raise self.wrong(name, "a list")
-        return (_Fields(each, f"hook {index}") for index, each in enumerate(value))
-
-    def wrong(self, name: str, expected: str) -> ModpackError:
-        found = _shown(self.get(name))
-        return ModpackError(f"hook specs: {name!r} of {self.place} must be {expected}, not {found}")
-
-
-def _shown(value: object) -> str:
-    return f"{value!r:.60}"

@@ -1,11 +1,6 @@
-"""Values of a JSON document, each checked to be of the kind that it has to be.
+"""Checked values of JSON and TOML documents, and of public arguments.
 
-Records may come from anywhere. A wrong kind is a TypeError that says what was expected; whoever
-reads the record tells it with the record's name.
-
-Files in TOML that a user writes: read, and told what is wrong with them.
-
-Checks of public arguments: a wrong type is a TypeError that names the argument.
+A wrong kind is a TypeError that says what was expected; whoever reads the document names it.
 """
 
 from __future__ import annotations
@@ -16,12 +11,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, cast
+from typing import Final, NoReturn, TypeAlias, cast
 
 from modpack.core.names import why_too_long
 
-if TYPE_CHECKING:
-    from modpack.core.plan_json import Json
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 _BYTES_OF: Final = ((b"[", 100), (b"{", 100), (b",", 40), (b":", 60))
 """What each of these signs costs in memory at most, as what Python makes of it."""

@@ -9,11 +9,9 @@ Small pieces of HTML, for notebooks that show values; and a plan in them.
 
 from __future__ import annotations
 
-import platform
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from html import escape
 
@@ -458,9 +456,6 @@ def risk_of(uses: Iterable[NameUse]) -> MockRisk:
     return MockRisk.IMPORT_TIME if is_borne else MockRisk.UNUSED
 
 
-STABLE_ABI = "abi3"
-"""Stands for Python's limited API (PEP 384), which every later Python 3 has."""
-
 _LIBRARY = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*$", re.IGNORECASE)
 _ELF = b"\x7fELF"
 _MACH_O = (b"\xfe\xed\xfa\xce", b"\xfe\xed\xfa\xcf", b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe")
@@ -484,74 +479,6 @@ def is_machine_code(name: str, start: bytes) -> bool:
         return True
     header = int.from_bytes(start[_PE_PLACE : _PE_PLACE + 4], "little")
     return start.startswith(_PE_STUB) and start[header : header + 4] == _PE
-
-
-@dataclass(frozen=True)
-class NativeTag:
-    """What compiled modules were built for.
-
-    Attributes:
-        platform: ``sys.platform``.
-        machine: the processor (``x86_64``).
-        abi: Python's ABI, as in the names of extension modules (``cpython-311-x86_64-linux-gnu``).
-        libc: the C library's name where there are several (``glibc``), else ``""``.
-    """
-
-    platform: str
-    machine: str
-    abi: str
-    libc: str = ""
-
-    @staticmethod
-    def here() -> NativeTag:
-        """The tag of this interpreter."""
-        import sysconfig
-
-        abi = sysconfig.get_config_var("SOABI") or sysconfig.get_config_var("EXT_SUFFIX") or ""
-        return NativeTag(sys.platform, platform.machine(), str(abi), platform.libc_ver()[0])
-
-    @staticmethod
-    def of(files: Iterable[str]) -> NativeTag:
-        """The tag of extension modules that this interpreter can load.
-
-        Args:
-            files: their names; those with the stable ABI need no particular Python.
-        """
-        here = NativeTag.here()
-        stable = all(f".{STABLE_ABI}." in name for name in files)
-        return NativeTag(here.platform, here.machine, STABLE_ABI if stable else here.abi, here.libc)
-
-    @staticmethod
-    def from_json(record: object) -> NativeTag:
-        """Read back what :meth:`to_json` gave.
-
-        Raises:
-            TypeError, KeyError: it is something else.
-        """
-        if not isinstance(record, dict):
-            raise TypeError(f"{record!r} is no platform")
-        return NativeTag(*(str(record[key]) for key in ("platform", "machine", "abi", "libc")))
-
-    def to_json(self) -> dict[str, str]:
-        """The tag as a package records it."""
-        return asdict(self)
-
-    def runs_on(self, other: NativeTag) -> bool:
-        """Whether what has this tag can be loaded where ``other`` is the tag.
-
-        >>> tag = NativeTag("linux", "x86_64", "abi3", "glibc")
-        >>> tag.runs_on(NativeTag("linux", "x86_64", "cpython-313-x86_64-linux-gnu", "glibc"))
-        True
-        """
-        same = (self.platform, self.machine, self.libc) == (
-            other.platform,
-            other.machine,
-            other.libc,
-        )
-        return same and self.abi in (STABLE_ABI, other.abi)
-
-    def __str__(self) -> str:
-        return " ".join(filter(None, (self.platform, self.machine, self.abi, self.libc)))
 
 
 _MOST_ROWS = 200

@@ -46,6 +46,7 @@ from typing import Final
 from modpack.core.hookspec import HOOK_KINDS
 from modpack.core.json_values import (
     BrokenTomlError,
+    Json,
     as_list,
     as_mapping,
     as_text,
@@ -56,7 +57,6 @@ from modpack.core.json_values import (
     unknown_keys,
 )
 from modpack.core.names import GlobGroup, root_of
-from modpack.core.plan_json import Json
 from modpack.core.process import frames_of_ours
 from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError
 

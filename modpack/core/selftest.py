@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+from modpack.core.json_values import Json
 from modpack.core.plan import MockTouch, TouchKind
-from modpack.core.plan_json import Json
 
 TRIAL_VERSION = 1
 """Raise it when a reader of the old version would misunderstand what is written."""

@@ -11,8 +11,7 @@ from enum import Enum
 from math import prod
 from typing import Final
 
-from modpack.core.json_values import as_text, as_truth
-from modpack.core.plan_json import Json
+from modpack.core.json_values import Json, as_text, as_truth
 
 TENSORS_VERSION: Final = 1
 """Raise it when a reader of the old version would misunderstand what is written."""

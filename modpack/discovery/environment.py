@@ -124,7 +124,7 @@ def _torch(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
 def _distribution(known: RecordedDistribution, modules: tuple[str, ...]) -> EnvironmentRow:
     here = installed_version(known.name)
     status = _status(known.version, here)
-    if status is RowStatus.MISSING and modules and not _missing(modules):
+    if status == RowStatus.MISSING and modules and not _missing(modules):
         status = RowStatus.UNKNOWN  # it is here without metadata
     requirement = _requirement(known, status)
     return EnvironmentRow(known.name, known.version, here, status, modules, requirement)
@@ -135,7 +135,7 @@ def _loose(modules: Iterable[str]) -> Iterator[EnvironmentRow]:
     listed = sorted(modules)
     missing = _missing(listed)
     for group in (RowStatus.MISSING, RowStatus.SAME):
-        mine = {m for m in listed if (m in missing) == (group is RowStatus.MISSING)}
+        mine = {m for m in listed if (m in missing) == (group == RowStatus.MISSING)}
         for module in sorted(mine):
             if not mine.intersection(parents(module)):
                 yield EnvironmentRow(module, None, None, group, (module,))
@@ -147,7 +147,7 @@ def _missing(modules: Sequence[str]) -> frozenset[str]:
     return frozenset(m for m in modules if m not in sys.modules and host.locate(m) is None)
 
 
-def _status(recorded: str, here: str | None) -> RowStatus:
+def _status(recorded: str, here: str | None) -> str:
     if here is None:
         return RowStatus.MISSING
     if here == recorded:
@@ -169,10 +169,10 @@ def _is_same_version(one: str, other: str) -> bool:
         return False
 
 
-def _requirement(known: RecordedDistribution, status: RowStatus) -> str | None:
+def _requirement(known: RecordedDistribution, status: str) -> str | None:
     """What to give to pip; the label of a local build where that alone differs."""
     requirement = known.requirement
-    if requirement is not None and status is RowStatus.SIMILAR and known.url is None:
+    if requirement is not None and status == RowStatus.SIMILAR and known.url is None:
         return f"{known.name}=={known.version}"
     return requirement
 

@@ -22,20 +22,20 @@ from modpack._version import __version__
 from modpack.archive import layout
 from modpack.archive.layout import RUNTIME_MODULE, NameRegistry, why_unsafe
 from modpack.archive.writer import ArchiveWriter
-from modpack.core.environment import RecordedEnvironment
+from modpack.core.environment import NativeTag, RecordedEnvironment, environment_to_json
 from modpack.core.graph import CodeKind
+from modpack.core.json_values import Json
 from modpack.core.names import module_record, package_folder, parents, why_too_long
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import (
     FileKind,
-    NativeTag,
     Note,
     NoteKind,
     Plan,
     PlannedDistribution,
     PlannedFile,
 )
-from modpack.core.plan_json import Json, environment_to_json, plan_to_json
+from modpack.core.plan_json import plan_to_json
 from modpack.core.process import collection_paused
 from modpack.core.progress import Unit, phase
 from modpack.core.rules import Action

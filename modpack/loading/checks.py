@@ -20,11 +20,11 @@ from modpack.archive.records import read_json, read_plan
 from modpack.core.environment import (
     EnvironmentComparison,
     EnvironmentRow,
+    NativeTag,
     RecordedEnvironment,
     repair_command,
 )
 from modpack.core.json_values import as_list, as_mapping, as_module_path, as_text, require_type
-from modpack.core.plan import NativeTag
 from modpack.core.policy import VERIFY_LEVELS, TrustPolicy
 from modpack.core.process import frames_of_ours
 from modpack.core.text import printable
@@ -39,7 +39,7 @@ from modpack.errors import (
 from modpack.loading.namespace import NAMESPACES
 
 if TYPE_CHECKING:
-    from modpack.core.plan_json import Json
+    from modpack.core.json_values import Json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest
 from modpack.core.hookspec import hook_records
-from modpack.core.plan_json import Json
+from modpack.core.json_values import Json
 from modpack.core.scan import ScanFailure
 from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit_facts import Finding

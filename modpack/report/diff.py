@@ -14,7 +14,7 @@ from typing import Final
 from modpack.archive import layout
 from modpack.archive.reader import open_archive
 from modpack.core.hookspec import HookSpec, hook_records
-from modpack.core.plan_json import Json
+from modpack.core.json_values import Json
 from modpack.core.selftest import TrialRecord
 from modpack.report.diff_facts import (
     Change,
@@ -211,7 +211,7 @@ def _about(side: Side) -> dict[str, str | None]:
         "torch": environment.torch,
         "platform": environment.platform,
         "machine": environment.machine,
-        "native": None if native is None else _shown({**native.to_json()}),
+        "native": None if native is None else _shown(native._asdict()),
         "byteorder": side.read_text(layout.BYTEORDER),
         "loads": "/".join(facts.entry) if facts.entry else None,
         "namespace": facts.namespace,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modpack.core.hookspec import HookSpec, hook_to_json
-from modpack.core.plan_json import Json
+from modpack.core.codec import to_json
+from modpack.core.hookspec import HookSpec
+from modpack.core.json_values import Json
 from modpack.core.tensors import TensorFacts
 from modpack.report.diff_facts import (
     DistributionDifference,
@@ -148,7 +149,7 @@ def _hook(found: HookDifference) -> Json:
 
 
 def _spec(spec: HookSpec | None) -> Json:
-    return None if spec is None else {**hook_to_json(spec)}
+    return to_json(spec)
 
 
 def _tensor(found: TensorDifference) -> Json:

@@ -66,7 +66,7 @@ class RecordedBelonging:
         if root in _TORCHS:
             return self._environment.torchs_distribution
         ours = self._environment.modpacks_distribution if root == "modpack" else None
-        return replace(ours, licence=ours.licence or OUR_LICENCE) if ours is not None else None
+        return ours._replace(licence=ours.licence or OUR_LICENCE) if ours is not None else None
 
 
 def recorded_distributions(

@@ -25,8 +25,8 @@ from markupsafe import Markup
 from modpack._version import __version__
 from modpack.core.environment import EnvironmentComparison
 from modpack.core.hookspec import HookSpec
+from modpack.core.json_values import Json
 from modpack.core.plan import notes_to_show
-from modpack.core.plan_json import Json
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.text import counted, human_size, printable

@@ -30,9 +30,9 @@ from modpack.archive.layout import RUNTIME_MODULE
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.json_values import Json
 from modpack.core.names import root_of
 from modpack.core.plan import MockTouch, NameUse
-from modpack.core.plan_json import Json
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.text import human_size, printable

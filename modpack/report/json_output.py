@@ -18,10 +18,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
+from modpack.core.codec import record_to_json
 from modpack.core.environment import RecordedEnvironment
-from modpack.core.hookspec import hook_to_json
+from modpack.core.json_values import Json
 from modpack.core.plan import MockRisk, NameUse, Note, Problem
-from modpack.core.plan_json import Json
 from modpack.core.rules import UNRECORDED, Action
 from modpack.core.selftest import touch_to_json
 from modpack.report.audit import Gate, Verdict
@@ -114,7 +114,7 @@ def package_to_json(facts: PackageFacts) -> Json:
 
 
 def _hook(facts: HookFacts) -> Json:
-    shown = {"resource": facts.resource, **hook_to_json(facts.spec)}
+    shown = {"resource": facts.resource, **record_to_json(facts.spec)}
     if facts.disagreement is not None:
         shown["disagreement"] = facts.disagreement
     return shown

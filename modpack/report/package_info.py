@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -301,7 +300,7 @@ def _hooks_of(archive: Archive, record: str) -> Iterator[HookFacts]:
         if found is None:
             yield HookFacts(record, spec)
         else:
-            shown = spec if found.pickled is None else replace(spec, callable=found.pickled)
+            shown = spec if found.pickled is None else spec._replace(callable=found.pickled)
             yield HookFacts(record, shown, found.reason)
     for name, each in differing.items():
         target, _, kind = name.rpartition("/")[0].rpartition("/")

@@ -20,9 +20,9 @@ from modpack.core.environment import (
     is_optional,
     needed_at_once,
 )
+from modpack.core.json_values import Json
 from modpack.core.names import is_within, normalised_distribution, parents
 from modpack.core.plan import Plan
-from modpack.core.plan_json import Json
 from modpack.core.selftest import OutsideImport
 from modpack.core.text import counted, printable
 from modpack.discovery.distributions import is_everywhere
@@ -296,7 +296,7 @@ def comparison_to_json(comparison: EnvironmentComparison) -> dict[str, Json]:
                 "name": row.name,
                 "recorded": row.recorded,
                 "installed": row.installed,
-                "status": row.status.value,
+                "status": row.status,
                 "modules": list(row.modules),
                 "requirement": row.requirement,
                 "optional": row.is_optional,

@@ -33,6 +33,7 @@ from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec, hook_records
 from modpack.core.json_values import (
+    Json,
     as_list,
     as_mapping,
     as_number,
@@ -42,7 +43,6 @@ from modpack.core.json_values import (
 )
 from modpack.core.names import module_record, resource_record
 from modpack.core.plan import Decision, FileKind, Plan
-from modpack.core.plan_json import Json
 from modpack.core.rules import Action
 from modpack.core.selftest import CaseRecords, TrialRecord
 from modpack.core.tensors import ITEM_BYTES, TensorFacts

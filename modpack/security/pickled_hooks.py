@@ -11,10 +11,10 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from modpack.archive.base import Archive
-from modpack.core.hookspec import PARAMETRIZATION, CallableSpec, HookSpec, hook_records
+from modpack.core.hookspec import PARAMETRIZATION, CallableSpec, HookSpec, Way, hook_records
 from modpack.core.names import module_record
 from modpack.pickling import rebuild
 from modpack.pickling.pickle_machine import MalformedError
@@ -171,7 +171,7 @@ class _One:
         short: The name of the function in that module, if there is one.
     """
 
-    way: str
+    way: Way | Literal[""]
     names: tuple[str, ...]
     texts: tuple[str, ...] = ()
     is_in_module: bool = False

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from modpack.core.json_values import Json
 from modpack.core.names import root_of
 from modpack.core.plan import MockTouch, TouchKind
-from modpack.core.plan_json import Json
 from modpack.core.policy import policy_from_json
 from modpack.core.selftest import touch_to_json
 from modpack.selftest.child_isolation import Guard

@@ -21,7 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn.parameter import is_lazy
 
-from modpack.core.plan_json import Json
+from modpack.core.json_values import Json
 
 _DEEPEST = 100
 _TEXTUAL = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)

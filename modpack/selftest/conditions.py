@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch.nn.parameter import is_lazy
 
-from modpack.core.plan_json import Json
+from modpack.core.json_values import Json
 
 
 def conditions_now() -> dict[str, Json]:

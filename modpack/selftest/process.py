@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from modpack.core.graph import Location
+from modpack.core.json_values import Json
 from modpack.core.names import is_within, root_of
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import Decision, MockTouch, Plan
-from modpack.core.plan_json import Json
 from modpack.core.rules import Action
 from modpack.core.selftest import UnfilledTable, touch_from_json
 from modpack.discovery.distributions import RUNTIME_ROOTS, is_stdlib

@@ -38,7 +38,7 @@ from typing import Any
 import torch
 
 from modpack.archive.writer import ArchiveWriter
-from modpack.core.plan_json import Json
+from modpack.core.json_values import Json
 from modpack.core.progress import phase
 from modpack.core.selftest import CaseRecords, TrialRecord
 from modpack.core.text import folders_here, portable_text

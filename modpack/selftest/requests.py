@@ -14,9 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from modpack.core.graph import Edge
+from modpack.core.json_values import Json
 from modpack.core.names import module_record
 from modpack.core.plan import Decision
-from modpack.core.plan_json import Json
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import Addition

@@ -27,10 +27,10 @@ import torch
 from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import Location
+from modpack.core.json_values import Json
 from modpack.core.names import is_within
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import MockTouch, NoteKind, Plan, TouchKind
-from modpack.core.plan_json import Json
 from modpack.core.progress import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import OutsideImport, TrialRecord, TriedCase

@@ -12,8 +12,7 @@ from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest, package_digest, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.records import environment_of, read_externs, read_trial
-from modpack.core.json_values import require_type
-from modpack.core.plan_json import Json
+from modpack.core.json_values import Json, require_type
 from modpack.core.policy import TrustPolicy, policy_to_json
 from modpack.core.progress import phase
 from modpack.core.selftest import TrialRecord

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from modpack import PackageExporter, PackageImporter, sys_importer
-from modpack.core.plan import FileKind, NativeTag, PackagingError, PackagingErrorReason
+from modpack.core.environment import NativeTag
+from modpack.core.plan import FileKind, PackagingError, PackagingErrorReason
 from modpack.errors import CompiledModuleError, PlatformMismatchError
 
 C_SOURCE = """

@@ -4,6 +4,7 @@ import copy
 import json
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import modpack
 from modpack.core.hookspec import (
     HOOK_KINDS,
     HOOK_SPEC_VERSION,
-    WAYS,
+    Way,
     specs_from_json,
     specs_to_json,
 )
@@ -348,7 +349,7 @@ def test_the_schema_describes_every_field_that_is_written(record, schema):
 
 def test_the_schema_lists_the_kinds_and_ways_and_the_version(schema):
     assert schema["$defs"]["hook"]["properties"]["kind"]["enum"] == sorted(HOOK_KINDS)
-    assert schema["$defs"]["callable"]["properties"]["by"]["enum"] == list(WAYS)
+    assert schema["$defs"]["callable"]["properties"]["by"]["enum"] == list(get_args(Way))
     assert schema["properties"]["version"]["const"] == HOOK_SPEC_VERSION
 
 

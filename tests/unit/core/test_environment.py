@@ -8,8 +8,9 @@ from modpack.core.environment import (
     RecordedDistribution,
     RecordedEnvironment,
     RowStatus,
+    environment_from_json,
+    environment_to_json,
 )
-from modpack.core.plan_json import environment_from_json, environment_to_json
 
 NUMPY = RecordedDistribution("numpy", "2.1.0", licence="BSD-3-Clause", hashes={"sha256": "ab"})
 STORAGE = RecordedDistribution("Cloud.Storage", "1.0", requires=("numpy",))

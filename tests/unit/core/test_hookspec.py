@@ -1,6 +1,5 @@
 """Hook specs as JSON: what is written is read back, and what is not understood is refused."""
 
-import dataclasses
 import json
 
 import pytest
@@ -48,7 +47,7 @@ def test_what_is_written_is_read_back():
 
 def test_every_kind_is_read_back():
     for kind in HOOK_KINDS:
-        spec = dataclasses.replace(SPECS[0], kind=kind)
+        spec = SPECS[0]._replace(kind=kind)
         assert specs_from_json(specs_to_json((spec,))) == (spec,)
 
 
@@ -112,7 +111,7 @@ def test_a_missing_field_of_a_callable_is_named(field):
 def test_a_field_of_a_wrong_type_is_named(field, value):
     wrong = record()
     wrong["hooks"][0][field] = value
-    with pytest.raises(ModpackError, match=f"'{field}' of hook 0|the callable of hook 0"):
+    with pytest.raises(ModpackError, match=f"'{field}' of hook 0|the {field} of hook 0"):
         specs_from_json(wrong)
 
 
@@ -123,7 +122,7 @@ def test_a_field_of_a_wrong_type_is_named(field, value):
 def test_a_callables_field_of_a_wrong_type_is_named(field, value):
     wrong = record()
     wrong["hooks"][0]["callable"][field] = value
-    with pytest.raises(ModpackError, match=f"'{field}' of the callable of hook 0 must be"):
+    with pytest.raises(ModpackError, match=rf"'?{field}'? of the callable of hook 0 must be"):
         specs_from_json(wrong)
 
 

@@ -1,0 +1,317 @@
+"""Records to JSON and back.
+
+A record is a NamedTuple or a dataclass, and the annotations of its fields are its description.
+What is read may come from anywhere, so every value is checked against its field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from modpack.core.json_values import Json
+from modpack.core.names import why_too_long
+
+T = TypeVar("T")
+
+ModulePath: TypeAlias = Annotated[str, why_too_long]
+"""A text that is not too long for a module path; nothing else about it is checked."""
+
+
+def _why_no_line(value: int) -> str | None:
+    return None if value > 0 else "lines are numbers from 1"
+
+
+Line: TypeAlias = Annotated[int, _why_no_line]
+
+_MOST_SECONDS: Final = 1e12
+_PLAIN_TYPES: Final = frozenset({str, int, bool, float, NoneType})
+_Read: TypeAlias = Callable[[Any], Any]
+
+
+class MismatchError(TypeError):
+    """A value of a document that is not what its place asks for. The text names the place."""
+
+    def __init__(self, problem: str, quotes_key: bool = True) -> None:
+        self._problem = problem
+        self._quotes_key = quotes_key
+        self._steps: list[str | int] = []
+        self.what = ""
+
+    def place_within(self, step: str | int) -> None:
+        """Say where the value is, in an object or a list around it."""
+        self._steps.append(step)
+
+    def __str__(self) -> str:
+        names = [f"item {s}" if isinstance(s, int) else f"the {s}" for s in self._steps]
+        if self._quotes_key and self._steps and isinstance(self._steps[0], str):
+            names[0] = repr(self._steps[0])
+        return f"{' of '.join([*names, self.what])} {self._problem}"
+
+
+def json_keys(
+    names: Mapping[str, str] | None = None, *, optional: Collection[str] = ()
+) -> Callable[[type[T]], type[T]]:
+    """Say of a record how its JSON differs from its fields.
+
+    Args:
+        names: the keys of fields that have another name in JSON.
+        optional: fields whose keys may be missing; they have a default.
+    """
+
+    def note(kind: type[T]) -> type[T]:
+        kind.__json_keys__ = (names or {}, frozenset(optional))  # type: ignore[attr-defined]
+        return kind
+
+    return note
+
+
+def to_json(value: object, *, as_row: bool = False) -> Json:
+    """A value as JSON: a record as an object, a tuple as a list, an enum's member as its value.
+
+    Args:
+        value: the value.
+        as_row: whether records, this one and those in it, become lists of their fields' values.
+
+    >>> to_json({"numbers": (1, 2)})
+    {'numbers': [1, 2]}
+    """
+    if type(value) in _PLAIN_TYPES:
+        return cast(Json, value)
+    if isinstance(value, Enum):
+        return cast(Json, value.value)
+    if isinstance(value, Mapping):
+        return {key: to_json(each, as_row=as_row) for key, each in value.items()}
+    kind: Any = type(value)
+    fields = _keys_of(kind)
+    if fields is not None:
+        values = [getattr(value, name) for name in fields]
+        values = [v if type(v) in _PLAIN_TYPES else to_json(v, as_row=as_row) for v in values]
+        return values if as_row else dict(zip(fields.values(), values, strict=True))
+    return [to_json(each, as_row=as_row) for each in cast("Sequence[object]", value)]
+
+
+def record_to_json(record: object) -> dict[str, Json]:
+    """A record as a JSON object."""
+    return cast("dict[str, Json]", to_json(record))
+
+
+def from_json(kind: type[T], value: object, what: str, *, as_row: bool = False) -> T:
+    """Read back what :func:`to_json` made of a record. Keys that are not known are left alone.
+
+    Args:
+        kind: the record's class.
+        value: the parsed JSON.
+        what: what it is, for the error.
+        as_row: whether records are lists of their fields' values.
+
+    Raises:
+        MismatchError: something in it is missing or of a wrong type.
+
+    >>> class Point(NamedTuple):
+    ...     x: int
+    ...     y: int
+    >>> from_json(Point, {"x": 1, "y": 2, "colour": "red"}, "the point")
+    Point(x=1, y=2)
+    """
+    described: Any = kind
+    try:
+        return cast(T, _reader(described, as_row)(value))
+    except MismatchError as failure:
+        failure.what = what
+        raise
+
+
+class _Field(NamedTuple):
+    name: str
+    key: str
+    read: _Read
+    is_optional: bool
+
+
+def _wrong(expected: str, found: object) -> MismatchError:
+    return MismatchError(f"must be {expected}, not {found!r:.60}")
+
+
+def _plain(kind: type, expected: str) -> _Read:
+    def read(value: object) -> object:
+        if type(value) is not kind:
+            raise _wrong(expected, value)
+        return value
+
+    return read
+
+
+def _number(value: object) -> object:
+    if type(value) is not int or value < 0:
+        raise _wrong("a number from 0", value)
+    return value
+
+
+def _seconds(value: object) -> float:
+    """A duration; JSON as Python reads it has infinities, and whole numbers beyond any float."""
+    if type(value) in (int, float) and 0 <= cast(float, value) < _MOST_SECONDS:
+        return float(cast(float, value))
+    raise _wrong("a duration in seconds", value)
+
+
+def _text_or_truth(value: object) -> object:
+    if type(value) not in (bool, str):
+        raise _wrong("a string, true or false", value)
+    return value
+
+
+_READERS: Final[dict[Any, _Read]] = {
+    str: _plain(str, "a string"),
+    bool: _plain(bool, "true or false"),
+    int: _number,
+    float: _seconds,
+}
+
+
+def _optional(read_present: _Read) -> _Read:
+    return lambda value: None if value is None else read_present(value)
+
+
+def _restricted(read_any: _Read, why_not: Callable[[Any], str | None]) -> _Read:
+    def read(value: object) -> object:
+        known = read_any(value)
+        reason = why_not(known)
+        if reason is not None:
+            raise MismatchError(f"cannot be {known!r:.60}: {reason}")
+        return known
+
+    return read
+
+
+def _choice(choices: Mapping[Any, object]) -> _Read:
+    def read(value: object) -> object:
+        if type(value) is not str or value not in choices:
+            raise _wrong(f"one of {', '.join(choices)}", value)
+        return choices[value]
+
+    return read
+
+
+def _items(read_item: _Read) -> _Read:
+    def read(value: object) -> tuple[object, ...]:
+        if not isinstance(value, list):
+            raise _wrong("a list", value)
+        items: list[object] = []
+        try:
+            for each in value:
+                items.append(read_item(each))
+        except MismatchError as failure:
+            failure.place_within(len(items))
+            raise
+        return tuple(items)
+
+    return read
+
+
+def _row(readers: Sequence[_Read]) -> _Read:
+    def read(value: object) -> list[object]:
+        if not isinstance(value, list) or len(value) != len(readers):
+            raise _wrong(f"a list of {len(readers)} items", value)
+        items: list[object] = []
+        try:
+            for read_item, each in zip(readers, value, strict=True):
+                items.append(read_item(each))
+        except MismatchError as failure:
+            failure.place_within(len(items))
+            raise
+        return items
+
+    return read
+
+
+def _mapping(read_key: _Read, read_item: _Read) -> _Read:
+    def read(value: object) -> dict[object, object]:
+        if not isinstance(value, dict):
+            raise _wrong("an object", value)
+        items: dict[object, object] = {}
+        for key, each in value.items():
+            try:
+                items[read_key(key)] = read_item(each)
+            except MismatchError as failure:
+                failure.place_within(key)
+                raise
+        return items
+
+    return read
+
+
+def _record(kind: Any, fields: Sequence[_Field]) -> _Read:
+    def read(value: object) -> object:
+        if not isinstance(value, dict):
+            raise _wrong("an object", value)
+        found: dict[str, object] = {}
+        for name, key, read_field, is_optional in fields:
+            if key in value:
+                try:
+                    found[name] = read_field(value[key])
+                except MismatchError as failure:
+                    failure.place_within(key)
+                    raise
+            elif not is_optional:
+                raise MismatchError(f"has no {key!r}", quotes_key=False)
+        return kind(**found)
+
+    return read
+
+
+@cache
+def _keys_of(kind: Any) -> dict[str, str] | None:
+    """The keys of a record's fields, by the fields' names; None if it is no record."""
+    names = getattr(kind, "_fields", None) or getattr(kind, "__dataclass_fields__", None)
+    renamed, _ = getattr(kind, "__json_keys__", ({}, ()))
+    return None if names is None else {name: renamed.get(name, name) for name in names}
+
+
+@cache
+def _reader(kind: Any, as_row: bool) -> _Read:
+    """What checks a value of a type, and makes of it what such a field holds."""
+    if kind in _READERS:
+        return _READERS[kind]
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _restricted(_reader(parts[0], as_row), parts[1])
+    if origin in (Union, UnionType):
+        kinds = [part for part in parts if part is not NoneType]
+        read = _reader(kinds[0], as_row) if len(kinds) == 1 else _text_or_truth
+        return read if len(kinds) == len(parts) else _optional(read)
+    if origin is Literal:
+        return _choice({choice: choice for choice in parts})
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _choice({member.value: member for member in kind})
+    if origin is tuple and parts[-1] is not Ellipsis:
+        read_parts = _row([_reader(part, as_row) for part in parts])
+        return lambda value: tuple(read_parts(value))
+    if origin is tuple:
+        return _items(_reader(parts[0], as_row))
+    if origin in (Mapping, dict):
+        return _mapping(_reader(parts[0], as_row), _reader(parts[1], as_row))
+    hints = get_type_hints(kind, include_extras=True)
+    _, optional = getattr(kind, "__json_keys__", ({}, ()))
+    keys = _keys_of(kind) or {}
+    fields = [_Field(n, k, _reader(hints[n], as_row), n in optional) for n, k in keys.items()]
+    if as_row:
+        read_row = _row([field.read for field in fields])
+        return lambda value: kind(*read_row(value))
+    return _record(kind, fields)
