@@ -51,6 +51,7 @@ class CommHook:
             ddp._register_buffer_comm_hook(self.state, self.function, when)
 
 
+@named_in_packages
 class KeptHandle:
     """Takes a comm hook away that waits for its module to be wrapped."""
 

@@ -5,9 +5,6 @@ Registering hooks again, on objects that were loaded.
 Captured hooks as a value.
 
 Restoring hooks without a package: what the unpickler is given.
-
-Pickles in captures name :func:`part` and :func:`handle`; their module path and signatures are
-part of the format.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ import torch
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
-from modpack.core.hookspec import PARAMETRIZATION, HookSpec
+from modpack.core.hookspec import PARAMETRIZATION, HookSpec, specs_from_json, specs_to_json
 from modpack.errors import ModpackError
 from modpack.hooks.graph_nodes import NodeKeeper, clear_node_hooks
 from modpack.hooks.graph_parts import handle_of
@@ -48,6 +45,7 @@ from modpack.hooks.kinds import (
     travels_natively,
 )
 from modpack.hooks.model_parts import Path, part_at, roots_beside
+from modpack.pickling.rebuild import named_in_packages
 from modpack.pickling.storages import StorageLoader, storage_record
 from modpack.pickling.unpickler import unpickle_object
 
@@ -266,6 +264,7 @@ CAPTURE_VERSION = 1
 """Raise it when a reader of the old version would misunderstand a capture."""
 
 
+@named_in_packages
 @dataclass(frozen=True)
 class HookCapture:
     """The hooks of a model, as a value: it can be pickled, and saved with :func:`torch.save`.
@@ -291,12 +290,29 @@ class HookCapture:
     def __str__(self) -> str:
         return "\n".join(map(str, self.specs)) or "no hooks"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: value for name, value in vars(self).items() if name != "specs"}
+        return hook_capture, (specs_to_json(self.specs), fields)
 
+
+@named_in_packages
+def hook_capture(specs: dict[str, Any], fields: dict[str, Any]) -> HookCapture:
+    """A capture that was pickled.
+
+    Args:
+        specs: what was captured, as packages record it.
+        fields: the others of :class:`HookCapture`, by name.
+    """
+    return HookCapture(specs_from_json(specs), **fields)
+
+
+@named_in_packages
 def part(target: Target, index: int) -> Any:
     """A part of the model that hooks are restored onto."""
     return target.part(index)
 
 
+@named_in_packages
 def handle(target: Target, index: int) -> Any:
     """A handle that the model holds; a dead one if this model holds none."""
     try:

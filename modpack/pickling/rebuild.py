@@ -1,7 +1,7 @@
-"""The format's vocabulary: every name of modpack that a pickle in a package may refer to.
+"""The format's vocabulary: every name of modpack that a package or a hook capture may refer to.
 
 A pickle says ``modpack.pickling.rebuild.make_function``, wherever that function is defined by now:
-what is named here may move, and is found by the table below when a package is loaded. Names and
+what is named here may move, and is found by the table below when a pickle is loaded. Names and
 signatures are a part of the archive format. A name never goes, and never means something else:
 where another signature is needed, another name stands beside it.
 """
@@ -19,6 +19,7 @@ MODULE: Final = __name__
 _HOMES: Final = {
     "modpack.hooks.ddp": (
         "CommHook",
+        "KeptHandle",
         "unwrapped",
         "world_group",
     ),
@@ -52,6 +53,12 @@ _HOMES: Final = {
         "tensor_of",
     ),
     "modpack.hooks.observe": ("fresh",),
+    "modpack.hooks.restoring": (
+        "HookCapture",
+        "handle",
+        "hook_capture",
+        "part",
+    ),
     "modpack.pickling.classes": (
         "fill_class",
         "make_class",
@@ -114,13 +121,15 @@ HOMES: Final[Mapping[str, str]] = MappingProxyType(
     {name: module for module, names in _HOMES.items() for name in names}
 )
 """By each name the module that defines it."""
-_OF_FORMAT_1: Final = frozenset(
+_FORMER: Final = frozenset(
     {
+        "modpack.hooks.captured",
         "modpack.hooks.ddp",
         "modpack.hooks.graphbound",
         "modpack.hooks.graphparts",
         "modpack.hooks.graphspecs",
         "modpack.hooks.parametrized",
+        "modpack.hooks.recalling",
         "modpack.hooks.resetting",
         "modpack.hooks.scripted",
         "modpack.pickling.classes",
@@ -132,7 +141,7 @@ _OF_FORMAT_1: Final = frozenset(
         "modpack.pickling.torchscript",
     }
 )
-"""The modules that pickles named before there was this one: that list never changes."""
+"""The modules that pickles named before there was this one: none of them ever leaves the list."""
 
 
 def named_in_packages(obj: T) -> T:
@@ -152,14 +161,14 @@ def named_in_packages(obj: T) -> T:
 
 
 def current_module(module: str, name: str) -> str:
-    """The module that a pickle would name today: packages of format 1 name another.
+    """The module that a pickle would name today: packages of format 1 name others, and captures.
 
     >>> current_module("modpack.pickling.functions", "make_cell")
     'modpack.pickling.rebuild'
     >>> current_module("torch.nn", "Linear")
     'torch.nn'
     """
-    return MODULE if module in _OF_FORMAT_1 and name in HOMES else module
+    return MODULE if module in _FORMER and name in HOMES else module
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ FORMATS = ("v1", "v2")
 X = torch.tensor([[1.0, 1.0]])
 
 
-@pytest.mark.parametrize(("version", "count"), [("v1", 5), ("v2", 8)])
+@pytest.mark.parametrize(("version", "count"), [("v1", 5), ("v2", 12)])
 def test_all_are_accepted_as_what_they_are(version, count):
     archives = sorted((FOLDER / version).glob("*.modpack"))
     assert len(archives) == count
@@ -82,6 +82,106 @@ def test_a_hook_of_the_autograd_graph_comes_back():
 def test_an_exported_program_comes_back():
     found = modpack.load(FOLDER / "v2" / "program.modpack")
     assert found["program"].module()(-X).tolist() == [[0.0, 0.0]]
+
+
+def test_all_kinds_of_hooks_of_the_autograd_graph_come_back():
+    net = modpack.load(FOLDER / "v2" / "attached.modpack")
+    net(X).sum().backward()
+    assert net.events == ["packed", "multi_grad", "node_pre", "node", "after"]
+    outputs, inputs = (handle.spec.store for handle in net.handles[-2:])
+    assert [each.tolist() for each in outputs["first"]] == [[[1.0, 1.0]]]
+    assert [each.tolist() for each in inputs["last"]] == [[[1.0, 1.0]]]
+    (hook,) = (hook for hook in net.last._forward_hooks.values() if hasattr(hook, "__closure__"))
+    assert hook.__closure__[0].cell_contents == ["seen"]
+
+
+def test_a_comm_hook_comes_back(clean_python, tmp_path):
+    code = """
+    import modpack, torch, torch.distributed as dist
+    net = modpack.load(file)
+    dist.init_process_group("gloo", init_method="file://" + meeting, rank=0, world_size=1)
+    ddp = torch.nn.parallel.DistributedDataParallel(net)
+    (hook,) = modpack.hooks.restore_comm_hook(ddp)
+    ddp(torch.ones(1, 2)).sum().backward()
+    print(hook.state.buckets, net.inner.weight.grad.tolist())
+    """
+    file = FOLDER / "v2" / "wrapped.modpack"
+    ran = clean_python(code, file=str(file), meeting=str(tmp_path / "meeting"))
+    assert ran.stdout == "1 [[7.0, 7.0]]\n"
+
+
+def test_captured_hooks_are_restored(clean_python):
+    code = """
+    import sys, torch
+    sys.path.insert(0, sources)
+    import goldshop.net
+    from modpack import hooks
+    net = goldshop.net.hooked()
+    net.handle = net.register_forward_hook(goldshop.net.double)
+    captured = torch.load(file, weights_only=False)
+    net._forward_hooks.clear()
+    hooks.restore(net, captured)
+    print(len(captured.specs), net(torch.ones(1, 2)).tolist())
+    net.handle.remove()
+    print(net.watcher.seen, net(torch.ones(1, 2)).tolist())
+    """
+    sources = FOLDER / "sources"
+    ran = clean_python(code, file=str(FOLDER / "v2" / "capture.pt"), sources=str(sources))
+    assert ran.stdout == "8 [[140.0, 300.0]]\n1 [[70.0, 150.0]]\n"
+
+
+def test_values_that_a_script_computed_come_back():
+    found = modpack.load(FOLDER / "v2" / "values.modpack")
+    assert found(X).tolist() == [[(3.0 + 2.0) * 10, (3.0 + 2.0) * 10]]
+
+
+def test_an_object_for_each_word_of_the_vocabulary_comes_back():
+    found = modpack.load(FOLDER / "v2" / "words.modpack")
+    assert found["typed"].__required_keys__ == {"name"}
+    assert found["cell"].cell_contents == "in a cell"
+    assert found["by_hand"]() == "by hand"
+    assert found["by_hand"].__self__ is found["node"]
+    assert found["forwarding"].method() == "bound"
+    assert found["handler"].stream is sys.stderr
+    assert found["stream"] is sys.stdout
+    assert found["barrier"].parties == 2
+    assert found["condition"].acquire(blocking=False)
+    assert found["semaphore"]._initial_value == 3
+    assert found["local"].value == "of the thread"
+    assert found["pool"].submit(len, "gold").result() == 4
+    assert found["queue"].empty()
+    assert found["variable"].get() == "default"
+    assert set(found["members"]) == {found["node"]}
+    assert found["method"]()() == "bound"
+    assert found["proxy"].method() == "bound"
+    found["shared"]["two"] = 2
+    assert found["mapping"]["two"] == 2
+    assert bytes(found["view"]) == b"gold"
+    assert (found["cached"](1), found["cached"].cache_info().maxsize) == (2, 5)
+    with found["manager"] as name:
+        assert name == "gold"
+    assert found["property"].fget(None) == "gold"
+    assert found["parameter"].__bound__ is int
+    assert found["new_type"].__supertype__ is int
+    assert found["forward_ref"].__forward_arg__ == "Gold"
+    assert found["operator"] is torch.ops.aten.add.Tensor
+    assert found["weight"] is dict(found["scripted"].named_parameters())["weight"]
+    assert type(found["traced"]).__mro__[1].__name__ == "Twice"
+    assert found["traced"](X).tolist() == [[2.0, 2.0]]
+
+
+@pytest.mark.parametrize("version", FORMATS)
+def test_a_policy_allows_what_it_names_and_no_more(version):
+    package = FOLDER / version / "hooked.modpack"
+    with pytest.warns(modpack.ModpackWarning, match="signers"):
+        allowing = modpack.TrustPolicy(allow_code=True, standard_library="**")
+        no_hooks = modpack.TrustPolicy(allow_code=True, hook_kinds="optimizer.*")
+    assert modpack.load(package, policy=allowing)(X).shape == (1, 2)
+    with pytest.raises(modpack.TrustError, match="hook"):
+        modpack.load(package, policy=no_hooks)
+    signer = modpack.Signer("gold", (FOLDER / version / "signer.pub").read_text())
+    with pytest.raises(modpack.errors.SignatureError, match="'gold' is demanded"):
+        modpack.load(package, policy=modpack.TrustPolicy(allow_code=True, signers=signer))
 
 
 def test_weights_are_loaded_where_no_code_is_allowed():

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import ast
 import pickle
+import pickletools
+import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 import modpack
 from modpack.pickling import rebuild
 
 ROOT = Path(modpack.__file__).parent
+GOLDEN = Path(__file__).parents[3] / "fixtures" / "archives" / "modpack" / "v2"
+SELDOM = {"HookCapture", "KeptHandle", "OnGraph", "referent_of"}
+"""What former versions wrote, and a handle that a program gets when it loads a comm hook."""
 
 
 def test_every_name_is_there_and_says_so():
@@ -34,6 +40,49 @@ def test_every_name_that_is_marked_is_in_the_table():
     assert marked == set(rebuild.HOMES)
 
 
+def named_by(data):
+    """The names of modpack in pickles that follow each other."""
+    texts, memo = [], {}
+    while data:
+        operations = list(pickletools.genops(data))
+        for opcode, argument, _ in operations:
+            if opcode.name == "GLOBAL":
+                yield tuple(argument.split(" "))
+            elif opcode.name.endswith("BINUNICODE"):
+                texts.append(argument)
+            elif opcode.name == "STACK_GLOBAL":
+                yield tuple(texts[-2:])
+            elif opcode.name == "MEMOIZE":
+                memo[len(memo)] = texts[-1] if texts else ""
+            elif opcode.name.endswith("BINPUT"):
+                memo[argument] = texts[-1] if texts else ""
+            elif opcode.name.endswith("BINGET"):
+                texts.append(memo.get(argument, ""))  # of the pickle that goes before
+        data = data[operations[-1][2] + 1 :]
+
+
+@pytest.fixture(scope="module")
+def golden():
+    """The names of modpack in all golden archives of the present format."""
+    captured = torch.load(GOLDEN / "capture.pt", weights_only=False)
+    names = set(named_by(captured.hooks))
+    for file in sorted(GOLDEN.glob("*.*")):
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                for record in archive.namelist():
+                    if record.endswith(".pkl"):
+                        names.update(named_by(archive.read(record)))
+    return {(module, name) for module, name in names if module.partition(".")[0] == "modpack"}
+
+
+def test_golden_archives_name_nothing_else_of_modpack(golden):
+    assert {module for module, _ in golden} == {rebuild.MODULE}
+
+
+def test_every_name_is_in_a_golden_archive(golden):
+    assert set(rebuild.HOMES) - {name for _, name in golden} == SELDOM
+
+
 def test_what_is_not_in_the_table_cannot_be_marked():
     with pytest.raises(LookupError, match="is not in the vocabulary"):
         rebuild.named_in_packages(test_every_name_is_there_and_says_so)
@@ -47,11 +96,13 @@ def test_other_names_are_not_there():
 @pytest.mark.parametrize(
     ("former", "name"),
     [
+        ("modpack.hooks.captured", "HookCapture"),
         ("modpack.hooks.ddp", "CommHook"),
         ("modpack.hooks.graphbound", "GraphHandle"),
         ("modpack.hooks.graphparts", "BeginPart"),
         ("modpack.hooks.graphspecs", "CaptureGrad"),
         ("modpack.hooks.parametrized", "make_parametrized"),
+        ("modpack.hooks.recalling", "part"),
         ("modpack.hooks.resetting", "fresh"),
         ("modpack.hooks.scripted", "tensor_of"),
         ("modpack.pickling.classes", "make_class"),
