@@ -26,11 +26,10 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.archive import layout
-from modpack.archive.folder_reader import RecordReader
 from modpack.archive.layout import is_internal
 from modpack.archive.manifest import contents_digest, package_digest, read_manifest
 from modpack.archive.module_index import Entry, EntryKind, ModuleIndex
-from modpack.archive.reader import open_archive
+from modpack.archive.reader import RecordReader, open_archive
 from modpack.archive.records import environment_of, read_externs, read_plan, read_specs
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.json_values import require_type

@@ -25,7 +25,6 @@ from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from modpack.archive import layout
 from modpack.archive.layout import DEFAULT_LIMITS
-from modpack.archive.other_files import other_url
 from modpack.errors import ArchiveError, NotAPackageError, PackageNotFoundError, RecordNotFoundError
 
 RAW_DEFLATE: Final = -15
@@ -463,6 +462,8 @@ class FileBytes(ByteSource):
         try:
             self._descriptor = os.open(path, _READING)
         except FileNotFoundError as error:
+            from modpack.archive.other_files import other_url
+
             raise PackageNotFoundError(
                 label, other_url(label) or "there is no such file"
             ) from error

@@ -20,7 +20,6 @@ from typing import Final, NamedTuple, TypeAlias
 from modpack.archive import layout
 from modpack.archive.base import ByteSource
 from modpack.archive.layout import Limits, count_folders, find_problem, find_unsafe
-from modpack.archive.other_files import START_BYTES, other_file, other_zip
 from modpack.archive.zip_format import (
     CENTRAL,
     CENTRAL_SIGNATURE,
@@ -262,6 +261,8 @@ def _no_end(source: ByteSource) -> ArchiveError:
             return ArchiveError(source.label, "something follows its end record")
         reason = "it starts as a zip archive but does not end as one: is it truncated?"
         return ArchiveError(source.label, reason)
+    from modpack.archive.other_files import START_BYTES, other_file
+
     start = source.read_at(0, min(source.size, START_BYTES))
     return NotAPackageError(source.label, other_file(source.label, start))
 
@@ -492,6 +493,8 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
     root = raw_names[0].partition(b"/")[0] + b"/"
     strangers = [raw_name for raw_name in raw_names if not raw_name.startswith(root)]
     if strangers:
+        from modpack.archive.other_files import other_zip
+
         known = other_zip(label, lambda mark: any(n.endswith(mark.encode()) for n in raw_names))
         if known is not None:
             raise NotAPackageError(label, known)
@@ -510,6 +513,8 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
 
 
 def _no_package(label: str, directory: bytes) -> NotAPackageError:
+    from modpack.archive.other_files import other_zip
+
     known = other_zip(label, lambda mark: mark.encode() in directory)
     reason = "this is a zip archive with no version record, not a package. Check the path"
     return NotAPackageError(label, known or reason)

@@ -9,13 +9,16 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator
-from typing import Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
 from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
 from modpack.archive.layout import DEFAULT_LIMITS, Limits, find_collision, find_unsafe
 from modpack.archive.other_files import other_folder
 from modpack.errors import ArchiveError, NotAPackageError
+
+if TYPE_CHECKING:
+    from modpack.archive.reader import RecordReader
 
 _BYTECODE: Final = "__pycache__"
 
@@ -164,17 +167,6 @@ def _package_root(folder: str) -> str:
 
 def _holds_package(folder: str) -> bool:
     return any(os.path.isfile(os.path.join(folder, version)) for version in layout.VERSIONS)
-
-
-@runtime_checkable
-class RecordReader(Protocol):
-    """The methods of ``torch._C.PyTorchFileReader`` that reading a package takes."""
-
-    def get_all_records(self) -> list[str]:
-        """Return the names of all records."""
-
-    def get_record(self, name: str, /) -> bytes:
-        """Return a record's content."""
 
 
 class ReaderArchive(Archive):

@@ -18,9 +18,8 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from modpack.core.names import MOST_COMPONENTS
 
@@ -86,6 +85,15 @@ def storage_name(key: int | str) -> str:
     return f".data/{key}.storage"
 
 
+def hook_records(record: str) -> tuple[str, str]:
+    """The records with the specs and with the pickle of a saved object's hooks.
+
+    >>> hook_records("net/model.pkl")[0]
+    '.data/modpack/hooks/net/model.pkl.json'
+    """
+    return f".data/modpack/hooks/{record}.json", f".data/modpack/hooks/{record}.pkl"
+
+
 def is_storage(name: str) -> bool:
     """Whether a record holds a tensor storage.
 
@@ -121,8 +129,7 @@ _FREE_FOLDERS: Final = 50_000
 _JSON_FREE_BYTES: Final = 96 << 20
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Bounds that an archive's own claims are held against.
 
     Attributes:
@@ -208,13 +215,12 @@ DEFAULT_LIMITS: Final = Limits()
 _SUSPICIOUS: Final = ("//", "./", " /", "\\", ":")
 """What names have, each between two slashes, if one has an empty component, a dot or two for one, a
 component that ends with a dot or a blank, a backslash, or a drive."""
-_DRIVE: Final = re.compile(r"[A-Za-z]:")
+_DRIVE: Final = r"[A-Za-z]:"
 _STORAGE_NAME: Final = re.compile(r"\.data/[0-9]{1,50}\.storage")
 """Most names of large packages."""
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL: Final = r"[\x00-\x1f\x7f]"
 _DEVICES: Final = r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\u00b9\u00b2\u00b3])"
 """What Windows takes for devices, in whatever folder and with whatever suffix."""
-_DEVICE: Final = re.compile(_DEVICES + r"(?:\..*)?", re.IGNORECASE)
 _SOME_DEVICE: Final = re.compile(rf"/{_DEVICES}[./]", re.IGNORECASE)
 _FEW_FOLDERS: Final = 50_000
 _FEW_NAMES: Final = 128
@@ -235,7 +241,7 @@ def why_unsafe(name: str) -> str | None:
         return None
     if "\\" in name:
         return "the name has a backslash; components are separated by '/'"
-    if _CONTROL.search(name):
+    if re.search(_CONTROL, name):
         return "the name has a NUL or another control character"
     if name.startswith("/"):
         return "the name is absolute"
@@ -250,11 +256,11 @@ def why_unsafe(name: str) -> str | None:
 def _why_unsafe_component(component: str) -> str | None:
     if component in ("", ".", ".."):
         return f"the name has a {component!r} component"
-    if _DRIVE.match(component):
+    if re.match(_DRIVE, component):
         return "the name has a drive"
     if component.endswith((".", " ")):
         return f"{component!r} ends with a dot or a blank, which Windows leaves out"
-    if _DEVICE.fullmatch(component):
+    if re.fullmatch(_DEVICES + r"(?:\..*)?", component, re.IGNORECASE):
         return f"{component!r} is a device's name on Windows"
     if len(component) * 4 > _LONGEST_COMPONENT < len(component.encode("utf-8")):
         return f"the name has a component of more than {_LONGEST_COMPONENT} bytes"

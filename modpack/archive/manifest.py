@@ -35,11 +35,9 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeGuard, TypeVar, cast
 
-from modpack._version import __version__
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.layout import DEFAULT_LIMITS
@@ -50,7 +48,7 @@ from modpack.core.progress import Phase, Unit, phase
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
 _SHA256_LENGTH: Final = 64
-_HEX: Final = re.compile(r"[0-9a-f]*")
+_HEX: Final = r"[0-9a-f]*"
 _MOST_SHOWN: Final = 80
 
 
@@ -69,8 +67,7 @@ class RecordDigest(NamedTuple):
     deflated: str = ""
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(NamedTuple):
     """What a package says about itself.
 
     Attributes:
@@ -133,6 +130,8 @@ def canonical_json(value: object) -> bytes:
 def encode_manifest(records: Mapping[str, RecordDigest]) -> bytes:
     """The content of ``manifest.json`` for these records."""
     inside = {name: record for name, record in records.items() if name not in layout.OUTSIDE}
+    from modpack._version import __version__
+
     return Manifest(layout.FORMAT_VERSION, f"modpack {__version__}", inside).encoded()
 
 
@@ -301,7 +300,7 @@ def _are_digests(values: list[object]) -> TypeGuard[list[str]]:
     if not set(map(type, values)) <= {str}:
         return False
     texts = cast(list[str], values)
-    return set(map(len, texts)) <= {_SHA256_LENGTH} and bool(_HEX.fullmatch("".join(texts)))
+    return set(map(len, texts)) <= {_SHA256_LENGTH} and bool(re.fullmatch(_HEX, "".join(texts)))
 
 
 _BATCH_BYTES: Final = 16 << 20
@@ -526,8 +525,7 @@ BACKGROUND_FROM: Final = 1 << 20
 _READ_BYTES: Final = 1 << 20
 
 
-@dataclass(frozen=True)
-class Digest:
+class Digest(NamedTuple):
     """Checksums of one record's content.
 
     Attributes:

@@ -9,21 +9,26 @@ import logging
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from modpack.core.names import is_within, normalised_distribution, parents, root_of
-from modpack.core.policy import TrustPolicy, import_violation
+from modpack.core.names import (
+    RUNTIME_ROOTS,
+    is_within,
+    normalised_distribution,
+    parents,
+    root_of,
+)
 from modpack.errors import ExternNotFoundError, UntrustedImportError
+
+if TYPE_CHECKING:
+    from modpack.core.policy import TrustPolicy
 
 ANCESTOR_NAME = "torch_package_importer"
 """What code written for torch.package imports to reach its importer."""
-
-_ALWAYS_EXTERN = frozenset({"torch", "torchgen", "functorch", "modpack"})
 
 
 class Way(NamedTuple):
@@ -45,7 +50,7 @@ def reaches_host(root: str, extern_roots: Collection[str]) -> bool:
         root: the first component of a module path.
         extern_roots: those of the package's extern modules.
     """
-    return root in extern_roots or root in _ALWAYS_EXTERN or root in sys.stdlib_module_names
+    return root in extern_roots or root in RUNTIME_ROOTS or root in sys.stdlib_module_names
 
 
 def keeps(module: str, roots: Collection[str], extern_roots: Collection[str]) -> bool:
@@ -63,7 +68,7 @@ def keeps(module: str, roots: Collection[str], extern_roots: Collection[str]) ->
 
 _log = logging.getLogger("modpack")
 
-_METADATA = re.compile(r"(([^/]+?)-[^/-]+\.dist-info)/METADATA")
+_METADATA: Final = r"(([^/]+?)-[^/-]+\.dist-info)/METADATA"
 _FEW_RECORDS = 128
 _NONE: Mapping[str, str | None] = MappingProxyType({})
 
@@ -103,8 +108,7 @@ class Entry(NamedTuple):
         return self.kind is not EntryKind.EXTERN
 
 
-@dataclass(frozen=True)
-class ModuleIndex:
+class ModuleIndex(NamedTuple):
     """All module paths of a package, and which names lead outside.
 
     Attributes:
@@ -123,13 +127,13 @@ class ModuleIndex:
     """
 
     entries: Mapping[str, Entry]
-    externs: Mapping[str, str | None] = field(default_factory=dict)
+    externs: Mapping[str, str | None] = _NONE
     roots: frozenset[str] = frozenset()
     extern_roots: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
-    distributions: Mapping[str, str] = field(default_factory=dict)
+    distributions: Mapping[str, str] = MappingProxyType({})
     hides_distributions: bool = False
-    missing: Mapping[str, str | None] = field(default_factory=dict)
+    missing: Mapping[str, str | None] = _NONE
     policy: TrustPolicy | None = None
 
     @staticmethod
@@ -256,6 +260,8 @@ class ModuleIndex:
         """
         if self.policy is None or not self.is_untrusted(module):
             return
+        from modpack.core.policy import import_violation  # most loads do without
+
         problem = str(import_violation(self.policy, module))
         _log.warning("%s: the policy does not allow it: %s", source, problem)
         raise UntrustedImportError(source, module, problem)
@@ -297,7 +303,8 @@ _remembered = lru_cache(maxsize=16)(_paths_of)
 
 def _distributions(records: Collection[str]) -> dict[str, str]:
     """The folders with distributions' metadata, by the names that they say."""
-    found = map(_METADATA.fullmatch, (name for name in records if name.endswith("/METADATA")))
+    listed = (name for name in records if name.endswith("/METADATA"))
+    found = (re.fullmatch(_METADATA, name) for name in listed)
     return {normalised_distribution(m.group(2)): m.group(1) for m in found if m is not None}
 
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
-from typing import BinaryIO
+from typing import BinaryIO, Protocol, runtime_checkable
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, BufferBytes, FileBytes
-from modpack.archive.folder_reader import FolderArchive, ReaderArchive, RecordReader
 from modpack.archive.layout import DEFAULT_LIMITS, Limits
-from modpack.archive.other_files import other_zip
 from modpack.archive.zip_reader import ZipArchive
 from modpack.errors import ArchiveError, NotAPackageError
+
+
+@runtime_checkable
+class RecordReader(Protocol):
+    """The methods of ``torch._C.PyTorchFileReader`` that reading a package takes."""
+
+    def get_all_records(self) -> list[str]:
+        """Return the names of all records."""
+
+    def get_record(self, name: str, /) -> bytes:
+        """Return a record's content."""
 
 
 def open_archive(
@@ -44,6 +53,8 @@ def open_archive(
     b'hello'
     """
     if isinstance(source, RecordReader):
+        from modpack.archive.folder_reader import ReaderArchive  # as for folders: seldom needed
+
         return _refuse_others(ReaderArchive(source, limits))
     if not isinstance(source, (str, os.PathLike)):
         return _open_content(BufferBytes(_read_buffer(source)), limits)
@@ -51,6 +62,8 @@ def open_archive(
     if not isinstance(path, str):
         raise TypeError("source must be a str path, not a bytes path")
     if os.path.isdir(path):
+        from modpack.archive.folder_reader import FolderArchive
+
         return _refuse_others(FolderArchive(path, limits))
     return _open_content(FileBytes(path, path), limits)
 
@@ -58,6 +71,8 @@ def open_archive(
 def _refuse_others(archive: Archive) -> Archive:
     """Tell zip archives of torch's other formats, which have a version too, from packages."""
     if not (archive.has(layout.EXTERN_MODULES) or archive.has(layout.MANIFEST)):
+        from modpack.archive.other_files import other_zip
+
         reason = other_zip(archive.source, archive.has)
         if reason is not None:
             archive.close()

@@ -16,15 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
-from modpack.archive.layout import DEFAULT_LIMITS
+from modpack.archive.layout import DEFAULT_LIMITS, hook_records
 from modpack.core.environment import RecordedEnvironment, environment_from_json
-from modpack.core.hookspec import HookSpec, hook_records, specs_from_json
 from modpack.core.json_values import (
     as_list,
     as_mapping,
@@ -34,21 +32,14 @@ from modpack.core.json_values import (
     parse_json,
 )
 from modpack.core.names import why_too_long
-from modpack.core.tensors import (
-    DTYPE_ALIASES,
-    ITEM_BYTES,
-    PACKED_DTYPES,
-    QUANTIZED_DTYPES,
-    TENSORS_VERSION,
-    TensorFacts,
-    tensors_from_json,
-)
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
 if TYPE_CHECKING:
+    from modpack.core.hookspec import HookSpec
     from modpack.core.json_values import Json
     from modpack.core.plan import NameUse, Plan
     from modpack.core.selftest import TrialRecord
+    from modpack.core.tensors import TensorFacts
 
 
 def read_json(archive: Archive, record: str, verify: RecordVerifier | None = None) -> Json:
@@ -88,8 +79,7 @@ _MOST_REMEMBERED: Final = 64 << 10
 """Bytes of a record up to which it is remembered: packages of one project often have the same."""
 
 
-@dataclass(frozen=True)
-class Objects:
+class Objects(NamedTuple):
     """The saved objects of a package.
 
     Attributes:
@@ -311,6 +301,8 @@ def read_tensors(
     """
     if not archive.has(layout.TENSORS):
         return None
+    from modpack.core.tensors import TENSORS_VERSION, tensors_from_json
+
     with checking(archive, layout.TENSORS):
         document = read_document(archive, layout.TENSORS, verify)
         refuse_newer(archive, layout.TENSORS, document["version"], TENSORS_VERSION)
@@ -335,6 +327,8 @@ def _storage_problem(sizes: Mapping[str, int], tensor: TensorFacts) -> str | Non
     size = sizes.get(record)
     if size is None or not layout.is_storage(record):
         return f"{tensor.name!r:.200} is in the storage {tensor.storage!r:.80}, which is not there"
+    from modpack.core.tensors import DTYPE_ALIASES, QUANTIZED_DTYPES
+
     if tensor.dtype in DTYPE_ALIASES:
         return f"{tensor.name!r:.200} is of the type {tensor.dtype!r}, which is no type's own name"
     if tensor.dtype in QUANTIZED_DTYPES and tensor.form != "quantized":
@@ -352,6 +346,8 @@ def _bytes_needed(tensor: TensorFacts) -> int:
     """How many bytes a storage has at least that holds a tensor; one each of an unknown type."""
     if not tensor.count:
         return 0
+    from modpack.core.tensors import ITEM_BYTES, PACKED_DTYPES
+
     end = tensor.offset + tensor.span
     if tensor.dtype in PACKED_DTYPES:
         return -(-end // PACKED_DTYPES[tensor.dtype])
@@ -399,4 +395,6 @@ def read_specs(archive: Archive, record: str) -> tuple[HookSpec, ...]:
         parsed = read_json(archive, specs_record)
     except ValueError as failure:
         raise ArchiveError(archive.source, f"is no JSON ({failure})", specs_record) from failure
+    from modpack.core.hookspec import specs_from_json
+
     return specs_from_json(parsed)

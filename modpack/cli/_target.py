@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import cast
 
-from modpack.discovery.distributions import is_everywhere
+from modpack.core.names import is_everywhere
 from modpack.discovery.script import does_work
 from modpack.errors import ModpackError
 

@@ -90,15 +90,6 @@ class HookSpec(NamedTuple):
         return head + "\n" + "\n".join(f"    {x}" for x in self.callable.source.splitlines())
 
 
-def hook_records(record: str) -> tuple[str, str]:
-    """The records with the specs and with the pickle of a saved object's hooks.
-
-    >>> hook_records("net/model.pkl")[0]
-    '.data/modpack/hooks/net/model.pkl.json'
-    """
-    return f".data/modpack/hooks/{record}.json", f".data/modpack/hooks/{record}.pkl"
-
-
 def specs_to_json(specs: tuple[HookSpec, ...]) -> dict[str, Json]:
     """The record that a package holds; the hook spec page documents it."""
     return {"version": HOOK_SPEC_VERSION, "hooks": [record_to_json(spec) for spec in specs]}

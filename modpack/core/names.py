@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 MOST_COMPONENTS: Final = 64
 """Components of the longest module path, as of the longest name of a record."""
@@ -58,6 +58,31 @@ def is_within(module: str, package: str) -> bool:
     (True, False)
     """
     return module == package or module.startswith(package + ".")
+
+
+RUNTIME_ROOTS = frozenset({"torch", "torchgen", "functorch", "modpack"})
+"""What the torch distribution installs, and modpack: present wherever a package is loaded."""
+
+
+def is_stdlib(module: str) -> bool:
+    """Whether a module belongs to the standard library of this Python.
+
+    >>> is_stdlib("sys"), is_stdlib("concurrent.futures"), is_stdlib("torch")
+    (True, True, False)
+    """
+    root = root_of(module)
+    return root in sys.stdlib_module_names or root in sys.builtin_module_names
+
+
+def is_everywhere(module: str) -> bool:
+    """Whether a module is there wherever a package is loaded: of Python, of torch, or modpack.
+
+    So is ``__main__``, whatever runs there.
+
+    >>> is_everywhere("os.path"), is_everywhere("torch.nn"), is_everywhere("numpy")
+    (True, True, False)
+    """
+    return is_stdlib(module) or root_of(module) in (*RUNTIME_ROOTS, "__main__")
 
 
 def require_module_name(module: object, argument: str = "module_name") -> str:
@@ -382,11 +407,10 @@ class Directory:
             yield from child._lines(indent + below)
 
 
-_FINGERPRINT = re.compile(r"[0-9a-f]{12}")
+_FINGERPRINT: Final = r"[0-9a-f]{12}"
 
 
-@dataclass(frozen=True)
-class Allowance:
+class Allowance(NamedTuple):
     """Where something may be that looks like a secret.
 
     Attributes:
@@ -436,7 +460,7 @@ def _allowance(given: object, argument: str) -> Allowance:
     if not isinstance(given, str):
         raise TypeError(f"{argument} must hold patterns (str), not {type(given).__name__}")
     where, mark, fingerprint = given.partition("#")
-    if mark and not _FINGERPRINT.fullmatch(fingerprint):
+    if mark and not re.fullmatch(_FINGERPRINT, fingerprint):
         raise ValueError(
             f"{argument}: in {given!r}, what follows # must be a fingerprint: 12 hex digits, as "
             "the message about the secret shows them"

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -22,7 +21,6 @@ class Unit(Enum):
     RECORDS = "records"
 
 
-@dataclass(eq=False)
 class Phase:
     """A part of the work that may take long.
 
@@ -33,10 +31,13 @@ class Phase:
         done: how much has been done by now.
     """
 
-    text: str
-    unit: Unit | None = None
-    total: int | None = None
-    done: int = 0
+    __slots__ = ("done", "text", "total", "unit")
+
+    def __init__(self, text: str, unit: Unit | None = None, total: int | None = None) -> None:
+        self.text = text
+        self.unit = unit
+        self.total = total
+        self.done = 0
 
     def advance(self, by: int = 1) -> None:
         """Count what has been done."""

@@ -33,8 +33,8 @@ from urllib.parse import urlsplit
 
 from modpack.core.environment import headers, licence_of
 from modpack.core.graph import Location
+from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
 from modpack.core.names import normalised_distribution as normalised
-from modpack.core.names import root_of
 from modpack.core.process import spelled_path
 from modpack.core.rules import Owner
 from modpack.discovery.import_path import (
@@ -498,31 +498,6 @@ def in_site_packages(file: Path) -> bool:
 
 _known: dict[str, tuple[_Looks, Installation]] = {}
 """What this process has seen, by the folder of metadata, and how that looked then."""
-
-
-RUNTIME_ROOTS = frozenset({"torch", "torchgen", "functorch", "modpack"})
-"""What the torch distribution installs, and modpack: present wherever a package is loaded."""
-
-
-def is_stdlib(module: str) -> bool:
-    """Whether a module belongs to the standard library of this Python.
-
-    >>> is_stdlib("sys"), is_stdlib("concurrent.futures"), is_stdlib("torch")
-    (True, True, False)
-    """
-    root = root_of(module)
-    return root in sys.stdlib_module_names or root in sys.builtin_module_names
-
-
-def is_everywhere(module: str) -> bool:
-    """Whether a module is there wherever a package is loaded: of Python, of torch, or modpack.
-
-    So is ``__main__``, whatever runs there.
-
-    >>> is_everywhere("os.path"), is_everywhere("torch.nn"), is_everywhere("numpy")
-    (True, True, False)
-    """
-    return is_stdlib(module) or root_of(module) in (*RUNTIME_ROOTS, "__main__")
 
 
 def _is_elsewhere(root: str) -> bool:

@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from modpack.core.environment import (
@@ -25,16 +26,11 @@ from modpack.core.environment import (
     RowStatus,
     public_version,
 )
-from modpack.core.names import normalised_distribution, parents
+from modpack.core.names import is_everywhere, parents
 from modpack.core.names import normalised_distribution as normalised
-from modpack.discovery.distributions import (
-    Distribution,
-    DistributionIndex,
-    Installation,
-    is_everywhere,
-)
-from modpack.discovery.finder import HostEnvironment
-from modpack.discovery.import_path import ORIGIN
+
+if TYPE_CHECKING:
+    from modpack.discovery.distributions import Distribution, DistributionIndex, Installation
 
 
 def compare(
@@ -53,7 +49,7 @@ def compare(
     wanted = recorded.by_provider(foreign)
     if whole:
         others = recorded.distributions.values()
-        wanted = {**{normalised_distribution(d.name): (d, ()) for d in others}, **wanted}
+        wanted = {**{normalised(d.name): (d, ()) for d in others}, **wanted}
     rows += [_distribution(*wanted[name]) for name in sorted(wanted) if name != "torch"]
     loose = [module for module in foreign if recorded.provider_of(module) is None]
     return EnvironmentComparison((*rows, *_loose(loose)))
@@ -113,7 +109,7 @@ def _torch(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
         return
     loaded = getattr(sys.modules.get("torch"), "__version__", None)
     here = str(loaded) if loaded is not None else installed_version("torch")
-    if here is None and HostEnvironment().locate("torch") is not None:
+    if here is None and not _missing(["torch"]):
         yield EnvironmentRow("torch", known.version, None, RowStatus.UNKNOWN, ("torch",))
         return
     status = _status(known.version, here)
@@ -143,6 +139,8 @@ def _loose(modules: Iterable[str]) -> Iterator[EnvironmentRow]:
 
 def _missing(modules: Sequence[str]) -> frozenset[str]:
     """Those of some modules that cannot be found here."""
+    from modpack.discovery.finder import HostEnvironment
+
     host = HostEnvironment()
     return frozenset(m for m in modules if m not in sys.modules and host.locate(m) is None)
 
@@ -177,7 +175,7 @@ def _requirement(known: RecordedDistribution, status: str) -> str | None:
     return requirement
 
 
-_DIGEST = re.compile(r"(sha256|sha384|sha512)=([0-9a-f]+)")
+_DIGEST: Final = r"(sha256|sha384|sha512)=([0-9a-f]+)"
 
 
 def recorded_closure(
@@ -205,6 +203,8 @@ def recorded_closure(
 @lru_cache(maxsize=2048)
 def _recorded(entry: Installation | None, found: Distribution) -> RecordedDistribution:
     """Kept for the next export: an installation that changes is another object."""
+    from modpack.discovery.import_path import ORIGIN
+
     origin = _origin(entry.text(ORIGIN) if entry is not None else "")
     return RecordedDistribution(
         found.name,
@@ -231,7 +231,7 @@ def _hashes(origin: Mapping[str, object]) -> Mapping[str, str]:
     archive = _part(origin, "archive_info")
     hashes = {f"{name}={digest}" for name, digest in _part(archive, "hashes").items()}
     stated = sorted(hashes | {str(archive.get("hash"))})
-    matches = filter(None, map(_DIGEST.fullmatch, stated))
+    matches = filter(None, (re.fullmatch(_DIGEST, each) for each in stated))
     return {match[1]: match[2] for match in matches}
 
 

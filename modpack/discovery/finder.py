@@ -9,13 +9,14 @@ import importlib.machinery
 import os
 import pkgutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast
 
 from modpack.core.graph import CodeKind, Location
 from modpack.core.process import current_folder
+from modpack.discovery.importers import contents_of
 
 if TYPE_CHECKING:
     from _typeshed.importlib import PathEntryFinderProtocol
@@ -31,23 +32,6 @@ def is_a(value: object, kinds: type | tuple[type, ...]) -> TypeGuard[Any]:
     (True, True)
     """
     return issubclass(type(value), kinds)
-
-
-def contents_of(module: object) -> Mapping[str, object]:
-    """What a module binds; empty for an object in ``sys.modules`` that keeps nothing.
-
-    Asks the object itself and not its class: a lazily loaded module
-    (:class:`importlib.util.LazyLoader`) would load on any other question.
-
-    >>> contents_of(sys)["__name__"], contents_of(None)
-    ('sys', {})
-    """
-    if module is None:  # most of what is asked for is not loaded, and failing takes its time
-        return {}
-    try:
-        return cast(Mapping[str, object], object.__getattribute__(module, "__dict__"))
-    except AttributeError:
-        return {}
 
 
 def is_blocked(module: str) -> bool:

@@ -14,15 +14,34 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from types import FunctionType, ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
-from modpack.core.graph import CodeKind, Location
-from modpack.discovery.finder import contents_of
 from modpack.errors import ObjMismatchError, ObjNotFoundError
+
+if TYPE_CHECKING:
+    from modpack.core.graph import Location
 
 _MISSING = object()
 _ANOTHER_IMPORTER = (
     ". If another importer has it, name that one too: importer=[package, sys_importer]"
 )
+
+
+def contents_of(module: object) -> Mapping[str, object]:
+    """What a module binds; empty for an object in ``sys.modules`` that keeps nothing.
+
+    Asks the object itself and not its class: a lazily loaded module
+    (:class:`importlib.util.LazyLoader`) would load on any other question.
+
+    >>> contents_of(sys)["__name__"], contents_of(None)
+    ('sys', {})
+    """
+    if module is None:  # most of what is asked for is not loaded, and failing takes its time
+        return {}
+    try:
+        return cast(Mapping[str, object], object.__getattribute__(module, "__dict__"))
+    except AttributeError:
+        return {}
 
 
 class Importer(ABC):
@@ -296,6 +315,8 @@ class ImportedEnvironment:
 
     def locate(self, module: str) -> Location | None:
         """Find a module by importing it; None if the importer does not have it."""
+        from modpack.core.graph import CodeKind  # loading does without
+
         found = self._get(module)
         if found is None:
             return None

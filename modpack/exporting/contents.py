@@ -25,7 +25,7 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.environment import NativeTag, RecordedEnvironment, environment_to_json
 from modpack.core.graph import CodeKind
 from modpack.core.json_values import Json
-from modpack.core.names import module_record, package_folder, parents, why_too_long
+from modpack.core.names import is_everywhere, module_record, package_folder, parents, why_too_long
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import (
     FileKind,
@@ -41,7 +41,7 @@ from modpack.core.progress import Unit, phase
 from modpack.core.rules import Action
 from modpack.core.tensors import tensors_to_json
 from modpack.core.text import folders_here, portable_text
-from modpack.discovery.distributions import Distribution, is_everywhere
+from modpack.discovery.distributions import Distribution
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.walk import Walker
 from modpack.errors import ArchiveError, ModpackError

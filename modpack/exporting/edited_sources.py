@@ -24,7 +24,8 @@ from typing import Any, Final
 from modpack.core.graph import CodeKind, Location
 from modpack.core.plan import Note, NoteKind, Plan
 from modpack.core.rules import Action
-from modpack.discovery.finder import contents_of, is_a
+from modpack.discovery.finder import is_a
+from modpack.discovery.importers import contents_of
 from modpack.discovery.walk import Walker
 from modpack.exporting.script_proof import codes_in, functions_in, same_file
 from modpack.pickling.functions import same_code

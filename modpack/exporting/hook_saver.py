@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from modpack.archive.layout import hook_records
 from modpack.archive.writer import ArchiveWriter
-from modpack.core.hookspec import hook_records, specs_to_json
+from modpack.core.hookspec import specs_to_json
 from modpack.errors import ModpackWarning
 from modpack.hooks.collect import HookCollector, HookNumbers
 from modpack.hooks.describe import HookChoice, check_names, selector

@@ -24,7 +24,8 @@ from modpack.core.names import root_of
 from modpack.core.plan import Note, NoteKind, Plan
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import Defined, ImportKind, Setting
-from modpack.discovery.finder import contents_of, is_a
+from modpack.discovery.finder import is_a
+from modpack.discovery.importers import contents_of
 from modpack.discovery.walk import Walker
 from modpack.exporting.edited_sources import is_awake
 from modpack.exporting.live_state import Deviation, LiveModule, shown

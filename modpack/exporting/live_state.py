@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple
 
 from modpack.core.names import root_of
 from modpack.core.scan import Body, Defined, Literal, Row, Setting
-from modpack.discovery.finder import contents_of, is_a
+from modpack.discovery.finder import is_a
+from modpack.discovery.importers import contents_of
 from modpack.exporting.script_proof import functions_in
 
 _ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 from modpack.archive.layout import is_internal
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import Edge
-from modpack.core.names import root_of
+from modpack.core.names import is_everywhere, root_of
 from modpack.core.plan import Note, NoteKind, Plan, Problem
 from modpack.core.process import collection_paused
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.tensors import TensorFacts
-from modpack.discovery.distributions import is_everywhere
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.importers import Importer, importer_of, local_path, sys_importer
 from modpack.discovery.walk import Walker

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from modpack.core.names import join_record, package_folder, root_of
+from modpack.core.names import RUNTIME_ROOTS, join_record, package_folder, root_of
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import Decision, FileKind, Note, NoteKind, PlannedDistribution, PlannedFile
 from modpack.core.rules import Action
-from modpack.discovery.distributions import RUNTIME_ROOTS, Distribution, metadata_folder
+from modpack.discovery.distributions import Distribution, metadata_folder
 from modpack.discovery.walk import Walker
 from modpack.exporting.data_files import (
     Budget,

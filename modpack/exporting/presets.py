@@ -15,15 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from modpack.core.environment import RecordedDistribution
 from modpack.core.graph import Location
-from modpack.core.names import GlobGroup
+from modpack.core.names import RUNTIME_ROOTS, GlobGroup
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.rules import Action, Origin, Owner, Rule
-from modpack.discovery.distributions import (
-    RUNTIME_ROOTS,
-    Distribution,
-    DistributionContents,
-    DistributionIndex,
-)
+from modpack.discovery.distributions import Distribution, DistributionContents, DistributionIndex
 from modpack.discovery.environment import recorded_closure
 
 

@@ -26,7 +26,8 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from modpack.core.cell_magic import magic_body, without_magics
-from modpack.discovery.finder import contents_of, is_a
+from modpack.discovery.finder import is_a
+from modpack.discovery.importers import contents_of
 from modpack.discovery.script import Cell, Script, Statement
 from modpack.pickling.functions import FUTURE_FLAGS, same_code
 

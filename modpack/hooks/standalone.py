@@ -30,6 +30,7 @@ from modpack.hooks.ddp import inside
 from modpack.hooks.describe import HookChoice, Names, check_names, selector
 from modpack.hooks.graph_parts import GraphHandle
 from modpack.hooks.kinds import kinds_of, travels_natively
+from modpack.hooks.loaded import instances_in
 from modpack.hooks.model_parts import (
     Path,
     holds_tables,
@@ -45,7 +46,6 @@ from modpack.hooks.restoring import (
     HookCapture,
     Target,
     handle,
-    instances_in,
     part,
     payloads_of,
     register_payload,

@@ -22,13 +22,13 @@ import torch
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.archive.layout import hook_records
 from modpack.archive.records import read_json, read_specs
-from modpack.core.hookspec import PARAMETRIZATION, HookSpec, hook_records
+from modpack.core.hookspec import PARAMETRIZATION, HookSpec
 from modpack.core.json_values import as_list, as_mapping, as_text
 from modpack.core.policy import TrustPolicy
 from modpack.core.process import collection_allowed, collection_paused
-from modpack.discovery.finder import contents_of
-from modpack.discovery.importers import importer_of, local_path
+from modpack.discovery.importers import contents_of, importer_of, local_path
 from modpack.errors import (
     ArchiveError,
     OperatorConflictError,
@@ -37,7 +37,7 @@ from modpack.errors import (
     UnpicklingError,
 )
 from modpack.hooks.describe import HookChoice, check_names, selector
-from modpack.hooks.restoring import reserve_ids
+from modpack.hooks.loaded import reserve_ids
 from modpack.loading.checks import ZipReader
 from modpack.loading.trust import ObjectTrust
 from modpack.pickling.storages import StorageLoader, placing

@@ -10,10 +10,10 @@ import torch
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.archive.layout import hook_records
 from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.records import read_tensors
-from modpack.core.hookspec import hook_records
 from modpack.core.names import resource_record
 from modpack.core.policy import TrustPolicy
 from modpack.core.tensors import TensorFacts, TensorKind

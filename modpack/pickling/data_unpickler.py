@@ -22,7 +22,7 @@ from modpack.errors import ModpackError, UnpicklingError
 from modpack.pickling.allowlist import DATA
 from modpack.pickling.pickle_machine import Actions, MalformedError, PickleMachine
 from modpack.pickling.storages import StorageLoader, wants_fakes
-from modpack.pickling.tensors import OF_TORCH, UnsoundTensorError, rebuilding, unsound
+from modpack.pickling.tensor_rebuilding import OF_TORCH, UnsoundTensorError, rebuilding, unsound
 
 _LARGEST_KEY: Final = 2**61 - 1
 """Larger numbers can be chosen to have one hash, and a dict of them takes quadratic time."""

@@ -17,7 +17,6 @@ from typing import Any, Protocol, cast
 import torch
 
 from modpack.core.progress import advance
-from modpack.core.tensors import LARGE
 from modpack.errors import DeviceNotFoundError, UnpicklingError
 
 
@@ -74,20 +73,6 @@ def fake_storage(size: int, location: str) -> torch.UntypedStorage:
     storage: Any = torch.UntypedStorage(size, device="meta")  # type: ignore[no-untyped-call]
     storage._fake_device = location
     return storage  # type: ignore[no-any-return]
-
-
-def unmoved(function: Any) -> Any:
-    """In place of a function that a pickle calls: one that a ``torch.device`` context leaves alone.
-
-    The context is for new tensors. A sparse one would follow it without its values, while the
-    dense ones stay where they were saved.
-    """
-    return _rebuild_sparse if function is torch._utils._rebuild_sparse_tensor else function
-
-
-def _rebuild_sparse(layout: torch.layout, data: tuple[Any, ...]) -> torch.Tensor:
-    with data[0].device:
-        return torch._utils._rebuild_sparse_tensor(layout, data)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def storage_record(key: str) -> str:
@@ -151,6 +136,8 @@ class StorageSaver:
         self._count += 1
         self._sink.write_storage(storage_record(key), storage_bytes(storage))
         size = storage.nbytes()
+        from modpack.core.tensors import LARGE  # loading does without
+
         if size >= LARGE:
             self.large.add(key)
         advance(size)

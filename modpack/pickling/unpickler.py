@@ -7,14 +7,16 @@ import io
 import pickle
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from modpack.core.names import require_module_name
 from modpack.errors import ModpackError, UnpicklingError
-from modpack.pickling.functions import GlobalNames
-from modpack.pickling.rebuild import current_module
+from modpack.pickling.rebuild import MODULE, current_module
 from modpack.pickling.storages import StorageLoader, wants_fakes
-from modpack.pickling.tensors import UnsoundTensorError, rebuilding
+from modpack.pickling.tensor_rebuilding import UnsoundTensorError, rebuilding
+
+if TYPE_CHECKING:
+    from modpack.pickling.functions import GlobalNames
 
 
 def unpickle_object(
@@ -73,11 +75,13 @@ def _is_the_unpicklers(failure: Exception) -> bool:
     return trace is not None and trace.tb_next is None
 
 
-_LOOSE_GLOBALS = GlobalNames.__qualname__
+_LOOSE_GLOBALS: Final = "GlobalNames"
 
 
 def _names_with(package_builtins: object) -> type[GlobalNames]:
     """The namespace of functions without a module, with the builtins of a package."""
+    from modpack.pickling.functions import GlobalNames  # most pickles name none
+
     if package_builtins is None:
         return GlobalNames
     return type(GlobalNames.__name__, (GlobalNames,), {"builtins": package_builtins})
@@ -105,7 +109,7 @@ class _Unpickler(pickle.Unpickler):
         self._old_names = not is_new  # as Python does
 
     def find_class(self, module: str, name: str) -> Any:
-        if name == _LOOSE_GLOBALS and current_module(module, name) == GlobalNames.__module__:
+        if name == _LOOSE_GLOBALS and current_module(module, name) == MODULE:
             return self._names()
         if self._old_names:
             module, name = _python3_name(module, name)

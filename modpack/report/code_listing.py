@@ -8,8 +8,8 @@ from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
-from modpack.core.hookspec import hook_records
 from modpack.core.json_values import Json
 from modpack.core.scan import ScanFailure
 from modpack.pickling.allowlist import is_dangerous

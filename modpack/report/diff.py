@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from modpack.archive import layout
+from modpack.archive.layout import hook_records
 from modpack.archive.reader import open_archive
-from modpack.core.hookspec import HookSpec, hook_records
+from modpack.core.hookspec import HookSpec
 from modpack.core.json_values import Json
 from modpack.core.selftest import TrialRecord
 from modpack.report.diff_facts import (

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from modpack.core.graph import CodeKind, Edge
 from modpack.core.hookspec import HookSpec
-from modpack.core.names import module_record, root_of
+from modpack.core.names import RUNTIME_ROOTS, is_stdlib, module_record, root_of
 from modpack.core.plan import Decision, Note, Plan, PlannedFile, Problem
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import TrialRecord
-from modpack.discovery.distributions import RUNTIME_ROOTS, DistributionIndex, is_stdlib
+from modpack.discovery.distributions import DistributionIndex
 
 
 class ImporterFacts(NamedTuple):

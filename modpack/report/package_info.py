@@ -13,6 +13,7 @@ from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest, package_digest, read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.records import (
@@ -25,7 +26,7 @@ from modpack.archive.records import (
     read_trial,
 )
 from modpack.core.environment import RecordedEnvironment
-from modpack.core.hookspec import CallableSpec, HookSpec, hook_records
+from modpack.core.hookspec import CallableSpec, HookSpec
 from modpack.core.names import module_record, resource_record
 from modpack.core.plan import Decision, FileKind, Plan
 from modpack.core.process import collection_paused

@@ -21,11 +21,10 @@ from modpack.core.environment import (
     needed_at_once,
 )
 from modpack.core.json_values import Json
-from modpack.core.names import is_within, normalised_distribution, parents
+from modpack.core.names import is_everywhere, is_within, normalised_distribution, parents
 from modpack.core.plan import Plan
 from modpack.core.selftest import OutsideImport
 from modpack.core.text import counted, printable
-from modpack.discovery.distributions import is_everywhere
 from modpack.discovery.environment import compare
 from modpack.report.json_output import SCHEMA
 from modpack.report.package_info import read_checked_manifest

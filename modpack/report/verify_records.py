@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
+from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
 from modpack.archive.records import (
     Objects,
@@ -31,7 +32,7 @@ from modpack.archive.records import (
 )
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import CodeKind
-from modpack.core.hookspec import PARAMETRIZATION, HookSpec, hook_records
+from modpack.core.hookspec import PARAMETRIZATION, HookSpec
 from modpack.core.json_values import (
     Json,
     as_list,

@@ -14,9 +14,9 @@ from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
+from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
 from modpack.archive.records import read_objects
-from modpack.core.hookspec import hook_records
 from modpack.core.names import resource_record
 from modpack.core.plan import is_machine_code
 from modpack.core.text import counted

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from modpack.archive.base import Archive
-from modpack.core.hookspec import PARAMETRIZATION, CallableSpec, HookSpec, Way, hook_records
+from modpack.archive.layout import hook_records
+from modpack.core.hookspec import PARAMETRIZATION, CallableSpec, HookSpec, Way
 from modpack.core.names import module_record
 from modpack.pickling import rebuild
 from modpack.pickling.pickle_machine import MalformedError

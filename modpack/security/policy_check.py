@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modpack.archive.base import Archive
+from modpack.archive.layout import hook_records
 from modpack.archive.records import read_externs, read_specs
-from modpack.core.hookspec import hook_records
 from modpack.core.policy import TrustPolicy, Violation, violations
 from modpack.security.code_listing import CodeListing, code_kinds, native_records
 

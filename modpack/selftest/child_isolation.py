@@ -13,7 +13,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -216,7 +215,7 @@ class GrowingImporter(PackageImporter):
         index = ModuleIndex.build(records, known, hides, policy=self._index.policy)
         # A local import of what was not known when it was compiled asks for it by this name.
         entries = {name: Entry(name, EntryKind.EXTERN) for name in externs}
-        self._index = replace(index, entries={**entries, **index.entries})
+        self._index = index._replace(entries={**entries, **index.entries})
         self._namespace.use(self._index)
 
 

@@ -27,12 +27,11 @@ from typing import Any
 
 from modpack.core.graph import Location
 from modpack.core.json_values import Json
-from modpack.core.names import is_within, root_of
+from modpack.core.names import RUNTIME_ROOTS, is_stdlib, is_within, root_of
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import Decision, MockTouch, Plan
 from modpack.core.rules import Action
 from modpack.core.selftest import UnfilledTable, touch_from_json
-from modpack.discovery.distributions import RUNTIME_ROOTS, is_stdlib
 from modpack.errors import ModpackError
 from modpack.exporting.presets import InstalledOwnership
 from modpack.selftest.compare import Difference, difference_from_json

@@ -39,10 +39,10 @@ import torch
 
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.json_values import Json
+from modpack.core.names import is_everywhere
 from modpack.core.progress import phase
 from modpack.core.selftest import CaseRecords, TrialRecord
 from modpack.core.text import folders_here, portable_text
-from modpack.discovery.distributions import is_everywhere
 from modpack.discovery.finder import is_a
 from modpack.errors import ExampleError
 from modpack.exporting.objects import ObjectSaver

@@ -15,12 +15,11 @@ from typing import Any
 
 from modpack.core.graph import Edge
 from modpack.core.json_values import Json
-from modpack.core.names import module_record
+from modpack.core.names import is_stdlib, module_record
 from modpack.core.plan import Decision
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import Addition
-from modpack.discovery.distributions import is_stdlib
 from modpack.exporting.planner import Planner
 
 

@@ -28,13 +28,13 @@ from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import Location
 from modpack.core.json_values import Json
-from modpack.core.names import is_within
+from modpack.core.names import is_everywhere, is_within
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import MockTouch, NoteKind, Plan, TouchKind
 from modpack.core.progress import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import OutsideImport, TrialRecord, TriedCase
-from modpack.discovery.distributions import Distribution, is_everywhere
+from modpack.discovery.distributions import Distribution
 from modpack.errors import TrialError
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import InstalledOwnership

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from modpack.archive.layout import hook_records
 from modpack.archive.reader import open_archive
 from modpack.archive.records import read_specs
 from modpack.archive.writer import ArchiveWriter
 from modpack.cli import cli
-from modpack.core.hookspec import hook_records
 from modpack.security.pickled_hooks import find_disagreements
 
 RECORD = "__model__/model.pkl"

@@ -15,9 +15,9 @@ import torch
 
 import modpack
 from modpack import PackageExporter, PackageImporter, TrustError, TrustPolicy
+from modpack.archive.layout import hook_records
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
-from modpack.core.hookspec import hook_records
 from modpack.core.policy import Signer
 from modpack.errors import SignatureError
 from modpack.report.verify import verify_package

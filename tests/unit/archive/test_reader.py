@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from modpack.archive.base import DataRange
 from modpack.archive.layout import Limits
-from modpack.archive.reader import DataRange, open_archive
+from modpack.archive.reader import open_archive
 from modpack.errors import ArchiveError, NotAPackageError, RecordNotFoundError
 
 BIG = bytes(range(256)) * (6 << 12)  # 6 MiB: read in more than one piece

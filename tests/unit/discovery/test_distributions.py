@@ -11,10 +11,11 @@ import pytest
 
 from modpack.core.environment import RecordedDistribution
 from modpack.core.graph import CodeKind, Location
+from modpack.core.names import is_stdlib
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.rules import Owner
 from modpack.discovery import distributions as installation
-from modpack.discovery.distributions import Distribution, DistributionIndex, Installation, is_stdlib
+from modpack.discovery.distributions import Distribution, DistributionIndex, Installation
 from modpack.discovery.environment import recorded_closure
 
 Install = Callable[..., Path]

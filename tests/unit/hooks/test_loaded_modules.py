@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from modpack.hooks.kinds import kinds_of
-from modpack.hooks.restoring import HOOK_TABLES, modules_in, reserve_ids
+from modpack.hooks.loaded import HOOK_TABLES, modules_in, reserve_ids
 
 
 class Slotted:

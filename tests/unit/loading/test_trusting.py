@@ -64,9 +64,8 @@ def test_hooks_of_other_kinds_are_refused(packaged, trusting):
 def test_externs_are_still_refused_when_they_are_imported(packaged, installed):
     installed("yaml2", {"yaml2.py": "class Loader: pass"})
     importer = packaged({"shop.py": ""}, extern=["yaml2"])
-    index = importer._index
-    object.__setattr__(index, "policy", TrustPolicy(externs=()))
-    object.__setattr__(index, "extern_roots", frozenset({"yaml2"}))
+    policy, roots = TrustPolicy(externs=()), frozenset({"yaml2"})
+    importer._namespace.use(importer._index._replace(policy=policy, extern_roots=roots))
     with pytest.raises(UntrustedImportError, match="'yaml2'"):
         importer.import_module("yaml2")
 

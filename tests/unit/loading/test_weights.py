@@ -194,7 +194,7 @@ def test_two_tensors_in_one_storage_of_the_other_byte_order_have_its_bytes_and_n
 
 
 def test_a_second_name_of_a_type_is_no_name_even_if_no_table_has_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("modpack.archive.records.DTYPE_ALIASES", frozenset())
+    monkeypatch.setattr("modpack.core.tensors.DTYPE_ALIASES", frozenset())
     path = tmp_path / "other.modpack"
     with ArchiveWriter(path) as writer:
         write_foreign(writer, [{"name": "a", "dtype": "double", "shape": [8]}])

@@ -265,7 +265,7 @@ def test_what_torch_crashes_on_is_refused():
 
 def test_sparse_tensors_that_cannot_be_leave_nothing_in_torch():
     rebuild = torch._utils._rebuild_sparse_tensor
-    from modpack.pickling.tensors import UnsoundTensorError, rebuilding
+    from modpack.pickling.tensor_rebuilding import UnsoundTensorError, rebuilding
 
     ours = rebuilding(False)(rebuild)
     pending = torch._utils._sparse_tensors_to_validate

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from modpack.pickling.storages import fake_storage, placing, unmoved, wants_fakes
+from modpack.pickling.storages import fake_storage, placing, wants_fakes
+from modpack.pickling.tensor_rebuilding import unmoved
 
 
 def told():

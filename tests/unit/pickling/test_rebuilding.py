@@ -7,7 +7,8 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from modpack.pickling.tensors import UnsoundTensorError, freed_tensor, rebuilding
+from modpack.pickling.tensor_rebuilding import UnsoundTensorError, rebuilding
+from modpack.pickling.tensors import freed_tensor
 
 
 class Tagged(torch.Tensor):
