@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Synthetic", "build", "known"]
-
 _DISTRIBUTIONS = 20
 _MODULES_EACH = 100
 _OWN_MODULES = 500

@@ -21,14 +21,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from figures import Goal, Measured, Outcome, Side, joined
-from highlights import highlights_table
-from marks import replaced
-from measuring import Row, measured, remove_large
-from page import goals_table, rendered, shown_ratio
+from measuring import Row, kept, measured, read_back, remove_large
+from page import goals_table, highlights_table, rendered, replaced, shown_ratio
 from plot import Bar, drawn
 from rates import parse_at_once
 from rows import rows
-from samples import kept, read_back
 
 ROOT = Path(__file__).parents[2]
 README, DOCS = ROOT / "README.md", ROOT / "docs"

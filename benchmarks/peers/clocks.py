@@ -11,18 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-__all__ = [
-    "clock",
-    "cpu_of",
-    "peak_bytes",
-    "peak_bytes_from_now",
-    "private_bytes",
-    "private_in",
-    "profile_clocks",
-    "read_through",
-    "run_python",
-]
-
 _INTERPRETER = os.path.realpath(sys.executable)
 _profile: cProfile.Profile | None = None
 _profile_of_commands = ""

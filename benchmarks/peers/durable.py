@@ -18,8 +18,6 @@ from typing import Any
 import torch
 from torch.package import PackageExporter, PackageImporter
 
-__all__ = ["load_compared", "save_durably"]
-
 _DIGESTS = ".data/digests.json"
 
 

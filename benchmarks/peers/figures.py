@@ -12,19 +12,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-__all__ = [
-    "Absolute",
-    "Goal",
-    "Measured",
-    "Outcome",
-    "Samples",
-    "Side",
-    "all_rounds",
-    "joined",
-    "judged",
-    "spread_of",
-]
-
 
 @dataclass(frozen=True)
 class Side:

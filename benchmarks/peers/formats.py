@@ -2,51 +2,54 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import handloaded
-import tensorlimits
-
-__all__ = ["EXPORTERS", "FILES", "LOADERS", "SAVERS"]
+import limits
 
 Save = Callable[[Any, str], object]
 Load = Callable[[str], Any]
 
 
-def _modpack_saver() -> Save:
-    from modpack import PackageExporter
-
-    return lambda obj, file: _exported(PackageExporter, obj, file)
-
-
-def _torch_package_saver() -> Save:
-    from torch.package import PackageExporter
-
-    return lambda obj, file: _exported(PackageExporter, obj, file)
+def importer_of(package: str) -> Any:
+    """The class that loads packages, of modpack or of torch.package."""
+    return _imported(package, "PackageImporter")
 
 
-def _exported(exporter_of: Any, obj: object, file: str) -> None:
-    with exporter_of(file) as exporter:
-        exporter.intern("benched")
-        exporter.save_pickle("model", "model.pkl", obj)
+def exporter_of(package: str) -> Any:
+    """The class that writes packages, of modpack or of torch.package."""
+    if package == "torch.package":
+        sys.setrecursionlimit(100_000)  # with the usual one it cannot take sympy along
+    return _imported(package, "PackageExporter")
+
+
+def _package_saver(package: str) -> Save:
+    exporting = exporter_of(package)
+
+    def save(obj: object, file: str) -> None:
+        with exporting(file) as exporter:
+            exporter.intern("benched")
+            exporter.save_pickle("model", "model.pkl", obj)
+
+    return save
+
+
+def _package_loader(package: str) -> Load:
+    importing = importer_of(package)
+    return lambda file: importing(file).load_pickle("model", "model.pkl")
 
 
 def _modpack_save() -> Save:
-    from modpack import save
-
+    save = _imported("modpack", "save")
     return lambda obj, file: save(obj, file, intern=["benched"])
 
 
-def _torch_saver() -> Save:
-    import torch
-
-    return torch.save
-
-
-def _synced_torch_saver() -> Save:
+def _torch_saver(is_synced: bool) -> Save:
     import torch
 
     def save(obj: object, file: str) -> None:
@@ -54,53 +57,7 @@ def _synced_torch_saver() -> Save:
         with Path(file).open("rb") as written:
             os.fsync(written.fileno())
 
-    return save
-
-
-def _safetensors_saver() -> Save:
-    from safetensors.torch import save_file
-
-    return lambda model, file: save_file(model.state_dict(), file)
-
-
-def _cloudpickle_saver() -> Save:
-    import cloudpickle
-
-    def save(obj: object, file: str) -> None:
-        with Path(file).open("wb") as opened:
-            cloudpickle.dump(obj, opened)
-
-    return save
-
-
-def _modpack_loader() -> Load:
-    from modpack import PackageImporter
-
-    return lambda file: PackageImporter(file).load_pickle("model", "model.pkl")
-
-
-def _modpack_load() -> Load:
-    from modpack import load
-
-    return load
-
-
-def _torch_package_loader() -> Load:
-    from torch.package import PackageImporter
-
-    return lambda file: PackageImporter(file).load_pickle("model", "model.pkl")
-
-
-def _durable_saver() -> Save:
-    from durable import save_durably
-
-    return save_durably
-
-
-def _durable_loader() -> Load:
-    from durable import load_compared
-
-    return load_compared
+    return save if is_synced else torch.save
 
 
 def _torch_loader(mmap: bool) -> Load:
@@ -108,6 +65,12 @@ def _torch_loader(mmap: bool) -> Load:
     import torch
 
     return lambda file: torch.load(file, weights_only=False, mmap=mmap)
+
+
+def _safetensors_saver() -> Save:
+    from safetensors.torch import save_file
+
+    return lambda model, file: save_file(model.state_dict(), file)
 
 
 def _safetensors_loader() -> Load:
@@ -125,6 +88,16 @@ def _safetensors_loader() -> Load:
     return load
 
 
+def _cloudpickle_saver() -> Save:
+    import cloudpickle
+
+    def save(obj: object, file: str) -> None:
+        with Path(file).open("wb") as opened:
+            cloudpickle.dump(obj, opened)
+
+    return save
+
+
 def _cloudpickle_loader() -> Load:
     import pickle
 
@@ -138,78 +111,40 @@ def _cloudpickle_loader() -> Load:
     return load
 
 
-def _saver_by_hand() -> Save:
-    from handsaved import save_by_hand
+def _imported(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
 
-    return save_by_hand
-
-
-def _knowing_saver() -> Save:
-    from knowing import know_what_is_saved
-
-    know_what_is_saved()
-    return _modpack_saver()
-
-
-def _knowing_loader() -> Load:
-    from knowing import know_what_is_loaded
-
-    know_what_is_loaded()
-    return _modpack_loader()
-
-
-def _modpack_exporter() -> Any:
-    from modpack import PackageExporter
-
-    return PackageExporter
-
-
-def _torch_package_exporter() -> Any:
-    import sys
-
-    from torch.package import PackageExporter
-
-    sys.setrecursionlimit(100_000)  # with the usual one it cannot take sympy along
-    return PackageExporter
-
-
-EXPORTERS: dict[str, Callable[[], Any]] = {
-    "modpack": _modpack_exporter,
-    "torch.package": _torch_package_exporter,
-}
 
 SAVERS: dict[str, Callable[[], Save]] = {
-    "modpack": _modpack_saver,
+    "modpack": lambda: _package_saver("modpack"),
     "modpack.save": _modpack_save,
-    "torch.package": _torch_package_saver,
-    "torch.save": _torch_saver,
-    "torch.save and fsync": _synced_torch_saver,
+    "torch.package": lambda: _package_saver("torch.package"),
+    "torch.save": lambda: _torch_saver(is_synced=False),
+    "torch.save and fsync": lambda: _torch_saver(is_synced=True),
     "safetensors": _safetensors_saver,
     "cloudpickle": _cloudpickle_saver,
-    "limit: mapped, made by hand": lambda: tensorlimits.save_bare,
-    "limit: hashed and written": lambda: tensorlimits.save_hashed,
-    "limit: hashed, written and synced": lambda: tensorlimits.save_synced,
-    "limit: the C pickler": lambda: tensorlimits.save_pickled,
-    "limit: 1 MB written, synced, mapped": lambda: tensorlimits.replace_synced,
-    "limit: the same promises, by hand": _saver_by_hand,
-    "limit: modpack, looking for nothing": _knowing_saver,
-    "limit: torch.package, compared and synced": _durable_saver,
+    "limit: mapped, made by hand": lambda: limits.save_bare,
+    "limit: hashed and written": lambda: limits.save_hashed,
+    "limit: hashed, written and synced": lambda: limits.save_synced,
+    "limit: the C pickler": lambda: limits.save_pickled,
+    "limit: 1 MB written, synced, mapped": lambda: limits.replace_synced,
+    "limit: the same promises, by hand": lambda: _imported("handsaved", "save_by_hand"),
+    "limit: torch.package, compared and synced": lambda: _imported("durable", "save_durably"),
 }
 
 LOADERS: dict[str, Callable[[], Load]] = {
-    "modpack": _modpack_loader,
-    "modpack.load": _modpack_load,
-    "torch.package": _torch_package_loader,
+    "modpack": lambda: _package_loader("modpack"),
+    "modpack.load": lambda: _imported("modpack", "load"),
+    "torch.package": lambda: _package_loader("torch.package"),
     "torch.load": lambda: _torch_loader(mmap=False),
     "torch.load(mmap=True)": lambda: _torch_loader(mmap=True),
     "safetensors": _safetensors_loader,
     "cloudpickle": _cloudpickle_loader,
-    "limit: mapped, made by hand": lambda: tensorlimits.map_bare,
-    "limit: 1 MB written, synced, mapped": lambda: tensorlimits.map_bytes,
+    "limit: mapped, made by hand": lambda: limits.map_bare,
+    "limit: 1 MB written, synced, mapped": lambda: limits.map_bytes,
     "limit: the same promises, by hand": lambda: handloaded.load_by_hand,
     "limit: by hand, the file's end known": lambda: handloaded.load_known,
-    "limit: modpack, looking for nothing": _knowing_loader,
-    "limit: torch.package, compared and synced": _durable_loader,
+    "limit: torch.package, compared and synced": lambda: _imported("durable", "load_compared"),
 }
 
 FILES = {
@@ -222,6 +157,5 @@ FILES = {
     "limit: mapped, made by hand": "model.bare",
     "limit: the same promises, by hand": "model.modpack",
     "limit: by hand, the file's end known": "model.modpack",
-    "limit: modpack, looking for nothing": "model.modpack",
 }
 """Where the file is that a loader loads."""

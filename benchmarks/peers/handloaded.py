@@ -40,8 +40,6 @@ from handzip import (
     require,
 )
 
-__all__ = ["load_by_hand", "load_known"]
-
 _TAIL = 8 << 10
 """Bytes at the end of a file that hold all of a small package but its tensors."""
 _ROOT = b"archive/"

@@ -42,8 +42,6 @@ from handzip import (
     local_header,
 )
 
-__all__ = ["save_by_hand"]
-
 _INTERNED = "benched"
 _OBJECT = ["model", "model.pkl"]
 _PICKLE = "/".join(_OBJECT)

@@ -12,24 +12,6 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
-__all__ = [
-    "DEFLATED",
-    "DIGEST",
-    "END_BYTES",
-    "MANIFEST",
-    "ROOT",
-    "STORAGE",
-    "STORED",
-    "Record",
-    "Refused",
-    "central_directory",
-    "content_of",
-    "directory_place",
-    "local_header",
-    "records_in",
-    "require",
-]
-
 STORED, DEFLATED = 0, 8 << 16
 """Method and flags as one number."""
 ROOT = "archive"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import keyword
 import os
 import statistics
@@ -10,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import codelimits
+import limits
 import project
 from clocks import (
     clock,
@@ -18,13 +20,12 @@ from clocks import (
     peak_bytes,
     peak_bytes_from_now,
     private_bytes,
+    profile_clocks,
     read_through,
     run_python,
 )
-from formats import EXPORTERS, FILES, LOADERS, SAVERS
+from formats import FILES, LOADERS, SAVERS, exporter_of, importer_of
 from rates import make_files, rate
-
-__all__ = ["JOBS", "Missing"]
 
 Figures = dict[str, float]
 
@@ -133,10 +134,10 @@ def walk_project(
     how: str, folder: str, needs_cache: bool = False, tracker: str = "extern"
 ) -> Figures:
     """Export a project of many modules; ``tracker`` says what becomes of what some of them use."""
-    exporter_of = EXPORTERS[how]()
+    exporting = exporter_of(how)
     _require_cache(needs_cache)
     sys.path.insert(0, folder)
-    with clock() as seconds, exporter_of(f"walked-{how}-{folder}.pt") as exporter:
+    with clock() as seconds, exporting(f"walked-{how}-{folder}.pt") as exporter:
         exporter.intern("app.**")
         getattr(exporter, tracker)(f"{project.TRACKER}.**")
         exporter.save_module(project.MAIN)
@@ -146,10 +147,10 @@ def walk_project(
 
 def walk_library(how: str, below: str, needs_cache: bool = False) -> Figures:
     """Export all modules of an installed library, or of a part of it."""
-    exporter_of = EXPORTERS[how]()
+    exporting = exporter_of(how)
     _require_cache(needs_cache)
     source = "".join(f"import {name}\n" for name in _modules_below(below))
-    with clock() as seconds, exporter_of(f"walked-{how}.pt") as exporter:
+    with clock() as seconds, exporting(f"walked-{how}.pt") as exporter:
         exporter.intern(f"{below}.**")
         exporter.extern("**")
         exporter.save_source_string("everything", source)
@@ -159,13 +160,9 @@ def walk_library(how: str, below: str, needs_cache: bool = False) -> Figures:
 
 def import_packaged(how: str, file: str) -> Figures:
     """Import all modules of a packaged project."""
-    importer_of: Any
-    if how == "modpack":
-        from modpack import PackageImporter as importer_of
-    else:
-        from torch.package import PackageImporter as importer_of
+    importing = importer_of(how)
     with clock() as seconds:
-        importer_of(file).import_module(project.MAIN)
+        importing(file).import_module(project.MAIN)
     return {"importing": seconds()}
 
 
@@ -181,7 +178,7 @@ def import_plainly(folder: str) -> Figures:
 
 def look_at(how: str, file: str) -> Figures:
     """Open a package and find out about it, or only read its directory."""
-    opener = _OPENERS[how]()
+    opener = _opener(how)
     with clock(warming_up=True) as first:
         opener(f"tiny-{file}")
     read_through(file)
@@ -232,17 +229,25 @@ JOBS: dict[str, Callable[..., Figures]] = {
         cpu_of_import,
         process,
         build_large,
-        codelimits.read_library,
-        codelimits.compile_library,
-        codelimits.write_code,
-        codelimits.import_code,
+        limits.read_library,
+        limits.compile_library,
+        limits.write_code,
+        limits.import_code,
         rate,
         make_files,
     )
 }
 
 
-def _told_of_package() -> Callable[[str], object]:
+def _opener(how: str) -> Callable[[str], object]:
+    if how == "zipfile":
+        import zipfile
+
+        return zipfile.ZipFile
+    if how == "modpack, opened only":
+        from modpack.archive.reader import open_archive
+
+        return open_archive
     import io
 
     from rich.console import Console
@@ -250,33 +255,9 @@ def _told_of_package() -> Callable[[str], object]:
     from modpack.report.package_info import package_facts
     from modpack.report.text import package_report
 
+    if how == "modpack, without a text of it":
+        return package_facts
     return lambda file: Console(file=io.StringIO()).print(package_report(package_facts(file)))
-
-
-def _facts_of_package() -> Callable[[str], object]:
-    from modpack.report.package_info import package_facts
-
-    return package_facts
-
-
-def _opened_archive() -> Callable[[str], object]:
-    from modpack.archive.reader import open_archive
-
-    return open_archive
-
-
-def _opened_zip() -> Callable[[str], object]:
-    import zipfile
-
-    return zipfile.ZipFile
-
-
-_OPENERS: dict[str, Callable[[], Callable[[str], object]]] = {
-    "modpack": _told_of_package,
-    "modpack, without a text of it": _facts_of_package,
-    "modpack, opened only": _opened_archive,
-    "zipfile": _opened_zip,
-}
 
 
 def _made(made: list[Any]) -> Any:
@@ -293,11 +274,26 @@ def _require_cache(is_needed: bool) -> None:
 
 def _modules_below(library: str) -> list[str]:
     """The modules of an installed library; none is imported."""
-    site, files = codelimits.files_below(library)
-    modules = (file.relative_to(site).with_suffix("").parts for file in files)
-    named = (".".join(parts) for parts in modules if all(map(_is_name, parts)))
-    return [module.removesuffix(".__init__") for module in named]
+    site, files = limits.files_below(library)
+    modules = (".".join(file.relative_to(site).with_suffix("").parts) for file in files)
+    return [name.removesuffix(".__init__") for name in modules if _is_module_path(name)]
 
 
-def _is_name(part: str) -> bool:
-    return part.isidentifier() and not keyword.iskeyword(part)
+def _is_module_path(name: str) -> bool:
+    return all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("."))
+
+
+def main() -> None:
+    """``jobs.py JOB ARGUMENTS [PROFILE]`` prints as JSON what a job measured."""
+    name, arguments, *profile = sys.argv[1:]
+    sys.path.insert(0, str(Path.cwd()))  # the models' modules are there
+    with profile_clocks(profile[0]) if profile else contextlib.nullcontext():
+        try:
+            figures: object = JOBS[name](**json.loads(arguments))
+        except Missing as missing:
+            figures = {"missing": str(missing)}
+    print("\n" + json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,16 +8,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from figures import Goal, Measured, Side
 
-__all__ = ["Failed", "Job", "Row", "figures_of", "measured", "prepare", "remove_large"]
-
-_WORKER = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("worker.py"))]
+_WORKER = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("jobs.py"))]
 _TAKEN_ALONG = Path(__file__).with_name("taken_along")
 """Modules of models. They are copied: here they would belong to modpack's own distribution."""
 _LARGE = 1 << 20
@@ -155,3 +153,44 @@ def figures_of(job: Job, folder: Path, profile: Path | None = None) -> dict[str,
     if "missing" in figures:
         raise Failed(figures["missing"])
     return figures
+
+
+def kept(measured: Sequence[Measured], rounds: int) -> str:
+    """Measurements as JSON.
+
+    Args:
+        measured: what was measured.
+        rounds: in how many rounds.
+    """
+    rows = {
+        each.name: {
+            "runs": _runs(each),
+            "missing": dict(each.missing),
+            "paces": [dict(pace) for pace in each.paces],
+        }
+        for each in measured
+    }
+    return json.dumps({"rounds": rounds, "rows": rows}, indent=1)
+
+
+def read_back(file: Path, rows: Sequence[Row]) -> tuple[list[Measured], int]:
+    """What :func:`kept` wrote, judged by today's goals; and in how many rounds it was measured."""
+    document: Mapping[str, Any] = json.loads(file.read_text())
+    found = document["rows"]
+    measured = [_measured(row, found[row.name]) for row in rows if row.name in found]
+    return measured, document["rounds"]
+
+
+def _runs(measured: Measured) -> list[list[list[object]]]:
+    return [
+        [[side.subject, side.metric, list(values)] for side, values in run.items()]
+        for run in measured.runs
+    ]
+
+
+def _measured(row: Row, found: Mapping[str, Any]) -> Measured:
+    runs = tuple(
+        {Side(subject, metric): values for subject, metric, values in run} for run in found["runs"]
+    )
+    paces = tuple(found.get("paces", ()))
+    return Measured(row.name, row.title, row.goals, runs, found["missing"], paces)

@@ -6,11 +6,11 @@ import os
 import platform
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import distributions
+from pathlib import Path
 
-from figures import Absolute, Goal, Measured, Outcome, all_rounds, spread_of
-
-__all__ = ["goals_table", "made", "rendered", "shown_quantity", "shown_ratio"]
+from figures import Absolute, Goal, Measured, Outcome, Side, all_rounds, spread_of
 
 
 def rendered(rows: Sequence[Measured], rounds: int, share: int = 1, plot: str = "") -> str:
@@ -202,6 +202,91 @@ def _three_digits(value: float) -> str:
     return f"{value:.3g}"
 
 
+@dataclass(frozen=True)
+class Highlight:
+    """A line of the table.
+
+    Attributes:
+        row: the row that was measured.
+        what: in words.
+        metric: the quantity of it.
+        subjects: the subjects for modpack, torch.package, and torch.save and torch.load; empty if
+            there is nothing to compare with.
+    """
+
+    row: str
+    what: str
+    metric: str
+    subjects: tuple[str, str, str]
+
+
+_LOADED = ("modpack", "torch.package", "torch.load(mmap=True)")
+_SAVED = ("modpack", "torch.package", "torch.save")
+_LATER = ("modpack, from the second", "torch.package", "")
+_WARM = ("modpack, warm scan cache", "torch.package", "")
+HIGHLIGHTS = (
+    Highlight("load-one", "load a model of one 2 GiB tensor", "to the model", _LOADED),
+    Highlight("load-one", "load it, and read all of it", "with a pass", _LOADED),
+    Highlight("load-20000", "load 20,000 tensors of 50 KB, and read them", "with a pass", _LOADED),
+    Highlight("save-400", "save 400 tensors, 2 GiB", "saving", _SAVED),
+    Highlight("save-20000", "save 20,000 tensors of 50 KB", "saving", _SAVED),
+    Highlight("save-objects", "save 200,000 small objects", "saving", _SAVED),
+    Highlight("walk-sympy", "export of sympy, for each module", "per module", (*_SAVED[:2], "")),
+    Highlight("walk-sympy", "the same, scanned before", "per module", _WARM),
+    Highlight("import-3000", "import 3,000 packaged modules again", "importing", _LATER),
+    Highlight("round-trip", "save and load 1 MB, not for the first time", "later", _SAVED),
+)
+
+
+def highlights_table(rows: Sequence[Measured], rounds: int) -> str:
+    """The table, and how it was made.
+
+    Args:
+        rows: what was measured.
+        rounds: how often in each run.
+    """
+    found = {row.name: row for row in rows}
+    lines = [
+        "| | modpack | torch.package | torch.save, torch.load(mmap=True) |",
+        "|---|---:|---:|---:|",
+    ]
+    lines += [_line(each, found[each.row]) for each in HIGHLIGHTS if each.row in found]
+    return "\n".join([made(rows, rounds), "", *lines])
+
+
+def _line(highlight: Highlight, row: Measured) -> str:
+    samples = all_rounds(row.runs)
+    cells = [_cell(samples.get(Side(each, highlight.metric))) for each in highlight.subjects]
+    return f"| {highlight.what} | {' | '.join(cells)} |"
+
+
+def _cell(values: Sequence[float] | None) -> str:
+    return shown_quantity(statistics.median(values), "s") if values else ""
+
+
+END = "<!-- Until here. -->"
+
+
+def begin(command: str) -> str:
+    """The mark before what a command writes."""
+    return f"<!-- Made by `{command}`, down to the next mark. Do not edit. -->"
+
+
+def replaced(file: Path, command: str, inside: str) -> str:
+    """A page with something else between its marks.
+
+    Args:
+        file: the page; it is not written.
+        command: what writes that part of it.
+        inside: the new part.
+    """
+    before, mark, rest = file.read_text(encoding="utf-8").partition(begin(command))
+    _, end, after = rest.partition(END)
+    if not (mark and end):
+        raise SystemExit(f"{file.name} lacks its marks: {begin(command)} and {END}")
+    return f"{before}{mark}\n\n{inside.strip()}\n\n{end}{after}"
+
+
 _HEAD = """\
 # Performance
 
@@ -239,11 +324,10 @@ _LIMITS = """\
 What the goals would come out as for something that does only what cannot be avoided. It is
 measured in the same rounds, and is in `benchmarks/peers`. Those *by hand* keep the promises of a
 package, but know no models other than those measured here: between them and modpack lies what it
-takes to save and load any other. modpack *looking for nothing* saves and loads any, and gives
-promises up; torch.package *compared and synced* is not by hand, either. The rest have no archive,
-check nothing, find no dependencies, and nobody could use them. A goal that is missed at a limit
-cannot be met by whoever does as much. Where the disk or the kernel takes nearly all of the time,
-modpack comes out beside its limit, and sometimes before it: that is how uneven these are.
+takes to save and load any other. torch.package *compared and synced* is not by hand. The rest have
+no archive, check nothing, find no dependencies, and nobody could use them. A goal that is missed at
+a limit cannot be met by whoever does as much. Where the disk or the kernel takes nearly all of the
+time, modpack comes out beside its limit, and sometimes before it: that is how uneven these are.
 
 - *the same promises, by hand*: to load is to compare each record but the tensors with its sha256
   and crc32, the zip's headers with each other, and the environment with the recorded one; the code
@@ -262,9 +346,6 @@ modpack comes out beside its limit, and sometimes before it: that is how uneven 
 - *read and hashed*: each source, and nothing else.
 - *one file of sources*, *one file of code*: imported from memory by a finder of ten lines, while
   Python does not search for garbage. All cores compile sources; code is marshalled, as in a `.pyc`.
-- *modpack, looking for nothing*: what goes along and why, whose it is and what is installed is what
-  it was for an object of another process; nobody looks for hooks and secrets, and a package is
-  taken to be made here. What is left writes and reads any object, with all digests (`knowing.py`).
 - *torch.package, compared and synced*: torch.package saves and loads, and two of modpack's promises
   are kept for it: each record has a sha256, made on another thread, which is compared when it is
   read, the tensors apart; the file is written beside the target, and takes its place when the disk

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Bar", "drawn"]
-
 _LABELS, _WIDTH, _BAR, _TOP, _RIGHT = 380, 460, 22, 34, 70
 _MET, _MISSED, _GOAL = "#2f7d5b", "#b3542d", "#1f2430"
 _STYLE = """\

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-__all__ = ["MAIN", "TRACKER", "write_project"]
-
 MAIN = "app.main"
 """The module that imports all others."""
 TRACKER = "tracker"

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from clocks import clock, read_through
 
-__all__ = ["RATES", "make_files", "parse_at_once", "rate"]
-
 _GIB = 1 << 30
 _TRIED = _GIB // 2
 _CORES = os.cpu_count() or 1

@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
-from coderows import importing, inspecting, opening, starting, walking
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from figures import Absolute, Goal, Side
 from measuring import Job, Row
 from rates import RATES
-from tensorrows import loading, round_trip, saving
 
-__all__ = ["rows"]
+_GIB = 1 << 30
+_MAPPED = "torch.load(mmap=True)"
+_BARE = "limit: mapped, made by hand"
+_KEPT = "limit: the same promises, by hand"
+_KNOWN = "limit: by hand, the file's end known"
+_HASHED = "limit: hashed and written"
+_SYNCED = "limit: hashed, written and synced"
+_PICKLED = "limit: the C pickler"
+_REPLACED = "limit: 1 MB written, synced, mapped"
+_DURABLE = "limit: torch.package, compared and synced"
+_LOADED = (
+    "modpack",
+    "torch.package",
+    "torch.load",
+    _MAPPED,
+    "safetensors",
+    "cloudpickle",
+)
+_ALWAYS_LOADED = (_KEPT, _KNOWN, _BARE)
+"""Limits whose figures are told for every model, those of goals or not."""
+_SAVED = ("modpack", "torch.package", "torch.save", "torch.save and fsync", "cloudpickle")
+_SAVED_TENSORS = (*_SAVED, "safetensors", _HASHED, _SYNCED)
+_SAVED_OBJECTS = (*_SAVED, _PICKLED)
+_WRITTEN_FOR = {
+    "modpack": "modpack",
+    "torch.package": "torch.package",
+    "torch.save": "torch.load",
+    "safetensors": "safetensors",
+    "cloudpickle": "cloudpickle",
+    _BARE: _BARE,
+}
+_WARM = "modpack, warm scan cache"
+_PARSED = "limit: read and parsed, on one core"
+_READ = "limit: read and hashed"
+_COMPILED = "limit: one file of sources"
+_UNMARSHALLED = "limit: one file of code"
+_BARE_PYTHON = "limit: Python, click and rich"
 
 
 def rows(share: int = 1) -> list[Row]:
@@ -33,3 +71,312 @@ def _machine() -> Row:
     subjects = {what: Job("rate", {"of": what}) for what in RATES}
     subjects["making files of 1 KB"] = Job("make_files", {"count": 3000})
     return Row("machine", "limits of this machine", (), subjects, ())
+
+
+def loading(share: int) -> Iterator[Row]:
+    """Models that are loaded, of which all is read afterwards."""
+    yield _load(
+        "load-one",
+        "load, one 2 GiB tensor",
+        ["tensors", 1, 2 * _GIB // share],
+        faster("to the model", "torch.package", 100),
+        faster("with a pass", "torch.package", 15),
+        *(no_more("to the model", peer, 1.2) for peer in ("safetensors", _MAPPED)),
+        *(no_more("with a pass", peer, 1.2) for peer in ("safetensors", _MAPPED)),
+        limits=(_KEPT, _KNOWN, _BARE),
+    )
+    yield _load(
+        "load-400",
+        "load, 400 tensors, 2 GiB",
+        ["tensors", _few(share), 2 * _GIB // share // _few(share)],
+        faster("to the model", "torch.package", 50),
+    )
+    yield _load(
+        "load-20000",
+        "load, 20,000 tensors of 50 KB",
+        ["tensors", 20_000 // share, 50_000],
+        faster("with a pass", "torch.package", 2.5),
+        no_more("to the model", _MAPPED, 1),
+        no_more("with a pass", _MAPPED, 1),
+    )
+
+
+def _load(
+    name: str,
+    title: str,
+    made: list[object],
+    *goals: Goal,
+    limits: Sequence[str] = (_KEPT,),
+) -> Row:
+    writing = Job("write_files", {"made": made, "savers": _WRITTEN_FOR})
+    filling = [Job("load", {"how": how}, cache="warm") for how in ("modpack", _KEPT, _KNOWN)]
+    loaded = dict.fromkeys((*_LOADED, *limits, *_ALWAYS_LOADED))
+    subjects = {how: Job("load", {"how": how}, cache="warm") for how in loaded}
+    memory = [
+        no_more(metric, "safetensors", 1.1)
+        for metric in ("private memory", "private memory after the pass")
+    ]
+    at_all = (*at_limits(limits, *goals), *at_limit(_KEPT, *memory))
+    return Row(name, title, (writing, *filling), subjects, at_all)
+
+
+def saving(share: int) -> Iterator[Row]:
+    """Tensors and other objects that are saved."""
+    as_fast = at_limit(
+        _SYNCED,
+        no_more("saving", "torch.save", 1),
+        faster("saving", "torch.package", 1.5),
+    )
+    goals = (*as_fast, under("extra memory", 100e6, "B"))
+    sizes = {
+        "one": ("one 2 GiB tensor", 1, 2 * _GIB // share),
+        "400": ("400 tensors, 2 GiB", _few(share), 2 * _GIB // share // _few(share)),
+        "20000": ("20,000 tensors of 50 KB", 20_000 // share, 50_000),
+    }
+    for name, (what, count, size) in sizes.items():
+        made = ["tensors", count, size]
+        row = _save(f"save-{name}", f"save, {what}", made, _SAVED_TENSORS, *goals)
+        yield row if share > 1 else replace(row, rounds=5)
+    for name, what in {"plain": "small containers", "objects": "small objects"}.items():
+        goal = faster("saving", "torch.package", 10)
+        title = f"save, 200,000 {what}"
+        made = [name, 200_000 // share]
+        yield _save(f"save-{name}", title, made, _SAVED_OBJECTS, *at_limit(_PICKLED, goal))
+
+
+def _few(share: int) -> int:
+    return max(400 // share, 4)
+
+
+def _save(name: str, title: str, made: list[object], savers: tuple[str, ...], *goals: Goal) -> Row:
+    subjects = {how: Job("save", {"how": how, "made": made}) for how in savers}
+    return Row(name, title, (), subjects, goals)
+
+
+def round_trip() -> Row:
+    """A small model, saved and loaded."""
+    pairs = {
+        "modpack": ("modpack", "modpack"),
+        "modpack.save and load": ("modpack.save", "modpack.load"),
+        "torch.package": ("torch.package", "torch.package"),
+        "torch.save": ("torch.save", "torch.load"),
+        "torch.save and fsync": ("torch.save and fsync", "torch.load"),
+        "cloudpickle": ("cloudpickle", "cloudpickle"),
+        _DURABLE: (_DURABLE, _DURABLE),
+        _KEPT: (_KEPT, _KEPT),
+        _REPLACED: (_REPLACED, _REPLACED),
+    }
+    subjects = {
+        name: Job("round_trip", {"saver": saver, "loader": loader, "times": 11}, cache="warm")
+        for name, (saver, loader) in pairs.items()
+    }
+    goals = at_limits(
+        (_DURABLE, _KEPT, _REPLACED),
+        *(
+            no_more(metric, "torch.package", 1, ours)
+            for metric in ("first", "later")
+            for ours in ("modpack", "modpack.save and load")
+        ),
+    )
+    title = "save and load a model of 1 MB"
+    return Row("round-trip", title, (subjects["modpack"],), subjects, goals)
+
+
+def walking(share: int) -> Iterator[Row]:
+    """Exports of much code."""
+    below = "sympy" if share == 1 else "sympy.core"
+    ours = {"how": "modpack", "below": below}
+    yield Row(
+        "walk-sympy",
+        "export of all of sympy",
+        (Job("walk_library", ours, cache="scans"),),
+        {
+            "modpack": Job("walk_library", ours),
+            _WARM: Job("walk_library", {**ours, "needs_cache": True}, cache="scans"),
+            "torch.package": Job("walk_library", {"how": "torch.package", "below": below}),
+            _PARSED: Job("compile_library", {"below": below}),
+            _READ: Job("read_library", {"below": below}),
+        },
+        (
+            *at_limit(_PARSED, faster("per module", "torch.package", 6)),
+            *at_limit(_READ, faster("per module", "torch.package", 20, _WARM)),
+        ),
+    )
+    yield _growing(1000 // share, 10_000 // share)
+    yield _mocking(1000 // share, 10_000 // share)
+
+
+def _growing(few: int, many: int) -> Row:
+    cold = {f"modpack, {few:,}": "few", f"modpack, {many:,}": "many"}
+    warm = {f"{name}, warm scan cache": folder for name, folder in cold.items()}
+    subjects = {
+        name: Job("walk_project", {"how": "modpack", "folder": folder})
+        for name, folder in cold.items()
+    }
+    for name, folder in warm.items():
+        job = {"how": "modpack", "folder": folder, "needs_cache": True}
+        subjects[name] = Job("walk_project", job, cache="scans")
+    peer = {"how": "torch.package", "folder": "few"}
+    subjects[f"torch.package, {few:,}"] = Job("walk_project", peer)
+    filling = [
+        Job("walk_project", {"how": "modpack", "folder": folder}, cache="scans")
+        for folder in cold.values()
+    ]
+    return Row(
+        "walk-linear",
+        "export of a made-up project, by its number of modules",
+        (Job("write_projects", {"counts": {"few": few, "many": many}}), *filling),
+        subjects,
+        tuple(
+            no_more("per module", small, 1.3, large) for small, large in (tuple(cold), tuple(warm))
+        ),
+    )
+
+
+def _mocking(few: int, many: int) -> Row:
+    """What looking for uses of mocks costs: the same code, with a module mocked or extern."""
+    extern, mocked = "modpack, extern", "modpack, mocked"
+    jobs = {
+        f"{extern}, {few:,}": ("tracked-few", "extern"),
+        f"{mocked}, {few:,}": ("tracked-few", "mock"),
+        f"{mocked}, {many:,}": ("tracked-many", "mock"),
+    }
+    subjects = {
+        name: Job("walk_project", {"how": "modpack", "folder": folder, "tracker": action})
+        for name, (folder, action) in jobs.items()
+    }
+    other, ours, larger = subjects
+    counts = {"tracked-few": few, "tracked-many": many}
+    return Row(
+        "walk-mocks",
+        "export of a made-up project of which a twentieth uses a mocked module",
+        (Job("write_projects", {"counts": counts, "tracked": 20}),),
+        subjects,
+        (
+            no_more("per module", other, 1.15, ours),
+            no_more("per module", ours, 1.3, larger),
+        ),
+    )
+
+
+def importing(count: int, share: int) -> Row:
+    """Modules of a package that are imported."""
+    first, later = "modpack, first time", "modpack, from the second"
+    packaged = {"how": "modpack", "file": "walked-modpack-site.pt"}
+    ancestor = {"how": "torch.package", "file": "walked-torch.package-site.pt"}
+    return Row(
+        f"import-{count}",
+        f"import of {count // share:,} packaged modules",
+        (
+            Job("write_projects", {"counts": {"site": count // share}}),
+            Job("walk_project", {"how": "modpack", "folder": "site"}),
+            Job("walk_project", {"how": "torch.package", "folder": "site"}),
+            Job("import_packaged", packaged, cache="code"),
+            Job("import_plainly", {"folder": "site"}),
+            Job("write_code", {"folder": "site"}),
+        ),
+        {
+            first: Job("import_packaged", packaged),
+            later: Job("import_packaged", packaged, cache="code"),
+            "torch.package": Job("import_packaged", ancestor),
+            "not packaged, compiled before": Job("import_plainly", {"folder": "site"}),
+            _COMPILED: Job("import_code", {"file": "site.sources"}),
+            _UNMARSHALLED: Job("import_code", {"file": "site.code"}),
+        },
+        (
+            *at_limit(_COMPILED, no_more("importing", "torch.package", 1, first)),
+            *at_limit(_UNMARSHALLED, faster("importing", "torch.package", 6, later)),
+        ),
+    )
+
+
+def opening(count: int) -> Row:
+    """A package of many records."""
+    subjects = ("modpack", "modpack, without a text of it", "modpack, opened only", "zipfile")
+    made = ["tensors", count, 64]
+    return Row(
+        "open",
+        f"open and inspect a package of {count:,} records",
+        (Job("write_files", {"made": made, "savers": {"modpack": "modpack"}}),),
+        {how: Job("look_at", {"how": how, "file": "model.modpack"}) for how in subjects},
+        (no_more("opening", "zipfile", 2),),
+    )
+
+
+def starting() -> Row:
+    """What importing costs before anything is done."""
+    modules = {
+        "modpack": "modpack",
+        "torch.package": "torch.package",
+        "safetensors": "safetensors.torch",
+        "cloudpickle": "cloudpickle",
+    }
+    return Row(
+        "start",
+        "`import modpack`, CPU over a bare interpreter",
+        (),
+        {
+            name: Job("cpu_of_import", {"module": module, "times": 3})
+            for name, module in modules.items()
+        },
+        (under("CPU", 0.060, "s"),),
+    )
+
+
+def inspecting() -> Row:
+    """The command that looks at packages."""
+    files = {
+        "small package": "model.modpack",
+        "package of 2,500 modules": "large/first.modpack",
+    }
+    subjects = {
+        name: Job("process", {"arguments": ["-m", "modpack", "inspect", file]})
+        for name, file in files.items()
+    }
+    imports = "import click, rich.console, rich.table"
+    subjects[_BARE_PYTHON] = Job("process", {"arguments": ["-c", imports]})
+    subjects["Python alone"] = Job("process", {"arguments": ["-c", "pass"]})
+    goals = (under("process", 0.3, "s", name, what=name) for name in files)
+    return Row(
+        "inspect",
+        "`modpack inspect` as a process",
+        (
+            Job("write_files", {"made": ["small"], "savers": {"modpack": "modpack"}}),
+            Job("build_large"),
+        ),
+        subjects,
+        at_limit(_BARE_PYTHON, *goals),
+    )
+
+
+def faster(metric: str, peer: str, times: float, ours: str = "modpack") -> Goal:
+    """So many times faster than a peer."""
+    return Goal(_what(metric, ours), Side(ours, metric), Side(peer, metric), at_least=times)
+
+
+def no_more(metric: str, peer: str, times: float, ours: str = "modpack") -> Goal:
+    """At most so many times what a peer takes."""
+    return Goal(_what(metric, ours), Side(ours, metric), Side(peer, metric), at_most=times)
+
+
+def under(metric: str, limit: float, unit: str, ours: str = "modpack", what: str = "") -> Goal:
+    """Less than a quantity."""
+    return Goal(what or metric, Side(ours, metric), Absolute(limit, unit), at_most=1)
+
+
+def at_limit(limit: str, *goals: Goal) -> tuple[Goal, ...]:
+    """The same goals, with a subject that does only what cannot be avoided."""
+    return at_limits([limit], *goals)
+
+
+def at_limits(limits: Sequence[str], *goals: Goal) -> tuple[Goal, ...]:
+    """The same goals, with several such subjects."""
+
+    def sides(goal: Goal) -> tuple[Side, ...]:
+        return tuple(Side(limit, goal.ours.metric) for limit in limits)
+
+    return tuple(replace(goal, limits=sides(goal)) for goal in goals)
+
+
+def _what(metric: str, ours: str) -> str:
+    return metric if ours == "modpack" else f"{metric}; {ours}"

@@ -16,15 +16,15 @@ def saved(tool):
 
 
 def test_medians_of_all_rounds_stand_side_by_side(tool, saved):
-    table = tool("highlights").highlights_table([saved], 3)
+    table = tool("page").highlights_table([saved], 3)
     assert table.splitlines()[-1] == "| save 400 tensors, 2 GiB | 200 ms | 2 s |  |"
 
 
 def test_every_line_has_figures_that_are_measured(tool):
     rows = {row.name: row for row in tool("rows").rows()}
-    for each in tool("highlights").HIGHLIGHTS:
+    for each in tool("page").HIGHLIGHTS:
         assert {subject for subject in each.subjects if subject} <= set(rows[each.row].subjects)
 
 
 def test_the_readme_has_a_place_for_them(tool):
-    assert "new" in tool("marks").replaced(README, "make bench", "new")
+    assert "new" in tool("page").replaced(README, "make bench", "new")

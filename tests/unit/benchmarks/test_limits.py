@@ -1,12 +1,9 @@
 """What cannot be avoided is avoided by none of the limits that the benchmark measures."""
 
 import importlib.util
-import json
 import os
 import struct
-import subprocess
 import sys
-import textwrap
 import zipfile
 import zlib
 from pathlib import Path
@@ -48,8 +45,8 @@ def weights(benched):
 
 def test_what_is_made_by_hand_is_the_model(limits, weights, tmp_path):
     file = str(tmp_path / "model.bare")
-    limits("tensorlimits").save_bare(weights, file)
-    found = limits("tensorlimits").map_bare(file)
+    limits("limits").save_bare(weights, file)
+    found = limits("limits").map_bare(file)
     assert type(found) is type(weights)
     assert [p.tolist() for p in found.parameters()] == [p.tolist() for p in weights.parameters()]
     assert len(found.weights) == 2
@@ -58,7 +55,7 @@ def test_what_is_made_by_hand_is_the_model(limits, weights, tmp_path):
 @pytest.mark.parametrize("save", ["save_hashed", "save_synced"])
 def test_what_is_written_beside_hashing_is_every_tensor(limits, weights, tmp_path, save):
     file = tmp_path / "written"
-    getattr(limits("tensorlimits"), save)(weights, str(file))
+    getattr(limits("limits"), save)(weights, str(file))
     assert file.read_bytes() == b"".join(p.detach().numpy().tobytes() for p in weights.parameters())
 
 
@@ -68,7 +65,7 @@ def test_the_disk_is_told_of_what_was_written_before(limits, weights, tmp_path, 
     def begin_writing(*part):
         told.append(part[1:3])
 
-    tensorlimits = limits("tensorlimits")
+    tensorlimits = limits("limits")
     monkeypatch.setattr(tensorlimits, "_WORTH_SYNCING", 1)
     library = SimpleNamespace(sync_file_range=begin_writing)
     monkeypatch.setattr(tensorlimits.ctypes, "CDLL", lambda name: library)
@@ -99,7 +96,7 @@ def test_torch_package_is_made_to_compare_what_it_reads(limits, weights, tmp_pat
 
 
 def test_every_tensor_is_hashed(limits, weights, monkeypatch):
-    tensorlimits = limits("tensorlimits")
+    tensorlimits = limits("limits")
     monkeypatch.setattr(tensorlimits, "_PIECE", 1)
     batches = list(tensorlimits._batches(weights.parameters()))
     assert [len(piece) for batch in batches for piece in batch] == [20, 12]
@@ -109,7 +106,7 @@ def test_a_project_is_imported_from_one_file(limits, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     limits("project").write_project(tmp_path / "site", 5)
-    codelimits = limits("codelimits")
+    codelimits = limits("limits")
     codelimits.write_code("site")
     for file in ("site.sources", "site.code"):
         codelimits.import_code(file)
@@ -120,7 +117,7 @@ def test_a_project_is_imported_from_one_file(limits, monkeypatch, tmp_path):
 
 
 def test_the_sources_of_a_library_are_found_without_importing_it(limits):
-    site, files = limits("codelimits").files_below("packaging.licenses")
+    site, files = limits("limits").files_below("packaging.licenses")
     assert (site / "packaging" / "licenses" / "__init__.py") in files
     assert importlib.util.find_spec("packaging") is not None
 
@@ -240,37 +237,3 @@ Private_Dirty:        4 kB
 Private_Dirty:        1 kB
 VmFlags: rd wr mr"""
     assert tool("clocks").private_in(mappings.splitlines()) == (10 + 20 + 4 + 1) * 1024
-
-
-def test_modpack_that_looks_for_nothing_writes_and_reads_the_same_again(tmp_path):
-    """In a process of its own, for it changes modpack."""
-    code = """
-    import hashlib, json, os, sys
-    sys.path[:0] = sys.argv[1:3]
-    import benched, torch
-    from formats import LOADERS, SAVERS
-    made = []
-    for name in ("modpack", "limit: modpack, looking for nothing"):
-        save, load = SAVERS[name](), LOADERS[name]()
-        for number in range(3):
-            os.makedirs(f"{name[:5]}{number}")
-            file = f"{name[:5]}{number}/model.pt"
-            model = benched.small()
-            torch.nn.init.constant_(model.layers[0].bias, number)
-            save(model, file)
-            loaded = load(file).state_dict()
-            assert all(torch.equal(loaded[k], v) for k, v in model.state_dict().items())
-            made.append(hashlib.sha256(open(file, "rb").read()).hexdigest())
-    print(json.dumps(made))
-    """
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), str(PEERS), str(PEERS / "taken_along")],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
-    )
-    made = json.loads(ran.stdout)
-    assert made[:3] == made[3:]
-    assert len(set(made)) == 3

@@ -7,14 +7,14 @@ ROOM = "make something"
 
 @pytest.fixture
 def page(tool, tmp_path):
-    marks = tool("marks")
+    marks = tool("page")
     file = tmp_path / "page.md"
     file.write_text(f"before\n\n{marks.begin(ROOM)}\n\nold\n\n{marks.END}\n\nafter\n")
     return file
 
 
 def test_what_is_between_the_marks_is_replaced(tool, page):
-    marks = tool("marks")
+    marks = tool("page")
     once = marks.replaced(page, ROOM, "new\n")
     assert once == f"before\n\n{marks.begin(ROOM)}\n\nnew\n\n{marks.END}\n\nafter\n"
     page.write_text(once)
@@ -23,4 +23,4 @@ def test_what_is_between_the_marks_is_replaced(tool, page):
 
 def test_a_page_without_the_marks_of_a_command_is_left_alone(tool, page):
     with pytest.raises(SystemExit, match=r"page\.md lacks its marks: .*make nothing"):
-        tool("marks").replaced(page, "make nothing", "new")
+        tool("page").replaced(page, "make nothing", "new")

@@ -221,7 +221,7 @@ def test_the_page_tells_what_the_limit_would_give(tool, run_three_times):
 
 
 def test_the_page_tells_of_each_limit_that_was_measured(tool):
-    figures, goals = tool("figures"), tool("goals")
+    figures, goals = tool("figures"), tool("rows")
     names = ["limit: nothing", "limit: unmeasured", "limit: by hand"]
     limited = goals.at_limits(names, goals.faster("loading", "peer", 10))
     taken = {"modpack": 2, "peer": 10, "limit: nothing": 0.5, "limit: by hand": 1}
@@ -232,7 +232,7 @@ def test_the_page_tells_of_each_limit_that_was_measured(tool):
 
 
 def test_measurements_are_read_back_as_they_were_kept(tool, measured, tmp_path):
-    samples, measuring = tool("samples"), tool("measuring")
+    samples, measuring = tool("measuring"), tool("measuring")
     file = tmp_path / "kept.json"
     file.write_text(samples.kept([measured], 3))
     row = measuring.Row("load", "load it", (), {}, measured.goals)

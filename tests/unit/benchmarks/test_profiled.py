@@ -24,19 +24,19 @@ def stats():
 
 
 def test_functions_in_c_belong_to_who_calls_them(tool, stats):
-    library, room = tool("shares").shares_of(stats)
+    library, room = tool("profiled").shares_of(stats)
     assert (library.place, library.share, library.in_c) == ("standard library: ast", 0.8, 0.6)
     assert (room.place, room.share, room.in_c) == ("`modpack/discovery`", 0.2, 0.1)
 
 
 def test_what_most_of_it_went_to_is_named(tool, stats):
-    library, room = tool("shares").shares_of(stats)
+    library, room = tool("profiled").shares_of(stats)
     assert library.most == ("compile", "ast.parse")
     assert set(room.most) == {"compile", "source.scan"}
 
 
 def test_what_is_below_a_hundredth_is_no_line(tool):
-    shares = tool("shares")
+    shares = tool("profiled")
     table = shares.table([shares.Share("a", 0.99, 0.5, ("f",)), shares.Share("b", 0.009, 0, ())])
     assert table.splitlines()[2:] == ["| a | 99% | 50% | `f` |"]
 
