@@ -53,9 +53,9 @@ def diff_command(before: str, after: str, source: bool | None, stat: bool, as_js
     with working(f"Comparing {before} and {after}"):
         found = compare_packages(before, after, chosen[source])
     if as_json:
-        from modpack.report.diff_json import differences_document
+        from modpack.report.json_output import document
 
-        write_json(differences_document(found))
+        write_json(document(found))
     else:
         from modpack.report.diff_text import differences_lines, statistics_lines
 

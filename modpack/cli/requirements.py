@@ -43,16 +43,14 @@ def requirements_command(file: str, lock: bool, check: bool, strict: bool, as_js
     """
     if strict and not check:
         raise click.UsageError("--strict says how to compare: give --check as well")
-    from modpack.report.requirements import (
-        requirements_document,
-        requirements_of,
-        requirements_text,
-    )
+    from modpack.report.requirements import requirements_of, requirements_text
 
     requirements = requirements_of(file, lock=lock)
     comparison = requirements.comparison
     counting = comparison.deviations if strict else comparison.differences
     if as_json:
+        from modpack.report.json_output import requirements_document
+
         write_json(requirements_document(requirements, check))
     elif check:
         from modpack.core.environment import repair_command

@@ -24,7 +24,7 @@ from modpack.core.rules import Action
 from modpack.core.selftest import TrialRecord
 from modpack.discovery.distributions import DistributionIndex
 from modpack.report.audit_facts import AuditFacts, DistributionFacts, Finding, MockFacts, Severity
-from modpack.report.audit_findings import find_all, finding, is_licensed_under
+from modpack.report.audit_findings import find_all, is_licensed_under
 from modpack.report.code_listing import pickle_findings, source_findings
 from modpack.report.distribution_index import (
     Belonging,
@@ -35,7 +35,7 @@ from modpack.report.distribution_index import (
     with_distributions,
 )
 from modpack.report.facts import ModuleFacts, PackageFacts, importers_of, plan_facts
-from modpack.report.finding_codes import CODES, LICENCE, milder_codes
+from modpack.report.finding_codes import CODES, LICENCE, finding, milder_codes
 from modpack.report.package_info import facts_of, read_checked_manifest
 from modpack.security.code_listing import list_package
 

@@ -29,7 +29,7 @@ from modpack.report.audit_facts import (
     place_in,
 )
 from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind
-from modpack.report.finding_codes import CODES
+from modpack.report.finding_codes import CODES, finding
 
 _SEVERITIES = list(Severity)
 _CODES = list(CODES)
@@ -81,12 +81,6 @@ def find_all(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> tuple[Findin
 
 def _importance(each: Finding) -> tuple[int, bool, int]:
     return _SEVERITIES.index(each.severity), each.is_settled, _CODES.index(each.code)
-
-
-def finding(code: str, subject: str, text: str, place: str | None = None) -> Finding:
-    """A finding with the severity and the remedy that its code has."""
-    row = CODES[code]
-    return Finding(code, row.severity, subject, text, place, row.remedy)
 
 
 def _mocks(audit: AuditFacts) -> Iterator[Finding]:

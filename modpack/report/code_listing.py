@@ -10,15 +10,13 @@ from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
-from modpack.core.json_values import Json
 from modpack.core.scan import ScanFailure
 from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit_facts import Finding
-from modpack.report.audit_findings import finding
+from modpack.report.finding_codes import finding
 from modpack.security.code_effects import import_effects, read_effects
 from modpack.security.code_listing import CodeListing
 from modpack.security.pickle_names import PickledSource
-from modpack.security.pickle_tree import PickledName
 
 _TRIALS: Final = layout.MODPACK_PREFIX + "trial/"
 """Examples: verifying holds them against the record of the trial."""
@@ -73,28 +71,6 @@ def source_findings(archive: Archive, listing: CodeListing) -> Iterator[Finding]
             yield from _function_effects(record, source)
     for record in listing.sources:
         yield from _module_effects(record, archive.read(record))
-
-
-def code_document(listing: CodeListing) -> Json:
-    """The code of a package as JSON, all of it."""
-    return {
-        "sources": list(listing.sources),
-        "native": list(listing.native),
-        "programs": list(listing.programs),
-        "pickles": [
-            {
-                "record": record,
-                "names": [_name_document(name) for name in contents.code_names],
-                "functions": [source.name for source in contents.sources],
-                "unreadable": contents.unreadable,
-            }
-            for record, contents in listing.pickles.items()
-        ],
-    }
-
-
-def _name_document(name: PickledName) -> Json:
-    return {"name": str(name), "dangerous": is_dangerous(name.module, name.name)}
 
 
 def _function_effects(record: str, source: PickledSource) -> Iterator[Finding]:

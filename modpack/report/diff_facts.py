@@ -212,8 +212,8 @@ class ResourceDifference:
         kind: what it holds.
         before_bytes: its size in the first package, if it is there.
         after_bytes: its size in the second.
-        text: the difference line by line, if both are text and were compared.
         owner: the module or distribution that it came with, if it came with one.
+        text: the difference line by line, if both are text and were compared.
     """
 
     record: str
@@ -221,8 +221,8 @@ class ResourceDifference:
     kind: ResourceKind
     before_bytes: int | None = None
     after_bytes: int | None = None
-    text: TextDifference | None = None
     owner: str | None = None
+    text: TextDifference | None = None
 
 
 @dataclass(frozen=True)

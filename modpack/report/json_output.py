@@ -1,63 +1,86 @@
-"""Facts as JSON. The command line's reference page documents every key.
+"""Facts as JSON: dataclasses field by field, and a table of those that are written otherwise.
 
-Keys are only ever added under one schema number; a change that could mislead a reader of the
-present one raises :data:`SCHEMA`.
-
-Audits as JSON; ``docs/reference/json/audit.schema.json`` describes every key.
-
-Why a module is there, as JSON. ``docs/reference/json/why.schema.json`` describes it.
-
-Verifications as JSON; ``docs/reference/json/verify.schema.json`` describes every key.
-
-Suggested rules as JSON. ``docs/reference/json/suggest.schema.json`` describes it.
+``docs/reference/json`` describes every key. Keys are only ever added under one schema number; a
+change that could mislead a reader of the present one raises :data:`SCHEMA`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from modpack.core.codec import record_to_json
-from modpack.core.environment import RecordedEnvironment
-from modpack.core.json_values import Json
-from modpack.core.plan import MockRisk, NameUse, Note, Problem
+from modpack.core.environment import RecordedDistribution
+from modpack.core.plan import MockRisk
 from modpack.core.rules import UNRECORDED, Action
 from modpack.core.selftest import touch_to_json
-from modpack.report.audit import Gate, Verdict
-from modpack.report.audit_facts import (
-    AuditFacts,
-    DistributionFacts,
-    Finding,
-    MockFacts,
-    files_of,
-    place_in,
-)
-from modpack.report.code_listing import code_document
-from modpack.report.facts import (
-    HookFacts,
-    ImporterFacts,
-    ModuleFacts,
-    PackageFacts,
-    PlanFacts,
-    ResourceFacts,
-)
-from modpack.report.suggest import Suggestion, as_option, as_toml, reasons
-from modpack.report.verify import VerifyFacts
-from modpack.report.why import Chain, Step, Why
 
-SCHEMA = 1
+if TYPE_CHECKING:
+    from modpack.core.json_values import Json
+    from modpack.core.plan import NameUse, Note, Problem
+    from modpack.core.rules import Rule
+    from modpack.report.audit import Gate, Verdict
+    from modpack.report.audit_facts import AuditFacts
+    from modpack.report.diff_facts import TextDifference
+    from modpack.report.facts import HookFacts, ModuleFacts, PackageFacts, PlanFacts
+    from modpack.report.requirements import Requirements
+    from modpack.report.suggest import Suggestion
+    from modpack.report.why import Why
+    from modpack.security.code_listing import CodeListing
+
+SCHEMA: Final = 1
+
+_Key: TypeAlias = str | tuple[str, str | Callable[[Any], object]]
+"""A key of the name of an attribute; or a key and its attribute, or what computes its value."""
 
 
-def package_document(facts: PackageFacts) -> dict[str, Json]:
-    """A package: ``package``, ``modules``, ``problems`` (none), ``notes``."""
-    plan = PlanFacts(facts.modules, (), facts.notes, _files(facts))
-    return _document(package_to_json(facts), plan)
+def report_json(value: object) -> Json:
+    """A value as JSON: enums by their values, tuples as lists, dataclasses by their form."""
+    if isinstance(value, Enum):
+        value = value.value
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): report_json(each) for key, each in value.items()}
+    form = _FORMS.get(type(value).__name__)
+    if callable(form):
+        return report_json(form(value))
+    if form is not None:
+        return keyed(value, form)
+    if dataclasses.is_dataclass(value):
+        return keyed(value, [field.name for field in dataclasses.fields(value)])
+    if hasattr(value, "_fields"):
+        return keyed(value, value._fields)
+    return [report_json(each) for each in cast("Iterable[object]", value)]
 
 
-def plan_document(facts: PlanFacts) -> dict[str, Json]:
-    """A plan: the same keys; ``package`` is null, because nothing was written."""
-    return _document(None, facts)
+def keyed(value: object, keys: Iterable[_Key]) -> dict[str, Json]:
+    """A JSON object of some attributes of a value."""
+    found: dict[str, Json] = {}
+    for key in keys:
+        name, get = (key, key) if isinstance(key, str) else key
+        found[name] = report_json(_attribute(value, get) if isinstance(get, str) else get(value))
+    return found
+
+
+def _attribute(value: object, path: str) -> object:
+    """An attribute, perhaps of an attribute; None where there is nothing on the way."""
+    for name in path.split("."):
+        value = getattr(value, name) if value is not None else None
+    return value
+
+
+def document(value: object, **more: Json) -> dict[str, Json]:
+    """A whole document.
+
+    Args:
+        value: the facts.
+        more: values of keys that the facts do not have; they stay where the form has them.
+    """
+    return {"schema": SCHEMA, **cast("dict[str, Json]", report_json(value)), **more}
 
 
 def error_document(kind: str, message: str, **more: Json) -> dict[str, Json]:
@@ -76,106 +99,27 @@ def dumps(document: dict[str, Json]) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _document(package: Json, plan: PlanFacts) -> dict[str, Json]:
+def package_document(facts: PackageFacts) -> dict[str, Json]:
+    """A package: ``package``, ``modules``, ``problems`` (none), ``notes``."""
     return {
         "schema": SCHEMA,
-        "package": package,
-        "modules": [module_to_json(module) for module in plan.modules],
-        "problems": [problem_to_json(problem) for problem in plan.problems],
-        "notes": [note_to_json(note) for note in plan.notes],
-        "files": [resource_to_json(file) for file in plan.files],
+        "package": report_json(facts),
+        "modules": report_json(facts.modules),
+        "problems": [],
+        "notes": report_json(facts.notes),
+        "files": report_json([each for each in facts.resources if each.kind.goes_along]),
     }
 
 
-def _files(facts: PackageFacts) -> tuple[ResourceFacts, ...]:
-    return tuple(resource for resource in facts.resources if resource.kind.goes_along)
-
-
-def package_to_json(facts: PackageFacts) -> Json:
-    """What a package is, without its modules and notes."""
-    return {
-        "file": facts.file,
-        "size_bytes": facts.size_bytes,
-        "format": facts.format,
-        "digest": facts.digest,
-        "writer": facts.writer,
-        "python": facts.python,
-        "torch": facts.torch,
-        "platform": facts.platform,
-        "entry": None
-        if facts.entry is None
-        else {"package": facts.entry[0], "resource": facts.entry[1]},
-        "namespace": facts.namespace,
-        "trial": facts.trial.to_json() if facts.trial is not None else None,
-        "resources": [resource_to_json(resource) for resource in facts.resources],
-        "hooks": list(map(_hook, facts.hooks)),
-        "storages": {"count": facts.storages.count, "size_bytes": facts.storages.size_bytes},
-    }
-
-
-def _hook(facts: HookFacts) -> Json:
-    shown = {"resource": facts.resource, **record_to_json(facts.spec)}
-    if facts.disagreement is not None:
-        shown["disagreement"] = facts.disagreement
-    return shown
-
-
-def module_to_json(facts: ModuleFacts) -> Json:
-    """A module, its decision, and who needs it."""
-    return {
-        "module": facts.module,
-        "action": facts.action.value,
-        "rule": facts.rule,
-        "overridden_by": facts.overridden_by,
-        "importers": [importer_to_json(importer) for importer in facts.importers],
-        "provided_by": facts.provided_by.value if facts.provided_by is not None else None,
-        "distribution": facts.distribution,
-        "version": facts.version,
-        "record": facts.record,
-        "size_bytes": facts.size_bytes,
-    }
-
-
-def importer_to_json(facts: ImporterFacts) -> Json:
-    """One piece of evidence that a module is needed."""
-    return {
-        "importer": facts.importer,
-        "file": facts.file,
-        "line": facts.line,
-        "kind": facts.kind.value,
-    }
-
-
-def resource_to_json(facts: ResourceFacts) -> Json:
-    """A record that is neither code nor a tensor storage."""
-    return {
-        "record": facts.record,
-        "kind": facts.kind.value,
-        "size_bytes": facts.size_bytes,
-        "owner": facts.owner,
-    }
-
-
-def problem_to_json(problem: Problem) -> Json:
-    """Something that stops a package from being written."""
-    return {
-        "subject": problem.subject,
-        "reason": problem.reason.name.lower(),
-        "advice": problem.reason.value,
-        "context": problem.context,
-        "place": problem.place,
-        "chain": list(problem.chain),
-    }
+def plan_document(facts: PlanFacts) -> dict[str, Json]:
+    """A plan: the same keys; ``package`` is null, because nothing was written."""
+    keys = ("modules", "problems", "notes", "files")
+    return {"schema": SCHEMA, "package": None, **keyed(facts, keys)}
 
 
 def note_to_json(note: Note) -> Json:
     """A hazard or remark."""
-    return {
-        "kind": note.kind.value,
-        "subject": note.subject,
-        "text": note.text,
-        "place": note.place,
-    }
+    return report_json(note)
 
 
 def audit_document(audit: AuditFacts, gates: Iterable[Gate], verdict: Verdict) -> dict[str, Json]:
@@ -186,97 +130,44 @@ def audit_document(audit: AuditFacts, gates: Iterable[Gate], verdict: Verdict) -
         gates: everything that it must not find.
         verdict: what becomes of it.
     """
-    files = files_of(audit)
-    fired = dict(verdict.fired)
+    from modpack.report.audit_facts import files_of, place_in
+
+    files, fired = files_of(audit), dict(verdict.fired)
+
+    def use(each: NameUse) -> Json:
+        place = place_in(files, each.importer, each.line)
+        return {**keyed(each, _USE), "file": files.get(each.importer), "place": place}
+
+    def gated(gate: Gate) -> Json:
+        found = fired.get(gate, ())
+        return {"gate": gate.text, "fired": bool(found), "findings": report_json(found)}
+
+    return document(
+        audit,
+        passed=verdict.passed,
+        gates=[gated(gate) for gate in gates],
+        mocks=[{**keyed(each, _MOCK), "uses": list(map(use, each.uses))} for each in audit.mocks],
+    )
+
+
+def code_document(listing: CodeListing) -> Json:
+    """The code of a package as JSON, all of it."""
+    from modpack.pickling.allowlist import is_dangerous
+
     return {
-        "schema": SCHEMA,
-        "subject": audit.subject,
-        "passed": verdict.passed,
-        "gates": [_gate(gate, fired.get(gate, ())) for gate in gates],
-        "findings": [finding_to_json(each) for each in audit.findings],
-        "problems": [problem_to_json(each) for each in audit.problems],
-        "mocks": [_mock(each, files) for each in audit.mocks],
-        "modules": [_module(each) for each in audit.modules],
-        "distributions": [_distribution(each) for each in audit.distributions],
-        "files": [resource_to_json(each) for each in audit.files],
-        "notes": [note_to_json(each) for each in audit.notes],
-        "code": code_document(audit.code) if audit.code is not None else None,
-        "environment": _environment(audit.environment),
-        "package": package_to_json(audit.package) if audit.package is not None else None,
-    }
-
-
-def _gate(gate: Gate, findings: Iterable[Finding]) -> Json:
-    listed: list[Json] = [finding_to_json(each) for each in findings]
-    return {"gate": gate.text, "fired": bool(listed), "findings": listed}
-
-
-def finding_to_json(each: Finding) -> Json:
-    """A finding, as every document tells it."""
-    return {
-        "code": each.code,
-        "severity": each.severity.value,
-        "subject": each.subject,
-        "text": each.text,
-        "place": each.place,
-        "remedy": each.remedy,
-    }
-
-
-def _mock(mock: MockFacts, files: Mapping[str, str]) -> Json:
-    return {
-        "module": mock.module,
-        "rule": mock.rule,
-        "risk": mock.risk.value,
-        "importers": [importer_to_json(each) for each in mock.importers],
-        "uses": [_use(each, files) for each in mock.uses],
-        "tried": mock.is_tried,
-        "touches": [touch_to_json(each) for each in mock.touches],
-    }
-
-
-def _use(use: NameUse, files: Mapping[str, str]) -> Json:
-    return {
-        "name": use.name,
-        "importer": use.importer,
-        "file": files.get(use.importer),
-        "line": use.line,
-        "place": place_in(files, use.importer, use.line),
-        "kind": use.kind.value,
-        "scope": use.scope,
-        "live": use.is_live,
-        "called_later": use.is_called_later,
-        "via": list(use.via),
-    }
-
-
-def _module(facts: ModuleFacts) -> Json:
-    document = cast(dict[str, Json], module_to_json(facts))
-    return {**document, "licence": facts.licence, "editable": facts.editable}
-
-
-def _distribution(facts: DistributionFacts) -> Json:
-    return {
-        "name": facts.name,
-        "version": facts.version or None,
-        "licence": facts.licence,
-        "editable": facts.editable,
-        "interned": facts.interned,
-        "extern": facts.extern,
-        "size_bytes": facts.size_bytes,
-        "optional": facts.is_optional,
-    }
-
-
-def _environment(environment: RecordedEnvironment | None) -> Json:
-    if environment is None:
-        return None
-    return {
-        "python": environment.python,
-        "implementation": environment.implementation,
-        "platform": environment.platform,
-        "machine": environment.machine,
-        "torch": environment.torch,
+        **keyed(listing, ("sources", "native", "programs")),
+        "pickles": [
+            {
+                "record": record,
+                "names": [
+                    {"name": str(name), "dangerous": is_dangerous(name.module, name.name)}
+                    for name in contents.code_names
+                ],
+                "functions": [source.name for source in contents.sources],
+                "unreadable": contents.unreadable,
+            }
+            for record, contents in listing.pickles.items()
+        ],
     }
 
 
@@ -288,72 +179,17 @@ def why_document(file: str, found: Why, every_chain: bool) -> dict[str, Json]:
         found: what is known.
         every_chain: whether all chains were looked for, or the shortest ones.
     """
-    decision = found.decision
-    rule = decision.rule if decision is not None else None
-    recorded = rule if rule is not None and rule.label != UNRECORDED else None
-    return {
-        "schema": SCHEMA,
-        "file": file,
-        "module": found.module,
-        "standing": found.standing.value,
-        "action": decision.action.value if decision is not None else None,
-        "rule": str(recorded) if recorded is not None else None,
-        "origin": recorded.origin.value if recorded is not None else None,
-        "overridden_by": decision.overridden_by if decision is not None else None,
-        "hooks": list(decision.hooks) if decision is not None else [],
-        "provided_by": found.provider,
-        "chains": [_chain(chain) for chain in found.chains.chains],
-        "every_chain": every_chain,
-        "more_chains": found.chains.more,
-        "is_complete": found.chains.is_complete,
-        "as_short": found.chains.as_short,
-        "importers": [step_to_json(step) for step in found.importers],
-        "notes": [note_to_json(note) for note in found.notes],
-    }
+    return document(found, file=file, every_chain=every_chain)
 
 
-def _chain(chain: Chain) -> Json:
-    return {"start": chain.start, "steps": [step_to_json(step) for step in chain.steps]}
+def requirements_document(given: Requirements, with_comparison: bool) -> dict[str, Json]:
+    """What must be installed where a package is loaded.
 
-
-def step_to_json(step: Step) -> Json:
-    """One step: who imports whom, and the evidence for it."""
-    return {
-        "importer": step.importer,
-        "imported": step.imported,
-        "kind": step.kind.value,
-        "file": step.file,
-        "line": step.line,
-        "names": list(step.names),
-        "others": step.others,
-    }
-
-
-def verify_document(facts: VerifyFacts) -> dict[str, Json]:
-    """What came of verifying a package."""
-    return {
-        "schema": SCHEMA,
-        "file": facts.subject,
-        "accepted": facts.is_accepted,
-        "format": facts.format or None,
-        "digest": facts.digest or None,
-        "size_bytes": facts.size_bytes,
-        "checks": [
-            {
-                "name": each.name,
-                "count": each.count,
-                "unit": each.unit,
-                "passed": each.is_passed,
-            }
-            for each in facts.checks
-        ],
-        "findings": [finding_to_json(each) for each in facts.findings],
-        "signatures": [
-            {"key_id": each.key_id, "place": each.place, "signer": each.signer or None}
-            for each in facts.signatures
-        ],
-        "code": code_document(facts.code) if facts.code is not None else None,
-    }
+    Args:
+        given: what must be.
+        with_comparison: whether to tell what is installed here beside it.
+    """
+    return document(given, **({} if with_comparison else {"comparison": None}))
 
 
 def suggestions_document(
@@ -371,41 +207,199 @@ def suggestions_document(
         "schema": SCHEMA,
         "target": target,
         "policy": policy,
-        "suggestions": [_suggestion(each) for each in found],
-        "problems": [problem_to_json(problem) for problem in problems],
+        "suggestions": report_json(found),
+        "problems": report_json(problems),
     }
 
 
-def _suggestion(found: Suggestion) -> Json:
-    advice, distribution = found.advice, found.distribution
+def _given_by_caller(_: object) -> None:
+    """Keep the place of a key that :func:`document` is given."""
+
+
+def _hook(facts: HookFacts) -> dict[str, Json]:
+    disagreement = facts.disagreement
+    more: dict[str, Json] = {} if disagreement is None else {"disagreement": disagreement}
+    return {"resource": facts.resource, **record_to_json(facts.spec), **more}
+
+
+def _entry(facts: PackageFacts) -> Json:
+    entry = facts.entry
+    return None if entry is None else {"package": entry[0], "resource": entry[1]}
+
+
+def _compared_module(facts: ModuleFacts | None) -> Json:
+    return None if facts is None else keyed(facts, _COMPARED_MODULE)
+
+
+def _text(text: TextDifference) -> Json:
+    unified = "".join(f"{line}\n" for line in text.unified)
+    return {"unified": unified, "added": text.added, "removed": text.removed}
+
+
+def _why_rule(found: Why) -> Rule | None:
+    """The rule that decided, if the package records it."""
+    rule = found.decision.rule if found.decision is not None else None
+    return rule if rule is not None and rule.label != UNRECORDED else None
+
+
+def _suggestion(found: Suggestion) -> dict[str, Json]:
+    patterns = found.advice.patterns
+    can_be_mocked = found.mock_risk not in (None, MockRisk.REACHABLE)
     return {
-        **_rule(advice.action, advice.patterns),
-        "kind": advice.kind.value,
-        "name": advice.name,
-        "modules": list(found.modules),
-        "distribution": distribution.name if distribution is not None else None,
-        "version": distribution.version if distribution is not None else None,
-        "licence": distribution.licence if distribution is not None else None,
-        "editable": distribution.editable if distribution is not None else None,
-        "compiled": found.is_compiled,
-        "reach": found.reach.value,
-        "importers": [step_to_json(step) for step in found.importers],
-        "reasons": list(reasons(found)),
-        "mock_risk": found.mock_risk.value if found.mock_risk is not None else None,
-        "alternative": _alternative(found),
+        **_rule(found.advice.action, patterns),
+        **keyed(found, _SUGGESTION),
+        "alternative": _rule(Action.MOCK, patterns) if can_be_mocked else None,
     }
-
-
-def _alternative(found: Suggestion) -> Json:
-    if found.mock_risk in (None, MockRisk.REACHABLE):
-        return None
-    return _rule(Action.MOCK, found.advice.patterns)
 
 
 def _rule(action: Action, patterns: Sequence[str]) -> dict[str, Json]:
+    from modpack.report.suggest import as_option, as_toml
+
     return {
         "action": action.value,
         "patterns": list(patterns),
         "option": as_option(action, patterns),
         "toml": as_toml(action, patterns),
     }
+
+
+def _reasons(found: Suggestion) -> list[str]:
+    from modpack.report.suggest import reasons
+
+    return list(reasons(found))
+
+
+_MODULE: Final = (
+    *("module", "action", "rule", "overridden_by", "importers", "provided_by"),
+    *("distribution", "version", "record", "size_bytes"),
+)
+_AUDITED_MODULE: Final = (*_MODULE, "licence", "editable")
+_COMPARED_MODULE: Final = (
+    *("action", "rule", "overridden_by", "distribution", "version", "licence", "record"),
+    "size_bytes",
+)
+_COMPARED_PACKAGE: Final = ("file", "size_bytes", "format", "digest")
+_MOCK: Final = ("module", "rule", "risk", "importers", "uses", ("tried", "is_tried"), "touches")
+_USE: Final[tuple[_Key, ...]] = (
+    *("name", "importer", ("file", _given_by_caller), "line", ("place", _given_by_caller)),
+    *("kind", "scope", ("live", "is_live"), ("called_later", "is_called_later"), "via"),
+)
+_SUGGESTION: Final[tuple[_Key, ...]] = (
+    *(("kind", "advice.kind"), ("name", "advice.name"), "modules"),
+    *(("distribution", "distribution.name"), ("version", "distribution.version")),
+    *(("licence", "distribution.licence"), ("editable", "distribution.editable")),
+    *(("compiled", "is_compiled"), "reach", "importers", ("reasons", _reasons), "mock_risk"),
+)
+_DIFFERENCES: Final = (
+    *("package", "distributions", "modules", "imports", "uses", "hooks", "tensors", "sharing"),
+    *("storages", "resources", "trial", "examples", "notes", "records"),
+)
+
+_FORMS: Final[Mapping[str, tuple[_Key, ...] | Callable[[Any], object]]] = {
+    "AuditFacts": (
+        *("subject", ("passed", _given_by_caller), ("gates", _given_by_caller), "findings"),
+        *("problems", ("mocks", _given_by_caller)),
+        ("modules", lambda audit: [keyed(each, _AUDITED_MODULE) for each in audit.modules]),
+        *("distributions", "files", "notes", "code", "environment", "package"),
+    ),
+    "CheckFacts": ("name", "count", "unit", ("passed", "is_passed")),
+    "CodeListing": code_document,
+    "DistributionFacts": (
+        *("name", ("version", lambda each: each.version or None), "licence", "editable"),
+        *("interned", "extern", "size_bytes", ("optional", "is_optional")),
+    ),
+    "EnvironmentComparison": (
+        ("matches", lambda found: not found.differences),
+        ("matches_exactly", lambda found: not found.deviations),
+        *("repair", "rows"),
+    ),
+    "EnvironmentRow": (
+        *("name", "recorded", "installed", "status", "modules", "requirement"),
+        ("optional", "is_optional"),
+    ),
+    "Finding": ("code", "severity", "subject", "text", "place", "remedy"),
+    "HookFacts": _hook,
+    "HookSpec": record_to_json,
+    "ImportDifference": (
+        *("change", ("importer", "edge.importer"), ("imported", "edge.imported")),
+        *(("kind", "edge.kind"), ("line", "edge.line")),
+    ),
+    "MockTouch": touch_to_json,
+    "ModuleDifference": (
+        *("module", "change", ("before", lambda each: _compared_module(each.before))),
+        *(("after", lambda each: _compared_module(each.after)), "fields", "has_other_code"),
+        "source",
+    ),
+    "ModuleFacts": _MODULE,
+    "Needed": (
+        *(("distribution", "distribution.name"), ("version", "distribution.version")),
+        *(("requirement", "distribution.requirement"), ("editable", "distribution.editable")),
+        *(("licence", "distribution.licence"), "modules", ("requires", "distribution.requires")),
+        *("hashes", ("optional", "is_optional")),
+    ),
+    "NoteDifference": (
+        *("change", ("kind", "note.kind"), ("subject", "note.subject"), ("text", "note.text")),
+        ("place", "note.place"),
+    ),
+    "OutsideImport": (
+        *("distribution", "version"),
+        (
+            "requirement",
+            lambda each: RecordedDistribution(each.distribution, each.version).requirement,
+        ),
+        *("module", "by"),
+    ),
+    "PackageDifferences": (
+        ("before", lambda found: keyed(found.before, _COMPARED_PACKAGE)),
+        ("after", lambda found: keyed(found.after, _COMPARED_PACKAGE)),
+        ("identical", "is_same_content"),
+        ("different", lambda found: not found.are_none),
+        *_DIFFERENCES,
+    ),
+    "PackageFacts": (
+        *("file", "size_bytes", "format", "digest", "writer", "python", "torch", "platform"),
+        *(("entry", _entry), "namespace", "trial", "resources", "hooks", "storages"),
+    ),
+    "Problem": (
+        *("subject", ("reason", lambda each: each.reason.name.lower()), ("advice", "reason")),
+        *("context", "place", "chain"),
+    ),
+    "RecordedEnvironment": ("python", "implementation", "platform", "machine", "torch"),
+    "Requirements": (
+        *("file", ("python", "environment.python"), ("platform", "environment.place")),
+        *(("torch", "environment.torch"), ("lock", "is_lock"), ("requirements", "needed")),
+        *("unknown", "absent", "imported", "comparison"),
+    ),
+    "SignatureFacts": ("key_id", "place", ("signer", lambda each: each.signer or None)),
+    "Suggestion": _suggestion,
+    "TensorFacts": (
+        *("kind", "dtype", "shape", "requires_grad", ("persistent", "is_persistent"), "device"),
+        "size_bytes",
+    ),
+    "TextDifference": _text,
+    "TrialRecord": lambda trial: trial.to_json(),
+    "UseDifference": (
+        *("change", ("module", "use.module"), ("name", "use.name"), ("importer", "use.importer")),
+        *(("line", "use.line"), ("kind", "use.kind"), ("scope", "use.scope")),
+        ("is_live", "use.is_live"),
+    ),
+    "VerifyFacts": (
+        *(("file", "subject"), ("accepted", "is_accepted")),
+        *(("format", lambda facts: facts.format or None),),
+        *(("digest", lambda facts: facts.digest or None), "size_bytes", "checks", "findings"),
+        *("signatures", "code"),
+    ),
+    "Why": (
+        *(("file", _given_by_caller), "module", "standing", ("action", "decision.action")),
+        ("rule", lambda found: None if (rule := _why_rule(found)) is None else str(rule)),
+        ("origin", lambda found: None if (rule := _why_rule(found)) is None else rule.origin),
+        ("overridden_by", "decision.overridden_by"),
+        ("hooks", lambda found: found.decision.hooks if found.decision is not None else ()),
+        *(("provided_by", "provider"), ("chains", "chains.chains")),
+        *(("every_chain", _given_by_caller), ("more_chains", "chains.more")),
+        *(("is_complete", "chains.is_complete"), ("as_short", "chains.as_short")),
+        *("importers", "notes"),
+    ),
+}
+"""What is not simply written field by field, by the name of its class: a command that writes one
+kind of document does not import what the others are about."""

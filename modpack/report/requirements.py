@@ -20,13 +20,11 @@ from modpack.core.environment import (
     is_optional,
     needed_at_once,
 )
-from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, is_within, normalised_distribution, parents
 from modpack.core.plan import Plan
 from modpack.core.selftest import OutsideImport
 from modpack.core.text import counted, printable
 from modpack.discovery.environment import compare
-from modpack.report.json_output import SCHEMA
 from modpack.report.package_info import read_checked_manifest
 
 _LATER = "Not needed at once: imported in functions only, or where the code copes with the absence"
@@ -177,9 +175,6 @@ def _outermost(modules: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(m for m in listed if not listed.intersection(parents(m))))
 
 
-# -- as text -----------------------------------------------------------------------------------
-
-
 def requirements_text(requirements: Requirements) -> str:
     """A requirements file: what pip installs, and comments on what it cannot."""
     return "\n".join(_lines(requirements)) + "\n"
@@ -253,68 +248,3 @@ def _of_one(needed: Needed, given: Requirements) -> Iterator[str]:
         hashes = needed.hashes if given.is_lock and given.has_all_hashes else ()
         options = "".join(f" \\\n    --hash={each}" for each in hashes)
         yield found.requirement + options
-
-
-# -- as JSON -----------------------------------------------------------------------------------
-
-
-def requirements_document(given: Requirements, with_comparison: bool) -> dict[str, Json]:
-    """The same as JSON; the command line's reference page documents every key."""
-    return {
-        "schema": SCHEMA,
-        "file": given.file,
-        "python": given.environment.python,
-        "platform": given.environment.place,
-        "torch": given.environment.torch,
-        "lock": given.is_lock,
-        "requirements": [_needed_to_json(each) for each in given.needed],
-        "unknown": list(given.unknown),
-        "absent": list(given.absent),
-        "imported": [
-            {
-                "distribution": each.distribution,
-                "version": each.version,
-                "requirement": RecordedDistribution(each.distribution, each.version).requirement,
-                "module": each.module,
-                "by": each.by,
-            }
-            for each in given.imported
-        ],
-        "comparison": comparison_to_json(given.comparison) if with_comparison else None,
-    }
-
-
-def comparison_to_json(comparison: EnvironmentComparison) -> dict[str, Json]:
-    """What a package was made with, beside what is here."""
-    return {
-        "matches": not comparison.differences,
-        "matches_exactly": not comparison.deviations,
-        "repair": comparison.repair,
-        "rows": [
-            {
-                "name": row.name,
-                "recorded": row.recorded,
-                "installed": row.installed,
-                "status": row.status,
-                "modules": list(row.modules),
-                "requirement": row.requirement,
-                "optional": row.is_optional,
-            }
-            for row in comparison.rows
-        ],
-    }
-
-
-def _needed_to_json(needed: Needed) -> Json:
-    found = needed.distribution
-    return {
-        "distribution": found.name,
-        "version": found.version,
-        "requirement": found.requirement,
-        "editable": found.editable,
-        "licence": found.licence,
-        "modules": list(needed.modules),
-        "requires": list(found.requires),
-        "hashes": list(needed.hashes),
-        "optional": needed.is_optional,
-    }

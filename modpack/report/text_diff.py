@@ -1,27 +1,25 @@
 """Two texts, line by line: a unified diff, in time that grows with the texts and no faster.
 
-Lines that each text has once, in the same order, are taken for unchanged. Between them the
-shortest edit is searched for (E. W. Myers, "An O(ND) difference algorithm and its variations",
-1986), as long as it is short, and all searches of a comparison together take no more than
-:class:`Effort` allows; beyond that a part counts as replaced. The diff is right in any case; it may
-be longer than the shortest one.
+``difflib`` finds what the texts have in common. All searches of a comparison together take no more
+than :class:`Effort` allows; beyond that a part counts as replaced. The diff is right in any case;
+it may be longer than the shortest one.
 """
 
 from __future__ import annotations
 
 import tokenize
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import Match, SequenceMatcher
 from io import BytesIO
+from itertools import accumulate
 from typing import Final
 
 from modpack.report.diff_facts import TextDifference
 
 _CONTEXT: Final = 3
-_MOST_EDITS: Final = 500
-_MOST_STEPS: Final = 4_000_000
+_MOST_STEPS: Final = 10_000_000
 _MOST_LINES: Final = 2_000_000
 _MOST_LINES_OF_TWO: Final = 600_000
 _NO_NEWLINE: Final = "\\ No newline at end of file"
@@ -32,7 +30,7 @@ class Effort:
     """What comparing texts may still take: one for all texts of two packages.
 
     Attributes:
-        steps: of the searches for the shortest edits.
+        steps: of the searches for what two texts have in common.
         lines: of texts that are compared line by line.
     """
 
@@ -46,16 +44,6 @@ class Effort:
             return False
         self.lines -= lines
         return True
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Lines ``before[a:b]`` that became ``after[c:d]``."""
-
-    a: int
-    b: int
-    c: int
-    d: int
 
 
 def as_text(content: bytes, record: str) -> str | None:
@@ -99,18 +87,58 @@ def text_difference(
     -b
     +c
     """
+    if before == after:
+        return TextDifference((), 0, 0)
     old, new = _lines(before), _lines(after)
-    blocks = list(_joined(_blocks(old, new, effort or Effort())))
-    head = (
+    matcher = _BoundedMatcher(old, new, effort or Effort())
+    unified = [
         f"--- a/{old_name}" if old_name is not None else "--- /dev/null",
         f"+++ b/{new_name}" if new_name is not None else "+++ /dev/null",
-    )
-    hunks = [line for group in _hunks(blocks) for line in _hunk(group, old, new)]
-    return TextDifference(
-        (*head, *hunks) if hunks else (),
-        sum(block.d - block.c for block in blocks),
-        sum(block.b - block.a for block in blocks),
-    )
+    ]
+    added = removed = 0
+    for group in matcher.get_grouped_opcodes(_CONTEXT):
+        (_, a, _, c, _), (_, _, b, _, d) = group[0], group[-1]
+        unified.append(f"@@ -{_range(a, b)} +{_range(c, d)} @@")
+        for kind, i, i_end, j, j_end in group:
+            if kind == "equal":
+                unified += _marked(" ", old[i:i_end])
+                continue
+            unified += _marked("-", old[i:i_end])
+            unified += _marked("+", new[j:j_end])
+            added, removed = added + j_end - j, removed + i_end - i
+    return TextDifference(tuple(unified), added, removed)
+
+
+class _BoundedMatcher(SequenceMatcher[str]):
+    """difflib's matcher with a limit: texts can be made on which that takes cubic time."""
+
+    def __init__(self, old: Sequence[str], new: Sequence[str], effort: Effort) -> None:
+        often = Counter(new)
+        # A search goes through all places of each line; very frequent ones are better left out.
+        leaves_out = sum(1 + often[line] for line in old) > effort.steps
+        super().__init__(None, old, new, autojunk=leaves_out)
+        self._old, self._new, self._effort = old, new, effort
+        places: Mapping[str, Sequence[int]] = self.b2j  # type: ignore[attr-defined]  # documented
+        self._pairs = [0, *accumulate(1 + len(places.get(line, ())) for line in old)]
+
+    def find_longest_match(
+        self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None
+    ) -> Match:
+        """What both parts begin or end with, or else the longest that they have in common."""
+        ahi = len(self._old) if ahi is None else ahi
+        bhi = len(self._new) if bhi is None else bhi
+        size, room = 0, min(ahi - alo, bhi - blo)
+        while size < room and self._old[alo + size] == self._new[blo + size]:
+            size += 1
+        if size:
+            return Match(alo, blo, size)
+        while size < room and self._old[ahi - size - 1] == self._new[bhi - size - 1]:
+            size += 1
+        steps = self._pairs[ahi] - self._pairs[alo]
+        if size or not room or steps > self._effort.steps:
+            return Match(ahi - size, bhi - size, size)
+        self._effort.steps -= steps
+        return super().find_longest_match(alo, ahi, blo, bhi)
 
 
 def _lines(text: str) -> list[str]:
@@ -118,146 +146,6 @@ def _lines(text: str) -> list[str]:
     lines = [f"{line}\n" for line in text.split("\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines
-
-
-def _blocks(old: Sequence[str], new: Sequence[str], effort: Effort) -> Iterator[_Block]:
-    numbers: dict[str, int] = {}
-    a = [numbers.setdefault(line, len(numbers)) for line in old]
-    b = [numbers.setdefault(line, len(numbers)) for line in new]
-    x = y = 0
-    for i, j in [*_anchors(a, b), (len(a), len(b))]:
-        yield from _between(a, b, _Block(x, i, y, j), effort)
-        x, y = i, j
-
-
-def _anchors(a: Sequence[int], b: Sequence[int]) -> list[tuple[int, int]]:
-    """The longest series of lines that both have once, in the same order."""
-    often_in_a, often_in_b = Counter(a), Counter(b)
-    places = {line: j for j, line in enumerate(b) if often_in_b[line] == 1}
-    pairs = [(i, places[n]) for i, n in enumerate(a) if often_in_a[n] == 1 and n in places]
-    ends: list[int] = []
-    tails: list[int] = []
-    previous: list[int] = []
-    for number, (_, j) in enumerate(pairs):
-        length = bisect_left(ends, j)
-        ends[length : length + 1] = [j]
-        tails[length : length + 1] = [number]
-        previous.append(tails[length - 1] if length else -1)
-    chosen: list[tuple[int, int]] = []
-    number = tails[-1] if tails else -1
-    while number >= 0:
-        chosen.append(pairs[number])
-        number = previous[number]
-    return chosen[::-1]
-
-
-def _between(a: Sequence[int], b: Sequence[int], part: _Block, effort: Effort) -> Iterator[_Block]:
-    """The changes in a part, without what is the same at its begin and its end."""
-    x, x_end, y, y_end = part.a, part.b, part.c, part.d
-    while x < x_end and y < y_end and a[x] == b[y]:
-        x, y = x + 1, y + 1
-    while x < x_end and y < y_end and a[x_end - 1] == b[y_end - 1]:
-        x_end, y_end = x_end - 1, y_end - 1
-    if x == x_end or y == y_end:
-        if x < x_end or y < y_end:
-            yield _Block(x, x_end, y, y_end)
-        return
-    trace = _trace(a[x:x_end], b[y:y_end], effort)
-    if trace is None:
-        yield _Block(x, x_end, y, y_end)
-        return
-    steps = _steps(trace, x_end - x, y_end - y)
-    yield from (_Block(x + s.a, x + s.b, y + s.c, y + s.d) for s in steps)
-
-
-def _trace(a: Sequence[int], b: Sequence[int], effort: Effort) -> list[dict[int, int]] | None:
-    """How far each diagonal is reached, after each number of edits; None if there are too many."""
-    reached: dict[int, int] = {1: 0}
-    trace: list[dict[int, int]] = []
-    for edits in range(min(len(a) + len(b), _MOST_EDITS) + 1):
-        trace.append(dict(reached))
-        for diagonal in range(-edits, edits + 1, 2):
-            begin = x = _begin(reached, diagonal, edits)
-            y = x - diagonal
-            while x < len(a) and y < len(b) and a[x] == b[y]:
-                x, y = x + 1, y + 1
-            reached[diagonal] = x
-            effort.steps -= 1 + x - begin
-            if x >= len(a) and y >= len(b):
-                return trace
-            if effort.steps < 0:
-                return None
-    return None
-
-
-def _is_addition(reached: dict[int, int], diagonal: int, edits: int) -> bool:
-    """Whether a diagonal is entered by an added line; else by a removed one."""
-    if diagonal in (-edits, edits):
-        return diagonal == -edits
-    return reached[diagonal - 1] < reached[diagonal + 1]
-
-
-def _begin(reached: dict[int, int], diagonal: int, edits: int) -> int:
-    """How far the first text is read where an edit enters a diagonal."""
-    if _is_addition(reached, diagonal, edits):
-        return reached[diagonal + 1]
-    return reached[diagonal - 1] + 1
-
-
-def _steps(trace: list[dict[int, int]], x: int, y: int) -> list[_Block]:
-    """The single edits, the first one first."""
-    steps: list[_Block] = []
-    for edits in range(len(trace) - 1, 0, -1):
-        reached, diagonal = trace[edits], x - y
-        end = _begin(reached, diagonal, edits)
-        if _is_addition(reached, diagonal, edits):
-            steps.append(_Block(end, end, end - diagonal - 1, end - diagonal))
-        else:
-            steps.append(_Block(end - 1, end, end - diagonal, end - diagonal))
-        x, y = steps[-1].a, steps[-1].c
-    return steps[::-1]
-
-
-def _joined(blocks: Iterator[_Block]) -> Iterator[_Block]:
-    """Changes that touch are one."""
-    last: _Block | None = None
-    for block in blocks:
-        if last is not None and last.b == block.a and last.d == block.c:
-            last = _Block(last.a, block.b, last.c, block.d)
-            continue
-        if last is not None:
-            yield last
-        last = block
-    if last is not None:
-        yield last
-
-
-def _hunks(blocks: Sequence[_Block]) -> Iterator[list[_Block]]:
-    """Changes whose surroundings touch."""
-    group: list[_Block] = []
-    for block in blocks:
-        if group and block.a - group[-1].b > 2 * _CONTEXT:
-            yield group
-            group = []
-        group.append(block)
-    if group:
-        yield group
-
-
-def _hunk(group: Sequence[_Block], old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
-    first, last = group[0], group[-1]
-    before = min(_CONTEXT, first.a)
-    after = min(_CONTEXT, len(old) - last.b)
-    old_part = _range(first.a - before, last.b + after)
-    new_part = _range(first.c - before, last.d + after)
-    yield f"@@ -{old_part} +{new_part} @@"
-    position = first.a - before
-    for block in group:
-        yield from _marked(" ", old[position : block.a])
-        yield from _marked("-", old[block.a : block.b])
-        yield from _marked("+", new[block.c : block.d])
-        position = block.b
-    yield from _marked(" ", old[position : position + after])
 
 
 def _range(begin: int, end: int) -> str:

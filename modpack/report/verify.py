@@ -36,7 +36,7 @@ from modpack.errors import (
 from modpack.report.audit_facts import Finding, Severity
 from modpack.report.audit_text import by_severity, code_lines, left_out, remedy_line
 from modpack.report.code_listing import pickle_findings
-from modpack.report.finding_codes import as_sentence, found, found_with_remedy
+from modpack.report.finding_codes import as_sentence, finding, finding_with_remedy
 from modpack.report.format import indented, table
 from modpack.report.verify_contents import (
     check_contents,
@@ -153,7 +153,7 @@ def verify_signatures(
         held = check_signatures(archive, signers, path)
     except SignatureError as failure:
         reason = f"{asking}: {failure.reason}" if asking else failure.reason
-        return SignatureCheck(findings=(found_with_remedy("signature", archive.source, reason),))
+        return SignatureCheck(findings=(finding_with_remedy("signature", archive.source, reason),))
     return SignatureCheck(
         tuple(SignatureFacts(each.key_id, each.place, each.signer) for each in held)
     )
@@ -177,18 +177,18 @@ def check_policy(
         code: what of the package is code; None if that cannot be told.
     """
     if policy.allow_code and not policy.signers:
-        yield found_with_remedy("policy-allows-any-code", archive.source, CODE_FROM_ANYBODY)
+        yield finding_with_remedy("policy-allows-any-code", archive.source, CODE_FROM_ANYBODY)
     if code is None and not policy.allow_code:
         text = "whether it holds code cannot be told, since a record is damaged"
-        yield found("policy", archive.source, text)
+        yield finding("policy", archive.source, text)
     try:
         violations = package_violations(archive, policy, None if policy.allow_code else code)
     except ModpackError as failure:
         text = f"what it asks for cannot be told, since a record is damaged: {failure}"
-        yield found("policy", archive.source, text)
+        yield finding("policy", archive.source, text)
         return
     for each in violations:
-        row = found("policy", each.subject, each.text)
+        row = finding("policy", each.subject, each.text)
         yield replace(row, remedy=as_sentence(each.remedy))
 
 
@@ -204,7 +204,7 @@ def unchecked_signatures(
     try:
         signatures = find_signatures(archive, path)
     except SignatureError as failure:
-        yield found("record-unreadable", layout.SIGNATURE, failure.reason)
+        yield finding("record-unreadable", layout.SIGNATURE, failure.reason)
         return
     for each in signatures:
         yield from _unchecked_one(archive, each)
@@ -217,11 +217,11 @@ def _unchecked_one(archive: Archive, signature: FoundSignature) -> Iterator[Find
         # A file beside the package may be another tool's.
         is_ours = signature.place == layout.SIGNATURE
         code = "record-unreadable" if is_ours else "signature-unchecked"
-        yield found(code, signature.place, failure.reason)
+        yield finding(code, signature.place, failure.reason)
         return
     keys = ", ".join(each.key_id[:16] or "one without a name" for each in envelope.signatures)
     text = f"it claims to be made with the key {keys}, which was not given"
-    yield found("signature-unchecked", signature.place, text)
+    yield finding("signature-unchecked", signature.place, text)
 
 
 _SEVERITIES: Final = list(Severity)
@@ -280,7 +280,7 @@ def _refused_at_once(
 ) -> VerifyFacts:
     """What is told of an archive that cannot be opened."""
     subject = failure.record or failure.source
-    finding = found_with_remedy("structure", subject, failure.reason)
+    finding = finding_with_remedy("structure", subject, failure.reason)
     check = CheckFacts("structure", 0, "records", False)
     size = _bytes_at(source) if isinstance(source, (str, os.PathLike)) else 0
     return VerifyFacts(failure.source, _UNKNOWN, "", size, (check,), (finding,))
@@ -377,13 +377,13 @@ class _Verification:
         self._told("records of the format", 0, "records", check_texts(archive, damaged))
         self._check_objects(None, OwnRecords())
         text = "torch.package wrote it: it records no digests to compare with"
-        self._findings.append(found("no-digests", archive.source, text))
+        self._findings.append(finding("no-digests", archive.source, text))
         return not readable
 
     def _check_what_can_be_read(self, failure: ArchiveError) -> None:
         """Without a manifest to go by, only crc32 can tell what else is damaged."""
         code = "repacked" if isinstance(failure, RepackedError) else "manifest"
-        finding = found_with_remedy(code, failure.record or layout.MANIFEST, failure.reason)
+        finding = finding_with_remedy(code, failure.record or layout.MANIFEST, failure.reason)
         self._told("manifest", 0, "records", [finding])
         names = self._archive.names()
         self._told("crc32", len(names), "records", check_readable(self._archive, self._workers))
@@ -415,9 +415,9 @@ class _Verification:
         """A record that keeps the pickles from being read; it may have been told already."""
         record = failure.record or failure.source
         if all(each.subject != record for each in self._findings):
-            yield found("record-unreadable", record, failure.reason)
+            yield finding("record-unreadable", record, failure.reason)
         text = f"pickles were not looked at to the end, because of {record!r}"
-        yield found("scan-unfinished", record, text)
+        yield finding("scan-unfinished", record, text)
 
     def _storages(self) -> int:
         return sum(map(layout.is_storage, self._archive.names()))

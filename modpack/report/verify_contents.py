@@ -23,7 +23,7 @@ from modpack.core.names import normalised_distribution
 from modpack.core.plan import Plan, PlannedDistribution
 from modpack.core.text import counted
 from modpack.report.audit_facts import Finding
-from modpack.report.finding_codes import found
+from modpack.report.finding_codes import finding
 from modpack.report.verify_records import OwnRecords
 from modpack.security.pickle_names import PickledStorage, read_pickle
 
@@ -38,7 +38,7 @@ def check_contents(archive: Archive, manifest: Manifest, workers: int) -> Iterat
     """
     damage = find_damage(archive, manifest, archive.names(), workers)
     for record, reason in damage.items():
-        yield found("record-damaged", record, reason)
+        yield finding("record-damaged", record, reason)
 
 
 def check_readable(archive: Archive, workers: int) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def check_readable(archive: Archive, workers: int) -> Iterator[Finding]:
         workers: threads that read at the same time.
     """
     for record, reason in find_unreadable(archive, archive.names(), workers).items():
-        yield found("record-damaged", record, reason)
+        yield finding("record-damaged", record, reason)
 
 
 def check_manifest_form(archive: Archive, manifest: Manifest) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def check_manifest_form(archive: Archive, manifest: Manifest) -> Iterator[Findin
     """
     if not _is_canonical(archive, manifest):
         text = "it is no canonical JSON: keys are not sorted, or there are blanks"
-        yield found("manifest", layout.MANIFEST, text)
+        yield finding("manifest", layout.MANIFEST, text)
 
 
 def _is_canonical(archive: Archive, manifest: Manifest) -> bool:
@@ -96,7 +96,7 @@ def check_metadata(
     for folder in dict.fromkeys(name.partition("/")[0] for name in archive.names()):
         if folder.endswith(_SUFFIX) and folder not in known:
             text = "packaged code takes it for an installed distribution, and nothing decided that"
-            yield found("code-undecided", folder, text)
+            yield finding("code-undecided", folder, text)
 
 
 def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Iterator[Finding]:
@@ -112,7 +112,7 @@ def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Itera
             f"it is of {name!r:.80} {version!r:.40}, and should be of {distribution.name!r:.80} "
             f"{distribution.version!r:.40}"
         )
-        yield found("inconsistent", record, text)
+        yield finding("inconsistent", record, text)
 
 
 def _check_listing(archive: Archive, manifest: Manifest, record: str) -> Iterator[Finding]:
@@ -120,15 +120,15 @@ def _check_listing(archive: Archive, manifest: Manifest, record: str) -> Iterato
     if not archive.has(record):
         return
     if archive.size(record) > _MOST_BYTES:
-        yield found("record-unreadable", record, "it is too large for a list of files")
+        yield finding("record-unreadable", record, "it is too large for a list of files")
         return
     try:
         for row in csv.reader(io.StringIO(_text(archive, record))):
             reason = _row_problem(manifest, record, row)
             if reason is not None:
-                yield found("inconsistent", record, reason)
+                yield finding("inconsistent", record, reason)
     except csv.Error as failure:
-        yield found("record-unreadable", record, f"it is no list of files: {failure}")
+        yield finding("record-unreadable", record, f"it is no list of files: {failure}")
 
 
 def _row_problem(manifest: Manifest, record: str, row: list[str]) -> str | None:
@@ -182,7 +182,7 @@ def check_pickled_storages(
             reason = _problem(archive, each, _record(pickle, each))
             if reason is not None:
                 place = f"{pickle}, byte {each.position}"
-                yield found("storage-missing", pickle, reason, place)
+                yield finding("storage-missing", pickle, reason, place)
 
 
 def script_storages(archive: Archive) -> Mapping[str, tuple[PickledStorage, ...]]:
@@ -209,13 +209,13 @@ def check_trial_storages(archive: Archive, own: OwnRecords) -> Iterator[Finding]
     for record, output in own.outputs.items():
         for tensor in output.tensors:
             if not layout.is_storage(tensor.record) or not archive.has(tensor.record):
-                yield found("storage-missing", record, f"{tensor.record!r:.120} is not there")
+                yield finding("storage-missing", record, f"{tensor.record!r:.120} is not there")
             elif tensor.size_bytes not in (None, archive.size(tensor.record)):
                 text = (
                     f"{tensor.record!r} should have {tensor.size_bytes} bytes, and has "
                     f"{archive.size(tensor.record)}"
                 )
-                yield found("storage-missing", record, text)
+                yield finding("storage-missing", record, text)
 
 
 def check_unused_storages(
@@ -238,7 +238,7 @@ def check_unused_storages(
             f"no saved object refers to {', '.join(unused[:_SHOWN])}{more} "
             f"({counted(size, 'byte')})"
         )
-        yield found("storage-unused", unused[0], text)
+        yield finding("storage-unused", unused[0], text)
 
 
 def _record(pickle: str, storage: PickledStorage) -> str:

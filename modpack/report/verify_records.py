@@ -50,7 +50,7 @@ from modpack.core.tensors import ITEM_BYTES, TensorFacts
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError, ModpackError
 from modpack.report.audit_facts import Finding
-from modpack.report.finding_codes import found
+from modpack.report.finding_codes import finding
 from modpack.security.pickled_hooks import find_disagreements
 
 _TRUTHS = ("grad", "inference", "deterministic", "deterministic_warn_only", "mkldnn")
@@ -197,7 +197,7 @@ def check_texts(archive: Archive, damaged: frozenset[str] = frozenset()) -> Iter
             continue
         reason = problem(_text(archive, record))
         if reason is not None:
-            yield found("record-unreadable", record, reason)
+            yield finding("record-unreadable", record, reason)
 
 
 class _Reading:
@@ -265,7 +265,7 @@ class _Reading:
                 self._own.outputs[case.output] = output
 
     def _tell(self, record: str, reason: str) -> None:
-        self._own.findings.append(found("record-unreadable", record, reason))
+        self._own.findings.append(finding("record-unreadable", record, reason))
 
 
 def _saved_records(objects: Objects) -> Iterator[str]:
@@ -352,13 +352,13 @@ def _check_decisions(archive: Archive, plan: Plan, damaged: frozenset[str]) -> I
         wanted = _record_wanted(decision, module in compiled)
         if wanted and not any(archive.has(name) or name in damaged for name in wanted):
             text = f"{module} was {decision.action.past}, and {wanted[0]!r} is not there"
-            yield found("inconsistent", layout.GRAPH, text)
+            yield finding("inconsistent", layout.GRAPH, text)
         if decision.action is Action.DENY:
-            yield found("inconsistent", layout.GRAPH, f"{module} was denied: no package has it")
+            yield finding("inconsistent", layout.GRAPH, f"{module} was denied: no package has it")
     for file in plan.files:
         if not archive.has(file.record) and file.record not in damaged:
             text = f"{file.record!r}, which came with {file.owner}, is not there"
-            yield found("inconsistent", layout.GRAPH, text)
+            yield finding("inconsistent", layout.GRAPH, text)
 
 
 def _record_wanted(decision: Decision, is_compiled: bool) -> tuple[str, ...]:
@@ -384,7 +384,7 @@ def _check_code(archive: Archive, plan: Plan) -> Iterator[Finding]:
     for name in archive.names():
         is_code = name.endswith(".py") or _COMPILED.search(name) is not None
         if is_code and not layout.is_internal(name) and name not in planned:
-            yield found("code-undecided", name, "nothing was decided about this code")
+            yield finding("code-undecided", name, "nothing was decided about this code")
 
 
 def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Finding]:
@@ -395,14 +395,14 @@ def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Ite
     try:
         listed, decided = set(read_externs(archive)), set(plan.modules(Action.EXTERN))
     except ArchiveError as failure:
-        yield found("inconsistent", record, failure.reason)
+        yield finding("inconsistent", record, failure.reason)
         return
     for module in sorted(decided - listed):
         reason = f"it does not list {module}, which was decided to be extern"
-        yield found("inconsistent", record, reason)
+        yield finding("inconsistent", record, reason)
     for module in sorted(listed - decided - _needs_of_stand_ins(archive)):
         reason = f"it lists {module}, which was not decided to be extern"
-        yield found("inconsistent", record, reason)
+        yield finding("inconsistent", record, reason)
 
 
 def _needs_of_stand_ins(archive: Archive) -> frozenset[str]:
@@ -417,15 +417,15 @@ def _check_objects(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -
     objects = own.objects
     for record in own.saved:
         if not archive.has(record) and record not in damaged:
-            yield found("inconsistent", layout.ENTRY, f"the object {record!r} is not there")
+            yield finding("inconsistent", layout.ENTRY, f"the object {record!r} is not there")
     for record in _repeated(own.saved):
-        yield found("inconsistent", layout.ENTRY, f"the object {record!r} is listed twice")
+        yield finding("inconsistent", layout.ENTRY, f"the object {record!r} is listed twice")
     if objects is not None and objects.entry is not None and objects.entry not in objects.pickles:
         text = f"{'/'.join(objects.entry)!r} is the main object, and is not among the saved ones"
-        yield found("inconsistent", layout.ENTRY, text)
+        yield finding("inconsistent", layout.ENTRY, text)
     for record in sorted(set(own.tensors or ()) - set(own.saved)):
         text = f"it tells tensors of {record!r}, which is no saved object"
-        yield found("inconsistent", layout.TENSORS, text)
+        yield finding("inconsistent", layout.TENSORS, text)
 
 
 def _check_hooks(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -> Iterator[Finding]:
@@ -436,20 +436,24 @@ def _check_hooks(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -> 
             continue
         has_hooks = any(s.kind != PARAMETRIZATION for s in own.specs.get(record, ()))
         if has_hooks and not archive.has(pickle):
-            yield found("inconsistent", specs, f"the pickle of these hooks, {pickle!r}, is missing")
+            yield finding(
+                "inconsistent", specs, f"the pickle of these hooks, {pickle!r}, is missing"
+            )
         names = [spec.name for spec in own.specs.get(record, ())]
         for name in _repeated(names):
-            yield found("inconsistent", specs, f"two hooks are called {name!r:.80}")
+            yield finding("inconsistent", specs, f"two hooks are called {name!r:.80}")
         if archive.has(pickle) and not archive.has(specs):
-            yield found("inconsistent", pickle, f"the specs of these hooks, {specs!r}, are missing")
+            yield finding(
+                "inconsistent", pickle, f"the specs of these hooks, {specs!r}, are missing"
+            )
         elif archive.has(pickle) and archive.has(record) and record not in damaged:
             for each in find_disagreements(archive, record, own.specs.get(record, ())):
                 text = f"the hook {each.hook!r:.80}: {each.reason}"
-                yield found("inconsistent", specs, text)
+                yield finding("inconsistent", specs, text)
     known = {name for record in own.saved for name in hook_records(record)}
     for name in archive.names():
         if name.startswith(_HOOKS) and name not in known:
-            yield found("inconsistent", name, "these hooks belong to no saved object")
+            yield finding("inconsistent", name, "these hooks belong to no saved object")
 
 
 def _check_trials(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -> Iterator[Finding]:
@@ -460,18 +464,18 @@ def _check_trials(archive: Archive, own: OwnRecords, damaged: frozenset[str]) ->
     for case in trial.cases if trial is not None else ():
         if case.resource not in saved:
             text = f"it tells of {'/'.join(case.resource)!r}, which is no saved object"
-            yield found("inconsistent", layout.TRIAL, text)
+            yield finding("inconsistent", layout.TRIAL, text)
     for records in trial.records if trial is not None else ():
         of_one = (records.inputs, records.conditions, records.output)
         known.update(of_one)
         for name in of_one:
             if not archive.has(name) and name not in damaged:
-                yield found("inconsistent", layout.TRIAL, f"{name!r} is not there")
+                yield finding("inconsistent", layout.TRIAL, f"{name!r} is not there")
     if layout.TRIAL in damaged or (trial is None and archive.has(layout.TRIAL)):
         return  # nobody knows what belongs to it
     for name in archive.names():
         if name.startswith(_TRIALS) and name not in known:
-            yield found("inconsistent", name, "this example belongs to no trial")
+            yield finding("inconsistent", name, "this example belongs to no trial")
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
@@ -485,7 +489,7 @@ def _check_platform(own: OwnRecords) -> Iterator[Finding]:
     compiled = [file.record for file in own.plan.files if file.kind is FileKind.COMPILED]
     if compiled and own.environment.native is None:
         text = f"{compiled[0]!r} is compiled code, and no platform is recorded for it"
-        yield found("inconsistent", layout.ENVIRONMENT, text)
+        yield finding("inconsistent", layout.ENVIRONMENT, text)
 
 
 def _check_names(archive: Archive, own: OwnRecords) -> Iterator[Finding]:
@@ -496,4 +500,4 @@ def _check_names(archive: Archive, own: OwnRecords) -> Iterator[Finding]:
         if name.startswith((_HOOKS, _TRIALS)) or _SCRIPTS.fullmatch(name):
             continue
         if not name.startswith(layout.MODPACK_PREFIX + "signature"):
-            yield found("record-unknown", name, "this modpack does not know such a record")
+            yield finding("record-unknown", name, "this modpack does not know such a record")

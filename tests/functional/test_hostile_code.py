@@ -9,7 +9,7 @@ import pytest
 
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
-from modpack.report.code_listing import code_document
+from modpack.report.json_output import code_document
 from modpack.security.code_listing import list_package
 
 ROOT = Path(__file__).parents[2]

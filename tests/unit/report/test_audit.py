@@ -16,7 +16,7 @@ from modpack.core.rules import Action
 from modpack.errors import ArchiveError
 from modpack.report.audit import audit_package, audit_plan, judge, parse_gate
 
-FIXTURES = Path(__file__).parents[4] / "fixtures" / "archives" / "torch_package"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "archives" / "torch_package"
 GRAPH = ".data/modpack/graph.json"
 
 PROJECT = {

@@ -25,7 +25,7 @@ from modpack.report.audit_text import code_lines
 from modpack.report.verify import verify_package
 from tests.rezipped import rezipped
 
-FIXTURES = Path(__file__).parents[4] / "fixtures/archives/torch_package"
+FIXTURES = Path(__file__).parents[3] / "fixtures/archives/torch_package"
 ANCESTORS = sorted(FIXTURES.glob("*/*.pt"))
 MODEL = "__model__/model.pkl"
 SPECS = f".data/modpack/hooks/{MODEL}.json"

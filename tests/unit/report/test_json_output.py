@@ -1,10 +1,18 @@
 """The JSON is versioned and has the documented keys."""
 
+import ast
 import json
 from pathlib import Path
 
+import modpack
 from modpack.report.facts import plan_facts
-from modpack.report.json_output import dumps, error_document, package_document, plan_document
+from modpack.report.json_output import (
+    _FORMS,
+    dumps,
+    error_document,
+    package_document,
+    plan_document,
+)
 from modpack.report.package_info import package_facts
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
@@ -69,3 +77,11 @@ def test_the_text_is_ascii_whatever_a_package_says():
     text = dumps(error_document("E", "größe \ud800 \x1b"))
     assert text.isascii() and "\x1b" not in text
     assert json.loads(text)["error"]["message"] == "größe \ud800 \x1b"
+
+
+def test_each_form_is_that_of_one_class():
+    (root,) = map(Path, modpack.__path__)
+    files = [file for room in ("core", "report", "security") for file in (root / room).glob("*.py")]
+    nodes = [node for file in files for node in ast.parse(file.read_text("utf-8")).body]
+    classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+    assert {name: classes.count(name) for name in _FORMS} == dict.fromkeys(_FORMS, 1)
