@@ -219,7 +219,7 @@ def _given_by_caller(_: object) -> None:
 def _hook(facts: HookFacts) -> dict[str, Json]:
     disagreement = facts.disagreement
     more: dict[str, Json] = {} if disagreement is None else {"disagreement": disagreement}
-    return {"resource": facts.resource, **record_to_json(facts.spec), **more}
+    return {"resource": facts.resource, **keyed(facts.spec, _HOOK), **more}
 
 
 def _entry(facts: PackageFacts) -> Json:
@@ -269,6 +269,7 @@ def _reasons(found: Suggestion) -> list[str]:
     return list(reasons(found))
 
 
+_HOOK: Final = ("name", "kind", "target", "aliases", "position", "flags", "callable")
 _MODULE: Final = (
     *("module", "action", "rule", "overridden_by", "importers", "provided_by"),
     *("distribution", "version", "record", "size_bytes"),
@@ -319,7 +320,8 @@ _FORMS: Final[Mapping[str, tuple[_Key, ...] | Callable[[Any], object]]] = {
     ),
     "Finding": ("code", "severity", "subject", "text", "place", "remedy"),
     "HookFacts": _hook,
-    "HookSpec": record_to_json,
+    "CallableSpec": record_to_json,
+    "HookSpec": _HOOK,
     "ImportDifference": (
         *("change", ("importer", "edge.importer"), ("imported", "edge.imported")),
         *(("kind", "edge.kind"), ("line", "edge.line")),
