@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,11 +20,34 @@ import torch
 from benign import benign
 from crowds import cache_fills, readers_and_writers
 from fuzzing import fuzz
-from interruptions import Interrupted, exceptions, file_size_limits, full_disks, kills
-from mutants import Mutants, loaded, verified
-from page import Row, rendered
+from interruptions import exceptions, file_size_limits, full_disks, kills
+from mutants import loaded, verified
+from packages import Tally
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "torture.md"
+_HEAD = """\
+# Packages under torture
+
+<!-- Made by `make torture`. Do not edit. -->
+
+What was done to packages, how often, and what came of it. Each export runs in a process of its
+own, which is interrupted at a random moment between its first instruction and a little after its
+last; afterwards every byte of the target is compared with its manifest. A mutant is a good package
+with bits, headers, lengths or whole regions changed. `modpack verify` must refuse it, or accept it
+with the same records of the same contents; a loader must refuse it, or load what has the same
+values and computes the same. Hostile archives are made by `fixtures/hostile`: each breaks one rule,
+and every command that reads what is broken must refuse it in its own words, without a traceback,
+and without anything of it having run. Memory is what a command takes beyond the interpreter itself,
+and seconds are of processor time.
+
+| what | times | what came of it | damaged or wrong |
+|---|---|---|---|
+"""
+_WHOLE = "the old package {old} times, the new one {new} times, whole"
+_JUDGED = "{refused} refused, {same} the same"
+
+Row = tuple[str, Tally, str]
+"""What was done, what came of it, and that in words, with counts in braces."""
 
 
 def main() -> int:
@@ -42,62 +66,52 @@ def main() -> int:
     else:
         sys.stdout.reconfigure(encoding="utf-8")
         print(page, end="")
-    for row in rows:
-        for wrong in row.wrong[:10]:
-            print(f"{row.what}: {wrong}", file=sys.stderr)
-    return int(any(row.wrong for row in rows))
+    for what, found, _ in rows:
+        for wrong in found.wrong[:10]:
+            print(f"{what}: {wrong}", file=sys.stderr)
+    return int(any(found.wrong for _, found, _ in rows))
 
 
-def _rows(share: int) -> list[Row]:
-    rows = [_of_interruptions(kills(200 // share), "SIGKILL at random moments")]
-    rows.append(_of_interruptions(exceptions(100 // share), "an interrupt at random moments"))
-    rows.append(_of_interruptions(file_size_limits(20), "a limit on file sizes (EFBIG), 20 sizes"))
+def rendered(rows: list[Row]) -> str:
+    """The page, in Markdown."""
+    lines = (
+        f"| {what} | {found.tries:,} | {told.format_map(found.counts)} | {len(found.wrong)} |\n"
+        for what, found, told in rows
+    )
+    made = f"Made with Python {platform.python_version()} on {platform.system()}."
+    return f"{_HEAD}{''.join(lines)}\n{made}\n"
+
+
+def _rows(share: int) -> Iterator[Row]:
+    yield "SIGKILL at random moments", kills(200 // share), _WHOLE
+    yield "an interrupt at random moments", exceptions(100 // share), _WHOLE
+    yield "a limit on file sizes (EFBIG), 20 sizes", file_size_limits(20), _WHOLE
     full = full_disks(20)
-    if full is None:
-        rows.append(Row("a full disk (ENOSPC), 20 sizes", 0, "not tried: no right to mount one"))
-    else:
-        rows.append(_of_interruptions(full, "a full disk (ENOSPC), 20 sizes"))
+    told = "not tried: no right to mount one" if full is None else _WHOLE
+    yield "a full disk (ENOSPC), 20 sizes", full or Tally(), told
     crowd = readers_and_writers(10_000 // share)
-    result = f"{crowd.meanwhile} rewrites meanwhile"
-    rows.append(Row("opening and loading while it is rewritten", crowd.tries, result, crowd.wrong))
-    fills = cache_fills(16, 20 // share)
-    rows.append(Row("16 processes that fill one cache", fills.tries, "", fills.wrong))
+    yield "opening and loading while it is rewritten", crowd, "{rewrites} rewrites meanwhile"
+    yield "16 processes that fill one cache", cache_fills(16, 20 // share), ""
     times = 10_000 // share
-    rows.append(_of_mutants(verified(times), "mutants of good packages, verified"))
-    rows.append(_of_mutants(loaded(times, "all"), 'mutants, loaded with `verify="all"`'))
-    rows.append(_of_mutants(loaded(times, "code"), "mutants, loaded (tensors' numbers aside)"))
-    rows += _of_archives(share)
-    fuzzed = fuzz(1_000_000 // share // (10 if share > 1 else 1))
-    result = f"{fuzzed.accepted:,} made data, all others were refused"
-    rows.append(Row("pickles made at random, loaded as data", fuzzed.tries, result, fuzzed.wrong))
-    good = benign()
-    rows.append(Row("good packages, verified", good.tries, "accepted", good.wrong))
-    return rows
-
-
-def _of_archives(share: int) -> Iterator[Row]:
+    yield "mutants of good packages, verified", verified(times), _JUDGED
+    yield 'mutants, loaded with `verify="all"`', loaded(times, "all"), _JUDGED
+    yield "mutants, loaded (tensors' numbers aside)", loaded(times, "code"), _JUDGED
     looking = hostiles.looking(share)
-    result = f"refused for {len(looking.messages)} reasons, {_most(looking)}"
-    yield Row("hostile archives before commands", looking.tries, result, looking.wrong)
+    told = f"refused for {len(looking.messages)} reasons, {_most(looking)}"
+    yield "hostile archives before commands", looking, told
     loading = hostiles.loading(share)
-    result = "refused before any code ran"
-    yield Row("hostile archives before loaders", loading.tries, result, loading.wrong)
+    yield "hostile archives before loaders", loading, "refused before any code ran"
     flooded = hostiles.flooded(share * 4 if share > 1 else 1)  # they take two seconds each
-    result = f"answered within {_most(flooded)}"
-    yield Row("archives of up to 10 MB made to exhaust", flooded.tries, result, flooded.wrong)
+    told = f"answered within {_most(flooded)}"
+    yield "archives of up to 10 MB made to exhaust", flooded, told
+    fuzzed = fuzz(1_000_000 // share // (10 if share > 1 else 1))
+    told = "{accepted:,} made data, all others were refused"
+    yield "pickles made at random, loaded as data", fuzzed, told
+    yield "good packages, verified", benign(), "accepted"
 
 
 def _most(judged: hostiles.Judged) -> str:
     return f"{judged.peak >> 20} MiB and {judged.seconds:.1f} s at most"
-
-
-def _of_mutants(found: Mutants, what: str) -> Row:
-    return Row(what, found.tries, f"{found.refused} refused, {found.same} the same", found.wrong)
-
-
-def _of_interruptions(found: Interrupted, what: str) -> Row:
-    result = f"the old package {found.old} times, the new one {found.new} times, whole"
-    return Row(what, found.tries, result, found.wrong)
 
 
 if __name__ == "__main__":

@@ -8,38 +8,23 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from mutants import good_packages
+from packages import Tally
 
 from modpack.errors import ModpackError
 from modpack.report.audit_facts import Severity
 from modpack.report.verify import verify_package
-
-__all__ = ["Benign", "benign"]
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"
 MATRIX = ROOT / "tools" / "hook_matrix"
 
 
-@dataclass
-class Benign:
-    """What came of them.
-
-    Attributes:
-        tries: how many there were.
-        wrong: which were refused, and why.
-    """
-
-    tries: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-
-def benign() -> Benign:
+def benign() -> Tally:
     """Verify them all."""
-    found = Benign()
+    found = Tally()
     with tempfile.TemporaryDirectory() as folder:
         for package in _made(Path(folder)):
             found.tries += 1
@@ -48,8 +33,10 @@ def benign() -> Benign:
 
 
 def _made(folder: Path) -> Iterator[Path]:
-    """Where they are: archives of torch.package, models of all kinds, hooks of all kinds, demo."""
-    yield from sorted((FIXTURES / "archives").rglob("*.pt"))
+    """Where they are: archives kept from before, models of all kinds, hooks of all kinds."""
+    archives = FIXTURES / "archives"
+    yield from sorted((archives / "torch_package").rglob("*.pt"))
+    yield from sorted((archives / "modpack").rglob("*.modpack"))
     models = FIXTURES / "reproducible"
     _run(models / "project", models / "export.py", folder)
     yield from sorted(folder.glob("*.modpack"))

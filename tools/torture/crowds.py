@@ -6,47 +6,27 @@ import os
 import signal
 import tempfile
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import torch
 from children import Child, Told
-from packages import model
+from packages import Tally, model
 
 import modpack
 from modpack import PackageImporter
-
-__all__ = ["Crowd", "cache_fills", "readers_and_writers"]
 
 _WRITERS = 2
 _READERS = 4
 
 
-@dataclass
-class Crowd:
-    """What came of many processes at once.
-
-    Attributes:
-        what: what they did.
-        tries: how often it was done in all.
-        wrong: what was wrong, one sentence each.
-        meanwhile: how often something else was done at the same time.
-    """
-
-    what: str
-    tries: int = 0
-    wrong: list[str] = field(default_factory=list)
-    meanwhile: int = 0
-
-
-def readers_and_writers(opens: int) -> Crowd:
+def readers_and_writers(opens: int) -> Tally:
     """Readers open and load a package while writers replace it all the time.
 
     Each version has one number in all its tensors and the same in a text: a reader that sees two
     numbers has seen a mixture.
     """
-    found = Crowd("readers and writers")
+    found = Tally()
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "net.modpack"
         _write_version(target, 0)
@@ -54,18 +34,18 @@ def readers_and_writers(opens: int) -> Crowd:
         readers = [Child(partial(_read, target, opens // _READERS)) for _ in range(_READERS)]
         for reader in readers:
             _count(found, reader.wait())
-        rewrites = Crowd("rewrites")
+        rewrites = Tally()
         for writer in writers:
             writer.kill(signal.SIGTERM)
             _count(rewrites, writer.wait())
-        found.meanwhile = rewrites.tries
+        found.counts["rewrites"] = rewrites.tries
         found.wrong += rewrites.wrong
     return found
 
 
-def cache_fills(processes: int, rounds: int) -> Crowd:
+def cache_fills(processes: int, rounds: int) -> Tally:
     """Processes that load the same package for the first time at the same moment."""
-    found = Crowd("cache fills")
+    found = Tally()
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "net.modpack"
         for number in range(rounds):
@@ -130,7 +110,7 @@ def _fill(target: Path, cache: Path, start: float, number: int) -> tuple[int, li
     return 1, [] if numbers == {number} else [f"modules of {numbers} instead of {number}"]
 
 
-def _count(found: Crowd, told: Told) -> None:
+def _count(found: Tally, told: Told) -> None:
     """What a child of :class:`Child` told: how often it did its work, and what was wrong."""
     if told.has_ended_well:
         tries, wrong = told.value

@@ -19,18 +19,16 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 import torch._subclasses.schema_check_mode  # which torch imports at its first odd tensor
+from packages import Tally
 
 from modpack.errors import ModpackError
 from modpack.pickling.allowlist import DATA
 from modpack.pickling.data_unpickler import unpickle_data
 from modpack.pickling.storages import StorageLoader
-
-__all__ = ["Fuzzed", "fuzz"]
 
 _OUTSIDE: Final = (
     "builtins.eval",
@@ -49,29 +47,14 @@ _MOST_MEMORY: Final = 1 << 30
 """Bytes by which the process may grow meanwhile."""
 
 
-@dataclass
-class Fuzzed:
-    """What came of it.
-
-    Attributes:
-        tries: how many pickles were loaded.
-        accepted: how many of them were data.
-        wrong: what must not be, in words.
-    """
-
-    tries: int = 0
-    accepted: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-
-def fuzz(tries: int, seed: int = 0) -> Fuzzed:
+def fuzz(tries: int, seed: int = 0) -> Tally:
     """Give pickles made at random to the closed unpickler.
 
     Args:
         tries: how many.
         seed: of the random numbers.
     """
-    result = Fuzzed()
+    result = Tally()
     pickles = _pickles(random.Random(seed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -88,7 +71,7 @@ def fuzz(tries: int, seed: int = 0) -> Fuzzed:
     return result
 
 
-def _try(data: bytes, result: Fuzzed) -> None:
+def _try(data: bytes, result: Tally) -> None:
     result.tries += 1
     _EVENTS.clear()
     _WATCHING[0] = True
@@ -105,7 +88,7 @@ def _try(data: bytes, result: Fuzzed) -> None:
     if time.monotonic() - start > _SLOWEST:
         result.wrong.append(f"more than {_SLOWEST} s, by {data!r:.300}")
     if made is not _REFUSED:
-        result.accepted += 1
+        result.counts["accepted"] += 1
         if odd := _first_odd(made):
             result.wrong.append(f"a {odd} was made, by {data!r:.300}")
 
@@ -127,8 +110,6 @@ class _NoRecords:
     def has(self, name: str) -> bool:
         return False
 
-
-# -- what happens meanwhile ------------------------------------------------------------------
 
 _EVENTS: list[str] = []
 _WATCHING = [False]
@@ -178,8 +159,6 @@ def _first_odd(made: Any) -> str | None:
             return kind.__name__
     return None
 
-
-# -- pickles ---------------------------------------------------------------------------------
 
 _GOOD: Final = [
     [None, True, 3, -(2**40), 2.5, "text", b"bytes", (1, (2, 3)), {"a": [1], 2: ()}],

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packages import Tally
+
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "fixtures"), str(ROOT)]
 
@@ -20,8 +22,6 @@ from hostile.catalogue import LOADERS, Hostile, everything  # noqa: E402
 from hostile.floods import floods  # noqa: E402
 from hostile.good import good  # noqa: E402
 from hostile.zips import zipped  # noqa: E402
-
-__all__ = ["MOST_BYTES", "MOST_SECONDS", "Judged", "flooded", "loading", "looking", "said_by"]
 
 MOST_BYTES = 256 << 20
 """Memory that looking at a package of up to 10 MB may take, beyond the interpreter's own."""
@@ -35,19 +35,15 @@ _DIFFERENT = 1
 
 
 @dataclass
-class Judged:
+class Judged(Tally):
     """What came of archives before commands or loaders.
 
     Attributes:
-        tries: how often an archive was given to one.
-        wrong: what was wrong, one sentence each.
         messages: the archives by the reason for which ``verify`` refused them.
         peak: the most memory that an archive took, in bytes.
         seconds: the longest that a command took.
     """
 
-    tries: int = 0
-    wrong: list[str] = field(default_factory=list)
     messages: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     peak: int = 0
     seconds: float = 0.0

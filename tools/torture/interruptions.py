@@ -17,50 +17,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from children import Child
-from packages import digest_of_whole, model, write
+from packages import Tally, digest_of_whole, model, write
 
 from modpack.errors import TargetError
-
-__all__ = ["Interrupted", "exceptions", "file_size_limits", "full_disks", "kills"]
-
-_CAUSES = {errno.ENOSPC: os.strerror(errno.ENOSPC), errno.EFBIG: os.strerror(errno.EFBIG)}
-
-
-@dataclass
-class Interrupted:
-    """What came of many interrupted exports.
-
-    Attributes:
-        what: how they were interrupted.
-        tries: how many there were.
-        old: after how many the old package was there, whole.
-        new: after how many the new one was.
-        wrong: what was wrong, one sentence each.
-    """
-
-    what: str
-    tries: int = 0
-    old: int = 0
-    new: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-    def count(self, target: Path, digests: tuple[str, str]) -> None:
-        """Look at the target after one of them."""
-        self.tries += 1
-        try:
-            found = digest_of_whole(target)
-        except (OSError, AssertionError) as failure:
-            self.wrong.append(f"{self.what}: {failure}")
-            return
-        self.old += found == digests[0]
-        self.new += found == digests[1]
-        if found not in digests:
-            self.wrong.append(f"{self.what}: a package that nobody wrote")
 
 
 @dataclass
@@ -92,14 +56,27 @@ class _Scene:
         """What lies beside the target."""
         return sorted(each.name for each in self.folder.iterdir() if each != self.target)
 
+    def count(self, found: Tally, what: str) -> None:
+        """Look at the target after an export was interrupted."""
+        found.tries += 1
+        try:
+            digest = digest_of_whole(self.target)
+        except (OSError, AssertionError) as failure:
+            found.wrong.append(f"{what}: {failure}")
+            return
+        if digest in self.digests:
+            found.counts["new" if self.digests.index(digest) else "old"] += 1
+        else:
+            found.wrong.append(f"{what}: a package that nobody wrote")
+
     @property
     def _kept(self) -> Path:
         return Path(tempfile.gettempdir()) / f"torture-{os.getpid()}.modpack"
 
 
-def kills(times: int, seed: int = 0) -> Interrupted:
+def kills(times: int, seed: int = 0) -> Tally:
     """SIGKILL at random moments of an export, from its first instruction to after its last."""
-    found = Interrupted("SIGKILL")
+    found = Tally()
     chosen = random.Random(seed)
     with _scene() as scene:
         usual = _seconds(scene)
@@ -109,7 +86,7 @@ def kills(times: int, seed: int = 0) -> Interrupted:
             time.sleep(chosen.uniform(0, usual * 1.2))
             child.kill()
             child.wait()
-            found.count(scene.target, scene.digests)
+            scene.count(found, "SIGKILL")
         scene.reset()
         write(scene.target, scene.made)
         if left := scene.leftovers():
@@ -117,9 +94,9 @@ def kills(times: int, seed: int = 0) -> Interrupted:
     return found
 
 
-def exceptions(times: int, seed: int = 0) -> Interrupted:
+def exceptions(times: int, seed: int = 0) -> Tally:
     """An exception out of a random call of an export, as from Ctrl-C."""
-    found = Interrupted("exception")
+    found = Tally()
     chosen = random.Random(seed)
     with _scene() as scene:
         usual = _seconds(scene)
@@ -127,7 +104,7 @@ def exceptions(times: int, seed: int = 0) -> Interrupted:
             scene.reset()
             after = chosen.uniform(0.001, usual)  # drawn here: children draw the same
             status = _told(lambda after=after: _with_alarm(scene, after))
-            found.count(scene.target, scene.digests)
+            scene.count(found, "exception")
             if left := scene.leftovers():
                 found.wrong.append(f"an exception left {left}")
             if status not in ("written", "KeyboardInterrupt"):
@@ -135,9 +112,9 @@ def exceptions(times: int, seed: int = 0) -> Interrupted:
     return found
 
 
-def file_size_limits(times: int) -> Interrupted:
+def file_size_limits(times: int) -> Tally:
     """A limit on the size of files (EFBIG), from nearly nothing to nearly enough."""
-    found = Interrupted("EFBIG")
+    found = Tally()
     with _scene() as scene:
         for limit in _sizes(scene, times):
             scene.reset()
@@ -148,14 +125,14 @@ def file_size_limits(times: int) -> Interrupted:
                 write(scene.target, scene.made)
 
             status = _told(limited)
-            found.count(scene.target, scene.digests)
+            scene.count(found, "EFBIG")
             _require_cause(found, status, errno.EFBIG, scene)
     return found
 
 
-def full_disks(times: int) -> Interrupted | None:
+def full_disks(times: int) -> Tally | None:
     """A disk that gets full (ENOSPC); None where this user may not mount a small one."""
-    found = Interrupted("ENOSPC")
+    found = Tally()
     with _scene() as scene, tempfile.TemporaryDirectory() as place:
         old = scene.target.stat().st_size
         for room in _sizes(scene, times):
@@ -165,17 +142,17 @@ def full_disks(times: int) -> Interrupted | None:
                 shutil.copy(scene.target, place)
                 here = _Scene(Path(place), scene.made, scene.digests)
                 status = _told(lambda here=here: write(here.target, here.made))
-                found.count(here.target, scene.digests)
+                here.count(found, "ENOSPC")
                 _require_cause(found, status, errno.ENOSPC, here)
     return found
 
 
-def _require_cause(found: Interrupted, status: str, number: int, scene: _Scene) -> None:
-    cause = _CAUSES[number]
+def _require_cause(found: Tally, status: str, number: int, scene: _Scene) -> None:
+    cause, what = os.strerror(number), errno.errorcode[number]
     if status != "written" and not (status.startswith("TargetError") and cause in status):
-        found.wrong.append(f"{found.what}: the error was {status!r}")
+        found.wrong.append(f"{what}: the error was {status!r}")
     if left := scene.leftovers():
-        found.wrong.append(f"{found.what} left {left}")
+        found.wrong.append(f"{what} left {left}")
 
 
 def _with_alarm(scene: _Scene, after: float) -> None:

@@ -23,8 +23,6 @@ from typing import Any
 
 from children import Told, told
 
-__all__ = ["COMMANDS", "LOADERS", "load", "look"]
-
 _SECONDS = 180
 _MODULE = "shop"
 _FORBIDDEN = frozenset({"pickle.find_class", "os.system", "os.exec", "os.fork", "os.posix_spawn",

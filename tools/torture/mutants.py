@@ -16,20 +16,20 @@ import struct
 import tempfile
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from children import Child
+from packages import Tally
 
 import modpack
 from modpack.errors import ModpackError
 from modpack.report.verify import verify_package
-
-__all__ = ["Mutants", "good_packages", "loaded", "verified"]
 
 _CENTRAL, _LOCAL, _END = b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06"
 _FIELDS = {_CENTRAL: 46, _LOCAL: 30, _END: 22}
@@ -37,30 +37,6 @@ _FIELDS = {_CENTRAL: 46, _LOCAL: 30, _END: 22}
 _ODD = (0, 1, 0xFF, 0xFFFF, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000)
 _BATCH = 250
 """Mutants that one child loads: after a signal they are tried one by one."""
-
-
-@dataclass
-class Mutants:
-    """What came of them.
-
-    Attributes:
-        tries: how many there were.
-        refused: how many were refused with an error of modpack's.
-        same: how many were accepted and mean the same.
-        wrong: what was wrong with the rest, one sentence each.
-    """
-
-    tries: int = 0
-    refused: int = 0
-    same: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-    def add(self, other: Mutants) -> None:
-        """Count what came of others as well."""
-        self.tries += other.tries
-        self.refused += other.refused
-        self.same += other.same
-        self.wrong += other.wrong
 
 
 @dataclass(frozen=True)
@@ -98,15 +74,15 @@ def good_packages() -> dict[str, bytes]:
     return made
 
 
-def verified(times: int, seed: int = 0) -> Mutants:
+def verified(times: int, seed: int = 0) -> Tally:
     """Give so many mutants to ``verify``."""
-    found, packages = Mutants(), good_packages()
+    found, packages = Tally(), good_packages()
     for mutant in _mutants(packages, times, seed):
         found.add(_judged(mutant, lambda m: _if_accepted(m.data), packages))
     return found
 
 
-def loaded(times: int, verify: str, seed: int = 0) -> Mutants:
+def loaded(times: int, verify: str, seed: int = 0) -> Tally:
     """Load so many mutants, in children.
 
     Args:
@@ -115,7 +91,7 @@ def loaded(times: int, verify: str, seed: int = 0) -> Mutants:
             ``"all"``, the numbers in tensors do not count: code, pickles and structure do.
         seed: which mutants.
     """
-    found, packages = Mutants(), good_packages()
+    found, packages = Tally(), good_packages()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MODPACK_CACHE"] = f"{folder}/cache"
         place, is_exact = Path(folder) / "mutant.modpack", verify == "all"
@@ -139,37 +115,37 @@ def _mutants(packages: dict[str, bytes], times: int, seed: int) -> Iterator[_Mut
 
 def _in_children(
     mutants: Sequence[_Mutant], value: Callable[[_Mutant], Any], values: dict[str, Any]
-) -> Mutants:
+) -> Tally:
     """Judge mutants in one child; if it does not survive that, each in one of its own."""
 
     def work() -> dict[str, Any]:
-        found = Mutants()
+        found = Tally()
         for mutant in mutants:
             found.add(_judged(mutant, value, values))
         return vars(found)
 
     told = Child(work).wait()
     if told.has_ended_well:
-        return Mutants(**told.value)
+        return Tally(told.value["tries"], told.value["wrong"], Counter(told.value["counts"]))
     if len(mutants) == 1:
-        return Mutants(1, wrong=[f"{mutants[0].label}: {told.error} signal {told.signal}"])
-    found = Mutants()
+        return Tally(1, wrong=[f"{mutants[0].label}: {told.error} signal {told.signal}"])
+    found = Tally()
     for mutant in mutants:
         found.add(_in_children([mutant], value, values))
     return found
 
 
-def _judged(mutant: _Mutant, value: Callable[[_Mutant], Any], values: dict[str, Any]) -> Mutants:
+def _judged(mutant: _Mutant, value: Callable[[_Mutant], Any], values: dict[str, Any]) -> Tally:
     """Refused, the same, or wrong."""
     try:
         found = value(mutant)
     except ModpackError:
-        return Mutants(1, refused=1)
+        return Tally(1, counts=Counter(["refused"]))
     except Exception:  # whatever else it is, is wrong
-        return Mutants(1, wrong=[f"{mutant.label}: {traceback.format_exc(limit=-1)}"])
+        return Tally(1, wrong=[f"{mutant.label}: {traceback.format_exc(limit=-1)}"])
     if found != values[mutant.package]:
-        return Mutants(1, wrong=[f"{mutant.label}: accepted, and means something else"])
-    return Mutants(1, same=1)
+        return Tally(1, wrong=[f"{mutant.label}: accepted, and means something else"])
+    return Tally(1, counts=Counter(["same"]))
 
 
 def _if_accepted(package: bytes) -> bytes:

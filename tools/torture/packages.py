@@ -1,7 +1,9 @@
-"""Packages that are tortured: an old one and a new one, and the check that one is whole."""
+"""What all kinds of torture share: packages, the check that one is whole, and a tally."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -10,7 +12,26 @@ import modpack
 from modpack.archive.manifest import package_digest, read_manifest, verify_records
 from modpack.archive.reader import open_archive
 
-__all__ = ["digest_of_whole", "model", "write"]
+
+@dataclass
+class Tally:
+    """What came of one kind of torture.
+
+    Attributes:
+        tries: how often it was done.
+        wrong: what was damaged, silent or wrong, one sentence each.
+        counts: what came of the others, by a word.
+    """
+
+    tries: int = 0
+    wrong: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Tally) -> None:
+        """Count what came of others as well."""
+        self.tries += other.tries
+        self.wrong += other.wrong
+        self.counts += other.counts
 
 
 def model(seed: int, size: int = 512, layers: int = 8) -> torch.nn.Module:

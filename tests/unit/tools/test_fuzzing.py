@@ -14,7 +14,7 @@ sys.path.insert(0, sys.argv[1])
 import fuzzing
 {before}
 found = fuzzing.fuzz({tries}, seed=1)
-print(found.tries, found.accepted)
+print(found.tries, found.counts["accepted"])
 print(*found.wrong[:3], sep="\\n")
 """
 
