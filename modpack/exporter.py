@@ -1,19 +1,7 @@
-"""What all parts of an exporter work with.
-
-What an exporter tells of what it was given so far.
-
-What an exporter is told about modules: rules, policies, and hooks that hear of matches.
-
-What an exporter accepts: each check names the argument, what it must be, and what it is.
-
-What an exporter is given to save: modules, sources, objects, models, text and bytes.
-
-The exporter: gather, plan, write.
+"""The exporter: gather, plan, write.
 
 :class:`PackageExporter` has torch.package's names. It collects what the user saves, lets the
 planner decide every module that this leads to, and carries out the plan when it is closed.
-Its methods are in three parts: :mod:`~modpack.exporter`, :mod:`~modpack.exporter`
-and :mod:`~modpack.exporter`; how it begins and ends is here.
 """
 
 from __future__ import annotations
@@ -29,16 +17,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import DependencyGraph
 from modpack.core.json_values import require_type
-from modpack.core.names import (
-    GlobGroup,
-    GlobPattern,
-    as_allowances,
-    require_module_name,
-)
+from modpack.core.names import GlobGroup, GlobPattern, as_allowances, require_module_name
 from modpack.core.plan import NoteKind, Plan
 from modpack.core.process import collection_paused, frames_of_ours
 from modpack.core.progress import Unit, phase
-from modpack.core.rules import Action, Rule
+from modpack.core.rules import Action, Owner, Rule
+from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.importers import Importer, importer_of, sys_importer
 from modpack.discovery.scan_cache import remembering_scan
 from modpack.errors import ModpackError, ModpackWarning, TrialError
@@ -50,13 +34,13 @@ from modpack.exporting.arguments import (
     require_target,
     require_trial,
 )
-from modpack.exporting.builder import Bench
+from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.match_hooks import Match, MatchHook, require_hook
 from modpack.exporting.objects import ObjectSaver
+from modpack.exporting.origins import ImporterChain, encoded, files_of
 from modpack.exporting.planner import Planner
-from modpack.exporting.presets import InstalledOwnership, asks_for_bound, preset_rules
-from modpack.exporting.records import ImporterEnvironments, encoded, files_of
-from modpack.exporting.secret_guard import LeakGuard
+from modpack.exporting.presets import Portability, preset_rules
+from modpack.exporting.secret_guard import SecretGuard
 
 if TYPE_CHECKING:
     from modpack.exporting.hook_saver import HookOptions
@@ -64,130 +48,81 @@ if TYPE_CHECKING:
     from modpack.hooks.report import HookReport
     from modpack.selftest.reference import Case, Example, ExampleSaver
 
-__all__ = [
-    "ExporterAnswers",
-    "ExporterRules",
-    "ExporterSaving",
-    "PackageExporter",
-    "Workplace",
-]
+_TRIED_OUT = (
+    NoteKind.DYNAMIC_IMPORT,
+    NoteKind.NESTED_PICKLE,
+    NoteKind.REGISTERED_OUTSIDE,
+)
+"""Hazards that a trial looks into."""
 
 
-class Workplace:
-    """The state of an exporter, all of it; its parts derive from this and add methods only.
+class PackageExporter:
+    """Writes a package: code, objects with their tensors, and files, in one archive.
+
+    Every module that saved code or objects lead to is matched against the rules given with
+    :meth:`intern`, :meth:`extern`, :meth:`mock` and :meth:`deny`: the first that matches
+    decides. The standard library and torch are extern without a rule. Deciding reads source
+    texts and executes nothing. Nothing appears under the target's name before everything has
+    succeeded; if anything fails, the target stays exactly as it was.
+
+    Use it as a context manager; leaving it writes the package, unless by an exception.
 
     Args:
-        f: where the package is written; None plans only.
-        importer: where objects and modules come from.
-        debug: whether errors show how each module is reached.
-        trial: whether a package with examples is tried; see :class:`modpack.PackageExporter`.
-        guard: knows where something may be that looks like a secret.
+        f: where to write: a path, or a binary file object open for writing. None plans only:
+            nothing is ever written.
+        importer: where objects and modules come from: an importer, or several in order
+            (``[old_package, sys_importer]`` to save again what was loaded from a package).
+        debug: whether a :class:`PackagingError` shows how each module is reached.
+        trial: whether a package with example inputs is tried before it is put in its place: in
+            an interpreter that cannot see what the package interns, it must load and compute
+            what the live model did. ``"warn"`` writes a package that fails as well, with a
+            warning; False runs nothing.
+        allow_secrets: where something may be that looks like a secret: patterns of module paths,
+            or, with a ``/`` in them, of records; with ``#`` and a fingerprint behind it, as the
+            :class:`PackagingError` shows it, only that text.
+
+    Raises:
+        TypeError, ValueError: an argument is none of these.
+        TargetError: the target cannot be written.
+
+    >>> import io
+    >>> buffer = io.BytesIO()
+    >>> with PackageExporter(buffer) as exporter:
+    ...     exporter.save_source_string("greet", "def hello(): return 'hello'")
+    ...     exporter.save_text("greet_data", "who.txt", "world")
+    >>> len(buffer.getvalue()) > 0
+    True
     """
 
     def __init__(
         self,
         f: str | os.PathLike[str] | BinaryIO | None,
-        importer: Importer,
-        debug: bool,
-        trial: bool | str,
-        guard: LeakGuard,
+        importer: Importer | Sequence[Importer] = sys_importer,
+        debug: bool = False,
+        *,
+        trial: bool | str = True,
+        allow_secrets: GlobPattern = (),
     ) -> None:
-        self.importer = importer
+        require_target(f)
+        require_trial(trial)
+        require_type(debug, bool, "debug", "a bool")
+        guard = SecretGuard(as_allowances(allow_secrets))
+        self.importer = as_importer(importer)
         self.debug = debug
         self._guard = guard
-        self._environments = ImporterEnvironments(importer)
-        self._ownership = InstalledOwnership()
-        environments = self._environments.in_order()
-        self._planner = Planner(
-            environments, self._ownership, self, self._ownership, remembering_scan()
-        )
+        self._chain = ImporterChain(self.importer)
+        self._installed = DistributionIndex()
+        self._planner = Planner(self._chain.environments, self._installed, self, remembering_scan())
         self._writer = ArchiveWriter(f)
-        self._objects = ObjectSaver(self, self._writer, self._environments, self._planner, guard)
-        self._bench = Bench(
-            self._planner, self._writer, self._objects, self._ownership, guard, debug
+        self._objects = ObjectSaver(self, self._writer, self._chain, self._planner, guard)
+        self._builder = PackageBuilder(
+            self._planner, self._writer, self._objects, self._installed, guard, debug
         )
         self._plans_only = f is None
         self._trial = trial
         self._examples: ExampleSaver | None = None
         self._unique_ids = 0
         self._closed = False
-
-    @property
-    def _cases(self) -> Sequence[Case]:
-        """The examples that the model was run on by now."""
-        return () if self._examples is None else self._examples.cases
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ModpackError("this PackageExporter is closed; make a new one")
-
-
-class ExporterAnswers(Workplace):
-    """The part of an exporter that answers questions; none of them writes anything."""
-
-    def plan(self) -> Plan:
-        """Every decision, and all problems and notes at once, for what was saved so far.
-
-        Writes nothing and raises nothing for problems.
-        """
-        return self._bench.preview()
-
-    def interned_modules(self) -> list[str]:
-        """The modules that are interned by now, sorted."""
-        return self._decided(Action.INTERN)
-
-    def externed_modules(self) -> list[str]:
-        """The modules that are externed by now, sorted."""
-        return self._decided(Action.EXTERN)
-
-    def mocked_modules(self) -> list[str]:
-        """The modules that are mocked by now, sorted."""
-        return self._decided(Action.MOCK)
-
-    def denied_modules(self) -> list[str]:
-        """The modules that are denied by now, sorted."""
-        return self._decided(Action.DENY)
-
-    def get_rdeps(self, module_name: str) -> list[str]:
-        """Who depends on a module: modules, and resources as ``<package/resource>``."""
-        require_type(module_name, str, "module_name", "a module path")
-        return list(self._settled_graph().predecessors(module_name))
-
-    def all_paths(self, src: str, dst: str) -> str:
-        """All chains of imports from one node to another, in the DOT language.
-
-        Linear in the size of the graph, cycles included.
-
-        Args:
-            src: where they start: a module path, or a resource as ``<package/resource>``.
-            dst: where they end.
-        """
-        require_type(src, str, "src", "a module path")
-        require_type(dst, str, "dst", "a module path")
-        return self._settled_graph().between(src, dst).to_dot()
-
-    def dependency_graph_string(self) -> str:
-        """The whole dependency graph in the DOT language."""
-        return self._settled_graph().to_dot()
-
-    def get_unique_id(self) -> str:
-        """A number that no other call on this exporter returned, as text."""
-        self._unique_ids += 1
-        return str(self._unique_ids - 1)
-
-    def _decided(self, action: Action) -> list[str]:
-        decisions = self._planner.decisions()
-        return sorted(module for module, d in decisions.items() if d.action is action)
-
-    def _settled_graph(self) -> DependencyGraph:
-        self._planner.decisions()
-        return self._planner.walker.graph
-
-
-class ExporterRules(Workplace):
-    """The part of an exporter that is told what becomes of modules."""
-
-    # -- rules -------------------------------------------------------------------------------
 
     def intern(
         self, include: GlobPattern, *, exclude: GlobPattern = (), allow_empty: bool = True
@@ -222,6 +157,14 @@ class ExporterRules(Workplace):
         """Refuse to write a package that needs matching modules; see :meth:`intern`."""
         self._add_rule(Action.DENY, include, exclude, allow_empty)
 
+    def _add_rule(
+        self, action: Action, include: GlobPattern, exclude: GlobPattern, allow_empty: bool
+    ) -> None:
+        self._check_open()
+        require_type(allow_empty, bool, "allow_empty", "a bool")
+        pattern = GlobGroup(include, exclude=exclude)
+        self._planner.add_rule(Rule(action, pattern, allow_empty))
+
     def use_policy(self, policy: str, *, intern_native: bool = False) -> None:
         """Add a policy's rules behind all rules of one's own.
 
@@ -240,11 +183,9 @@ class ExporterRules(Workplace):
         require_type(policy, str, "policy", "a policy's name")
         require_type(intern_native, bool, "intern_native", "a bool")
         rules = preset_rules(policy)
-        self._planner.native = intern_native
-        staying = self._ownership.portability(intern_native) if asks_for_bound(rules) else None
-        self._planner.use_presets(rules, staying)
-
-    # -- hooks -------------------------------------------------------------------------------
+        asks = any(rule.owner is Owner.BOUND for rule in rules)
+        portability = Portability(self._installed, intern_native) if asks else None
+        self._planner.use_presets(rules, portability, intern_native)
 
     def register_intern_hook(self, hook: MatchHook) -> Any:
         """Call a hook for each module that matches an intern rule, when it is decided.
@@ -274,19 +215,6 @@ class ExporterRules(Workplace):
         """Like :meth:`register_intern_hook`, for deny rules."""
         return self._register(Action.DENY, hook)
 
-    @property
-    def current_match(self) -> Match | None:
-        """From inside a hook: the module, the rule that matched, and who imports it."""
-        return self._planner.hooks.current
-
-    def _add_rule(
-        self, action: Action, include: GlobPattern, exclude: GlobPattern, allow_empty: bool
-    ) -> None:
-        self._check_open()
-        require_type(allow_empty, bool, "allow_empty", "a bool")
-        pattern = GlobGroup(include, exclude=exclude)
-        self._planner.add_rule(Rule(action, pattern, allow_empty))
-
     def _register(self, action: Action, hook: MatchHook) -> Any:
         from torch.utils.hooks import RemovableHandle
 
@@ -297,9 +225,10 @@ class ExporterRules(Workplace):
         hooks[handle.id] = hook
         return handle
 
-
-class ExporterSaving(Workplace):
-    """The part of an exporter that takes what goes into the package."""
+    @property
+    def current_match(self) -> Match | None:
+        """From inside a hook: the module, the rule that matched, and who imports it."""
+        return self._planner.hooks.current
 
     def save_module(self, module_name: str, dependencies: bool = True) -> None:
         """Intern a module, whatever the rules say. It is found and read, not imported.
@@ -313,9 +242,7 @@ class ExporterSaving(Workplace):
             TypeError, ValueError: it is no module path.
             ObjNotFoundError: If it was loaded from a package whose importer is not listed.
         """
-        self._check_open()
-        require_module_name(module_name)
-        require_type(dependencies, bool, "dependencies", "a bool")
+        self._check_module(module_name, dependencies)
         self._planner.add_module(self._own_name(module_name), dependencies)
 
     def add_dependency(self, module_name: str, dependencies: bool = True) -> None:
@@ -330,9 +257,7 @@ class ExporterSaving(Workplace):
             ValueError: If ``module_name`` is not a module path.
             ObjNotFoundError: If it was loaded from a package whose importer is not listed.
         """
-        self._check_open()
-        require_module_name(module_name)
-        require_type(dependencies, bool, "dependencies", "a bool")
+        self._check_module(module_name, dependencies)
         self._planner.add_dependency(self._own_name(module_name), dependencies)
 
     def only_definitions(self, module_name: str) -> None:
@@ -349,7 +274,7 @@ class ExporterSaving(Workplace):
             TypeError, ValueError: it is no module path.
         """
         self._check_open()
-        self._objects.add_script(require_module_name(module_name))
+        self._objects.scripts.add(require_module_name(module_name))
 
     def save_source_file(
         self, module_name: str, file_or_directory: str | os.PathLike[str], dependencies: bool = True
@@ -365,12 +290,10 @@ class ExporterSaving(Workplace):
             TypeError, ValueError: ``module_name`` is no module path.
             FileNotFoundError: there is no such file.
         """
-        self._check_open()
-        require_module_name(module_name)
+        self._check_module(module_name, dependencies)
         require_type(file_or_directory, (str, os.PathLike), "file_or_directory", "a path")
-        require_type(dependencies, bool, "dependencies", "a bool")
         for module, file, is_package in files_of(module_name, Path(file_or_directory)):
-            self._planner.holdings.given[module] = file.absolute()
+            self._planner.package_data.given[module] = file.absolute()
             self._planner.add_source(module, file.read_bytes(), is_package, dependencies)
 
     def save_source_string(
@@ -387,11 +310,9 @@ class ExporterSaving(Workplace):
         Raises:
             TypeError, ValueError: an argument is of the wrong type, or no module path.
         """
-        self._check_open()
-        require_module_name(module_name)
+        self._check_module(module_name, dependencies)
         require_type(src, str, "src", "source text (str)")
         require_type(is_package, bool, "is_package", "a bool")
-        require_type(dependencies, bool, "dependencies", "a bool")
         self._planner.add_source(module_name, encoded(src), is_package, dependencies)
 
     def save_pickle(
@@ -485,12 +406,6 @@ class ExporterSaving(Workplace):
                 place = (package, resource)
                 self._saver().record(records, place, model, example, since, global_hooks)
 
-    def hook_report(self) -> HookReport:
-        """What became of every hook that was met so far: captured, native, or left out."""
-        from modpack.hooks.report import HookReport
-
-        return HookReport(tuple(self._objects.hook_statuses))
-
     def save_text(self, package: str, resource: str, text: str) -> None:
         """Save text, in UTF-8, as a resource of a package.
 
@@ -514,112 +429,69 @@ class ExporterSaving(Workplace):
         self._guard.look_at_resource(record, data)
         self._planner.add_folder(record)
 
-    def _save(
-        self,
-        package: str,
-        resource: str,
-        obj: object,
-        dependencies: bool,
-        pickle_protocol: int,
-        hooks: HookOptions | None,
-    ) -> None:
-        self._check_open()
-        record = record_of(package, resource)
-        require_type(dependencies, bool, "dependencies", "a bool")
-        require_protocol(pickle_protocol)
-        with phase(f"saving {record}", Unit.BYTES, is_major=True):
-            edges = self._objects.save(record, obj, pickle_protocol, hooks, dependencies)
-        self._objects.note_resource(package, resource, main=hooks is not None)
-        self._objects.pin_homes(self._planner.walker)
-        self._planner.add_folder(record)
-        self._planner.add_resource(f"<{record}>", edges, dependencies)
+    def hook_report(self) -> HookReport:
+        """What became of every hook that was met so far: captured, native, or left out."""
+        from modpack.hooks.report import HookReport
 
-    def _own_name(self, module_name: str) -> str:
-        """The path of a module that may be given by its name in ``sys.modules``."""
-        live = sys.modules.get(module_name)
-        if live is None or importer_of(live) is None:
-            return module_name
-        local = self._objects.module_name(live)
-        self._objects.pin_homes(self._planner.walker)
-        return local
+        return HookReport(tuple(self._objects.hook_statuses))
 
-    def _example(self, model: object, inputs: object, kwargs: object) -> Example | None:
-        """The example to try the model with, if one was given and is wanted."""
-        if inputs is None and kwargs is None:
-            return None
-        from modpack.selftest.reference import as_example
+    def plan(self) -> Plan:
+        """Every decision, and all problems and notes at once, for what was saved so far.
 
-        example = as_example(model, inputs, kwargs)
-        return example if self._trial else None
+        Writes nothing and raises nothing for problems.
+        """
+        return self._builder.preview()
 
-    def _saver(self) -> ExampleSaver:
-        from modpack.selftest.reference import ExampleSaver
+    def interned_modules(self) -> list[str]:
+        """The modules that are interned by now, sorted."""
+        return self._decided(Action.INTERN)
 
-        if self._examples is None:
-            self._examples = ExampleSaver(self._objects, self._writer, self._planner)
-        return self._examples
+    def externed_modules(self) -> list[str]:
+        """The modules that are externed by now, sorted."""
+        return self._decided(Action.EXTERN)
 
+    def mocked_modules(self) -> list[str]:
+        """The modules that are mocked by now, sorted."""
+        return self._decided(Action.MOCK)
 
-_TRIED_OUT = (
-    NoteKind.DYNAMIC_IMPORT,
-    NoteKind.NESTED_PICKLE,
-    NoteKind.REGISTERED_OUTSIDE,
-)
-"""Hazards that a trial looks into."""
+    def denied_modules(self) -> list[str]:
+        """The modules that are denied by now, sorted."""
+        return self._decided(Action.DENY)
 
+    def _decided(self, action: Action) -> list[str]:
+        decisions = self._planner.decisions()
+        return sorted(module for module, d in decisions.items() if d.action is action)
 
-class PackageExporter(ExporterRules, ExporterSaving, ExporterAnswers):
-    """Writes a package: code, objects with their tensors, and files, in one archive.
+    def get_rdeps(self, module_name: str) -> list[str]:
+        """Who depends on a module: modules, and resources as ``<package/resource>``."""
+        require_type(module_name, str, "module_name", "a module path")
+        return list(self._settled_graph().predecessors(module_name))
 
-    Every module that saved code or objects lead to is matched against the rules given with
-    :meth:`intern`, :meth:`extern`, :meth:`mock` and :meth:`deny`: the first that matches
-    decides. The standard library and torch are extern without a rule. Deciding reads source
-    texts and executes nothing. Nothing appears under the target's name before everything has
-    succeeded; if anything fails, the target stays exactly as it was.
+    def all_paths(self, src: str, dst: str) -> str:
+        """All chains of imports from one node to another, in the DOT language.
 
-    Use it as a context manager; leaving it writes the package, unless by an exception.
+        Linear in the size of the graph, cycles included.
 
-    Args:
-        f: where to write: a path, or a binary file object open for writing. None plans only:
-            nothing is ever written.
-        importer: where objects and modules come from: an importer, or several in order
-            (``[old_package, sys_importer]`` to save again what was loaded from a package).
-        debug: whether a :class:`PackagingError` shows how each module is reached.
-        trial: whether a package with example inputs is tried before it is put in its place: in
-            an interpreter that cannot see what the package interns, it must load and compute
-            what the live model did. ``"warn"`` writes a package that fails as well, with a
-            warning; False runs nothing.
-        allow_secrets: where something may be that looks like a secret: patterns of module paths,
-            or, with a ``/`` in them, of records; with ``#`` and a fingerprint behind it, as the
-            :class:`PackagingError` shows it, only that text.
+        Args:
+            src: where they start: a module path, or a resource as ``<package/resource>``.
+            dst: where they end.
+        """
+        require_type(src, str, "src", "a module path")
+        require_type(dst, str, "dst", "a module path")
+        return self._settled_graph().between(src, dst).to_dot()
 
-    Raises:
-        TypeError, ValueError: an argument is none of these.
-        TargetError: the target cannot be written.
+    def dependency_graph_string(self) -> str:
+        """The whole dependency graph in the DOT language."""
+        return self._settled_graph().to_dot()
 
-    >>> import io
-    >>> buffer = io.BytesIO()
-    >>> with PackageExporter(buffer) as exporter:
-    ...     exporter.save_source_string("greet", "def hello(): return 'hello'")
-    ...     exporter.save_text("greet_data", "who.txt", "world")
-    >>> len(buffer.getvalue()) > 0
-    True
-    """
+    def _settled_graph(self) -> DependencyGraph:
+        self._planner.decisions()
+        return self._planner.walker.graph
 
-    def __init__(
-        self,
-        f: str | os.PathLike[str] | BinaryIO | None,
-        importer: Importer | Sequence[Importer] = sys_importer,
-        debug: bool = False,
-        *,
-        trial: bool | str = True,
-        allow_secrets: GlobPattern = (),
-    ) -> None:
-        require_target(f)
-        require_trial(trial)
-        require_type(debug, bool, "debug", "a bool")
-        guard = LeakGuard(as_allowances(allow_secrets))
-        super().__init__(f, as_importer(importer), debug, trial, guard)
+    def get_unique_id(self) -> str:
+        """A number that no other call on this exporter returned, as text."""
+        self._unique_ids += 1
+        return str(self._unique_ids - 1)
 
     def close(self) -> Plan:
         """Carry out the plan and put the package in its place.
@@ -636,45 +508,46 @@ class PackageExporter(ExporterRules, ExporterSaving, ExporterAnswers):
         self._check_open()
         self._closed = True
         try:
-            self._bench.begin()
-            plan = self._bench.plan()
+            cases = self._examples.cases if self._examples is not None else ()
+            self._builder.begin()
+            plan = self._builder.plan()
             # A trial that passes shows that what is imported by computed names is there.
-            tried_out = _TRIED_OUT if self._cases and not self._plans_only else ()
+            tried_out = _TRIED_OUT if cases and not self._plans_only else ()
             _warn(note for note in plan.warnings() if note.kind not in tried_out)
             if self._plans_only:
                 return plan
-            if self._cases:
+            if cases:
                 try:
-                    plan = self._tried(plan, self._cases)
+                    plan = self._tried(plan, cases)
                 except TrialError:
                     _warn(note for note in plan.warnings() if note.kind in tried_out)
                     raise
             else:
                 inherited = self._inherited_namespace()
-                namespace = self._bench.namespace(plan) if inherited == "private" else inherited
-                self._bench.write(plan, namespace)
+                namespace = self._builder.namespace(plan) if inherited == "private" else inherited
+                self._builder.write(plan, namespace)
             self._writer.commit()
             return plan
         finally:
             self._writer.discard()
 
-    def _inherited_namespace(self) -> str:
-        """That of the packages which are saved again: what they need, this one needs."""
-        named = (getattr(i, "recommended_namespace", None) for i in self._environments.importers)
-        return "process" if "process" in named else "private"
-
     def _tried(self, plan: Plan, cases: Sequence[Case]) -> Plan:
         """Write the package as its trial shows that it must be."""
         from modpack.selftest.rounds import Trial, settle_trial
 
-        scripts = self._objects.script_files
-        source, planner, ownership = self._writer.source, self._planner, self._ownership
-        trial = Trial(source, plan, cases, self._bench, planner, ownership, scripts)
+        source, planner, installed = self._writer.source, self._planner, self._installed
+        scripts = self._objects.scripts.files
+        trial = Trial(source, plan, cases, self._builder, planner, installed, scripts)
         tried = settle_trial(trial, self._writer, write_anyway=self._trial == "warn")
         new = (note for note in tried.plan.warnings() if note not in plan.notes)
         _warn(note for note in new if note.kind not in _TRIED_OUT)
         _warn(tried.warnings)
         return tried.plan
+
+    def _inherited_namespace(self) -> str:
+        """That of the packages which are saved again: what they need, this one needs."""
+        named = (getattr(i, "recommended_namespace", None) for i in self._chain.importers)
+        return "process" if "process" in named else "private"
 
     def __enter__(self) -> PackageExporter:
         self._check_open()
@@ -692,6 +565,60 @@ class PackageExporter(ExporterRules, ExporterSaving, ExporterAnswers):
             return
         self._closed = True
         self._writer.discard()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ModpackError("this PackageExporter is closed; make a new one")
+
+    def _check_module(self, module_name: str, dependencies: bool) -> None:
+        self._check_open()
+        require_module_name(module_name)
+        require_type(dependencies, bool, "dependencies", "a bool")
+
+    def _save(
+        self,
+        package: str,
+        resource: str,
+        obj: object,
+        dependencies: bool,
+        pickle_protocol: int,
+        hooks: HookOptions | None,
+    ) -> None:
+        self._check_open()
+        record = record_of(package, resource)
+        require_type(dependencies, bool, "dependencies", "a bool")
+        require_protocol(pickle_protocol)
+        with phase(f"saving {record}", Unit.BYTES, is_major=True):
+            edges = self._objects.save(record, obj, pickle_protocol, hooks, dependencies)
+        self._objects.note_resource(package, resource, main=hooks is not None)
+        self._objects.origins.pin(self._planner.walker)
+        self._planner.add_folder(record)
+        self._planner.add_resource(f"<{record}>", edges, dependencies)
+
+    def _own_name(self, module_name: str) -> str:
+        """The path of a module that may be given by its name in ``sys.modules``."""
+        live = sys.modules.get(module_name)
+        if live is None or importer_of(live) is None:
+            return module_name
+        local = self._objects.module_name(live)
+        self._objects.origins.pin(self._planner.walker)
+        return local
+
+    def _example(self, model: object, inputs: object, kwargs: object) -> Example | None:
+        """The example to try the model with, if one was given and is wanted."""
+        if inputs is None and kwargs is None:
+            return None
+        from modpack.selftest.reference import as_example
+
+        example = as_example(model, inputs, kwargs)
+        return example if self._trial else None
+
+    def _saver(self) -> ExampleSaver:
+        from modpack.selftest.reference import ExampleSaver
+
+        if self._examples is None:
+            self._examples = ExampleSaver(self._objects, self._writer, self._planner)
+        return self._examples
 
 
 def _warn(messages: Iterable[object]) -> None:

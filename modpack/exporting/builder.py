@@ -1,8 +1,8 @@
-"""Where a package is planned and written, several times over if it is tried."""
+"""One package in the making: planned and written, several times over if it is tried."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -17,25 +17,25 @@ from modpack.core.plan import (
 )
 from modpack.core.progress import phase
 from modpack.core.rules import Action
-from modpack.exporting.contents import with_room, write_contents
-from modpack.exporting.edited_sources import edited_notes
+from modpack.discovery.distributions import DistributionIndex
+from modpack.exporting.contents import write_contents
 from modpack.exporting.heavy_libraries import heavy_notes
-from modpack.exporting.live_notes import extern_notes, live_notes, registered_notes
+from modpack.exporting.live_notes import live_notes
 from modpack.exporting.objects import ObjectSaver, needs_process_namespace, nested_notes
+from modpack.exporting.patches import extern_notes, registered_notes
 from modpack.exporting.planner import Planner
-from modpack.exporting.presets import InstalledOwnership
-from modpack.exporting.records import clashes, interned_records
-from modpack.exporting.secret_guard import LeakGuard
+from modpack.exporting.records import clashes, interned_records, with_room
+from modpack.exporting.secret_guard import SecretGuard
 
 
-class Bench:
-    """One exporter's package in the making.
+class PackageBuilder:
+    """Plans and writes the package of one exporter.
 
     Args:
         planner: decides what goes into it.
         writer: writes it.
         objects: what was saved so far.
-        ownership: knows what is installed here.
+        installed: the distributions of this interpreter.
         guard: knows the secrets in what was saved, and finds those in what is planned.
         debug: whether errors show how each module is reached.
     """
@@ -45,14 +45,14 @@ class Bench:
         planner: Planner,
         writer: ArchiveWriter,
         objects: ObjectSaver,
-        ownership: InstalledOwnership,
-        guard: LeakGuard,
+        installed: DistributionIndex,
+        guard: SecretGuard,
         debug: bool,
     ) -> None:
         self._planner = planner
         self._writer = writer
         self._objects = objects
-        self._ownership = ownership
+        self._installed = installed
         self._guard = guard
         self._debug = debug
         self._start: Checkpoint | None = None
@@ -61,38 +61,41 @@ class Bench:
     def preview(self) -> Plan:
         """What the package will hold by now, with all problems."""
         with phase("planning", is_major=True):
-            return self._preview()
+            plan, walker = self._planner.plan(), self._planner.walker
+            taken = self._writer.names()
+            plan = replace(
+                plan,
+                problems=(*self._problems(plan), *clashes(plan, walker, taken)),
+                notes=(
+                    *plan.notes,
+                    *live_notes(plan, walker),
+                    *extern_notes(plan, walker),
+                    *self._objects.notes(),
+                    *nested_notes(plan, self._objects.nested),
+                    *registered_notes(plan, walker, self._installed),
+                ),
+            )
+            plan = with_room(plan, walker, taken)
+            plan = replace(plan, notes=(*plan.notes, *heavy_notes(plan, walker)))
+            with phase("looking for secrets"):
+                data = self._planner.package_data
+                folders = data.own_folders(plan.decisions)
+                published = data.published(plan.decisions)
+                place = self._objects.scripts.place
+                leaks = self._guard.problems(plan, walker, folders, published, place)
+                return replace(plan, problems=(*plan.problems, *leaks))
 
-    def _preview(self) -> Plan:
-        plan = self._planner.plan()
-        taken = self._writer.names()
-        found = clashes(plan, self._planner.walker, taken)
-        problems = (*_told_better(plan.problems, self._objects), *found)
-        walker = self._planner.walker
-        edited = tuple(edited_notes(plan, walker))
-        found_here = (
-            *edited,
-            *live_notes(plan, walker, {note.subject for note in edited}),
-            *extern_notes(plan, walker),
-            *self._objects.notes(),
-            *nested_notes(plan, self._objects.nested),
-            *registered_notes(plan, walker, self._ownership),
-        )
-        notes = (*plan.notes, *found_here)
-        plan = replace(plan, problems=problems, notes=notes)
-        plan = with_room(plan, self._planner.walker, taken)
-        plan = replace(plan, notes=(*plan.notes, *heavy_notes(plan, self._planner.walker)))
-        return self._guarded(plan)
+    def _problems(self, plan: Plan) -> Iterator[Problem]:
+        """A plan's problems, with those of single definitions in place of that of their script.
 
-    def _guarded(self, plan: Plan) -> Plan:
-        """The plan with the secrets that it would give away."""
-        with phase("looking for secrets"):
-            holdings, walker = self._planner.holdings, self._planner.walker
-            folders = holdings.own_folders(plan.decisions)
-            published = holdings.published(plan.decisions)
-            place = self._objects.script_place
-            leaks = self._guard.problems(plan, walker, folders, published, place)
-            return replace(plan, problems=(*plan.problems, *leaks))
+        Places in the modules of definitions become those in the scripts that the user can open.
+        """
+        scripts = self._objects.scripts
+        of_scripts = tuple(scripts.problems())
+        for problem in plan.problems:
+            if problem.subject != "__main__" or not of_scripts:
+                yield replace(problem, place=problem.place and scripts.place(problem.place))
+        yield from of_scripts
 
     def plan(self) -> Plan:
         """What the package will hold by now; what :meth:`write` wrote is forgotten.
@@ -102,14 +105,13 @@ class Bench:
         """
         self._clear()
         plan = self.preview()
-        _refuse(plan, self._debug)
-        return self._with_uses(plan)
-
-    def _with_uses(self, plan: Plan) -> Plan:
-        """The plan with the uses of mocked modules."""
+        if plan.problems:
+            only_empty = all(p.reason is PackagingErrorReason.EMPTY_MATCH for p in plan.problems)
+            raise (EmptyMatchError if only_empty else PackagingError)(plan.problems, self._debug)
         mocked = plan.modules(Action.MOCK)
-        if not mocked:
-            return replace(plan, tells_uses=True)
+        return replace(plan, uses=self._uses(plan, mocked) if mocked else (), tells_uses=True)
+
+    def _uses(self, plan: Plan, mocked: list[str]) -> tuple[NameUse, ...]:
         from modpack.discovery.mock_reachability import callable_from_outside, find_uses
 
         walker = self._planner.walker
@@ -121,15 +123,14 @@ class Bench:
             names = callable_from_outside(plan.graph)
             asked = (sources, mocked, names, list(plan.graph.edges()))
             if self._found_uses[0] != asked:  # most rounds of a trial change files only
-                uses = find_uses(sources, mocked, names, plan.graph)
-                self._found_uses = asked, uses
-            return replace(plan, uses=self._found_uses[1], tells_uses=True)
+                self._found_uses = asked, find_uses(sources, mocked, names, plan.graph)
+            return self._found_uses[1]
 
     def write(self, plan: Plan, namespace: str = "private") -> None:
         """Write all that the plan adds to what was saved, in place of what was written so."""
         self._clear()
-        walker = self._planner.walker
-        write_contents(plan, walker, self._writer, self._objects, self._ownership, namespace)
+        walker, objects = self._planner.walker, self._objects
+        write_contents(plan, walker, self._writer, objects, self._installed, namespace)
 
     def namespace(self, plan: Plan) -> str:
         """The namespace in which the saved objects can be loaded, as far as their pickles tell."""
@@ -146,23 +147,3 @@ class Bench:
     def _clear(self) -> None:
         if self._start is not None:
             self._writer.rollback(self._start)
-
-
-def _told_better(problems: Sequence[Problem], objects: ObjectSaver) -> Iterator[Problem]:
-    """Problems, with those of single definitions in place of the one about their script.
-
-    Places in the modules of definitions become those in the scripts that the user can open.
-    """
-    of_scripts = tuple(objects.problems())
-    for problem in problems:
-        if problem.subject != "__main__" or not of_scripts:
-            place = problem.place and objects.script_place(problem.place)
-            yield replace(problem, place=place)
-    yield from of_scripts
-
-
-def _refuse(plan: Plan, debug: bool) -> None:
-    if not plan.problems:
-        return
-    only_empty = all(p.reason is PackagingErrorReason.EMPTY_MATCH for p in plan.problems)
-    raise (EmptyMatchError if only_empty else PackagingError)(plan.problems, debug)

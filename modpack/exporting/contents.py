@@ -1,9 +1,4 @@
-"""Files that go along with the code, and the list of what the package holds of a distribution.
-
-What a package records about where it was made: Python, the platform, what must be installed.
-
-Everything that a finished plan adds to the archive: sources, stand-ins, and records.
-"""
+"""Everything that a finished plan adds to the archive: sources, mocks, files, and records."""
 
 from __future__ import annotations
 
@@ -14,198 +9,34 @@ import io
 import json
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
 from modpack._version import __version__
-from modpack.archive import layout
-from modpack.archive.layout import RUNTIME_MODULE, NameRegistry, why_unsafe
+from modpack.archive.layout import GRAPH, RUNTIME_MODULE
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.environment import NativeTag, RecordedEnvironment, environment_to_json
 from modpack.core.graph import CodeKind
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, module_record, package_folder, parents, why_too_long
 from modpack.core.names import normalised_distribution as normalised
-from modpack.core.plan import (
-    FileKind,
-    Note,
-    NoteKind,
-    Plan,
-    PlannedDistribution,
-    PlannedFile,
-)
+from modpack.core.plan import FileKind, Plan
 from modpack.core.plan_json import plan_to_json
 from modpack.core.process import collection_paused
 from modpack.core.progress import Unit, phase
 from modpack.core.rules import Action
 from modpack.core.tensors import tensors_to_json
 from modpack.core.text import folders_here, portable_text
-from modpack.discovery.distributions import Distribution
+from modpack.discovery.distributions import Distribution, DistributionIndex
+from modpack.discovery.environment import recorded_closure
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.walk import Walker
 from modpack.errors import ArchiveError, ModpackError
 from modpack.exporting.objects import ObjectSaver
-from modpack.exporting.presets import InstalledOwnership
 from modpack.exporting.records import interned_records, mocked_records
 from modpack.loading.mock_source import mock_source, runtime_source
-
-
-def with_room(plan: Plan, walker: Walker, taken: Iterable[str]) -> Plan:
-    """The plan without files whose records are taken: what the user saved comes first.
-
-    Args:
-        plan: what will be written.
-        walker: knows the sources.
-        taken: the records that are there already: the saved resources.
-    """
-    registry = NameRegistry()
-    saved = frozenset(taken)
-    for name in (*saved, *interned_records(plan, walker).values(), *mocked_records(plan).values()):
-        registry.add(name)
-    files, notes = [], []
-    for file in plan.files:
-        if file.record in saved:
-            continue
-        reason = _why_impossible(file.record) or registry.add(file.record)
-        if reason is None:
-            files.append(file)
-        else:
-            text = f"{file.source} is left out: its record would be {file.record}, but {reason}"
-            notes.append(Note(NoteKind.FILES_LEFT_OUT, file.owner, text))
-    return replace(plan, files=tuple(files), notes=(*plan.notes, *notes))
-
-
-def _why_impossible(record: str) -> str | None:
-    if layout.is_internal(record):
-        return "that is a name which the archive format needs itself"
-    return why_unsafe(record)
-
-
-def write_files(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:
-    """Write the files of a plan, and a RECORD (PEP 376) of each distribution's part.
-
-    Raises:
-        ModpackError: a file cannot be read any more.
-    """
-    sources = interned_records(plan, walker)
-    sums: dict[str, tuple[str, int]] = {}
-    for file in plan.files:
-        content = _read(file)
-        sums[file.record] = _sum(content)
-        writer.write(file.record, content, compress=True)
-    for distribution in (each for each in plan.distributions if each.modules):
-        for module in distribution.modules:
-            if module in sources:
-                sums[sources[module]] = _sum(walker.source(module))
-        mine = {sources[m] for m in distribution.modules if m in sources}
-        mine |= {file.record for file in plan.files if _is_of(file, distribution)}
-        record = f"{distribution.folder}/RECORD"
-        if not writer.has(record):
-            writer.write(record, _listing(record, {r: sums[r] for r in mine}), compress=True)
-
-
-def _read(file: PlannedFile) -> bytes:
-    try:
-        with open(file.source, "rb") as opened:  # noqa: PTH123 - there may be many
-            return opened.read()
-    except OSError as failure:
-        raise ModpackError(f"{file.source} was to go along, but {failure.strerror}") from failure
-
-
-def _is_of(file: PlannedFile, distribution: PlannedDistribution) -> bool:
-    return file.owner == distribution.name or file.owner in distribution.modules
-
-
-def _sum(content: bytes) -> tuple[str, int]:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
-    return f"sha256={digest.decode()}", len(content)
-
-
-def _listing(own_record: str, sums: dict[str, tuple[str, int]]) -> bytes:
-    lines = io.StringIO()
-    table = csv.writer(lines, lineterminator="\n")
-    table.writerows((record, *sums[record]) for record in sorted(sums))
-    table.writerow((own_record, "", ""))
-    return lines.getvalue().encode()
-
-
-def environment_record(plan: Plan, ownership: InstalledOwnership) -> dict[str, Json]:
-    """The record that a package holds; the archive format page documents it.
-
-    Args:
-        plan: what was decided.
-        ownership: knows what is installed here.
-    """
-    return {
-        **environment_to_json(_environment(plan, ownership)),
-        "distributions": {d.name: d.version for d in plan.distributions},
-    }
-
-
-def _environment(plan: Plan, ownership: InstalledOwnership) -> RecordedEnvironment:
-    providers = _providers(plan, ownership)
-    torch = ownership.named("torch") if _torch_version() is not None else None
-    needed = [*providers.values(), *filter(None, (torch, ownership.named("modpack")))]
-    return RecordedEnvironment(
-        platform.python_version(),
-        platform.python_implementation(),
-        sys.platform,
-        platform.machine(),
-        _torch_version(),
-        {path: normalised(found.name) for path, found in providers.items()},
-        ownership.recorded_closure(needed),
-        _native(plan),
-        modpack=__version__,
-    )
-
-
-def _providers(plan: Plan, ownership: InstalledOwnership) -> dict[str, Distribution]:
-    """What provides the extern modules, by the shortest path of which it provides everything."""
-    owners: dict[str, Distribution] = {}
-    for module in plan.modules(Action.EXTERN):
-        if not is_everywhere(module) and not _is_shared(module, plan):
-            found = ownership.distribution_of(module, plan.decisions[module].location)
-            if found is not None:
-                owners[module] = found
-    below = _owners_below(owners)
-    return {_widest(module, below, plan): found for module, found in owners.items()}
-
-
-def _owners_below(owners: Mapping[str, Distribution]) -> dict[str, set[Distribution]]:
-    """For each module path, who provides something at it or below it."""
-    below: dict[str, set[Distribution]] = {}
-    for module, found in owners.items():
-        for path in (module, *parents(module)):
-            below.setdefault(path, set()).add(found)
-    return below
-
-
-def _widest(module: str, below: Mapping[str, set[Distribution]], plan: Plan) -> str:
-    """The shortest path above a module that is its distribution's alone."""
-    paths: Iterable[str] = reversed([module, *parents(module)])
-    return next((p for p in paths if len(below[p]) == 1 and not _is_shared(p, plan)), module)
-
-
-def _is_shared(path: str, plan: Plan) -> bool:
-    """Whether it is a namespace package, in which any distribution may have a part."""
-    decision = plan.decisions.get(path)
-    location = decision.location if decision is not None else None
-    return location is not None and location.kind is CodeKind.NAMESPACE
-
-
-def _native(plan: Plan) -> NativeTag | None:
-    """What the compiled modules that go along were built for."""
-    compiled = [file.record for file in plan.files if file.kind is FileKind.COMPILED]
-    suffixes = tuple(EXTENSION_SUFFIXES)
-    modules = [record for record in compiled if record.endswith(suffixes)]
-    return NativeTag.of(modules) if compiled else None
-
-
-def _torch_version() -> str | None:
-    """The version of the torch that is loaded; None if only sources were saved."""
-    torch = sys.modules.get("torch")
-    return str(torch.__version__) if torch is not None else None
 
 
 @collection_paused()
@@ -214,7 +45,7 @@ def write_contents(
     walker: Walker,
     writer: ArchiveWriter,
     objects: ObjectSaver,
-    ownership: InstalledOwnership,
+    installed: DistributionIndex,
     namespace: str = "private",
 ) -> None:
     """Write what the plan decided: the code first, then the records about it.
@@ -224,49 +55,106 @@ def write_contents(
         walker: knows the sources.
         writer: where it goes.
         objects: what was saved.
-        ownership: knows what is installed here.
+        installed: the distributions of this interpreter.
         namespace: in which namespace the package works.
+
+    Raises:
+        ArchiveError: code imports something of too long a path.
+        ModpackError: a file cannot be read any more.
     """
-    _refuse_endless_paths(plan, writer)
-    _write_sources(plan, walker, writer)
-    _write_mocks(plan, walker, writer)
-    write_files(plan, walker, writer)
+    for module in plan.graph.nodes():
+        why = None if module.startswith("<") else why_too_long(module)
+        if why is not None:  # no reader takes it for a module path
+            reason = f"{module!r:.60} is imported, which is too long for a module path: {why}"
+            remedy = "Remedy: take that import out, or mock or extern the module that has it"
+            raise ArchiveError(writer.source, f"{reason}. {remedy}", GRAPH)
+    sources = interned_records(plan, walker)
+    with phase("writing sources", Unit.MODULES, len(sources), is_major=True) as writing:
+        for module, record in sources.items():
+            writer.write(record, walker.source(module), compress=True)
+            writing.advance()
+    externs = {*plan.modules(Action.EXTERN), *_write_mocks(plan, walker, writer)}
+    _write_files(plan, walker, writer, sources)
     objects.write_values()
     _write_empty_folders(plan, writer)
-    externs = sorted({*plan.modules(Action.EXTERN), *_runtime_externs(writer)})
-    writer.write(".data/extern_modules", ("\n".join(externs) + "\n").encode())
+    writer.write(".data/extern_modules", ("\n".join(sorted(externs)) + "\n").encode())
     writer.write(".data/python_version", platform.python_version().encode())
     writer.write(".data/version", b"6\n")
     writer.write("byteorder", sys.byteorder.encode())
-    graph = plan_to_json(_without_folders(plan), _archive_places(plan, walker))
+    folders = folders_here()  # which say where files lie on this machine
+    notes = tuple(replace(n, text=portable_text(n.text, folders)) for n in plan.notes)
+    graph = plan_to_json(replace(plan, notes=notes), _archive_places(plan, walker))
+    entry: dict[str, Json] = {
+        "pickles": [[package, resource] for package, resource in objects.resources],
+        "main": list(objects.main) if objects.main else None,
+    }
+    if namespace != "private":
+        entry["namespace"] = namespace
     writer.write(".data/modpack/graph.json", _json(graph), compress=True)
-    writer.write(".data/modpack/environment.json", _json(environment_record(plan, ownership)))
-    writer.write(".data/modpack/entry.json", _json(_entry(objects, namespace)))
+    writer.write(".data/modpack/environment.json", _json(environment_record(plan, installed)))
+    writer.write(".data/modpack/entry.json", _json(entry))
     if objects.tensors:
         tensors = _json(tensors_to_json(objects.tensors))
         writer.write(".data/modpack/tensors.json", tensors, compress=True)
 
 
-def _refuse_endless_paths(plan: Plan, writer: ArchiveWriter) -> None:
-    """Refuse to record what no reader takes for a module path.
-
-    Raises:
-        ArchiveError: code imports something of such a path.
-    """
-    for module in plan.graph.nodes():
-        why = None if module.startswith("<") else why_too_long(module)
-        if why is not None:
-            reason = f"{module!r:.60} is imported, which is too long for a module path: {why}"
-            remedy = "Remedy: take that import out, or mock or extern the module that has it"
-            raise ArchiveError(writer.source, f"{reason}. {remedy}", layout.GRAPH)
+def _json(record: Mapping[str, Json]) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _write_sources(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:
-    records = interned_records(plan, walker)
-    with phase("writing sources", Unit.MODULES, len(records), is_major=True) as writing:
-        for module, record in records.items():
-            writer.write(record, walker.source(module), compress=True)
-            writing.advance()
+def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> set[str]:
+    """Write the mocks; returns what their runtime imports: torch.package wants it declared."""
+    records = mocked_records(plan)
+    held = [*records, *plan.modules(Action.INTERN)]
+    for module, record in records.items():
+        submodules = [o.rpartition(".")[2] for o in held if o.rpartition(".")[0] == module]
+        source = mock_source(module, plan.decisions[module].why, plan.why(module), submodules)
+        writer.write(record, source.encode(), compress=True)
+    runtime_record = module_record(RUNTIME_MODULE, False)
+    if records or RUNTIME_MODULE in walker.graph:
+        writer.write(runtime_record, runtime_source().encode(), compress=True)
+    if not writer.has(runtime_record):
+        return set()
+    scan = scan_source(runtime_source(), RUNTIME_MODULE, False)
+    return {statement.module for statement in scan.imports}
+
+
+def _write_files(
+    plan: Plan, walker: Walker, writer: ArchiveWriter, sources: Mapping[str, str]
+) -> None:
+    """Write the files of a plan, and a RECORD (PEP 376) of each distribution's part."""
+    sums: dict[str, tuple[str, int]] = {}
+    for file in plan.files:
+        try:
+            content = Path(file.source).read_bytes()
+        except OSError as failure:
+            raise ModpackError(
+                f"{file.source} was to go along, but {failure.strerror}"
+            ) from failure
+        sums[file.record] = _sum(content)
+        writer.write(file.record, content, compress=True)
+    for distribution in (each for each in plan.distributions if each.modules):
+        mine = {
+            file.record
+            for file in plan.files
+            if file.owner in (distribution.name, *distribution.modules)
+        }
+        for module in distribution.modules:
+            if module in sources:
+                mine.add(sources[module])
+                sums[sources[module]] = _sum(walker.source(module))
+        listing = f"{distribution.folder}/RECORD"
+        if not writer.has(listing):
+            lines = io.StringIO()
+            table = csv.writer(lines, lineterminator="\n")
+            table.writerows((record, *sums[record]) for record in sorted(mine))
+            table.writerow((listing, "", ""))
+            writer.write(listing, lines.getvalue().encode(), compress=True)
+
+
+def _sum(content: bytes) -> tuple[str, int]:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+    return f"sha256={digest.decode()}", len(content)
 
 
 def _write_empty_folders(plan: Plan, writer: ArchiveWriter) -> None:
@@ -281,34 +169,6 @@ def _write_empty_folders(plan: Plan, writer: ArchiveWriter) -> None:
         if location is not None and location.kind is CodeKind.NAMESPACE and location.search:
             if not any(name.startswith(package_folder(module) + "/") for name in names):
                 writer.write(module_record(module, True), b"")
-
-
-def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> None:
-    records = mocked_records(plan)
-    held = [*records, *plan.modules(Action.INTERN)]
-    for module, record in records.items():
-        below = [other for other in held if other.rpartition(".")[0] == module]
-        submodules = [other.rpartition(".")[2] for other in below]
-        why = plan.decisions[module].why
-        source = mock_source(module, why, plan.why(module), submodules)
-        writer.write(record, source.encode(), compress=True)
-    if records or RUNTIME_MODULE in walker.graph:
-        writer.write(module_record(RUNTIME_MODULE, False), runtime_source().encode(), compress=True)
-
-
-def _runtime_externs(writer: ArchiveWriter) -> set[str]:
-    """What the runtime of stand-ins imports: torch.package wants it declared."""
-    if not writer.has(module_record(RUNTIME_MODULE, False)):
-        return set()
-    scan = scan_source(runtime_source(), RUNTIME_MODULE, False)
-    return {statement.module for statement in scan.imports}
-
-
-def _without_folders(plan: Plan) -> Plan:
-    """The plan with notes that do not tell where its files lie on this machine."""
-    folders = folders_here()
-    notes = tuple(replace(n, text=portable_text(n.text, folders)) for n in plan.notes)
-    return replace(plan, notes=notes)
 
 
 def _archive_places(plan: Plan, walker: Walker) -> Mapping[str, str]:
@@ -327,13 +187,59 @@ def _archive_places(plan: Plan, walker: Walker) -> Mapping[str, str]:
     return places
 
 
-def _entry(objects: ObjectSaver, namespace: str) -> dict[str, Json]:
-    entry: dict[str, Json] = {
-        "pickles": [[package, resource] for package, resource in objects.resources],
-        "main": list(objects.main) if objects.main else None,
+def environment_record(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
+    """What a package records of where it was made; the archive format page documents it.
+
+    Args:
+        plan: what was decided.
+        installed: the distributions of this interpreter.
+    """
+    loaded = sys.modules.get("torch")  # None if only sources were saved
+    torch = str(loaded.__version__) if loaded is not None else None
+    providers = _providers(plan, installed)
+    named = ("torch", "modpack") if torch is not None else ("modpack",)
+    needed = [*providers.values(), *filter(None, map(installed.named, named))]
+    compiled = [file.record for file in plan.files if file.kind is FileKind.COMPILED]
+    modules = [record for record in compiled if record.endswith(tuple(EXTENSION_SUFFIXES))]
+    environment = RecordedEnvironment(
+        platform.python_version(),
+        platform.python_implementation(),
+        sys.platform,
+        platform.machine(),
+        torch,
+        {path: normalised(found.name) for path, found in providers.items()},
+        recorded_closure(installed, needed),
+        NativeTag.of(modules) if compiled else None,
+        modpack=__version__,
+    )
+    return {
+        **environment_to_json(environment),
+        "distributions": {d.name: d.version for d in plan.distributions},
     }
-    return entry if namespace == "private" else {**entry, "namespace": namespace}
 
 
-def _json(record: Mapping[str, Json]) -> bytes:
-    return json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
+def _providers(plan: Plan, installed: DistributionIndex) -> dict[str, Distribution]:
+    """What provides the extern modules, by the shortest path of which it provides everything."""
+    owners: dict[str, Distribution] = {}
+    for module in plan.modules(Action.EXTERN):
+        if not is_everywhere(module) and not _is_shared(module, plan):
+            found = installed.distribution_of(module, plan.decisions[module].location)
+            if found is not None:
+                owners[module] = found
+    below: dict[str, set[Distribution]] = {}
+    for module, found in owners.items():
+        for path in (module, *parents(module)):
+            below.setdefault(path, set()).add(found)
+    widest: dict[str, Distribution] = {}
+    for module, found in owners.items():
+        paths = reversed([module, *parents(module)])
+        alone = (path for path in paths if len(below[path]) == 1 and not _is_shared(path, plan))
+        widest[next(alone, module)] = found
+    return widest
+
+
+def _is_shared(path: str, plan: Plan) -> bool:
+    """Whether it is a namespace package, in which any distribution may have a part."""
+    decision = plan.decisions.get(path)
+    location = decision.location if decision is not None else None
+    return location is not None and location.kind is CodeKind.NAMESPACE

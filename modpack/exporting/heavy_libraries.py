@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from modpack.core.names import is_within, parents
 from modpack.core.plan import FileKind, NameUse, Note, NoteKind, Plan
@@ -15,6 +14,7 @@ from modpack.core.rules import Action, Origin
 from modpack.core.scan import ImportKind
 from modpack.core.text import human_size
 from modpack.discovery.walk import Walker
+from modpack.exporting.problems import file_of, place_of
 
 _WORTH_TELLING = 5_000_000
 """Bytes of a distribution from which on it is worth a rule."""
@@ -23,8 +23,7 @@ _NEARLY = 0.1
 _ASKED_FOR = (ImportKind.PICKLE, ImportKind.SAVED)
 
 
-@dataclass(frozen=True)
-class _Cut:
+class _Cut(NamedTuple):
     """A mock rule that would leave the library out.
 
     Attributes:
@@ -38,6 +37,20 @@ class _Cut:
     uses: tuple[NameUse, ...]
 
 
+class _Crossing(NamedTuple):
+    """An import that leads from one distribution into another.
+
+    Attributes:
+        at: the importer, with the line.
+        imported: the module.
+        place: ``file:line``.
+    """
+
+    at: str
+    imported: str
+    place: str | None
+
+
 def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
     """Tell of a distribution that makes up most of a package without being the model's own.
 
@@ -48,41 +61,32 @@ def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
     if not any(each.modules for each in plan.distributions):
         return
     weights = _Weights(plan, walker)
-    heaviest = max(weights.by_distribution, key=weights.by_distribution.__getitem__, default="")
-    size = weights.by_distribution.get(heaviest, 0)
+    by_distribution = weights.by_distribution
+    heaviest = max(by_distribution, key=by_distribution.__getitem__, default="")
+    size = by_distribution.get(heaviest, 0)
     if size < max(_WORTH_TELLING, weights.total / 2) or heaviest in weights.own:
         return
     chain = weights.chain_to(heaviest)
     crossings = weights.crossings(chain)
-    if crossings and not weights.is_asked_for(heaviest):
-        yield _note(heaviest, size, weights, chain, crossings)
-
-
-def _note(
-    name: str,
-    size: int,
-    weights: _Weights,
-    chain: Sequence[str],
-    crossings: Sequence[_Crossing],
-) -> Note:
-    part = f"{size / weights.total:.0%} of the code and data files"
-    sizes = f"{human_size(size)} of {human_size(weights.total)}, uncompressed"
-    because = ", ".join(f"{each.at} imports {each.imported}" for each in crossings)
+    if not crossings or weights.is_asked_for(heaviest):
+        return
     cut = weights.best_cut(chain)
     if cut is None:
-        path = weights.path_of(chain[-1])
         place = crossings[0].place
         remedy = (
             "The model's own code uses it, and would fail with a mock. Add "
-            f'extern="{path}.**" if it is installed where the package is loaded'
+            f'extern="{weights.path_of(chain[-1])}.**" if it is installed where the package is '
+            "loaded"
         )
     else:
         place = next((c.place for c in crossings if is_within(c.imported, cut.path)), None)
         remedy = f'Add mock="{cut.path}.**", which leaves {human_size(cut.left)}. {_told(cut)}'
-    return Note(
+    because = ", ".join(f"{each.at} imports {each.imported}" for each in crossings)
+    yield Note(
         NoteKind.HEAVY_DISTRIBUTION,
-        name,
-        f"{part} ({sizes}) is {name}, because {because}. {remedy}",
+        heaviest,
+        f"{size / weights.total:.0%} of the code and data files ({human_size(size)} of "
+        f"{human_size(weights.total)}, uncompressed) is {heaviest}, because {because}. {remedy}",
         place,
     )
 
@@ -99,23 +103,14 @@ def _told(cut: _Cut) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Crossing:
-    """An import that leads from one distribution into another.
+class _Weights:
+    """How many bytes each module and file of a plan has, and what leads to them.
 
     Attributes:
-        at: the importer, with the line.
-        imported: the module.
-        place: ``file:line``.
+        by_distribution: the bytes of each distribution.
+        total: the bytes of everything but tensors and metadata.
+        own: the distributions of what saved objects name, and of what was saved by name.
     """
-
-    at: str
-    imported: str
-    place: str | None
-
-
-class _Weights:
-    """How many bytes each module and file of a plan has, and what leads to them."""
 
     def __init__(self, plan: Plan, walker: Walker) -> None:
         self._plan = plan
@@ -127,38 +122,21 @@ class _Weights:
         for file in plan.files:
             if file.kind is not FileKind.METADATA:
                 self._files[file.owner] = self._files.get(file.owner, 0) + _size(file.source)
-
-    @cached_property
-    def by_distribution(self) -> dict[str, int]:
-        """The bytes of each distribution."""
-        found = dict.fromkeys((d.name for d in self._plan.distributions if d.modules), 0)
+        self.total = sum(self._sizes.values()) + sum(self._files.values())
+        found = dict.fromkeys((d.name for d in plan.distributions if d.modules), 0)
         for owner, size in (*self._sizes.items(), *self._files.items()):
             name = owner if owner in found else self._owner.get(owner)
             if name is not None:
                 found[name] += size
-        return found
-
-    @cached_property
-    def total(self) -> int:
-        """The bytes of everything but tensors and metadata."""
-        return sum(self._sizes.values()) + sum(self._files.values())
-
-    @cached_property
-    def own(self) -> frozenset[str]:
-        """The distributions of what saved objects name, and of what was saved by name."""
-        return frozenset(self._owner[m] for m in self._named if m in self._owner)
-
-    @cached_property
-    def _named(self) -> frozenset[str]:
-        graph = self._plan.graph
-        pickled = {e.imported for e in graph.edges() if e.kind in _ASKED_FOR}
-        return frozenset({*pickled, *graph.roots()})
+        self.by_distribution = found
+        pickled = {e.imported for e in plan.graph.edges() if e.kind in _ASKED_FOR}
+        self._named = {*pickled, *plan.graph.roots()}
+        self.own = {self._owner[m] for m in self._named if m in self._owner}
 
     def is_asked_for(self, name: str) -> bool:
         """Whether a rule of the user's interns a distribution by its name."""
         decisions = (self._plan.decisions[m] for m in self._interned if self._owner.get(m) == name)
-        rules = ((d.rule, d.module) for d in decisions)
-        return any(rule.origin is Origin.USER and rule.spells(module) for rule, module in rules)
+        return any(d.rule.origin is Origin.USER and d.rule.spells(d.module) for d in decisions)
 
     def chain_to(self, name: str) -> list[str]:
         """The shortest chain of imports from what was saved into a distribution."""
@@ -178,10 +156,9 @@ class _Weights:
                 continue
             lines = (e.line for e in self._plan.graph.edges_between(importer, imported))
             line = next((each for each in lines if each is not None), None)
-            location = self._walker.locate(importer)
-            file = location.file if location is not None and location.file else importer
-            ending = f":{line}" if line is not None else ""
-            found.append(_Crossing(f"{importer}{ending}", imported, f"{file}{ending}"))
+            at = importer if line is None else f"{importer}:{line}"
+            place = place_of(self._walker, importer, line) or file_of(self._walker, importer)
+            found.append(_Crossing(at, imported, place))
         return found
 
     def best_cut(self, chain: Sequence[str]) -> _Cut | None:
@@ -228,11 +205,8 @@ class _Weights:
         graph = self._plan.graph
         found = find_uses(sources, mocked, callable_from_outside(graph), graph)
         uses = tuple(use for use in found if use.is_reachable)
-        return None if any(self._is_own(use.importer) for use in uses) else uses
-
-    def _is_own(self, module: str) -> bool:
-        name = self._owner.get(module)
-        return name is None or name in self.own
+        owners = {self._owner.get(use.importer) for use in uses}
+        return None if None in owners or not owners.isdisjoint(self.own) else uses
 
     def _left_without(self, path: str) -> int:
         reached = self._leading(path)

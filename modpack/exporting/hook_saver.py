@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -28,9 +28,6 @@ from modpack.hooks.report import (
     process_wide,
     unwrapped,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -82,25 +79,23 @@ class HookSaver:
     def __init__(self, naming: _Naming, obj: object, options: HookOptions | None) -> None:
         self._options = options or HookOptions()
         self._tells_process_wide = options is not None and not options.process_wide
-        wanted = selector(self._options.choice)
         self._collector = HookCollector(
             naming.is_importable,
-            wanted,
+            selector(self._options.choice),
             references_stay=self._options.choice is True,
             numbers=HookNumbers(),
         )
         if self._options.process_wide:
             self._collector.process_wide()
-        extras = {name: extra for name, extra in self._options.extras.items() if extra is not None}
-        self.extras: Mapping[str, object] = extras
+        self.extras = {n: extra for n, extra in self._options.extras.items() if extra is not None}
         self._emptied = find_collected(
             obj,
-            extras,
+            self.extras,
             self._options.reset_state,
             naming.is_importable,
             self._options.process_wide,
         )
-        self.observer = HookObserver(obj, extras, self._collector, self._emptied)
+        self.observer = HookObserver(obj, self.extras, self._collector, self._emptied)
 
     def write(self, writer: ArchiveWriter, record: str, appended: bytes) -> Iterator[HookStatus]:
         """Write specs and pickle, and tell what became of each hook."""
@@ -114,7 +109,10 @@ class HookSaver:
         yield from map(unwrapped, self.observer.unwrapped)
         yield from (captured(s, self._emptied.by_hook.get(s.name, ())) for s in specs)
         yield from self.observer.lost()
-        yield from self._missed()
+        for spec in self._collector.missed(self.observer.root, lambda: self.observer.names):
+            status = missed(spec)  # on a part that was never pickled
+            warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
+            yield status
         yield from map(left_out, self._collector.left_out)
         yield from self._native()
         if self._tells_process_wide:
@@ -126,10 +124,3 @@ class HookSaver:
             path, _ = self.observer.names.of(target)
             yield native(self.observer.names.hook_name(path, kind, counted[path, kind]), hook)
             counted[path, kind] += 1
-
-    def _missed(self) -> Iterator[HookStatus]:
-        """What hangs on parts that were never pickled, which is told aloud."""
-        for spec in self._collector.missed(self.observer.root, lambda: self.observer.names):
-            status = missed(spec)
-            warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
-            yield status

@@ -1,65 +1,90 @@
-"""Notes about modules that do not hold here what their sources define: what is packaged differs.
+"""Interned modules that hold something else in this process than their sources define.
 
-Functions of extern modules that other code has replaced here: the package would use the first.
-
-A module may well hold functions of others, which it has imported. So what it holds is compared with
-where that is from, and, if it is from elsewhere, with what the module's own source imports.
-
-What modules outside of a package registered in packaged ones, by being imported.
+A notebook, or a session of days, imports a module once, and its file goes on changing: the live
+object does what the file said then, and the package would do what it says now. Or code replaces
+functions and values of a module while it runs.
 """
 
 from __future__ import annotations
 
-import operator
-import re
+import marshal
+import os
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from importlib.machinery import SourceFileLoader
-from types import FunctionType, ModuleType
+from importlib.util import MAGIC_NUMBER, cache_from_source
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from modpack.core.graph import CodeKind, Location
-from modpack.core.names import root_of
 from modpack.core.plan import Note, NoteKind, Plan
-from modpack.core.rules import Action, Owner
+from modpack.core.rules import Action
 from modpack.core.scan import Defined, ImportKind, Setting
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import contents_of
 from modpack.discovery.walk import Walker
-from modpack.exporting.edited_sources import is_awake
-from modpack.exporting.live_state import Deviation, LiveModule, shown
-from modpack.exporting.presets import InstalledOwnership
+from modpack.exporting.live_code import absolute, codes_in, functions_in
+from modpack.exporting.live_state import Deviation, LiveModule
+from modpack.pickling.functions import same_code
 
-_SHOWN = 4
+_FIRST_IMPORTED: Final = time.time()
+_MARGIN: Final = 1.0  # seconds: clocks of file systems are coarser, and some are elsewhere
+_MOST_DEVIATIONS: Final = 4
+_MOST_FUNCTIONS: Final = 3
+_HEADER: Final = 16
+"""Bytes before the code in a .pyc: magic number, flags, the source's time and size (PEP 552)."""
 
 
-def live_notes(plan: Plan, walker: Walker, told: Container[str]) -> Iterator[Note]:
-    """A note for each interned module that holds something else here than its source defines.
+def live_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
+    """Notes for each interned module that does not hold here what its source says.
 
-    A note is a warning if something from outside made it so: then the package does something else
-    than the object that is saved. State that the module's own code makes while it runs is told
-    without one.
+    Of a module whose file was edited after its import, that is all there is to tell. Of others,
+    a note is a warning if something from outside changed what they hold: then the package does
+    something else than the object that is saved. State that the module's own code makes while it
+    runs is told without one.
 
     Args:
         plan: which modules are interned, and where they are.
         walker: has their sources.
-        told: modules of which is known that their files have changed since.
     """
-    package = _Package(plan, walker)
+    package = _PackageSources(plan, walker)
+    changed: list[Note] = []
     for module in package.modules:
         location = plan.decisions[module].location
-        if location is None or module in told:
+        live = _running(location) if location is not None else {}
+        if not live or location is None:
             continue
-        live = _running(location)
-        if not live:
+        file = location.file
+        # Other loaders may compile something else than what the file says.
+        is_python_s = type(live.get("__loader__")) is SourceFileLoader
+        is_same_file = live.get("__file__") == file
+        found = None
+        if file is not None and is_python_s and is_same_file and _may_be_edited(file):
+            found = _difference(live, walker.source(module), file)
+        if found is not None:
+            what, line = found
+            text = (
+                f"{module} was edited after it was imported here: {what}. The package takes the "
+                "file as it is now. Start anew, or reload the module and make the object again, "
+                "for both to be the same"
+            )
+            yield Note(NoteKind.SOURCE_EDITED, module, text, f"{file}:{line}")
             continue
         defined = walker.scan(module).defined
-        file = location.file if type(live.get("__loader__")) is SourceFileLoader else None
         is_plain = type(sys.modules.get(module)) is ModuleType
-        found = list(LiveModule(live, defined, file, package, is_plain).deviations())
-        if found:
-            yield from _notes(module, location.file, found, package)
+        compared = LiveModule(live, defined, file if is_python_s else None, package, is_plain)
+        deviations = list(compared.deviations())
+        changed += _notes(module, file, deviations, package) if deviations else ()
+    yield from changed
+
+
+def is_awake(module: object) -> bool:
+    """Whether a module was really loaded, or waits for the first question, as LazyLoader's do."""
+    kind = type(module)
+    return issubclass(kind, ModuleType) and kind.__getattribute__ is ModuleType.__getattribute__
 
 
 def _running(location: Location) -> Mapping[str, object]:
@@ -68,16 +93,114 @@ def _running(location: Location) -> Mapping[str, object]:
     if location.kind is not CodeKind.SOURCE or not is_awake(module):
         return {}
     live = contents_of(module)
-    return live if location.file in (live.get("__file__"), _loaded_from(live)) else {}
+    # A loader may have read another file than its spec said.
+    read = contents_of(live.get("__loader__")).get("path")
+    return live if location.file in (live.get("__file__"), read) else {}
 
 
-def _loaded_from(live: Mapping[str, object]) -> object:
-    """The file that a module's loader read, where that is another than its spec said."""
-    return contents_of(live.get("__loader__")).get("path")
+def _may_be_edited(file: str) -> bool:
+    """Whether a file has changed since this process began: an older one says what was imported."""
+    try:
+        status = os.stat(file)  # noqa: PTH116  # of thousands of modules, at times
+    except OSError:
+        return False
+    return max(status.st_mtime, status.st_ctime) >= _process_start() - _MARGIN
+
+
+def _difference(live: Mapping[str, object], source: bytes, file: str) -> tuple[str, int] | None:
+    """In what the code of a live module differs from its source, and on which line.
+
+    Functions, and methods of classes, are compared with what the source compiles to. What stands
+    outside of them leaves no code behind in a live module: that is known if the ``.pyc`` is still
+    the one of the import.
+
+    Returns:
+        None if they do the same, as far as can be known, or if the source cannot be compiled,
+        which others tell.
+    """
+    try:
+        compiled = compile(source, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    codes: dict[str, list[CodeType]] = {}
+    for code in codes_in(compiled):
+        codes.setdefault(code.co_name, []).append(code)
+    others: dict[str, int] = {}
+    for function in _functions_of(live, file):
+        like = codes.get(function.__code__.co_name, [])
+        if not any(same_code(code, function.__code__) for code in like):
+            others.setdefault(function.__qualname__, like[0].co_firstlineno if like else 1)
+    if others:
+        return _named(list(others)), next(iter(others.values()))
+    before = _code_before(file)
+    if before is None or same_code(before, compiled):
+        return None
+    return "what stands outside of its functions is not what ran", 1
+
+
+@cache
+def _process_start() -> float:
+    """When this process began, in seconds since the epoch.
+
+    Where the system does not tell, it is when modpack was first used, which is a little later.
+    """
+    try:
+        facts = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        ticks = int(facts[19])  # proc_pid_stat(5): field 22, counted behind the program's name
+        running = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, IndexError, ValueError):
+        return _FIRST_IMPORTED
+    return min(time.time() - running, _FIRST_IMPORTED)
+
+
+def _named(names: list[str]) -> str:
+    if len(names) == 1:
+        return f"{names[0]} does what its source said then"
+    more = [f"{len(names) - _MOST_FUNCTIONS} more"] if len(names) > _MOST_FUNCTIONS else []
+    *shown, last = names[:_MOST_FUNCTIONS] + more
+    return f"{', '.join(shown)} and {last} do what their source said then"
+
+
+def _functions_of(live: Mapping[str, object], file: str) -> Iterator[FunctionType]:
+    """The functions that a file defines, as far as its module and their classes hold them."""
+    here = absolute(file)
+    todo: list[Any] = list(live.values())
+    seen: set[int] = set()
+    for value in todo:  # which grows
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if not is_a(value, type):
+            found = functions_in(value)
+            yield from (each for each in found if absolute(each.__code__.co_filename) == here)
+        elif vars(value).get("__module__") == live.get("__name__"):
+            todo += vars(value).values()
+
+
+def _code_before(file: str) -> CodeType | None:
+    """What a file compiled to when it was last imported; None if that is what it says now.
+
+    None as well where nobody knows: there is no ``.pyc``, or it belongs to another Python.
+    """
+    try:
+        data = Path(cache_from_source(file)).read_bytes()
+        status = Path(file).stat()
+    except (OSError, NotImplementedError):
+        return None
+    time_and_size = (int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+    known = int.from_bytes(data[8:12], "little"), int.from_bytes(data[12:16], "little")
+    by_time = data[:8] == MAGIC_NUMBER + bytes(4)
+    if not by_time or known == time_and_size:
+        return None
+    try:
+        code = marshal.loads(data[_HEADER:])
+    except (EOFError, ValueError, TypeError):
+        return None
+    return code if isinstance(code, CodeType) else None
 
 
 def _notes(
-    module: str, file: str | None, found: Sequence[Deviation], package: _Package
+    module: str, file: str | None, found: Sequence[Deviation], package: _PackageSources
 ) -> Iterator[Note]:
     theirs, own = [], []
     for each in found:
@@ -89,7 +212,9 @@ def _notes(
     if theirs:
         text = (
             f"{module} does not hold here what its source says: {_listed(theirs)}. The package "
-            f"does what the source says. {_remedy(module, theirs)}"
+            f"does what the source says. Change it in the source, or set it in a module that the "
+            "model's code imports; "
+            f"PackageExporter.only_definitions({module!r}) takes what is here"
         )
         yield Note(NoteKind.LIVE_CHANGED, module, text, f"{file}:{theirs[0].line}")
     if own:
@@ -101,21 +226,14 @@ def _notes(
 
 
 def _listed(found: Sequence[Deviation]) -> str:
-    parts = [f"{each.path} (line {each.line}) {each.what}" for each in found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        parts.append(f"{len(found) - _SHOWN} more")
+    parts = [f"{each.path} (line {each.line}) {each.what}" for each in found[:_MOST_DEVIATIONS]]
+    if len(found) > _MOST_DEVIATIONS:
+        parts.append(f"{len(found) - _MOST_DEVIATIONS} more")
     *first, last = parts
     return f"{'; '.join(first)}; and {last}" if first else last
 
 
-def _remedy(module: str, found: Sequence[Deviation]) -> str:
-    return (
-        "Change it in the source, or set it in a module that the model's code imports; "
-        f"PackageExporter.only_definitions({module!r}) takes what is here"
-    )
-
-
-class _Package(Mapping[str, Defined]):
+class _PackageSources(Mapping[str, Defined]):
     """What the sources of all interned modules define; and what that does by itself."""
 
     def __init__(self, plan: Plan, walker: Walker) -> None:
@@ -194,213 +312,3 @@ class _Package(Mapping[str, Defined]):
                 if found.path in there and there[found.path] is here:
                     return True
         return False
-
-
-_STANDARD: Final = sys.stdlib_module_names
-
-
-def extern_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
-    """A note for each extern function that was replaced here and that packaged code uses.
-
-    Args:
-        plan: which modules are extern, and which classes saved objects have.
-        walker: has the sources of those that are interned, and reads others.
-    """
-    kinds = list(_classes(plan))
-    for module, live in _modules(plan, kinds):
-        values = list(live.values())
-        before = _UNCHANGED.get(module, ())
-        if len(before) == len(values) and all(map(operator.is_, before, values)):
-            continue
-        own = True
-        for name, function in _foreign(live, root_of(module)):
-            if _is_packaged(_home(function), plan):
-                own = False  # what replaces it is in the package, and replaces it there as well
-                continue
-            is_imported = _imports(walker, module, function)
-            own = own and is_imported
-            if not is_imported and _is_used(name, plan, walker, kinds):
-                yield _note(f"{module}.{name}", function)
-        if own:
-            _UNCHANGED[module] = values
-    for each in dict.fromkeys(each for kind in kinds for each in kind.__mro__[:-1]):
-        home = each.__module__
-        if _is_packaged(home, plan) or root_of(home) in _STANDARD:
-            continue
-        for name, function in _foreign(vars(each), root_of(home)):
-            if not _imports(walker, home, function) and not _is_packaged(_home(function), plan):
-                yield _note(f"{home}.{each.__qualname__}.{name}", function)
-
-
-def _foreign(names: Mapping[str, Any], root: str) -> Iterator[tuple[str, FunctionType]]:
-    """The functions that are neither of a library nor of the standard library, nor generated."""
-    others = [
-        (name, value)
-        for name, value in list(names.items())
-        if type(value) is FunctionType and value.__globals__ is not names
-    ]
-    for name, function in others:
-        home = _home(function)
-        if home.startswith(root) and root_of(home) == root:
-            continue
-        if root_of(home) not in _STANDARD and home in sys.modules:  # others are generated
-            yield name, function
-
-
-def _home(function: FunctionType) -> str:
-    return str(function.__globals__.get("__name__"))
-
-
-def _modules(plan: Plan, kinds: Iterable[type]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Extern modules, and those whose functions the extern modules among a model's parts call."""
-    wanted = dict.fromkeys(plan.modules(Action.EXTERN))
-    for each in dict.fromkeys(each for kind in kinds for each in kind.__mro__[:-1]):
-        forward = vars(each).get("forward")
-        if type(forward) is FunctionType:
-            used = map(forward.__globals__.get, forward.__code__.co_names)
-            called = (contents_of(found) for found in used if type(found) is ModuleType)
-            wanted.update(dict.fromkeys(str(names.get("__name__")) for names in called))
-    for module in wanted:
-        live = sys.modules.get(module)
-        if root_of(module) not in _STANDARD and not _is_packaged(module, plan) and is_awake(live):
-            yield module, contents_of(live)
-
-
-def _is_packaged(module: str, plan: Plan) -> bool:
-    decision = plan.decisions.get(module)
-    return decision is not None and decision.action is not Action.EXTERN
-
-
-def _classes(plan: Plan) -> Iterator[type]:
-    """The classes that pickles name."""
-    for node in plan.graph.nodes():
-        if not node.startswith("<"):
-            continue
-        for module in plan.graph.successors(node):
-            live = contents_of(sys.modules.get(module))
-            for edge in plan.graph.edges_between(node, module):
-                found = (live.get(name) for name in edge.names)
-                yield from (each for each in found if is_a(each, type))
-
-
-_UNCHANGED: dict[str, list[Any]] = {}
-"""What modules held when nothing in them was replaced: torch holds two thousand names."""
-
-
-def _imports(walker: Walker, module: str, function: FunctionType) -> bool:
-    """Whether a module's source, or that of its package, imports from where a function is."""
-    root = root_of(str(function.__globals__.get("__name__")))
-    if (module, root) not in _IMPORTED:
-        scans = (walker.scan(each) for each in (module, root_of(module)))
-        imported = (statement.module for scan in scans for statement in scan.imports)
-        _IMPORTED[module, root] = any(root_of(each) == root for each in imported)
-    return _IMPORTED[module, root]
-
-
-_IMPORTED: dict[tuple[str, str], bool] = {}
-"""Whether loaded extern modules import from others: reading torch's takes longer than a save."""
-
-
-def _is_used(name: str, plan: Plan, walker: Walker, kinds: list[type]) -> bool:
-    """Whether interned code has a word for a function, or a method of a saved object calls it."""
-    word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
-    for module in plan.modules(Action.INTERN):
-        if walker.has_source(module) and word.search(walker.source(module)):
-            return True
-    return any(
-        type(method) is FunctionType and name in method.__code__.co_names
-        for kind in kinds
-        for each in kind.__mro__[:-1]
-        for method in vars(each).values()
-    )
-
-
-def _note(path: str, function: FunctionType) -> Note:
-    text = (
-        f"{path} was replaced here by {shown(function)}. It is extern: where the package is "
-        "loaded, packaged code uses the one that is installed there. Call the other one in your "
-        "own code, or replace it in a module that the model's code imports"
-    )
-    return Note(NoteKind.EXTERN_PATCHED, path, text)
-
-
-_SCRIPTS = ("__main__", "__mp_main__")
-_MOST_ENTRIES = 10_000
-"""Of one container: a larger one is data."""
-_MOST_NAMES = 4
-
-
-def registered_notes(plan: Plan, walker: Walker, ownership: InstalledOwnership) -> Iterator[Note]:
-    """Return a note for each module of one's own that fills a registry, and is left out.
-
-    Looks at functions and classes in the containers of live packaged modules. Runs nothing.
-
-    Args:
-        plan: What the package will contain.
-        walker: Knows where modules are.
-        ownership: Knows what is installed here.
-    """
-    found: dict[str, dict[str, None]] = {}
-    for module in plan.modules(Action.INTERN):
-        for holder, entry in _entries(module):
-            home = getattr(entry, "__module__", None)
-            if isinstance(home, str) and home != module and home not in plan.decisions:
-                found.setdefault(home, {})[f"{entry.__name__} in {module}.{holder}"] = None
-    for home, entries in found.items():
-        if _is_own(home, walker, ownership):
-            yield _registered_note(home, list(entries))
-
-
-def _entries(module: str) -> Iterator[tuple[str, type | FunctionType]]:
-    """The functions and classes in a live module's containers, and what these are called."""
-    for name, value in list(contents_of(sys.modules.get(module)).items()):
-        for path, container in _containers(module, name, value):
-            for entry in _values(container):
-                if is_a(entry, (type, FunctionType)):
-                    yield path, entry
-
-
-def _containers(module: str, name: str, value: object) -> Iterator[tuple[str, object]]:
-    """A container that a module binds, or those of a class or an object that it binds."""
-    yield name, value
-    kind = value if is_a(value, type) else type(value)
-    if type.__getattribute__(kind, "__module__") == module:
-        for attribute, inner in list(contents_of(value).items()):
-            yield f"{name}.{attribute}", inner
-
-
-def _values(container: object) -> Sequence[object]:
-    """The elements of a plain container; a class of one's own might run code when asked."""
-    if is_a(container, dict):
-        values = list(dict.values(container))
-    elif type(container) in (list, tuple, set):
-        values = list(container)  # type: ignore[call-overload]
-    else:
-        return ()
-    return values if len(values) <= _MOST_ENTRIES else ()
-
-
-def _is_own(module: str, walker: Walker, ownership: InstalledOwnership) -> bool:
-    if module in _SCRIPTS or module not in sys.modules or _is_test(module):
-        return False
-    location = walker.locate(module)
-    if location is None or location.file is None:
-        return False
-    return ownership.owner(module, location) is Owner.LOCAL
-
-
-def _is_test(module: str) -> bool:
-    parts = module.split(".")
-    return any(part in ("tests", "test", "conftest") or part[:5] == "test_" for part in parts)
-
-
-def _registered_note(module: str, entries: Sequence[str]) -> Note:
-    more = len(entries) - _MOST_NAMES
-    shown = ", ".join(entries[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-    text = (
-        f"{module} is not in the package, for no packaged code imports it. It is imported in this "
-        f"process, and registered {shown}. Code that looks that up fails where the package is "
-        f"loaded, with a KeyError for example. If the model needs it, import {module} in a "
-        "packaged module"
-    )
-    return Note(NoteKind.REGISTERED_OUTSIDE, module, text)

@@ -1,8 +1,4 @@
-"""Live values in words: as much of them as a note may say, which is stored in the package.
-
-Objects that a module makes of literals: whether their attributes are still what that gives.
-
-In what a live module deviates from what its source defines, without running anything.
+"""In what a live module deviates from what its source defines, without running anything.
 
 Functions are known by where they are: a function of a module has the module's globals, its file and
 its qualified name, whatever compiled it. So nothing is compiled here, and what a library for tests
@@ -25,9 +21,8 @@ from modpack.core.names import root_of
 from modpack.core.scan import Body, Defined, Literal, Row, Setting
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import contents_of
-from modpack.exporting.script_proof import functions_in
+from modpack.exporting.live_code import functions_in, home_of, is_plain, resolved
 
-_ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))
 _LONGEST = 40
 _AROUND: tuple[tuple[type, str], ...] = (
     (partial, "func"),
@@ -37,13 +32,6 @@ _AROUND: tuple[tuple[type, str], ...] = (
     (MethodType, "__func__"),
 )
 """Python's own objects around a function, and the attribute that has it."""
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value is one that a literal can give, and that never changes."""
-    if type(value) is tuple:
-        return all(map(is_plain, value))
-    return type(value) in _ATOMS
 
 
 def shown(value: Any) -> str:
@@ -105,46 +93,30 @@ def object_deviations(
     Yields:
         The attribute, a clause that says what it is, and whether its own methods set it so.
     """
-    kind = _looked_up(str(call[0]), live)
+    kind = resolved(str(call[0]), live)
     if not is_a(kind, type) or type(value) is not kind:
         return
     made = _made(kind, call[1:], named, inits)
     if made is None:
         return
-    expected, changed, is_complete = made
+    expected, changed = made
     found = contents_of(value)
     for name, before in expected.items():
-        if before is _UNKNOWN:
-            continue
-        now = found.get(name, _UNKNOWN)
-        if now is _UNKNOWN:  # of a class with slots, for one
-            continue
-        if is_plain(now) and type(now) is type(before) and repr(now) == repr(before):
-            continue
-        there = f" and not {shown(before)}" if is_plain(now) else ""
-        yield name, f"is {shown(now)}{there}", changed.get(name) == Setting.RUNNING
-    if is_complete:
-        for name in found.keys() - expected.keys() - changed.keys():
+        now = found.get(name, _UNKNOWN)  # unknown in a class with slots, for one
+        if before is not _UNKNOWN and now is not _UNKNOWN and not _keeps(before, now):
+            there = f" and not {shown(before)}" if is_plain(now) else ""
+            yield name, f"is {shown(now)}{there}", changed.get(name) == Setting.RUNNING
+    for name in found.keys() - expected.keys():
+        if changed.get(name, Setting.ON_REQUEST) == Setting.ON_REQUEST:
             yield name, f"was set to {shown(found[name])}", False
-        for name in changed.keys() & found.keys() - expected.keys():
-            if changed[name] == Setting.ON_REQUEST:
-                yield name, f"was set to {shown(found[name])}", False
-
-
-def _looked_up(name: str, live: Mapping[str, Any]) -> object:
-    first, *others = name.split(".")
-    found = live.get(first)
-    for part in others:
-        found = contents_of(found).get(part)
-    return found
 
 
 def _made(
     kind: type, given: Sequence[Literal], named: Mapping[str, Literal], inits: Mapping[str, Defined]
-) -> tuple[dict[str, Any], dict[str, int], bool] | None:
-    """The attributes that a call gives, those that methods change, and whether these are all."""
+) -> tuple[dict[str, Any], dict[str, int]] | None:
+    """The attributes that a call gives, and those that methods change."""
     if kind in _NAMESPACES:
-        return None if given else ({n: _value(v) for n, v in named.items()}, {}, True)
+        return None if given else ({n: _value(v) for n, v in named.items()}, {})
     expected: dict[str, Any] = {}
     changed: dict[str, int] = {}
     is_made = False
@@ -154,23 +126,16 @@ def _made(
         if found is None:
             return None
         changed = {**found.changed, **changed}
-        if is_made:
+        body = defined.bodies.get(each.__qualname__) if defined is not None else None
+        has_init = body is not None and "__init__" in body.functions
+        if is_made or not (has_init or _MADE_BY in vars(each)):
             continue
-        if _MADE_BY in vars(each) and "__init__" not in _functions(each, inits):
-            own, is_made = _of_dataclass(each, given, named), True
-        elif "__init__" in _functions(each, inits):
-            own, is_made = _of_parameters(found, given, named), True
-        else:
-            own = {}
+        make = _of_parameters if has_init else _of_dataclass
+        own, is_made = make(found if has_init else each, given, named), True
         if own is None:
             return None
         expected.update(own)
-    return expected, changed, True
-
-
-def _functions(kind: type, inits: Mapping[str, Defined]) -> Mapping[str, int]:
-    body = inits[kind.__module__].bodies.get(kind.__qualname__)
-    return body.functions if body is not None else {}
+    return expected, changed
 
 
 def _of_parameters(
@@ -187,7 +152,7 @@ def _of_parameters(
 
 
 def _of_dataclass(
-    kind: type, given: Sequence[Literal], named: Mapping[str, Literal]
+    kind: Any, given: Sequence[Literal], named: Mapping[str, Literal]
 ) -> dict[str, Any] | None:
     fields = [f for f in vars(kind)[_MADE_BY].values() if isinstance(f, dataclasses.Field)]
     fields = [f for f in fields if f._field_type is dataclasses._FIELD]  # type: ignore[attr-defined]
@@ -200,25 +165,46 @@ def _of_dataclass(
         if field.name in arguments:
             made[field.name] = _value(arguments[field.name])
         else:
-            is_plain_default = is_plain(field.default)
-            made[field.name] = field.default if is_plain_default else _UNKNOWN
+            made[field.name] = field.default if is_plain(field.default) else _UNKNOWN
     return made
 
 
 def _value(literal: Literal) -> Any:
-    """What a literal of a row gives."""
-    if not isinstance(literal, list):
-        return literal
-    import ast
-
-    if not literal:
-        return _UNKNOWN
-    made = ast.literal_eval(literal[0])
+    """What a literal of a row gives; unknown if that can change."""
+    made = _evaluated(literal)
     return made if is_plain(made) else _UNKNOWN
 
 
+def _evaluated(literal: Literal) -> Any:
+    """What a literal gives: a value, or in a list the text of one, or nothing that is known."""
+    if not isinstance(literal, list):
+        return literal
+    import ast  # seldom needed
+
+    return ast.literal_eval(literal[0]) if literal else _UNKNOWN
+
+
+def _keeps(first: Any, value: Any) -> bool:
+    """Whether a container has all that its display gave it, which code may have added to.
+
+    Other values are to be what they were.
+    """
+    if first in ({}, []):
+        return type(value) in (dict, list)
+    if type(value) is not type(first):
+        return False
+    if isinstance(first, tuple):
+        return len(first) == len(value) and all(map(_keeps, first, value))
+    if isinstance(first, dict):
+        return all(key in value and _keeps(first[key], value[key]) for key in first)
+    if isinstance(first, list):
+        return len(value) >= len(first) and all(map(_keeps, first, value))
+    if isinstance(first, set):
+        return bool(first <= value)
+    return is_plain(value) and repr(first) == repr(value)
+
+
 _MISSING: Final = object()
-_EMPTY: Final = ("{}", "[]")
 _PLAIN_METACLASSES: Final = (type, abc.ABCMeta)
 
 
@@ -295,32 +281,25 @@ class LiveModule:
         return found if self._is_class(found, path) else None
 
     def _of_body(self, owner: _Owner, body: Body) -> Iterator[Deviation]:
-        names, live, file, prefix = owner.names, self._live, self._file, owner.prefix
+        names = owner.names
+
+        def is_certain(name: str) -> bool:
+            """Whether the body binds a name in any case, and what it makes keeps that."""
+            return owner.is_complete and name not in body.conditional
+
         for name, line in body.functions.items():
             value = names.get(name, _MISSING)
-            if (
-                type(value) is FunctionType
-                and value.__globals__ is live
-                and value.__qualname__ == prefix + name
-                and value.__code__.co_name == name
-                and (file is None or value.__code__.co_filename == file)
-            ):
-                continue
-            if value is _MISSING and (name in body.conditional or not owner.is_complete):
-                continue
-            if not self._is_made_of(value, name, owner):
-                yield owner.deviation(name, value, line)
+            if value is not _MISSING or is_certain(name):
+                if not self._is_made_of(value, name, owner):
+                    yield owner.deviation(name, value, line)
         if owner.has_data:
             for name, (line, literal) in body.values.items():
                 value = names.get(name, _MISSING)
-                if value is literal or (type(value) is type(literal) and value == literal):
-                    continue
-                if value is _MISSING and (name in body.conditional or not owner.is_complete):
-                    continue
-                if not self._gives(literal, value, owner):
-                    yield owner.deviation(name, value, line, literal)
+                if value is not _MISSING or is_certain(name):
+                    if not self._gives(literal, value, owner):
+                        yield owner.deviation(name, value, line, literal)
         for name, rows in body.others.items():
-            if name in names or (owner.is_complete and name not in body.conditional):
+            if name in names or is_certain(name):
                 yield from self._of_rows(owner, name, rows)
 
     def _of_rows(self, owner: _Owner, name: str, rows: Sequence[Row]) -> Iterator[Deviation]:
@@ -352,13 +331,13 @@ class LiveModule:
         if kind == "is":
             return not owner.has_data or self._gives(given[0], value, owner)
         if kind == "holds":
-            return not owner.has_data or _still_holds(given[0], value)
+            return not owner.has_data or given[0] == [] or _keeps(_evaluated(given[0]), value)
         return True
 
     def _is_class(self, value: Any, path: str) -> bool:
         if not is_a(value, type):
             return value is not _MISSING and not is_a(value, FunctionType)
-        home, here = _home(value), str(self._live.get("__name__"))
+        home, here = home_of(value), str(self._live.get("__name__"))
         # Libraries give classes the name of the module that users know them by.
         return value.__qualname__ == path and root_of(home) == root_of(here)
 
@@ -366,27 +345,24 @@ class LiveModule:
         self, value: Any, name: Literal, decorators: Sequence[Literal], owner: _Owner
     ) -> bool:
         """Whether decorators may have made a value of a function."""
-        bare = _function_of(value)
-        if bare is not None and bare.__globals__ is self._live and bare.__code__.co_name == name:
-            return True
         found = list(functions_in(value))
         if value is not _MISSING and not found:
             return True
         if any(each.__globals__ is self._live and each.__code__.co_name == name for each in found):
             return True
-        makers = {root_of(_home(_resolved(str(each), self._live))) for each in decorators}
-        return any(root_of(_home(each)) in makers for each in found)
+        makers = {root_of(home_of(resolved(str(each), self._live))) for each in decorators}
+        return any(root_of(home_of(each)) in makers for each in found)
 
     def _is_made_of(self, value: Any, name: str, owner: _Owner) -> bool:
         """Whether a value is what Python, a metaclass or a base makes of a plain function."""
         bare = value.__func__ if is_a(value, (staticmethod, classmethod)) else value
-        found = list(functions_in(bare))
-        if found and found[0] is bare and self._is_own(found[0], owner, name):
+        if is_a(bare, FunctionType) and self._is_own(bare, owner, name):
             return True
+        found = list(functions_in(bare))
         holds_own = any(self._is_own(each, owner, name) for each in found)
         if owner.is_special or self._file is None:
-            return holds_own or not found or _home(found[0]) in owner.makers
-        return holds_own and _home(found[0]) in owner.makers
+            return holds_own or not found or home_of(found[0]) in owner.makers
+        return holds_own and home_of(found[0]) in owner.makers
 
     def _is_own(self, function: FunctionType, owner: _Owner, name: str) -> bool:
         """Whether a function is the one that the source defines; its name may be mangled."""
@@ -398,30 +374,23 @@ class LiveModule:
 
     def _gives(self, literal: Literal, value: Any, owner: _Owner) -> bool:
         """Whether a literal gives a value, or something took its place when a class was made."""
-        if literal == []:
-            return True
-        if isinstance(literal, list):
-            if _still_holds(literal, value):
-                return True
-        elif type(value) is type(literal) and value == literal:
+        if literal == [] or _keeps(_evaluated(literal), value):
             return True
         return not owner.is_plain and not is_plain(value)
 
     def _extras(self, owner: _Owner, body: Body) -> Iterator[Deviation]:
         """What a plain class has although its statement does not give it that."""
         for name, value in owner.names.items():
-            if name in body.functions or name in body.values or name in body.others:
-                continue
-            if name in body.unread:
+            if any(
+                name in each for each in (body.functions, body.values, body.others, body.unread)
+            ):
                 continue
             is_function = type(value) is FunctionType
-            if is_function and value.__globals__ is self._live and not owner.prefix:
-                continue
+            if is_function:
+                is_made = value.__code__.co_filename.startswith("<") or name[:10] == "__annotate"
+                if is_made or (value.__globals__ is self._live and not owner.prefix):
+                    continue
             if is_function or (is_plain(value) and not name.startswith("__")):
-                if is_function and value.__code__.co_filename.startswith("<"):
-                    continue
-                if is_function and name.startswith("__annotate"):
-                    continue
                 yield _deviation(owner, name, f"was set to {shown(value)}", body.line, value)
 
 
@@ -463,7 +432,7 @@ class _Owner(NamedTuple):
 
 def _deviation(owner: _Owner, name: str, what: str, line: int, value: Any) -> Deviation:
     found = next(functions_in(value), None)
-    home = _home(found)
+    home = home_of(found)
     is_own = found is not None and "<locals>" in found.__qualname__ and home == owner.home
     return Deviation(owner.prefix + name, what, line, bool(owner.prefix), is_own, home)
 
@@ -475,8 +444,8 @@ def _class_owner(path: str, kind: type, body: Body, live: Mapping[str, Any]) -> 
     is_special = bool(
         meta not in _PLAIN_METACLASSES or body.decorators or makes_subclasses or _is_row(kind)
     )
-    makers = {_home(base) for base in (*type.mro(meta)[:-1], *bases)}
-    makers.update(_home(_resolved(each, live)) for each in body.decorators)
+    makers = {home_of(base) for base in (*type.mro(meta)[:-1], *bases)}
+    makers.update(home_of(resolved(each, live)) for each in body.decorators)
     if not is_special:
         makers.discard(kind.__module__)
     has_data = meta in _PLAIN_METACLASSES and not _is_row(kind)
@@ -485,69 +454,3 @@ def _class_owner(path: str, kind: type, body: Body, live: Mapping[str, Any]) -> 
 
 def _is_row(kind: type) -> bool:
     return issubclass(kind, tuple) and hasattr(kind, "_fields")
-
-
-def _function_of(value: Any) -> FunctionType | None:
-    """The function that Python's own decorators keep, without a search."""
-    if is_a(value, property):
-        value = value.fget
-    elif is_a(value, (staticmethod, classmethod)):
-        value = value.__func__
-    return value if type(value) is FunctionType else None
-
-
-def _home(value: Any) -> str:
-    """The module whose code something is; empty if nobody knows."""
-    if is_a(value, FunctionType):
-        return str(value.__globals__.get("__name__", ""))
-    found = getattr(value, "__module__", None) if is_a(value, type) else None
-    return found if isinstance(found, str) else ""
-
-
-def _resolved(name: str, live: Mapping[str, Any]) -> Any:
-    """What a dotted name stands for, looked up in modules and classes only."""
-    first, *others = name.split(".")
-    found: Any = live.get(first)
-    for part in others:
-        found = contents_of(found).get(part)
-    return found
-
-
-def _still_holds(literal: Literal, value: Any) -> bool:
-    """Whether a container has all that its display gave it; code may have added to it."""
-    import ast
-
-    if not isinstance(literal, list) or not literal:
-        return True
-    if literal[0] in _EMPTY:
-        return type(value) in (dict, list)
-    if _is_plain_tree(value) and repr(value) == literal[0]:
-        return True
-    first = ast.literal_eval(literal[0])
-    if type(value) is not type(first):
-        return False
-    if isinstance(first, tuple):
-        return _same(first, value)
-    if isinstance(first, dict):
-        kept = (_same(first[key], value[key]) for key in first if key in value)
-        return all(key in value for key in first) and all(kept)
-    if isinstance(first, list):
-        return len(value) >= len(first) and all(map(_same, first, value))
-    return first <= value if isinstance(first, set) else _same(first, value)
-
-
-def _is_plain_tree(value: Any) -> bool:
-    """Whether a value is made of plain ones only, so that its text can be had."""
-    kind = type(value)
-    if kind is dict:
-        return all(map(is_plain, value)) and all(map(_is_plain_tree, value.values()))
-    return all(map(_is_plain_tree, value)) if kind in (list, set, tuple) else is_plain(value)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether a plain value, or a container of such, is what it was."""
-    if type(one) is tuple:
-        return type(other) is tuple and len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, (dict, list, set)):
-        return _still_holds([repr(one)], other)
-    return is_plain(other) and type(one) is type(other) and repr(one) == repr(other)

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Protocol
 
 from modpack.core.graph import Location
 from modpack.core.names import root_of
 from modpack.core.plan import Note, NoteKind, Plan
 from modpack.core.rules import Action, Owner, Rule, dead_rules
+from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.walk import Walker
-
-
-class _Ownership(Protocol):
-    def owner(self, module: str, location: Location | None) -> Owner: ...
-
-    def distribution_of(self, module: str, location: Location | None) -> object | None: ...
-
-    def requires(self, module: str, location: Location, other: Location) -> bool: ...
+from modpack.exporting.presets import requires
+from modpack.exporting.problems import place_of
 
 
 def find_notes(
@@ -27,7 +20,7 @@ def find_notes(
     walker: Walker,
     rules: Sequence[Rule],
     unused: Sequence[Rule],
-    ownership: _Ownership,
+    installed: DistributionIndex,
     left_out: Mapping[str, str],
     libraries: Mapping[str, Mapping[str, int]],
 ) -> Iterator[Note]:
@@ -38,12 +31,12 @@ def find_notes(
         walker: the finished walk behind it.
         rules: the user's rules.
         unused: those of them that matched nothing.
-        ownership: tells whose a module is.
+        installed: the distributions of this interpreter.
         left_out: modules that code asks for and that stay absent, with the reason.
         libraries: by root, modules that import dynamically, with the line of their first such
             import, where loaded modules were taken for that.
     """
-    dead = list(dead_rules(rules, lambda root: ownership.owner(root, None) is not Owner.LOCAL))
+    dead = list(dead_rules(rules, lambda root: installed.owner(root, None) is not Owner.LOCAL))
     for each in dead:
         yield Note(NoteKind.DEAD_RULE, str(each.rule), str(each))
     known_dead = {id(each.rule) for each in dead}
@@ -51,7 +44,7 @@ def find_notes(
     yield from _dynamic_imports(plan, walker, libraries)
     yield from _star_imports_of_mocks(plan, walker)
     yield from _absent_modules(walker, left_out)
-    yield from _externs_that_need_interned(plan, walker, ownership)
+    yield from _externs_that_need_interned(plan, walker, installed)
 
 
 def _near_misses(plan: Plan, unused: Sequence[Rule]) -> Iterator[Note]:
@@ -84,7 +77,7 @@ def _dynamic_imports(
             root,
             f"{module} imports by names that are known at run time only{others}: what is loaded "
             f"of {root} here was taken for that",
-            _place(walker, module, line),
+            place_of(walker, module, line),
         )
     for module in plan.modules(Action.INTERN):
         if module in libraries.get(root_of(module), {}):
@@ -98,7 +91,7 @@ def _dynamic_imports(
                 module,
                 f"what {unreadable.call} imports is known at run time only. If it is not in "
                 "the package already, save it: save_module(...)",
-                _place(walker, module, unreadable.line),
+                place_of(walker, module, unreadable.line),
             )
 
 
@@ -111,7 +104,7 @@ def _star_imports_of_mocks(plan: Plan, walker: Walker) -> Iterator[Note]:
                     module,
                     f"{edge.importer} takes * from {module}, which is mocked: a stand-in has no "
                     "names to give. Intern or extern it",
-                    _place(walker, edge.importer, edge.line),
+                    place_of(walker, edge.importer, edge.line),
                 )
 
 
@@ -119,67 +112,63 @@ def _absent_modules(walker: Walker, left_out: Mapping[str, str]) -> Iterator[Not
     for module in walker.open_questions():
         edges = [e for e in walker.graph.edges_to(module) if e.kind.is_dependency]
         if module in left_out and edges:
-            place = _place(walker, edges[0].importer, edges[0].line)
+            place = place_of(walker, edges[0].importer, edges[0].line)
             yield Note(NoteKind.ABSENT, module, left_out[module], place)
 
 
-@dataclass(frozen=True)
-class _Need:
-    """That an extern module needs an interned one, how it does, and where that shows."""
-
-    module: str
-    other: str
-    how: str
-    place: str | None = None
-
-
 def _externs_that_need_interned(
-    plan: Plan, walker: Walker, ownership: _Ownership
+    plan: Plan, walker: Walker, installed: DistributionIndex
 ) -> Iterator[Note]:
     """Externs whose own code needs what is interned: it would get another copy, or none."""
     told: set[tuple[str, str]] = set()
-    interned = {root_of(module) for module in plan.modules(Action.INTERN)}
-    representatives = list(_representatives(plan, ownership))
+    representatives = list(_representatives(plan, installed))
     for module in plan.modules(Action.EXTERN):
         location = plan.decisions[module].location
         if location is None:
             continue
-        owner = ownership.owner(module, location)
+        owner = installed.owner(module, location)
         if owner in (Owner.RUNTIME, Owner.STDLIB):
             continue
         if owner is Owner.INSTALLED:
-            need = _required(location, representatives, ownership)
+            needed = (o for o in representatives if requires(installed, location, o))
+            found: tuple[str, str | None] | None
+            found = next(((other.module, None) for other in needed), None)
+            how = "its distribution requires that of"
         else:
-            need = _imported(module, walker, plan, interned)
-        if need is not None and (pair := (root_of(module), root_of(need.other))) not in told:
-            told.add(pair)
-            yield _hazard(need)
+            found = _imported(module, walker, plan)
+            how = "its code imports"
+        if found is None:
+            continue
+        needed_module, place = found
+        root, other = root_of(module), root_of(needed_module)
+        if (root, other) not in told:
+            told.add((root, other))
+            yield Note(
+                NoteKind.EXTERN_NEEDS_INTERNED,
+                module,
+                f"{module} is extern, but {how} {needed_module}, which is interned: where the "
+                f"package is loaded it will use another copy of {other}, or find none. Intern "
+                f"{root} too, or extern {other}",
+                place,
+            )
 
 
-def _representatives(plan: Plan, ownership: _Ownership) -> Iterator[Location]:
+def _representatives(plan: Plan, installed: DistributionIndex) -> Iterator[Location]:
     """One interned module of each distribution: what requires that one requires them all."""
     seen: set[object] = set()
     for module in plan.modules(Action.INTERN):
         decision = plan.decisions[module]
         if decision.location is None or decision.rule.owner is Owner.INSTALLED:
             continue  # the policy knows of it: the extern is one that may be absent
-        distribution = ownership.distribution_of(module, decision.location)
+        distribution = installed.distribution_of(module, decision.location)
         if distribution is not None and distribution not in seen:
             seen.add(distribution)
             yield decision.location
 
 
-def _required(
-    extern: Location, interned: Sequence[Location], ownership: _Ownership
-) -> _Need | None:
-    for other in interned:
-        if ownership.requires(extern.module, extern, other):
-            return _Need(extern.module, other.module, "its distribution requires that of")
-    return None
-
-
-def _imported(module: str, walker: Walker, plan: Plan, interned: Container[str]) -> _Need | None:
-    """Read loose extern code for imports of interned modules, as far as loose code reaches."""
+def _imported(module: str, walker: Walker, plan: Plan) -> tuple[str, str | None] | None:
+    """The interned module that loose extern code imports, as far as loose code reaches."""
+    interned = {root_of(each) for each in plan.modules(Action.INTERN)}
     seen, todo = {module}, [module]
     while todo:
         current = todo.pop()
@@ -189,7 +178,7 @@ def _imported(module: str, walker: Walker, plan: Plan, interned: Container[str])
             seen.add(target)
             decision = plan.decisions.get(target)
             if decision is not None and decision.action is Action.INTERN:
-                return _Need(module, target, "its code imports", _place(walker, current, line))
+                return target, place_of(walker, current, line)
             if root_of(target) in interned or root_of(target) == root_of(module):
                 todo.append(target)
     return None
@@ -202,21 +191,3 @@ def _targets(walker: Walker, module: str) -> Iterator[tuple[str, int]]:
             yield statement.module, statement.line
             for name in statement.names:
                 yield f"{statement.module}.{name}", statement.line
-
-
-def _hazard(need: _Need) -> Note:
-    root, other = root_of(need.module), root_of(need.other)
-    return Note(
-        NoteKind.EXTERN_NEEDS_INTERNED,
-        need.module,
-        f"{need.module} is extern, but {need.how} {need.other}, which is interned: where the "
-        f"package is loaded it will use another copy of {other}, or find none. Intern {root} "
-        f"too, or extern {other}",
-        need.place,
-    )
-
-
-def _place(walker: Walker, module: str, line: int | None) -> str | None:
-    location = walker.locate(module)
-    file = location.file if location is not None and location.file else module
-    return f"{file}:{line}" if line is not None else None

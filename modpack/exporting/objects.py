@@ -1,11 +1,4 @@
-"""Which importer the modules of saved objects come from.
-
-Pickles inside of pickles: what they name, and the namespace in which that can be found.
-
-Saving objects: pickles and storages into the archive, references into the graph.
-
-The hooks of a saved object: their specs and their pickle go beside the object's.
-"""
+"""Saved objects: pickles and storages go into the archive, references into the graph."""
 
 from __future__ import annotations
 
@@ -17,20 +10,19 @@ from typing import TYPE_CHECKING
 from modpack.archive.layout import is_internal
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import Edge
-from modpack.core.names import is_everywhere, root_of
-from modpack.core.plan import Note, NoteKind, Plan, Problem
+from modpack.core.names import is_everywhere
+from modpack.core.plan import Note, NoteKind, Plan
 from modpack.core.process import collection_paused
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.tensors import TensorFacts
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.importers import Importer, importer_of, local_path, sys_importer
-from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
+from modpack.exporting.origins import ImporterChain, ObjectOrigins
 from modpack.exporting.planner import Planner
-from modpack.exporting.records import ImporterEnvironments
-from modpack.exporting.script import ScriptSaver, stored_values
-from modpack.exporting.secret_guard import LeakGuard
+from modpack.exporting.scripts import ScriptExporter, stored_values
+from modpack.exporting.secret_guard import SecretGuard
 from modpack.pickling.base import is_of_script
 from modpack.pickling.functions import SCRIPTS, home_module
 from modpack.security.pickle_names import nested_names
@@ -39,115 +31,19 @@ from modpack.security.pickle_tree import PickledName
 if TYPE_CHECKING:
     import torch
 
-    from modpack.exporting.hook_saver import HookOptions, HookSaver
-    from modpack.exporting.tensor_index import StorageNotes
+    from modpack.exporting.hook_saver import HookOptions
+    from modpack.exporting.tensor_index import StorageUsage
     from modpack.hooks.report import HookStatus
     from modpack.pickling.base import Reference, ScriptSource
     from modpack.pickling.pickler import Pickled
     from modpack.pickling.storages import StorageSaver
 
-
-class ObjectHomes:
-    """Finds saved classes and functions in the importers, and remembers where they were.
-
-    Args:
-        environments: the exporter's importers.
-    """
-
-    def __init__(self, environments: ImporterEnvironments) -> None:
-        self._environments = environments
-        self._homes: dict[str, tuple[Importer, object]] = {}
-
-    def find(self, obj: object, name: str) -> tuple[Importer, str, str]:
-        """The first importer that has an object, with the module path and the name that it has.
-
-        Args:
-            obj: a class, a function, or whatever else has a name in a module.
-            name: its qualified name.
-
-        Raises:
-            ObjNotFoundError: no importer knows it.
-            ObjMismatchError: one knows something else by that name.
-        """
-        failures: list[ObjNotFoundError | ObjMismatchError] = []
-        for importer in self._environments.importers:
-            try:
-                return (importer, *importer.get_name(obj, name))
-            except (ObjNotFoundError, ObjMismatchError) as failure:
-                failures.append(failure)
-        mismatches = [f for f in failures if isinstance(f, ObjMismatchError)]
-        raise (mismatches or failures)[0]
-
-    def require_listed(self, importer: Importer, obj: object) -> None:
-        """Refuse an object of a package that the exporter does not know.
-
-        Raises:
-            ObjNotFoundError: If its importer is none of the exporter's.
-        """
-        if not any(importer is each for each in self._environments.importers):
-            raise ObjNotFoundError(
-                f"{obj!r} was loaded from {importer!r}: name that one too, "
-                "importer=[package, sys_importer]"
-            )
-
-    def remember(self, importer: Importer, module: str, obj: object) -> None:
-        """Note that something of a module is saved.
-
-        Args:
-            importer: what has it.
-            module: the module path that it has there.
-            obj: what is saved.
-
-        Raises:
-            ObjMismatchError: something of the same library is saved from another importer.
-        """
-        if not self._environments.holds(importer, module):
-            importer = sys_importer  # extern in its package: the host's, like everywhere else
-        root = root_of(module)
-        home, first = self._homes.setdefault(root, (importer, obj))
-        if home is not importer:
-            raise ObjMismatchError(
-                f"{obj!r} comes from {importer!r}, but {first!r} comes from {home!r}: a package "
-                f"holds one version of {root!r}. Save them into two packages"
-            )
-
-    def pin(self, walker: Walker) -> None:
-        """Tell the walk from which environment the objects' own modules come.
-
-        Raises:
-            ObjMismatchError: modules of the same library came from another one already.
-        """
-        if len(self._environments.importers) > 1:
-            for root, (importer, first) in self._homes.items():
-                module = walker.pin(root, self._environments.of(importer))
-                if module is not None:
-                    raise ObjMismatchError(
-                        f"{first!r} comes from {importer!r}, but the module {module!r} was taken "
-                        f"from another importer: a package holds one version of {root!r}. Save "
-                        "them into two packages"
-                    )
-
-
 _SCRIPTS = ("__main__", "__mp_main__")
 _MOST_NAMES = 4
+_VALUES_PROTOCOL = 3
 
 Nested = Mapping[str, Iterable[PickledName]]
 """By the record of a saved object, what the pickles among its bytes name."""
-
-
-def nested_edges(node: str, names: Iterable[PickledName]) -> Iterator[Edge]:
-    """Return what nested pickles name, as edges to the modules.
-
-    Args:
-        node: The saved object.
-        names: What they name.
-    """
-    by_module: dict[str, list[str]] = {}
-    for named in names:
-        by_module.setdefault(named.module, []).append(named.name)
-    for module, used in by_module.items():
-        if module not in _SCRIPTS:
-            yield Edge(node, module, ImportKind.PICKLE, None, tuple(used))
 
 
 def needs_process_namespace(plan: Plan, nested: Nested) -> bool:
@@ -192,9 +88,6 @@ def _shown(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-_VALUES_PROTOCOL = 3
-
-
 class ObjectSaver:
     """Pickles objects for one exporter, and remembers where their classes live.
 
@@ -203,7 +96,7 @@ class ObjectSaver:
     Args:
         exporter: what ``__reduce_package__`` is called with.
         writer: where pickles and storages go.
-        environments: the exporter's importers.
+        chain: the exporter's importers.
         planner: where the definitions of scripts go.
         guard: looks for secrets in what is saved.
     """
@@ -212,9 +105,9 @@ class ObjectSaver:
         self,
         exporter: object,
         writer: ArchiveWriter,
-        environments: ImporterEnvironments,
+        chain: ImporterChain,
         planner: Planner,
-        guard: LeakGuard,
+        guard: SecretGuard,
     ) -> None:
         self.exporter = exporter
         self.resources: list[tuple[str, str]] = []
@@ -225,11 +118,11 @@ class ObjectSaver:
         self._writer = writer
         self._planner = planner
         self._guard = guard
-        self._scripts = ScriptSaver(planner, self._store_value)
+        self.scripts = ScriptExporter(planner, self._store_value)
         self._values: dict[str, bytes] = {}
-        self._homes = ObjectHomes(environments)
+        self.origins = ObjectOrigins(chain)
         self._storages: StorageSaver | None = None
-        self._storage_notes: StorageNotes | None = None
+        self._usage: StorageUsage | None = None
         self._models = 0
         self._reduced = 0
         self._attached = 0
@@ -252,64 +145,40 @@ class ObjectSaver:
             hooks: what to do about hooks; by default all of the object's own are captured.
             follow: whether to follow what the definitions of scripts import.
         """
+        from modpack.exporting.hook_saver import HookSaver
+        from modpack.exporting.tensor_index import StorageUsage, named_tensors
         from modpack.pickling.pickler import pickle_object
         from modpack.pickling.storages import StorageSaver
 
         name = "obj" if hooks is None else "model"
         if self._storages is None:
             self._storages = StorageSaver(self._writer)
+            self._usage = StorageUsage(self._storages)
         self._storages.next_object()
-        self._scripts.refresh()
-        from modpack.exporting.hook_saver import HookSaver  # it needs torch
-
+        self.scripts.refresh()
         hooked = HookSaver(self, obj, hooks)
+        observer = hooked.observer
         pickled = pickle_object(
-            obj,
-            context=self,
-            resource=record,
-            protocol=protocol,
-            root=name,
-            observer=hooked.observer,
+            obj, context=self, resource=record, protocol=protocol, root=name, observer=observer
         )
         self._writer.write(record, pickled.data)
         self._look_at(record, pickled, (obj, hooked.extras), name)
         self.hook_statuses.extend(hooked.write(self._writer, record, pickled.appended))
         if not is_internal(record):
-            self.tensors[record] = self._named_tensors(hooked)
-        if self._storages.large:
+            # An object without anything of torch's has no tensors to list.
+            self.tensors[record] = (
+                named_tensors(observer.root, hooked.extras, self._storages.key_of)
+                if observer.has_met_torch
+                else ()
+            )
+        if self._usage is not None:
             roots = {"example" if is_internal(record) else name: obj, **hooked.extras}
-            self._notes_of(self._storages).look_at(record, hooked.observer.reductions, roots)
-        self._scripts.provide(follow)
-        node = f"<{record}>"
-        nested = self._nested_in(record, pickled)
-        return [
-            *_named(node, pickled.references),
-            *_imported(node, pickled.loose_sources),
-            *nested_edges(node, nested),
-        ]
-
-    def _nested_in(self, record: str, pickled: Pickled) -> Mapping[PickledName, None]:
-        """What pickles among the bytes of an object's pickle name."""
-        found = {**nested_names(pickled.data), **nested_names(pickled.appended)}
-        if found:
-            self.nested[record] = found
-        return found
-
-    def _notes_of(self, storages: StorageSaver) -> StorageNotes:
-        from modpack.exporting.tensor_index import StorageNotes
-
-        if self._storage_notes is None:
-            self._storage_notes = StorageNotes(storages)
-        return self._storage_notes
-
-    def _named_tensors(self, hooked: HookSaver) -> tuple[TensorFacts, ...]:
-        """The tensors of the object that was saved last."""
-        from modpack.exporting.tensor_index import named_tensors
-
-        observer = hooked.observer
-        if self._storages is None or not observer.has_met_torch:  # then there is nothing to find
-            return ()
-        return named_tensors(observer.root, hooked.extras, self._storages.key_of)
+            self._usage.look_at(record, observer.reductions, roots)
+        self.scripts.provide(follow)
+        nested = {**nested_names(pickled.data), **nested_names(pickled.appended)}
+        if nested:
+            self.nested[record] = nested
+        return list(_edges(record, pickled, nested))
 
     def _look_at(
         self, record: str, pickled: Pickled, parts: tuple[object, object], name: str
@@ -328,26 +197,9 @@ class ObjectSaver:
         for record, data in self._values.items():
             self._writer.write(record, data)
 
-    def add_script(self, module: str) -> None:
-        """Take of a module only the definitions that saved objects need."""
-        self._scripts.add(module)
-
-    def problems(self) -> Iterator[Problem]:
-        """What of scripts cannot be taken along."""
-        yield from self._scripts.problems()
-
     def notes(self) -> tuple[Note, ...]:
         """What a user should know about what was saved."""
-        return () if self._storage_notes is None else tuple(self._storage_notes.notes())
-
-    def script_place(self, place: str) -> str:
-        """A place, in the script itself if it is in the module of a script's definitions."""
-        return self._scripts.place(place)
-
-    @property
-    def script_files(self) -> tuple[str, ...]:
-        """The files of scripts of which definitions were taken."""
-        return self._scripts.files
+        return () if self._usage is None else tuple(self._usage.notes())
 
     @property
     def generation(self) -> int:
@@ -376,21 +228,13 @@ class ObjectSaver:
             self._models += 1
             self.main = (package, resource) if self._models == 1 else None
 
-    def pin_homes(self, walker: Walker) -> None:
-        """Tell the walk from which environment the objects' own modules come.
-
-        Raises:
-            ObjMismatchError: modules of the same library came from another one already.
-        """
-        self._homes.pin(walker)
-
-    # -- what pickling asks for (modpack.pickling.base.PickleContext) -----------------------
+    # What pickling asks for (modpack.pickling.base.PickleContext):
 
     def resolve(self, obj: object, name: str) -> Reference:
         """How a class or function is named, in the first importer that has the very object."""
         from modpack.pickling.base import Reference
 
-        importer, module, attribute = self._homes.find(obj, name)
+        importer, module, attribute = self.origins.find(obj, name)
         self._remember_home(importer, module, obj)
         live = getattr(obj, "__module__", None)
         return Reference(module, attribute, live if isinstance(live, str) else module)
@@ -406,7 +250,7 @@ class ObjectSaver:
         name = module.__name__
         local = local_path(name)
         if local != name:
-            self._homes.require_listed(owner, module)
+            self.origins.require_listed(owner, module)
         self._remember_home(owner, local, module)
         return local
 
@@ -417,14 +261,14 @@ class ObjectSaver:
     def is_importable(self, function: FunctionType) -> bool:
         """Whether a function can be named, so that its source need not travel."""
         try:
-            self._homes.find(function, function.__qualname__)
+            self.origins.find(function, function.__qualname__)
         except (ObjNotFoundError, ObjMismatchError):
             return False
         return function.__module__ not in SCRIPTS
 
     def script(self, module: str) -> ScriptSource | None:
         """A script whose definitions are taken along; None for a module that is only named."""
-        return self._scripts.find(module)
+        return self.scripts.find(module)
 
     def add_storage(self, storage: torch.UntypedStorage) -> str:
         """Store a storage's bytes, once, and return its key."""
@@ -454,9 +298,7 @@ class ObjectSaver:
             return False
         self._values[record] = pickled.data
         self._look_at(record, pickled, (value, {}), "value")
-        node = f"<{record}>"
-        edges = [*_named(node, pickled.references), *_imported(node, pickled.loose_sources)]
-        self._planner.add_resource(node, edges, follow=True)
+        self._planner.add_resource(f"<{record}>", _edges(record, pickled), follow=True)
         return True
 
     def _keep_values(self, importer: Importer, module: str) -> None:
@@ -474,21 +316,24 @@ class ObjectSaver:
     def _remember_home(self, importer: Importer, module: str, obj: object) -> None:
         if module == "__main__" or not is_everywhere(module):
             self._keep_values(importer, str(getattr(obj, "__module__", None) or module))
-            self._homes.remember(importer, module, obj)
+            self.origins.remember(importer, module, obj)
 
 
-def _named(node: str, references: Iterable[Reference]) -> Iterator[Edge]:
-    """What a pickle names, as edges to the modules."""
+def _edges(record: str, pickled: Pickled, nested: Iterable[PickledName] = ()) -> Iterator[Edge]:
+    """What an object's pickle refers to: names, imports of loose functions, and nested names."""
+    node = f"<{record}>"
     names: dict[str, list[str]] = {}
-    for reference in references:
+    for reference in pickled.references:
         names.setdefault(reference.module, []).extend(filter(None, [reference.name]))
     for module, used in names.items():
         yield Edge(node, module, ImportKind.PICKLE, None, tuple(used))
-
-
-def _imported(node: str, sources: tuple[str, ...]) -> Iterator[Edge]:
-    """What functions import that travel by their source, without a module of their own."""
-    for source in sources:
+    for source in pickled.loose_sources:  # of functions without a module of their own
         for statement in scan_source(source, "__main__", False).imports:
             if statement.kind.is_dependency:
                 yield Edge(node, statement.module, statement.kind, None, statement.names)
+    inner: dict[str, list[str]] = {}
+    for each in nested:
+        inner.setdefault(each.module, []).append(each.name)
+    for module, used in inner.items():
+        if module not in _SCRIPTS:
+            yield Edge(node, module, ImportKind.PICKLE, None, tuple(used))

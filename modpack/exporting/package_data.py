@@ -1,10 +1,7 @@
-"""One pass over a plan: which files and metadata go along with its interned modules.
-
-What goes along with interned code besides the code: the files that it reads, and metadata.
+"""Files and metadata that are included with interned modules.
 
 For an installed distribution the answer is in its own list of files: what lies in the folders of
-interned packages. For the user's own code, where any file may lie beside it, one goes along only
-if the source says so. Nothing is executed.
+interned packages. For the user's own code see :mod:`modpack.exporting.data_files`.
 """
 
 from __future__ import annotations
@@ -12,35 +9,39 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from modpack.core.names import RUNTIME_ROOTS, join_record, package_folder, root_of
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import Decision, FileKind, Note, NoteKind, PlannedDistribution, PlannedFile
 from modpack.core.rules import Action
-from modpack.discovery.distributions import Distribution, metadata_folder
+from modpack.discovery.distributions import Distribution, DistributionIndex, metadata_folder
 from modpack.discovery.walk import Walker
 from modpack.exporting.data_files import (
-    Budget,
-    Offer,
+    DataFileCandidate,
+    ModuleLocation,
+    ModuleLocations,
+    SizeLimit,
     files_below,
     files_beside,
     is_code,
     is_compiled,
+    is_data,
     is_loadable,
     is_private,
     is_tests,
     record_folders,
+    record_in,
 )
-from modpack.exporting.module_locations import Home, Homes, Installed, record_in
 
 _KEPT = "the package that the code comes from holds it"
 _KNOWN_WITHOUT_CODE = ("METADATA", "WHEEL", "top_level.txt")
 
 
 @dataclass(frozen=True)
-class Holdings:
-    """What goes along with interned code.
+class PackageData:
+    """What is included with interned code.
 
     Attributes:
         files: the files, by record.
@@ -53,169 +54,91 @@ class Holdings:
     notes: tuple[Note, ...] = ()
 
 
-def interned(decisions: Mapping[str, Decision]) -> list[str]:
-    """The interned modules, sorted."""
-    return sorted(m for m, d in decisions.items() if d.action is Action.INTERN)
-
-
-class Gathering:
-    """Collects what goes along; use it once.
+class _Collector:
+    """Collects what is included; use it once.
 
     Args:
         decisions: what happens to each module.
-        homes: where modules are on this machine.
-        native: whether compiled files of distributions with interned modules go along.
+        locations: where interned modules are on this machine.
+        host: the distributions of this interpreter.
+        native: whether compiled files of distributions with interned modules are included.
     """
 
-    def __init__(self, decisions: Mapping[str, Decision], homes: Homes, native: bool) -> None:
+    def __init__(
+        self,
+        decisions: Mapping[str, Decision],
+        locations: Mapping[str, ModuleLocation],
+        host: DistributionIndex,
+        native: bool,
+    ) -> None:
         self._decisions = decisions
-        self._homes = homes.of(interned(decisions))
-        self._walker = homes.walker
-        self._host = homes.host
+        self._locations = locations
+        self._host = host
         self._native = native
         self._files: dict[str, PlannedFile] = {}
         self._distributions: dict[str, PlannedDistribution] = {}
-        self._budget = Budget()
+        self._limit = SizeLimit()
         self._notes: list[Note] = []
 
-    def all(self, asked: Iterable[PlannedFile], asked_metadata: Mapping[str, str]) -> Holdings:
-        """Everything that goes along.
+    def collect(
+        self, walker: Walker, asked: Iterable[PlannedFile], asked_metadata: Mapping[str, str]
+    ) -> PackageData:
+        """Everything that is included.
 
         Args:
+            walker: knows what sources say.
             asked: files that were asked for.
             asked_metadata: names of distributions whose metadata was asked for, and who asks.
         """
-        groups = self._by_distribution()
-        if self._native:
-            self._take_compiled_modules()
-        for (installed, distribution), homes in groups:
-            self._take_metadata(installed, distribution, homes)
-            if not distribution.editable:
-                self._take_listed(installed, distribution, homes)
-                if self._native:
-                    self._take_libraries(installed, distribution)
-        for (installed, distribution), _ in groups:
-            self._take_requirements(installed, distribution)
-        for offer in files_beside(self._homes, self._walker, self._notes):
-            self._take_offered(offer)
-        for offer in _kept(self._homes.values()):
-            self._take_offered(offer)
+        groups: dict[tuple[int, str], list[ModuleLocation]] = {}
+        for each in self._locations.values():
+            if self._native and is_compiled(each.file.name):
+                package = package_folder(each.module.rpartition(".")[0])
+                record = join_record(package, each.file.name)
+                self._take_compiled(record, each.file, each.module, "it is interned")
+            if each.distribution is not None:
+                key = id(each.installed), each.distribution.name
+                groups.setdefault(key, []).append(each)
+        for group in groups.values():
+            self._take_distribution(group)
+        for installed, distribution in map(_distribution_of, groups.values()):
+            # Packaged code sees what its distribution requires, as it is installed here.
+            for name in sorted(distribution.requires):
+                self._take_name_and_version(installed, name, f"{distribution.name} requires it")
+        for candidate in files_beside(self._locations, walker, self._notes):
+            self._take(candidate)
+        for candidate in _kept(self._locations.values()):
+            self._take(candidate)
         for file in asked:
             self._files.setdefault(file.record, file)
         for name, why in asked_metadata.items():
             self._take_name_and_version(self._host, name, why)
         self._keep_metadata()
-        self._notes += _left_out(self._budget)
+        self._notes += _left_out(self._limit)
         files = tuple(self._files[record] for record in sorted(self._files))
         distributions = tuple(self._distributions[n] for n in sorted(self._distributions))
-        return Holdings(files, distributions, tuple(dict.fromkeys(self._notes)))
+        return PackageData(files, distributions, tuple(dict.fromkeys(self._notes)))
 
-    def _by_distribution(self) -> list[tuple[tuple[Installed, Distribution], list[Home]]]:
-        groups: dict[tuple[int, str], list[Home]] = {}
-        for home in self._homes.values():
-            if home.distribution is not None:
-                key = id(home.installed), home.distribution.name
-                groups.setdefault(key, []).append(home)
-        return [
-            ((homes[0].installed, homes[0].distribution), homes)
-            for homes in groups.values()
-            if homes[0].distribution is not None
-        ]
-
-    # -- metadata ----------------------------------------------------------------------------
-
-    def _take_metadata(
-        self, installed: Installed, distribution: Distribution, homes: Sequence[Home]
-    ) -> None:
-        contents = installed.contents_of(distribution)
-        modules = tuple(home.module for home in homes)
-        names = tuple(contents.metadata) if contents is not None else ()
-        self._describe(installed, distribution, modules, names, "its modules are interned")
-
-    def _take_requirements(self, installed: Installed, distribution: Distribution) -> None:
-        """Let packaged code see what its distribution requires, as it is installed here."""
-        for name in sorted(distribution.requires):
-            self._take_name_and_version(installed, name, f"{distribution.name} requires it")
-
-    def _take_name_and_version(self, installed: Installed, name: str, why: str) -> None:
-        found = installed.named(name)
-        if found is not None and not self._comes_from_host(found):
-            self._describe(installed, found, (), _KNOWN_WITHOUT_CODE, why)
-
-    def _keep_metadata(self) -> None:
-        """Keep what packages know of distributions without having code of them."""
-        homes = {id(home.installed): home for home in self._homes.values()}
-        for home in homes.values():
-            for file in sorted(home.package.tree.glob("*.dist-info")) if home.package else ():
-                if not (file / "RECORD").exists():
-                    name = file.name.removesuffix(".dist-info").rpartition("-")[0]
-                    self._take_name_and_version(home.installed, name, _KEPT)
-
-    def _comes_from_host(self, distribution: Distribution) -> bool:
-        """Whether the packaged code will use the copy where it is loaded."""
-        name = normalised(distribution.name)
-        return name in RUNTIME_ROOTS or name in self._externs
-
-    def _describe(
-        self,
-        installed: Installed,
-        distribution: Distribution,
-        modules: tuple[str, ...],
-        names: tuple[str, ...],
-        why: str,
-    ) -> None:
-        key = normalised(distribution.name)
-        contents = installed.contents_of(distribution)
-        if contents is None or "METADATA" not in contents.metadata or key in self._distributions:
-            return
-        folder = metadata_folder(distribution.name, distribution.version)
-        self._distributions[key] = PlannedDistribution(
-            distribution.name, distribution.version, folder, modules
-        )
-        for name in names:
-            if name in contents.metadata:
-                source = str(contents.metadata[name])
-                record = f"{folder}/{name}"
-                owner = distribution.name
-                file = PlannedFile(record, source, owner, why, FileKind.METADATA)
-                self._files[record] = file
-
-    @property
-    def _externs(self) -> frozenset[str]:
-        """The normalised names of the distributions that stay where the package is loaded."""
-        if self._known_externs is None:
-            self._known_externs = frozenset(self._find_externs())
-        return self._known_externs
-
-    _known_externs: frozenset[str] | None = None
-
-    def _find_externs(self) -> Iterator[str]:
-        asked: set[str] = set()
-        for module, decision in self._decisions.items():
-            is_extern = decision.action is Action.EXTERN and decision.location is not None
-            if is_extern and root_of(module) not in asked:
-                found = self._host.distribution_of(module, decision.location)
-                if found is not None:
-                    asked.add(root_of(module))
-                    yield normalised(found.name)
-
-    # -- files -------------------------------------------------------------------------------
-
-    def _take_listed(
-        self, installed: Installed, distribution: Distribution, homes: Sequence[Home]
-    ) -> None:
-        """The files that a distribution lists in the folders of its interned packages."""
+    def _take_distribution(self, group: Sequence[ModuleLocation]) -> None:
+        """Take the metadata of a distribution, and its files beside its interned modules."""
+        installed, distribution = _distribution_of(group)
         contents = installed.contents_of(distribution)
         if contents is None:
             return
-        folders = {home.folder: home.record_folder for home in homes if home.record_folder}
+        modules = tuple(each.module for each in group)
+        self._describe(
+            installed, distribution, modules, contents.metadata, "its modules are interned"
+        )
+        if distribution.editable:
+            return
+        folders = {each.folder: each.record_folder for each in group if each.record_folder}
         listed = [contents.folder / name for name in contents.listed if not is_code(name)]
         if not contents.listed:
             listed = [file for folder in folders for file in files_below(folder)]
         packages = {
             (contents.folder / name).parent
             for name in contents.listed
-            if name.endswith("__init__.py") and name.rpartition("/")[2] == "__init__.py"
+            if PurePosixPath(name).name == "__init__.py"
         }
         for file in listed:
             place = next((p for p in file.parents if p in packages or p in folders), None)
@@ -225,57 +148,100 @@ class Gathering:
             record = join_record(folders[place], path)
             if _is_listed_data(path):
                 why = f"{distribution.name} lists it beside interned code"
-                self._take_offered(Offer(file, record, distribution.name, why))
+                self._take(DataFileCandidate(file, record, distribution.name, why))
             elif self._native and is_loadable(file.name) and not is_tests(path):
                 self._take_compiled(record, file, distribution.name, "interned code may load it")
-
-    def _take_compiled_modules(self) -> None:
-        for home in self._homes.values():
-            if is_compiled(home.file.name):
-                package = home.module.rpartition(".")[0]
-                record = join_record(package_folder(package), home.file.name)
-                self._take_compiled(record, home.file, home.module, "it is interned")
-
-    def _take_libraries(self, installed: Installed, distribution: Distribution) -> None:
-        """The shared libraries that a distribution keeps in a folder beside its packages."""
-        contents = installed.contents_of(distribution)
-        for name in contents.listed if contents is not None else ():
-            if name.partition("/")[0].endswith(".libs") and contents is not None:
+        for name in contents.listed if self._native else ():
+            if name.partition("/")[0].endswith(".libs"):  # shared libraries beside its packages
                 why = "compiled modules need it"
                 self._take_compiled(name, contents.folder / name, distribution.name, why)
+
+    def _take_name_and_version(self, installed: DistributionIndex, name: str, why: str) -> None:
+        found = installed.named(name)
+        if found is None:
+            return
+        key = normalised(found.name)
+        if key not in RUNTIME_ROOTS and key not in self._externs:  # else it is the loader's
+            self._describe(installed, found, (), _KNOWN_WITHOUT_CODE, why)
+
+    def _keep_metadata(self) -> None:
+        """Keep what packages know of distributions without having code of them."""
+        for each in {id(each.installed): each for each in self._locations.values()}.values():
+            for file in sorted(each.package.tree.glob("*.dist-info")) if each.package else ():
+                if not (file / "RECORD").exists():
+                    name = file.name.removesuffix(".dist-info").rpartition("-")[0]
+                    self._take_name_and_version(each.installed, name, _KEPT)
+
+    def _describe(
+        self,
+        installed: DistributionIndex,
+        distribution: Distribution,
+        modules: tuple[str, ...],
+        names: Iterable[str],
+        why: str,
+    ) -> None:
+        key, owner = normalised(distribution.name), distribution.name
+        contents = installed.contents_of(distribution)
+        if contents is None or "METADATA" not in contents.metadata or key in self._distributions:
+            return
+        folder = metadata_folder(owner, distribution.version)
+        planned = PlannedDistribution(owner, distribution.version, folder, modules)
+        self._distributions[key] = planned
+        for name in names:
+            if name in contents.metadata:
+                record, source = f"{folder}/{name}", str(contents.metadata[name])
+                self._files[record] = PlannedFile(record, source, owner, why, FileKind.METADATA)
+
+    @cached_property
+    def _externs(self) -> frozenset[str]:
+        """The normalised names of the distributions that stay where the package is loaded."""
+        asked: set[str] = set()
+        names: set[str] = set()
+        for module, decision in self._decisions.items():
+            is_extern = decision.action is Action.EXTERN and decision.location is not None
+            if is_extern and root_of(module) not in asked:
+                found = self._host.distribution_of(module, decision.location)
+                if found is not None:
+                    asked.add(root_of(module))
+                    names.add(normalised(found.name))
+        return frozenset(names)
 
     def _take_compiled(self, record: str, file: Path, owner: str, why: str) -> None:
         if file.is_file() and record not in self._files:
             self._files[record] = PlannedFile(record, str(file), owner, why, FileKind.COMPILED)
 
-    def _take_offered(self, offer: Offer) -> None:
-        known = self._files.get(offer.record)
+    def _take(self, candidate: DataFileCandidate) -> None:
+        record, file, owner = candidate.record, candidate.file, candidate.owner
+        known = self._files.get(record)
         if known is not None:
-            if known.source != str(offer.file):
-                self._notes.append(_in_the_way(offer, known))
-            return
-        if self._budget.admits(offer.file, offer.owner, offer.most):
-            file = PlannedFile(offer.record, str(offer.file), offer.owner, offer.why)
-            self._files[offer.record] = file
+            if known.source != str(file):
+                text = (
+                    f"{file} is left out: it would be {record} in the package, as {known.source} "
+                    "is. Move one of them into a package's folder"
+                )
+                self._notes.append(Note(NoteKind.FILES_LEFT_OUT, owner, text))
+        elif self._limit.admits(file, owner, candidate.most):
+            self._files[record] = PlannedFile(record, str(file), owner, candidate.why)
 
 
-def _kept(homes: Iterable[Home]) -> Iterator[Offer]:
+def _distribution_of(group: Sequence[ModuleLocation]) -> tuple[DistributionIndex, Distribution]:
+    found = group[0].distribution
+    assert found is not None  # modules without one are in no group
+    return group[0].installed, found
+
+
+def _kept(locations: Iterable[ModuleLocation]) -> Iterator[DataFileCandidate]:
     """What packages hold for the code that is taken from them, whatever the evidence was."""
-    homes = list(homes)
-    owners = {id(h.package): set[str]() for h in homes}
-    for home in homes:
-        owners[id(home.package)].add(home.module)
-        if home.distribution is not None:
-            owners[id(home.package)].add(home.distribution.name)
-    for package in {id(h.package): h.package for h in homes if h.package is not None}.values():
+    packages = {id(each.package): each.package for each in locations if each.package is not None}
+    owners: dict[int, set[str]] = {key: set() for key in packages}
+    for each in locations:
+        if each.package is not None:
+            names = (each.module, each.distribution.name if each.distribution else each.module)
+            owners[id(each.package)].update(names)
+    for key, package in packages.items():
         for record, owner in package.data_files().items():
-            if owner in owners[id(package)]:
-                yield Offer(package.tree / record, record, owner, _KEPT)
-
-
-def is_data(name: str) -> bool:
-    """Whether a file can go along as data: it is no code in any form."""
-    return not (is_code(name) or is_compiled(name))
+            if owner in owners[key]:
+                yield DataFileCandidate(package.tree / record, record, owner, _KEPT)
 
 
 def _is_listed_data(path: str) -> bool:
@@ -287,16 +253,8 @@ def _is_listed_data(path: str) -> bool:
     )
 
 
-def _in_the_way(offer: Offer, known: PlannedFile) -> Note:
-    text = (
-        f"{offer.file} is left out: it would be {offer.record} in the package, as {known.source} "
-        "is. Move one of them into a package's folder"
-    )
-    return Note(NoteKind.FILES_LEFT_OUT, offer.owner, text)
-
-
-def _left_out(budget: Budget) -> Iterator[Note]:
-    for owner, files in budget.left_out.items():
+def _left_out(limit: SizeLimit) -> Iterator[Note]:
+    for owner, files in limit.left_out.items():
         shown = ", ".join(f"{file} ({size / 2**20:,.0f} MiB)" for file, size in files.items())
         yield Note(
             NoteKind.FILES_LEFT_OUT,
@@ -306,47 +264,57 @@ def _left_out(budget: Budget) -> Iterator[Note]:
         )
 
 
-class HoldingsPlanner:
-    """Decides which files go along, and keeps what was asked for.
+class PackageDataPlanner:
+    """Decides which files are included, and keeps what was asked for.
 
     Args:
         walker: knows where modules were found.
         host: the distributions of this interpreter.
 
     Attributes:
-        native: whether compiled files of distributions with interned modules go along.
+        native: whether compiled files of distributions with interned modules are included.
         given: the files of modules whose sources were given, where they came from files.
     """
 
-    def __init__(self, walker: Walker, host: Installed) -> None:
+    def __init__(self, walker: Walker, host: DistributionIndex) -> None:
         self.native = False
         self.given: dict[str, Path] = {}
-        self._homes = Homes(walker, host, self.given)
+        self._locations = ModuleLocations(walker, host, self.given)
         self._asked: dict[str, PlannedFile] = {}
         self._asked_metadata: dict[str, str] = {}
-        self._found: tuple[object, Holdings] | None = None
+        self._found: tuple[object, PackageData] | None = None
 
-    def find(self, decisions: Mapping[str, Decision]) -> Holdings:
-        """What goes along with the interned modules among those that were decided."""
+    def find(self, decisions: Mapping[str, Decision]) -> PackageData:
+        """What is included with the interned modules among those that were decided."""
         key = (
             frozenset((module, d.action) for module, d in decisions.items()),
             (*self._asked, *self._asked_metadata, *self.given),
             self.native,
         )
         if self._found is None or self._found[0] != key:
-            gathering = Gathering(decisions, self._homes, self.native)
-            self._found = key, gathering.all(self._asked.values(), self._asked_metadata)
+            locations, host = self._interned(decisions), self._locations.host
+            collector = _Collector(decisions, locations, host, self.native)
+            asked = self._asked.values()
+            found = collector.collect(self._locations.walker, asked, self._asked_metadata)
+            self._found = key, found
         return self._found[1]
+
+    def _interned(self, decisions: Mapping[str, Decision]) -> dict[str, ModuleLocation]:
+        interned = (m for m, d in decisions.items() if d.action is Action.INTERN)
+        return self._locations.of(sorted(interned))
 
     def trees(self, decisions: Mapping[str, Decision]) -> list[Path]:
         """The unpacked trees of the packages that interned modules come from."""
-        homes = self._homes.of(interned(decisions)).values()
-        return sorted({home.package.tree for home in homes if home.package is not None})
+        packages = (each.package for each in self._interned(decisions).values())
+        return sorted({package.tree for package in packages if package is not None})
 
     def own_folders(self, decisions: Mapping[str, Decision]) -> set[Path]:
         """The folders of the user's own code that is interned."""
-        homes = self._homes.of(interned(decisions)).values()
-        return {home.folder for home in homes if not home.is_installed and home.package is None}
+        return {
+            each.folder
+            for each in self._interned(decisions).values()
+            if not each.is_installed and each.package is None
+        }
 
     def published(self, decisions: Mapping[str, Decision]) -> Callable[[str, str, bytes], bool]:
         """Tell which files are as an index has them.
@@ -361,14 +329,13 @@ class HoldingsPlanner:
             Tells that, given a file's owner, which is a module or a distribution, the file, and
             its content.
         """
-        homes = self._homes.of(interned(decisions)).values()
         kept = {
             owner
-            for home in homes
-            if home.package is not None and home.distribution is not None
-            for owner in (home.module, home.distribution.name)
+            for each in self._interned(decisions).values()
+            if each.package is not None and each.distribution is not None
+            for owner in (each.module, each.distribution.name)
         }
-        host = self._homes.host
+        host = self._locations.host
         return lambda owner, file, content: owner in kept or host.is_published(file, content)
 
     def add_file(self, decisions: Mapping[str, Decision], record: str, why: str) -> bool:
@@ -386,14 +353,14 @@ class HoldingsPlanner:
         if is_private(record):
             return False
         planned = {file.record for file in self.find(decisions).files}
-        folders = record_folders(self._homes.of(interned(decisions)))
-        budget = Budget()
+        folders = record_folders(self._interned(decisions))
+        limit = SizeLimit()
         found = [
             PlannedFile(its_record, str(file), posixpath.dirname(its_record).replace("/", "."), why)
             for file in _looked_for(folders, PurePosixPath(record))
             for its_record in [record_in(folders, file)]
             if its_record is not None and its_record not in planned
-            if is_data(file.name) and budget.admits(file)
+            if is_data(file.name) and limit.admits(file)
         ]
         self._asked.update((file.record, file) for file in found)
         return bool(found)

@@ -1,25 +1,20 @@
-"""Presets: ready-made rules for those who would rather not write any.
-
-Which installed distributions a package can take along, and which stay where they are.
+"""Ready-made rules, and which installed distributions a package can include.
 
 Compiled code runs on one platform and one Python: a distribution that has some stays where it is
 installed, and so does everything that it requires, for a distribution is installed with its
-requirements. The same goes for what torch and modpack require: whoever loads a package has it.
-
-Whose a module is, as the planner asks it, answered from installed distributions.
+requirements. The same goes for what torch and modpack require: the loading environment has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
+from functools import cache
 
-from modpack.core.environment import RecordedDistribution
 from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, GlobGroup
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.rules import Action, Origin, Owner, Rule
-from modpack.discovery.distributions import Distribution, DistributionContents, DistributionIndex
-from modpack.discovery.environment import recorded_closure
+from modpack.discovery.distributions import Distribution, DistributionIndex
 
 
 def _preset(action: Action, owner: Owner, label: str) -> Rule:
@@ -45,11 +40,6 @@ POLICIES: dict[str, tuple[Rule, ...]] = {
     ),
 }
 """The rules of each policy, in order. One row each."""
-
-
-def asks_for_bound(rules: Sequence[Rule]) -> bool:
-    """Whether rules tell distributions that can be taken along from those that cannot."""
-    return any(rule.owner is Owner.BOUND for rule in rules)
 
 
 def preset_rules(policy: str) -> tuple[Rule, ...]:
@@ -79,8 +69,8 @@ class Portability:
     def __init__(self, index: DistributionIndex, native: bool = False) -> None:
         self._index = index
         self._native = native
+        self._is_compiled = cache(index.is_compiled)
         self._bound: dict[str, str] = {}
-        self._compiled: dict[str, bool] = {}
         self._asked: set[str] = set()
         for root in sorted(RUNTIME_ROOTS, reverse=True):  # torch before what requires it
             provider = index.named(root)
@@ -95,11 +85,6 @@ class Portability:
         if not self._native and self._is_compiled(found):
             return f"{found.name} has compiled code, so it is extern"
         return self._bound.get(normalised(found.name))
-
-    def _is_compiled(self, distribution: Distribution) -> bool:
-        if distribution.name not in self._compiled:
-            self._compiled[distribution.name] = self._index.is_compiled(distribution)
-        return self._compiled[distribution.name]
 
     def bind(self, externs: Iterable[Location]) -> bool:
         """Learn which modules are extern: what their distributions require stays with them.
@@ -116,11 +101,7 @@ class Portability:
 
     def is_optional(self, module: Location, importer: Location) -> bool:
         """Whether the distribution of an importer does not require that of a module."""
-        its = self._index.distribution_of(module.module, module)
-        mine = self._index.distribution_of(importer.module, importer)
-        if its is None or mine is None or its == mine:
-            return False
-        return normalised(its.name) not in self._index.required_closure(mine)
+        return requires(self._index, importer, module) is False
 
     def _bind_requirements(self, distribution: Distribution) -> None:
         self._asked.add(distribution.name)
@@ -129,56 +110,16 @@ class Portability:
             self._bound.setdefault(name, why)
 
 
-class InstalledOwnership:
-    """Asks the distributions that are installed in this interpreter."""
+def requires(index: DistributionIndex, module: Location, other: Location) -> bool | None:
+    """Whether a module's distribution requires that of another; None unless both have one."""
+    mine = index.distribution_of(module.module, module)
+    its = index.distribution_of(other.module, other)
+    if mine is None or its is None or mine == its:
+        return None
+    return normalised(its.name) in index.required_closure(mine)
 
-    def __init__(self) -> None:
-        self._index = DistributionIndex()
 
-    def portability(self, native: bool = False) -> Portability:
-        """Which distributions can be taken along; see :class:`.Portability`."""
-        return Portability(self._index, native)
-
-    def owner(self, module: str, location: Location | None) -> Owner:
-        """Who is responsible for a module."""
-        return self._index.owner(module, location)
-
-    def distribution_of(self, module: str, location: Location | None) -> Distribution | None:
-        """The distribution that provides a module; None for loose code."""
-        return self._index.distribution_of(module, location)
-
-    def contents_of(self, distribution: Distribution) -> DistributionContents | None:
-        """The files of an installed distribution."""
-        return self._index.contents_of(distribution)
-
-    def named(self, name: str) -> Distribution | None:
-        """The installed distribution of that name; None if there is none."""
-        return self._index.named(name)
-
-    def is_published(self, file: str, content: bytes) -> bool:
-        """Whether an index has a file with this content."""
-        return self._index.is_published(file, content)
-
-    def recorded_closure(
-        self, needed: Iterable[Distribution]
-    ) -> Mapping[str, RecordedDistribution]:
-        """What a package records of distributions, and of all that they require."""
-        return recorded_closure(self._index, needed)
-
-    def required_closure(self, distribution: Distribution) -> frozenset[str]:
-        """The normalised names of all that a distribution requires, directly or not."""
-        return self._index.required_closure(distribution)
-
-    def always_installed(self) -> frozenset[str]:
-        """The normalised names of torch and modpack, and of all that they require."""
-        found = filter(None, map(self.named, ("torch", "modpack")))
-        closures = (self._index.required_closure(each) for each in found)
-        return frozenset({"torch", "modpack"}).union(*closures)
-
-    def requires(self, module: str, location: Location, other: Location) -> bool:
-        """Whether a module's distribution requires the distribution of another."""
-        mine = self._index.distribution_of(module, location)
-        its = self._index.distribution_of(other.module, other)
-        if mine is None or its is None or mine == its:
-            return False
-        return normalised(its.name) in self._index.required_closure(mine)
+def always_installed(index: DistributionIndex) -> frozenset[str]:
+    """The normalised names of torch and modpack, and of all that they require."""
+    found = filter(None, map(index.named, ("torch", "modpack")))
+    return frozenset({"torch", "modpack"}).union(*map(index.required_closure, found))

@@ -1,9 +1,4 @@
-"""Everything that stops a package from being written, found in one pass.
-
-Which modules are left out although some code asks for them, and why nothing is lost by it.
-
-Imports of the user's own code that lead nowhere, though each of their modules may be here.
-"""
+"""Everything that stops a package from being written, and modules whose absence does not."""
 
 from __future__ import annotations
 
@@ -12,22 +7,24 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from functools import cached_property
 from importlib.machinery import SOURCE_SUFFIXES
 from pathlib import Path
-from typing import Protocol
 
 from modpack.core.graph import CodeKind, Edge, Location
 from modpack.core.names import is_within, root_of
-from modpack.core.plan import Decision, PackagingErrorReason, Problem
+from modpack.core.plan import Decision, Problem
+from modpack.core.plan import PackagingErrorReason as Reason
 from modpack.core.rules import RUNNING_SCRIPT, Action, Origin, Owner, Rule
 from modpack.core.scan import ImportKind
+from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.walk import Walker
+from modpack.exporting.presets import Portability
 
 _SAVED = "it was to be saved by name"
 
 _NO_SOURCE = {
-    CodeKind.EXTENSION: PackagingErrorReason.IS_EXTENSION_MODULE,
-    CodeKind.BUILTIN: PackagingErrorReason.IS_EXTENSION_MODULE,
-    CodeKind.BYTECODE: PackagingErrorReason.NO_DUNDER_FILE,
-    CodeKind.UNKNOWN: PackagingErrorReason.NO_DUNDER_FILE,
+    CodeKind.EXTENSION: Reason.IS_EXTENSION_MODULE,
+    CodeKind.BUILTIN: Reason.IS_EXTENSION_MODULE,
+    CodeKind.BYTECODE: Reason.NO_DUNDER_FILE,
+    CodeKind.UNKNOWN: Reason.NO_DUNDER_FILE,
 }
 
 _MADE_BY_CODE = (
@@ -53,38 +50,51 @@ def find_problems(
         native: whether compiled modules can be interned.
     """
     for module, decision in decisions.items():
-        if decision.rule == RUNNING_SCRIPT and _is_pickled(walker, module):
+        edges = walker.graph.edges_to(module)
+        pickled = [edge for edge in edges if edge.kind is ImportKind.PICKLE]
+        if decision.rule == RUNNING_SCRIPT and pickled:
             yield _in_script(walker)
         elif decision.action is Action.DENY:
-            yield _problem(walker, module, PackagingErrorReason.DENIED, *_denial(walker, decision))
+            context, place = _asked_by(walker, edges)
+            by = f"{context}, denied by" if context else "by"
+            yield _problem(walker, module, Reason.DENIED, f"{by} {decision.why}", place)
         elif decision.action is Action.INTERN:
             if not (native and _is_extension(decision.location)):
                 yield from _interning_problems(walker, decision, decisions)
         elif decision.action is Action.MOCK:
-            yield from _mocking_problems(walker, decision)
+            for edge in pickled:
+                context = f"{edge.importer} holds {', '.join(edge.names)}, but {decision.why}"
+                yield _problem(walker, module, Reason.MOCKED_BUT_STILL_USED, context)
     for module in walker.open_questions():
         if module in left_out:
             continue
         yield from _undecided_problems(walker, module)
     for rule in unmatched:
-        yield Problem(str(rule), PackagingErrorReason.EMPTY_MATCH)
+        yield Problem(str(rule), Reason.EMPTY_MATCH)
 
 
-def _denial(walker: Walker, decision: Decision) -> tuple[str, str | None]:
-    """By which rule a module is denied and who needs it, and where."""
-    edges = [e for e in walker.graph.edges_to(decision.module) if e.kind.is_dependency]
-    if not edges:
-        return f"by {decision.why}", None
-    return f"{_by(edges[0])}, denied by {decision.why}", place_of(walker, edges[0])
+def _asked_by(walker: Walker, edges: Sequence[Edge]) -> tuple[str, str | None]:
+    """Who needs a module, in a clause, and where; empty if no code depends on it."""
+    edge = next((each for each in edges if each.kind.is_dependency), None)
+    if edge is None:
+        return "", None
+    clause = f"imported by {edge.importer}"
+    if edge.kind is ImportKind.SAVED:
+        clause = "added with add_dependency"
+    elif edge.kind is ImportKind.PICKLE:
+        clause = f"{edge.importer} holds {', '.join(edge.names) or 'it'}"
+    return clause, place_of(walker, edge.importer, edge.line)
 
 
-def place_of(walker: Walker, edge: Edge) -> str | None:
-    """``file:line`` of an edge, in the file that the user can open."""
-    location = walker.locate(edge.importer)
-    file = location.file if location is not None else None
-    if edge.line is None:
-        return None
-    return f"{file or edge.importer}:{edge.line}"
+def file_of(walker: Walker, module: str) -> str:
+    """The file of a module that the user can open; its path if there is none."""
+    location = walker.locate(module)
+    return location.file if location is not None and location.file else module
+
+
+def place_of(walker: Walker, module: str, line: int | None) -> str | None:
+    """``file:line`` in a module; None without a line."""
+    return None if line is None else f"{file_of(walker, module)}:{line}"
 
 
 def why_not_interned(walker: Walker, module: str, native: bool = False) -> Problem | None:
@@ -99,10 +109,10 @@ def why_not_interned(walker: Walker, module: str, native: bool = False) -> Probl
     if native and _is_extension(location):
         return None
     if location is None:
-        return _problem(walker, module, PackagingErrorReason.SOURCE_FILE_NOT_FOUND, _SAVED)
+        return _problem(walker, module, Reason.SOURCE_FILE_NOT_FOUND, _SAVED)
     if location.kind is CodeKind.NAMESPACE:
         context = f"{_SAVED}, but it is a folder without __init__.py: save the modules in it"
-        return _problem(walker, module, PackagingErrorReason.NO_DUNDER_FILE, context)
+        return _problem(walker, module, Reason.NO_DUNDER_FILE, context)
     if location.kind in _NO_SOURCE:
         context = f"{_SAVED}, but it is {location.file or location.kind.value}"
         return _problem(walker, module, _NO_SOURCE[location.kind], context)
@@ -117,14 +127,13 @@ def _interning_problems(
     if module == "__main__":
         yield _in_script(walker)
     elif failure is not None:
-        file = location.file if location is not None and location.file else module
+        file = file_of(walker, module)
         where = f"{file}:{failure.line}" if failure.line else file
-        reason = PackagingErrorReason.SOURCE_NOT_PARSABLE
+        reason = Reason.SOURCE_NOT_PARSABLE
         yield _problem(walker, module, reason, failure.reason, where)
     elif location is None and not _holds_interned(module, decisions):
-        reason = PackagingErrorReason.SOURCE_FILE_NOT_FOUND
-        edges = [e for e in walker.graph.edges_to(module) if e.kind.is_dependency]
-        context, place = (_by(edges[0]), place_of(walker, edges[0])) if edges else ("", None)
+        reason = Reason.SOURCE_FILE_NOT_FOUND
+        context, place = _asked_by(walker, walker.graph.edges_to(module))
         made = _MADE_BY_CODE if walker.is_loaded(module) else ""
         yield _problem(walker, module, reason, context + made, place)
     elif location is not None and location.kind in _NO_SOURCE:
@@ -147,69 +156,33 @@ def _holds_interned(package: str, decisions: Mapping[str, Decision]) -> bool:
     )
 
 
-def _is_pickled(walker: Walker, module: str) -> bool:
-    return any(edge.kind is ImportKind.PICKLE for edge in walker.graph.edges_to(module))
-
-
-def _mocking_problems(walker: Walker, decision: Decision) -> Iterator[Problem]:
-    for edge in walker.graph.edges_to(decision.module):
-        if edge.kind is ImportKind.PICKLE:
-            used = ", ".join(edge.names)
-            yield _problem(
-                walker,
-                decision.module,
-                PackagingErrorReason.MOCKED_BUT_STILL_USED,
-                f"{edge.importer} holds {used}, but {decision.why}",
-            )
-
-
 def _undecided_problems(walker: Walker, module: str) -> Iterator[Problem]:
     edges = walker.graph.edges_to(module)
     found = walker.locate(module) is not None
     needed = [e for e in edges if e.kind.is_dependency and (found or not e.kind.may_be_absent)]
     if not needed:
         return
-    place = place_of(walker, needed[0])
     if module == "__main__":
         yield _in_script(walker)
-    elif found:
-        yield _problem(walker, module, PackagingErrorReason.NO_ACTION, _by(needed[0]), place)
     else:
-        yield _problem(
-            walker, module, PackagingErrorReason.SOURCE_FILE_NOT_FOUND, _by(needed[0]), place
-        )
-
-
-def _by(edge: Edge) -> str:
-    if edge.kind is ImportKind.SAVED:
-        return "added with add_dependency"
-    if edge.kind is ImportKind.PICKLE:
-        return f"{edge.importer} holds {', '.join(edge.names) or 'it'}"
-    return f"imported by {edge.importer}"
+        reason = Reason.NO_ACTION if found else Reason.SOURCE_FILE_NOT_FOUND
+        yield _problem(walker, module, reason, *_asked_by(walker, needed))
 
 
 def _in_script(walker: Walker) -> Problem:
     names = {name for edge in walker.graph.edges_to("__main__") for name in edge.names}
     context = f"it is needed for {', '.join(sorted(names))}" if names else ""
-    return _problem(walker, "__main__", PackagingErrorReason.DEFINED_IN_SCRIPT, context)
+    return _problem(walker, "__main__", Reason.DEFINED_IN_SCRIPT, context)
 
 
 def _problem(
     walker: Walker,
     module: str,
-    reason: PackagingErrorReason,
+    reason: Reason,
     context: str = "",
     place: str | None = None,
 ) -> Problem:
     return Problem(module, reason, context, place, walker.graph.shortest_path(module))
-
-
-class _Ownership(Protocol):
-    def owner(self, module: str, location: Location | None) -> Owner: ...
-
-
-class _Staying(Protocol):
-    def is_optional(self, module: Location, importer: Location) -> bool: ...
 
 
 class Absence:
@@ -221,14 +194,14 @@ class Absence:
 
     Args:
         walker: knows who asks for what.
-        ownership: tells whose a module is.
+        installed: the distributions of this interpreter.
     """
 
-    def __init__(self, walker: Walker, ownership: _Ownership) -> None:
+    def __init__(self, walker: Walker, installed: DistributionIndex) -> None:
         self._walker = walker
-        self._ownership = ownership
+        self._installed = installed
 
-    def why(self, module: str, rule: Rule | None, staying: _Staying | None) -> str | None:
+    def why(self, module: str, rule: Rule | None, portability: Portability | None) -> str | None:
         """Why a module is left out, in one sentence; None if the rule is to decide it.
 
         A rule that spells the name, and does not need the source, decides it in any case.
@@ -236,7 +209,7 @@ class Absence:
         Args:
             module: its path.
             rule: the rule that matches it, if any does.
-            staying: the policy's view of distributions, if it has one.
+            portability: the policy's view of distributions, if it has one.
         """
         if rule is not None and rule.origin is Origin.IMPLICIT:
             return None
@@ -257,7 +230,7 @@ class Absence:
         is_sourceless = location.kind is CodeKind.UNKNOWN and not _had_source(location)
         if is_sourceless and self._walker.is_loaded(module):
             return None if _is_named_by_object(module, edges) else _made_by_code(module, edges)
-        if staying is not None and self._is_optional(location, edges, staying):
+        if portability is not None and self._is_optional(location, edges, portability):
             by = edges[0].importer
             return (
                 f"{module} is not loaded here, and {by} does not require its distribution: the "
@@ -287,21 +260,23 @@ class Absence:
         location = self._walker.locate(importer)
         if location is None:
             return False
-        is_installed = self._ownership.owner(importer, location) is Owner.INSTALLED
+        is_installed = self._installed.owner(importer, location) is Owner.INSTALLED
         return is_installed or self._walker.is_from_package(importer)
 
-    def _is_optional(self, location: Location, edges: Sequence[Edge], staying: _Staying) -> bool:
+    def _is_optional(
+        self, location: Location, edges: Sequence[Edge], portability: Portability
+    ) -> bool:
         """Whether a whole distribution was not needed so far, and nobody says that it will be."""
         if not edges or self._walker.is_loaded(root_of(location.module)):
             return False
-        return all(self._may_do_without(edge, location, staying) for edge in edges)
+        return all(self._may_do_without(edge, location, portability) for edge in edges)
 
-    def _may_do_without(self, edge: Edge, location: Location, staying: _Staying) -> bool:
+    def _may_do_without(self, edge: Edge, location: Location, portability: Portability) -> bool:
         importer = self._walker.locate(edge.importer)
         if importer is None or not self._walker.is_loaded(root_of(edge.importer)):
             return False
-        is_installed = self._ownership.owner(edge.importer, importer) is Owner.INSTALLED
-        return is_installed and staying.is_optional(location, importer)
+        is_installed = self._installed.owner(edge.importer, importer) is Owner.INSTALLED
+        return is_installed and portability.is_optional(location, importer)
 
 
 def _had_source(location: Location) -> bool:
@@ -402,8 +377,6 @@ class AstrayImports:
         return frozenset(name.decode("utf-8", "replace") for name in found)
 
     def _problem(self, module: str, context: str, line: int | None) -> Problem:
-        location = self._walker.locate(module)
-        file = location.file if location is not None and location.file else module
-        place = f"{file}:{line}" if line is not None else file
+        place = place_of(self._walker, module, line) or file_of(self._walker, module)
         chain = self._walker.graph.shortest_path(module)
-        return Problem(module, PackagingErrorReason.IMPORT_LEADS_NOWHERE, context, place, chain)
+        return Problem(module, Reason.IMPORT_LEADS_NOWHERE, context, place, chain)

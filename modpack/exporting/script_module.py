@@ -1,17 +1,13 @@
-"""What becomes of a name of a script: its text, an import, a literal, or its value.
-
-The source of the module that holds a script's definitions.
-"""
+"""The source of the module that holds a script's definitions, and the values set on them."""
 
 from __future__ import annotations
 
+import abc
 import ast
-import sys
+import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from types import FunctionType
-from typing import Any
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
 
 from modpack.discovery.finder import is_a
 from modpack.discovery.script import (
@@ -22,233 +18,31 @@ from modpack.discovery.script import (
     Piece,
     Script,
     Statement,
-    imported_as,
     literal_text,
     module_text,
     text_of_statement,
     value_comment,
 )
-from modpack.exporting.script_proof import (
-    Proof,
-    gives,
-    is_container,
-    is_literal,
-    is_named_by_itself,
-    is_type,
-    literal_of,
-    resolved,
-)
-from modpack.pickling.base import SCRIPT_MARK
+from modpack.exporting.script_choice import Choice, DefinitionSelector, How, mangled
+from modpack.pickling.base import SCRIPT_MARK, Filling
 
-
-class How(Enum):
-    """How a name comes into the module of definitions."""
-
-    TEXT = "text"
-    LITERAL = "literal"
-    VALUE = "value"
-    """Its value comes with the objects; the text, if there is one, makes it before that."""
-    ABSENT = "absent"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What becomes of one name.
-
-    Attributes:
-        how: how it comes into the module.
-        statement: the statement that is taken; for a literal or a value the first that binds
-            the name, if there is any.
-        text: a literal; for a problem what is wrong.
-    """
-
-    how: How
-    statement: Statement | None = None
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class Chooser:
-    """Chooses for the names of one script.
-
-    Attributes:
-        script: its source.
-        namespace: its globals.
-        proof: compares the two.
-    """
-
-    script: Script
-    namespace: Mapping[str, Any]
-    proof: Proof
-
-    def choose(self, name: str) -> Choice:
-        """What becomes of a name, by what it is bound to now."""
-        if name not in self.namespace:
-            return self._of_type_checkers(name)
-        value = self.namespace[name]
-        statements = self.script.binding(name)
-        taken = self._imported(name, value) or self._defined(name, value)
-        if taken is not None:
-            return taken
-        first = statements[0] if statements else None
-        if literal_of(value) is not None:
-            return self._literal(name, value)
-        for statement in reversed(statements):
-            expression = statement.value
-            if gives(expression, value, self.namespace) or is_type(expression, value):
-                return Choice(How.TEXT, statement)
-            if expression is not None and is_named_by_itself(name, value):
-                return Choice(How.TEXT, statement)
-        return Choice(How.VALUE, first)
-
-    def text_for_value(self, name: str) -> Statement | None:
-        """The statement that makes a fresh container for a name, whose value comes later."""
-        for statement in self.script.binding(name):
-            if is_container(statement.value, self.namespace):
-                return statement
-        return None
-
-    def remakes(self, name: str) -> bool:
-        """Whether the text for a name alone gives its present value."""
-        statement = self.text_for_value(name)
-        return statement is not None and is_literal(statement.value, self.namespace.get(name))
-
-    def reproduces(self, expression: ast.expr, value: Any) -> bool:
-        """Whether an expression in a definition gives this value wherever it is run."""
-        if is_literal(expression, value):
-            return literal_of(value) is not None
-        if gives(expression, value, self.namespace):
-            return True
-        return literal_of(value) is not None and resolved(expression, self.namespace) is value
-
-    # -- imports ------------------------------------------------------------------------------
-
-    def _of_type_checkers(self, name: str) -> Choice:
-        """An import that only type checkers see, for a name that only annotations use."""
-        for statement in self.script.binding(name):
-            if statement.kind is Kind.IMPORT_BLOCK:
-                return Choice(How.TEXT, statement)
-        return Choice(How.ABSENT)
-
-    def _imported(self, name: str, value: Any) -> Choice | None:
-        for statement in reversed(self.script.binding(name)):
-            node = statement.node
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                if self._brings(node, name, value):
-                    return Choice(How.TEXT, statement)
-            elif statement.kind is Kind.IMPORT_BLOCK and self._block_brings(node, name, value):
-                return Choice(How.TEXT, statement)
-        if self.script.binding(name):
-            return None
-        for statement in reversed(self.script.star_imports):
-            node = statement.node
-            if isinstance(node, ast.ImportFrom) and self._from(node, name) is value:
-                return Choice(How.TEXT, statement)
-        return None
-
-    def _brings(self, node: ast.Import | ast.ImportFrom, name: str, value: Any) -> bool:
-        for bound, alias in imported_as(node):
-            if bound == name:
-                if isinstance(node, ast.ImportFrom):
-                    return self._from(node, alias.name) is value
-                module = alias.name if alias.asname else bound
-                return sys.modules.get(module) is value
-        return False
-
-    def _block_brings(self, block: ast.stmt, name: str, value: Any) -> bool:
-        for node in ast.walk(block):
-            if isinstance(node, (ast.Import, ast.ImportFrom)) and self._brings(node, name, value):
-                return True
-            if isinstance(node, ast.Assign) and name in _targets(node):
-                if is_literal(node.value, value) or gives(node.value, value, self.namespace):
-                    return True
-        return False
-
-    def _from(self, node: ast.ImportFrom, name: str) -> Any:
-        """What ``from module import name`` gives; modules are only looked at."""
-        module = node.module or ""
-        if node.level:
-            package = str(self.namespace.get("__package__") or "")
-            base = package.rsplit(".", node.level - 1)[0]
-            module = f"{base}.{module}" if module else base
-        if module not in sys.modules:
-            return _ABSENT
-        found = getattr(sys.modules[module], name, _ABSENT)  # as the script did
-        return sys.modules.get(f"{module}.{name}", _ABSENT) if found is _ABSENT else found
-
-    # -- classes and functions ---------------------------------------------------------------
-
-    def _defined(self, name: str, value: Any) -> Choice | None:
-        if is_a(value, type) and self._lives_here(value, name):
-            return self._class(name, value)
-        statements = self.script.binding(name)
-        last = statements[-1] if statements else None
-        if last is not None and last.kind is Kind.CLASS and not isinstance(value, type):
-            return Choice(How.TEXT, last)  # a decorator made something else of it
-        made = [each for each in statements if each.kind is Kind.FUNCTION]
-        for statement in reversed(made):
-            if self.proof.is_function(value, statement):
-                return Choice(How.TEXT, statement)
-        if made and is_a(value, FunctionType) and self._lives_here(value, name):
-            return Choice(How.PROBLEM, made[-1], _CHANGED)
-        return None
-
-    def _lives_here(self, value: Any, name: str) -> bool:
-        here = self.namespace.get("__name__")
-        return bool(value.__module__ == here and value.__qualname__ == name)
-
-    def _class(self, name: str, kind: type) -> Choice:
-        statements = self.script.binding(name)
-        classes = [each for each in statements if each.kind is Kind.CLASS]
-        fitting = [each for each in classes if self.proof.is_class(kind, each)]
-        if fitting:
-            return Choice(How.TEXT, self._best(kind, fitting))
-        if classes:
-            return Choice(How.PROBLEM, classes[-1], _CHANGED)
-        called = [each for each in statements if isinstance(each.value, ast.Call)]
-        if called:
-            return Choice(How.TEXT, called[-1])
-        return Choice(How.PROBLEM, None, _NO_SOURCE)
-
-    def _best(self, kind: type, statements: list[Statement]) -> Statement:
-        """Of several that fit: the one at the very line (Python 3.13), else the last."""
-        line = vars(kind).get("__firstlineno__")
-        exact = [each for each in statements if each.line == line]
-        return (exact or statements)[-1]
-
-    def _literal(self, name: str, value: Any) -> Choice:
-        statements = self.script.binding(name)
-        for statement in statements[-1:]:
-            if statement.kind is Kind.ASSIGNMENT and is_literal(statement.value, value):
-                return Choice(How.TEXT, statement)
-        return Choice(How.LITERAL, statements[0] if statements else None, literal_of(value) or "")
-
-
-_ABSENT = object()
-_CHANGED = (
-    "its source has changed since it was run, or something replaced parts of it. Remedy: run "
-    "the script, or the cell, again, and make the object anew; or move it into a module"
-)
-_NO_SOURCE = (
-    "its source cannot be found: no class statement of the script makes it. Remedy: define it "
-    "with a class statement in a file or in a cell of a notebook, or move it into a module"
-)
-
-
-def _targets(node: ast.Assign) -> Iterator[str]:
-    for target in node.targets:
-        if isinstance(target, ast.Name):
-            yield target.id
-
-
-_DEFINITIONS = (Kind.FUNCTION, Kind.CLASS)
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+_KEPT_BY_PYTHON = frozenset({"_abc_impl"})
 _GROUPS = {
     Kind.FUNCTION: DEFINITION,
     Kind.CLASS: DEFINITION,
     Kind.IMPORT: IMPORTS,
     Kind.IMPORT_BLOCK: IMPORTS,
 }
+_OUTDATED = (
+    "it was made with {used}, which was defined again since ({place}). Remedy: run its own "
+    "definition again too, and make the object anew"
+)
+_HEADER = (
+    "# Definitions that objects in this package need, as they stand in {title}.\n"
+    "# The script itself is not in the package, and is never run; values that it computed\n"
+    "# come with the objects.\n"
+)
 
 
 @dataclass
@@ -271,7 +65,7 @@ class _Unit:
 
 
 @dataclass
-class ModuleBuilder:
+class ModuleWriter:
     """Puts the module together.
 
     Attributes:
@@ -285,7 +79,6 @@ class ModuleBuilder:
     statements: Mapping[str, Statement]
     package: str
     postponed: bool
-    _units: dict[str, _Unit] = field(default_factory=dict)
 
     def text(
         self, names: Sequence[str], early: Sequence[str], stored: str, title: str
@@ -298,50 +91,56 @@ class ModuleBuilder:
             stored: the package in which those are.
             title: what the script is called.
         """
-        taken = {n: s for n, s in self.statements.items() if n in names and n not in early}
+        units: dict[str, _Unit] = {}
+        together: dict[int, list[str]] = {}
         for name in names:
-            place = stored if name in early else None
-            unit = self._stand_in(name, self.choices[name], place)
-            if unit is not None and name not in taken:
-                self._units[name] = unit
-        for statement, bound in _by_statement(taken):
-            unit = self._statement(statement, frozenset(bound))
-            self._units.update(dict.fromkeys(bound, unit))
-        pieces = [*_first_lines(title, bool(early)), *self._pieces()]
-        return module_text(_header(title), pieces, self.postponed)
+            statement = self.statements.get(name)
+            if statement is not None and name not in early:
+                together.setdefault(statement.number, []).append(name)
+                continue
+            choice = self.choices[name]
+            if name in early:
+                loaded = f'torch_package_importer.load_pickle("{stored}", "{name}.pkl")'
+                text = literal_text(choice.statement, name, loaded)
+            elif choice.how is How.LITERAL:
+                text = literal_text(choice.statement, name, choice.text)
+            elif choice.how is How.VALUE:
+                text = value_comment(choice.statement, name)
+            else:
+                continue
+            number = choice.statement.number if choice.statement is not None else -1
+            units[name] = _Unit(number, text)
+        for bound in together.values():
+            units.update(dict.fromkeys(bound, self._unit(bound)))
+        pieces = [Piece(-2, f"{SCRIPT_MARK} = {title!r}", "mark")]
+        if early:
+            pieces.append(Piece(-1, "import torch_package_importer", IMPORTS))
+        for position, unit in enumerate(_in_order(units)):
+            pieces.append(Piece(position, unit.text, unit.group, unit.origin))
+        return module_text(_HEADER.format(title=title), pieces, self.postponed)
 
-    def _statement(self, statement: Statement, names: frozenset[str]) -> _Unit:
-        text, line = text_of_statement(statement, names, self.package)
+    def _unit(self, bound: Sequence[str]) -> _Unit:
+        statement = self.statements[bound[0]]
+        text, line = text_of_statement(statement, frozenset(bound), self.package)
         group, origin = _GROUPS.get(statement.kind, ""), (statement.cell.file, line)
         return _Unit(statement.number, text, statement.uses.eager, group, origin)
 
-    def _stand_in(self, name: str, choice: Choice, stored: str | None) -> _Unit | None:
-        """What takes the place of a name's statement; in which package its value is stored."""
-        number = choice.statement.number if choice.statement is not None else -1
-        if stored is not None:
-            loaded = f'torch_package_importer.load_pickle("{stored}", "{name}.pkl")'
-            return _Unit(number, literal_text(choice.statement, name, loaded))
-        if choice.how is How.LITERAL:
-            return _Unit(number, literal_text(choice.statement, name, choice.text))
-        if choice.how is How.VALUE:
-            return _Unit(number, value_comment(choice.statement, name))
-        return None
 
-    def _pieces(self) -> Iterator[Piece]:
-        """The units in the script's order, but each behind what it needs at once."""
-        done: dict[int, _Unit] = {}
-        for unit in sorted(self._units.values(), key=lambda each: each.number):
-            self._place(unit, done, ())
-        for position, unit in enumerate(done.values()):
-            yield Piece(position, unit.text, unit.group, unit.origin)
+def _in_order(units: Mapping[str, _Unit]) -> Iterator[_Unit]:
+    """The units in the script's order, but each behind what it needs at once."""
+    done: dict[int, _Unit] = {}
 
-    def _place(self, unit: _Unit, done: dict[int, _Unit], above: tuple[int, ...]) -> None:
+    def place(unit: _Unit, above: tuple[int, ...]) -> None:
         if id(unit) in done or id(unit) in above:
             return
-        needed = [self._units[name] for name in unit.needs if name in self._units]
+        needed = [units[name] for name in unit.needs if name in units]
         for each in sorted(needed, key=lambda each: each.number):
-            self._place(each, done, (*above, id(unit)))
+            place(each, (*above, id(unit)))
         done[id(unit)] = unit
+
+    for unit in sorted(units.values(), key=lambda each: each.number):
+        place(unit, ())
+    yield from done.values()
 
 
 def needed_at_once(names: Sequence[str], statements: Mapping[str, Statement]) -> list[str]:
@@ -371,36 +170,110 @@ def outdated(
         statement = statements[name]
         for used in sorted(statement.uses.eager):
             other = statements.get(used)
-            if other is None or other.kind not in _DEFINITIONS:
+            if other is None or other.kind not in (Kind.FUNCTION, Kind.CLASS):
                 continue
             if other.number > statement.number and len(script.binding(used)) > 1:
                 text = _OUTDATED.format(used=used, place=other.place)
                 yield name, Choice(How.PROBLEM, statement, text)
 
 
-_OUTDATED = (
-    "it was made with {used}, which was defined again since ({place}). Remedy: run its own "
-    "definition again too, and make the object anew"
-)
+def patches_of(name: str, statement: Statement, selector: DefinitionSelector) -> Iterator[Filling]:
+    """Values to set on a class or function once its definition was run.
+
+    These are default values and class attributes that something else than a literal gave, and
+    what was set or replaced later.
+
+    Args:
+        name: the name in the script.
+        statement: its definition.
+        selector: knows the script and its globals.
+    """
+    value = selector.namespace.get(name)  # type checkers know names that are not there
+    node = statement.node
+    if isinstance(node, _Function) and type(value) is FunctionType and not node.decorator_list:
+        yield from _of_function((name,), value, node, selector)
+    elif isinstance(node, ast.ClassDef) and isinstance(value, type):
+        if not issubclass(value, enum.Enum):
+            yield from _of_class(name, value, node, statement, selector)
 
 
-def _by_statement(taken: Mapping[str, Statement]) -> Iterator[tuple[Statement, list[str]]]:
-    by_number: dict[int, list[str]] = {}
-    for name, statement in taken.items():
-        by_number.setdefault(statement.number, []).append(name)
-    for names in by_number.values():
-        yield taken[names[0]], names
+def _of_function(
+    path: tuple[str, ...],
+    function: FunctionType,
+    node: ast.FunctionDef | ast.AsyncFunctionDef,
+    selector: DefinitionSelector,
+) -> Iterator[Filling]:
+    named = [d for d in node.args.kw_defaults if d is not None]
+    given = (function.__defaults__ or (), tuple((function.__kwdefaults__ or {}).values()))
+    for attribute, expressions, values in zip(
+        ("__defaults__", "__kwdefaults__"), (node.args.defaults, named), given, strict=True
+    ):
+        is_same = len(expressions) == len(values)
+        if not is_same or not all(map(selector.reproduces, expressions, values)):
+            yield Filling((*path, attribute), getattr(function, attribute))
+    for name, value in vars(function).items():
+        yield Filling((*path, name), value)
 
 
-def _header(title: str) -> str:
-    return (
-        f"# Definitions that objects in this package need, as they stand in {title}.\n"
-        "# The script itself is not in the package, and is never run; values that it computed\n"
-        "# come with the objects.\n"
+def _of_class(
+    path: str,
+    kind: type,
+    node: ast.ClassDef,
+    statement: Statement,
+    selector: DefinitionSelector,
+) -> Iterator[Filling]:
+    own = vars(kind)
+    replaced = set(selector.replaced(kind, statement))
+    for name in replaced & set(own):
+        yield Filling((path, name), own[name])
+    for method in node.body:
+        if isinstance(method, _Function) and method.name not in replaced:
+            name = mangled(kind, method.name)
+            live = own.get(name)
+            bare = live.__func__ if is_a(live, (staticmethod, classmethod)) else live
+            decorators = {getattr(each, "id", None) for each in method.decorator_list}
+            if type(bare) is FunctionType and decorators <= {"staticmethod", "classmethod"}:
+                yield from _of_function((path, name), bare, method, selector)
+    for name in _attributes_to_set(kind, node, selector):
+        if name not in replaced:
+            yield Filling((path, name), own[name])
+
+
+def _attributes_to_set(
+    kind: type, node: ast.ClassDef, selector: DefinitionSelector
+) -> Iterator[str]:
+    """The data among a class's attributes that its body alone would not give."""
+    written = dict(_assigned_in(node))
+    # Attributes can be set without further effects; those of a named tuple cannot.
+    is_plain = type(kind) in (type, abc.ABCMeta) and not hasattr(kind, "_fields")
+    for name, value in vars(kind).items():
+        is_dunder = name.startswith("__") and name.endswith("__")
+        is_data = not is_a(value, (ModuleType, type)) and not hasattr(type(value), "__get__")
+        if is_dunder or not is_data or name in _KEPT_BY_PYTHON:
+            continue
+        expression = written.get(name)
+        if expression is not None:
+            if not selector.reproduces(expression, value):
+                yield name
+        elif name not in written and not _binds(node, name):
+            if is_plain or (kind.__name__, name) in selector.script.patched:
+                yield name
+
+
+def _assigned_in(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            yield each.target.id, each.value
+        elif isinstance(each, ast.Assign):
+            for target in each.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, each.value
+
+
+def _binds(node: ast.ClassDef, name: str) -> bool:
+    """Whether any statement of a class body, however nested, binds a name."""
+    return any(
+        getattr(each, "name", None) == name
+        or (isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store))
+        for each in ast.walk(node)
     )
-
-
-def _first_lines(title: str, loads: bool) -> Iterator[Piece]:
-    yield Piece(-2, f"{SCRIPT_MARK} = {title!r}", "mark")
-    if loads:
-        yield Piece(-1, "import torch_package_importer", IMPORTS)

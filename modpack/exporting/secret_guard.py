@@ -1,10 +1,8 @@
-"""What a plan says of a secret: what it is, and what can be done.
+"""The secret guard: secrets are found before anything is written.
 
-The leak guard: secrets are found before anything is written.
-
-Saved objects and resources are looked through when they are saved; sources, and files that go
-along, when the package is planned. Tensor storages and compiled code are not: they are large, and
-nobody writes a password into them by hand.
+Saved objects and resources are searched when they are saved; sources, and files that are included,
+when the package is planned. Tensor storages and compiled code are not: they are large, and nobody
+writes a password into them by hand.
 """
 
 from __future__ import annotations
@@ -36,6 +34,7 @@ from modpack.discovery.secrets import (
     values_in,
 )
 from modpack.discovery.walk import Walker
+from modpack.exporting.problems import file_of
 from modpack.exporting.records import interned_records
 
 
@@ -63,7 +62,10 @@ class Leak:
             saved: whether the user saved it as a resource.
         """
         secret, allow = self.secret, f"{self.subject}#{self.secret.fingerprint}"
-        module = None if saved else self._module(graph)
+        module: str | None = None if saved else self.subject
+        if self.is_file and not saved:  # the nearest package around it that anything leads to
+            reached, folders = graph.reached(), parents(self.subject.replace("/", "."))
+            module = next((folder for folder in folders if folder in reached), None)
         chain = graph.shortest_path(f"<{self.subject}>" if module is None else module)
         sentences = [f"{secret.what}, {secret.shown}"]
         sentences.append(f"If it is none: allow_secrets=[{allow!r}], or --allow-secret '{allow}'")
@@ -72,14 +74,6 @@ class Leak:
             sentences.append(f"To leave it out: mock({pattern!r})")
         reason = PackagingErrorReason.SECRET
         return Problem(self.subject, reason, ". ".join(sentences), self.place, chain)
-
-    def _module(self, graph: DependencyGraph) -> str | None:
-        """The module, or the nearest package around a file, that anything leads to."""
-        if not self.is_file:
-            return self.subject
-        reached = graph.reached()
-        folders = parents(self.subject.replace("/", "."))
-        return next((folder for folder in folders if folder in reached), None)
 
 
 def _mockable(module: str, chain: tuple[str, ...], graph: DependencyGraph) -> str | None:
@@ -101,13 +95,10 @@ def _mockable(module: str, chain: tuple[str, ...], graph: DependencyGraph) -> st
 
 _log = logging.getLogger("modpack")
 _SCRIPT_CODE = (".py", ".pkl", ".json", ".txt")
-_MOST_CLEAN = 10_000
 _IsPublished = Callable[[str, str, bytes], bool]
-_clean: set[tuple[TextKind, bytes]] = set()
-"""Digests of texts in which this process found nothing."""
 
 
-class LeakGuard:
+class SecretGuard:
     """Looks for secrets in what one exporter saves.
 
     Args:
@@ -117,12 +108,10 @@ class LeakGuard:
     def __init__(self, allowed: Sequence[Allowance]) -> None:
         self._allowed = tuple(allowed)
         self._saved: dict[str, tuple[Leak, ...]] = {}
-        self._seen: dict[tuple[object, ...], tuple[Secret, ...]] = {}
+        self._found: dict[tuple[TextKind, bytes, int], tuple[Secret, ...]] = {}
         self._values: dict[str, dict[bytes, str]] = {}
         self._nearby: dict[bytes, str] | None = None
         self._is_project = cache(is_project)
-
-    # -- what is saved -------------------------------------------------------------------------
 
     def look_at_resource(self, record: str, data: bytes) -> None:
         """Look through a text, or bytes, that the user saves."""
@@ -158,8 +147,6 @@ class LeakGuard:
                     leaks += [Leak(record, s, _place(f"{record}/{name}", s)) for s in found]
         self._saved[record] = tuple(leaks)
 
-    # -- what is planned -----------------------------------------------------------------------
-
     def problems(
         self,
         plan: Plan,
@@ -179,8 +166,7 @@ class LeakGuard:
             place: names a ``file:line`` as the user knows it.
         """
         known = dict(self._known())
-        for folder in {each for own in set(own_folders) for each in self._around(str(own))}:
-            known.update(self._values_in(folder))
+        known.update(self._values_around(map(str, own_folders)))
         leaks = [leak for saved in self._saved.values() for leak in saved]
         leaks += self._in_sources(plan, walker, known, is_published, place)
         leaks += self._in_files(plan.files, known, is_published)
@@ -202,15 +188,11 @@ class LeakGuard:
             source = walker.source(module)
             if walker.scan(module).is_clean and not any(value in source for value in known):
                 continue
-            location = walker.locate(module)
-            file = location.file if location is not None and location.file else module
-            key = (module, len(source), hash(source), len(known))
-            if key not in self._seen:
-                found = find_secrets(source, TextKind.SOURCE, known)
-                if found and is_published(module, file, source):
-                    found = find_secrets(source, TextKind.PUBLISHED, known)
-                self._seen[key] = found
-            for secret in self._seen[key]:
+            file = file_of(walker, module)
+            found = self._search(source, TextKind.SOURCE, known)
+            if found and is_published(module, file, source):
+                found = self._search(source, TextKind.PUBLISHED, known)
+            for secret in found:
                 yield Leak(module, secret, place(_place(file, secret)))
 
     def _in_files(
@@ -220,67 +202,45 @@ class LeakGuard:
         is_published: _IsPublished,
     ) -> Iterator[Leak]:
         for file in files:
-            if file.kind is not FileKind.COMPILED:
-                for secret in self._in_file(file, known, is_published):
-                    yield Leak(file.record, secret, _place(file.source, secret), is_file=True)
+            if file.kind is FileKind.COMPILED:
+                continue
+            try:
+                data = Path(file.source).read_bytes()
+            except OSError:  # writing it will say so
+                continue
+            is_metadata = file.kind is FileKind.METADATA
+            kind = TextKind.DESCRIPTION if is_metadata else TextKind.DATA
+            found = (*_by_name(file.record, data), *self._search(data, kind, known))
+            if found and is_published(file.owner, file.source, data):
+                found = self._search(data, TextKind.PUBLISHED, known)
+            for secret in found:
+                yield Leak(file.record, secret, _place(file.source, secret), is_file=True)
 
-    def _in_file(
-        self,
-        file: PlannedFile,
-        known: Mapping[bytes, str],
-        is_published: _IsPublished,
+    def _search(
+        self, data: bytes, kind: TextKind, known: Mapping[bytes, str]
     ) -> tuple[Secret, ...]:
-        try:
-            status = os.stat(file.source)  # noqa: PTH116 - of all metadata, in each export
-            when = status.st_mtime_ns, status.st_ctime_ns
-            key = (file.source, status.st_size, when, len(known))
-            if key not in self._seen:
-                with open(file.source, "rb") as opened:  # noqa: PTH123
-                    data = opened.read()
-                is_metadata = file.kind is FileKind.METADATA
-                kind = TextKind.DESCRIPTION if is_metadata else TextKind.DATA
-                found = (*_by_name(file.record, data), *_secrets_in(data, kind, known))
-                if found and is_published(file.owner, file.source, data):
-                    found = _secrets_in(data, TextKind.PUBLISHED, known)
-                self._seen[key] = found
-        except OSError:  # writing it will say so
-            return ()
-        return self._seen[key]
+        """What :func:`find_secrets` finds; a package may be planned several times over."""
+        key = kind, hashlib.blake2b(data, digest_size=20).digest(), len(known)
+        if key not in self._found:
+            self._found[key] = find_secrets(data, kind, known)
+        return self._found[key]
 
     def _admits(self, leak: Leak) -> bool:
         return any(a.admits(leak.subject, leak.secret.fingerprint) for a in self._allowed)
-
-    # -- .env files ----------------------------------------------------------------------------
 
     def _known(self) -> Mapping[bytes, str]:
         """The secret values of the ``.env`` files around what is running."""
         if self._nearby is None:
             self._nearby = {}
-            for folder in {each for own in _own_folders() for each in self._around(own)}:
-                self._nearby.update(self._values_in(folder))
+            self._nearby.update(self._values_around(_own_folders()))
         return self._nearby
 
-    def _around(self, folder: str) -> Sequence[str]:
-        return folders_around(folder, self._is_project)
-
-    def _values_in(self, folder: str) -> dict[bytes, str]:
-        if folder not in self._values:
-            self._values[folder] = known_values(folder)
-        return self._values[folder]
-
-
-def _secrets_in(data: bytes, kind: TextKind, known: Mapping[bytes, str]) -> tuple[Secret, ...]:
-    """What :func:`find_secrets` finds; the same clean text is looked through once in a process.
-
-    The metadata of the same distributions goes into one package after the other.
-    """
-    key = kind, hashlib.blake2b(data, digest_size=20).digest()
-    if key in _clean and not known:
-        return ()
-    found = find_secrets(data, kind, known)
-    if not found and len(_clean) < _MOST_CLEAN:
-        _clean.add(key)
-    return found
+    def _values_around(self, own_folders: Iterable[str]) -> Iterator[tuple[bytes, str]]:
+        around = (folders_around(own, self._is_project) for own in set(own_folders))
+        for folder in {folder for folders in around for folder in folders}:
+            if folder not in self._values:
+                self._values[folder] = known_values(folder)
+            yield from self._values[folder].items()
 
 
 def _own_folders() -> set[str]:
@@ -291,13 +251,9 @@ def _own_folders() -> set[str]:
         starts.add(os.path.dirname(spelled_path(script)) or ".")  # noqa: PTH120
     here = current_folder()
     if here is not None:
-        starts = {str(here), *(_inside(str(here), each) for each in starts)}
+        inside = (str(here) if each == "." else os.path.join(here, each) for each in starts)  # noqa: PTH118
+        starts = {str(here), *inside}
     return {each for each in starts if not _is_installed(each)}
-
-
-def _inside(here: str, path: str) -> str:
-    """What a path means in a folder."""
-    return here if path == "." else os.path.join(here, path)  # noqa: PTH118
 
 
 @lru_cache(maxsize=1024)

@@ -1,9 +1,8 @@
-"""The named tensors of a saved object: what they are, and which record holds their elements.
+"""The named tensors of a saved object, and large storages of which little is used.
 
-Nothing is copied, and no code of the object's runs: neither ``state_dict`` and its hooks, nor
-properties, nor what a subclass of Tensor makes of torch's functions.
-
-Large storages of which saved tensors use little: a view is saved with all of its storage.
+Of each tensor a package records what it is, and which record holds its elements. Nothing is copied,
+and no code of the object's runs: neither ``state_dict`` and its hooks, nor properties, nor what a
+subclass of Tensor makes of torch's functions.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ def named_tensors(
     with torch._C.DisableTorchFunctionSubclass():
         described = [_described(*each, key_of) for each in found]
     is_own = (TensorKind.PARAMETER, TensorKind.BUFFER)
-    return tuple(t for t in described if t.kind in is_own or _was_stored(t))
-
-
-def _was_stored(tensor: TensorFacts) -> bool:
-    return tensor.storage is not None or tensor.form in _MADE_OF_OTHERS
+    return tuple(
+        t
+        for t in described
+        if t.kind in is_own or t.storage is not None or t.form in _MADE_OF_OTHERS
+    )
 
 
 _Place = tuple["_Place | None", str]
@@ -181,7 +180,7 @@ def _described(
     is_persistent: bool,
     key_of: Callable[[torch.UntypedStorage], str | None],
 ) -> TensorFacts:
-    dtype, device = _name_of_dtype(tensor.dtype), _name_of_device(tensor.device)
+    dtype, device = str(tensor.dtype).removeprefix("torch."), str(tensor.device)
     grad, form = tensor.requires_grad, _form(tensor)
     shape = None if form in _WITHOUT_SHAPE else _shape(tensor)
     storage = None if form in _WITHOUT_STORAGE else tensor.untyped_storage()
@@ -193,16 +192,6 @@ def _described(
     offset, stride = int(tensor.storage_offset()), tuple(tensor.stride())
     where = key, offset, stride
     return TensorFacts(name, kind, dtype, shape, grad, is_persistent, device, *where, form)
-
-
-@functools.cache  # there are few, and many tensors of each
-def _name_of_dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-@functools.cache
-def _name_of_device(device: torch.device) -> str:
-    return str(device)
 
 
 _WITHOUT_SHAPE: Final = frozenset({"lazy", "nested"})
@@ -274,7 +263,7 @@ class _Use:
         return is_mostly_unused(self.size, self.used)
 
 
-class StorageNotes:
+class StorageUsage:
     """Watches over the storages of one package.
 
     Args:
@@ -295,37 +284,25 @@ class StorageNotes:
         """
         if not self._storages.large:
             return
-        wasteful = {key for key in self._note_views(record, reductions) if self._is_wasteful(key)}
-        if wasteful:  # seldom: the object is searched for places only then
-            self._note_places(wasteful, roots)
+        met: set[str] = set()
+        for storage, view in filter(None, map(view_of_large, reductions)):
+            key = self._storages.key_of(storage)
+            if key is not None:
+                self._uses.setdefault(key, _Use(record, storage.nbytes())).views.add(view)
+                met.add(key)
+        wasteful = {key for key in met if self._uses[key].is_worth_telling}
+        # Seldom is there any: the object is searched for places only then.
+        for name, root in roots.items() if wasteful else ():
+            for obj, path in with_paths(root, name):
+                stored, is_tensor = _storage_of(obj)
+                key = None if stored is None else self._storages.key_of(stored)
+                if key in wasteful:
+                    self._uses[key].is_whole |= not is_tensor
+                    self._uses[key].paths[path] = None
 
     def notes(self) -> Iterator[Note]:
         """What a user should know about, in the order in which it was saved."""
         return (_note(use) for use in self._uses.values() if use.is_worth_telling)
-
-    def _note_views(self, record: str, reductions: Iterable[Any]) -> set[str]:
-        """Remember the views of large storages; returns the keys of these."""
-        met = set()
-        for found in filter(None, map(view_of_large, reductions)):
-            storage, view = found
-            key = self._storages.key_of(storage)
-            if key is not None:
-                use = self._uses.setdefault(key, _Use(record, storage.nbytes()))
-                use.views.add(view)
-                met.add(key)
-        return met
-
-    def _is_wasteful(self, key: str) -> bool:
-        return self._uses[key].is_worth_telling
-
-    def _note_places(self, keys: set[str], roots: Mapping[str, object]) -> None:
-        for name, root in roots.items():
-            for obj, path in with_paths(root, name):
-                storage, is_tensor = _storage_of(obj)
-                key = None if storage is None else self._storages.key_of(storage)
-                if key in keys:
-                    self._uses[key].is_whole |= not is_tensor
-                    self._uses[key].paths[path] = None
 
 
 def _storage_of(obj: Any) -> tuple[torch.UntypedStorage | None, bool]:

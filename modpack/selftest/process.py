@@ -32,8 +32,9 @@ from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import Decision, MockTouch, Plan
 from modpack.core.rules import Action
 from modpack.core.selftest import UnfilledTable, touch_from_json
+from modpack.discovery.distributions import DistributionIndex
 from modpack.errors import ModpackError
-from modpack.exporting.presets import InstalledOwnership
+from modpack.exporting.presets import always_installed
 from modpack.selftest.compare import Difference, difference_from_json
 
 _START = """
@@ -278,7 +279,7 @@ def hidden_from_json(record: dict[str, Json]) -> Hidden:
     return Hidden(texts("modules"), texts("distributions"), texts("places"))
 
 
-def hidden_from(plan: Plan, ownership: InstalledOwnership, scripts: Sequence[str] = ()) -> Hidden:
+def hidden_from(plan: Plan, ownership: DistributionIndex, scripts: Sequence[str] = ()) -> Hidden:
     """What a plan takes along, as it must be hidden to see whether the package stands alone.
 
     A root of which something is extern has to be installed where the package is loaded; of
@@ -290,7 +291,7 @@ def hidden_from(plan: Plan, ownership: InstalledOwnership, scripts: Sequence[str
         scripts: files of scripts of which definitions are taken along.
     """
     staying = {root_of(d.module) for d in _of(plan, Action.EXTERN)}
-    always = ownership.always_installed()
+    always = always_installed(ownership)
     interned = [d for d in _of(plan, Action.INTERN) if root_of(d.module) not in staying]
     providers = {d.module: ownership.distribution_of(d.module, d.location) for d in interned}
     hidden = [
@@ -330,7 +331,7 @@ def _of(plan: Plan, action: Action) -> Iterator[Decision]:
                 yield decision
 
 
-def _of_externs(plan: Plan, ownership: InstalledOwnership) -> set[str]:
+def _of_externs(plan: Plan, ownership: DistributionIndex) -> set[str]:
     found = (ownership.distribution_of(d.module, d.location) for d in _of(plan, Action.EXTERN))
     return {normalised(distribution.name) for distribution in found if distribution is not None}
 

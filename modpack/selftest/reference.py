@@ -339,7 +339,7 @@ class ExampleSaver:
         records = CaseRecords(len(self.cases))
         arguments = (example.args, example.kwargs)
         edges = self._objects.save(records.inputs, arguments, protocol)
-        self._objects.pin_homes(self._planner.walker)
+        self._objects.origins.pin(self._planner.walker)
         self._planner.add_resource(f"<{records.inputs}>", edges, follow=True)
         return records
 

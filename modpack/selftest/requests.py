@@ -158,7 +158,7 @@ class Answering:
     def _plugins(self, group: str, by: str | None, line: int | None) -> _Given:
         """What was loaded here from a group of entry points, with the metadata that names it."""
         before = {file.record for file in self._planned()}
-        trees = self._planner.holdings.trees(self._planner.decisions())
+        trees = self._planner.package_data.trees(self._planner.decisions())
         given = [self._module(module, by, line) for module in loaded_plugins(group, trees)]
         new = [file for file in self._planned() if file.record not in before]
         files = {file.record: Path(file.source).read_bytes() for file in new}
@@ -191,7 +191,7 @@ class Answering:
         }
 
     def _planned(self) -> tuple[Any, ...]:
-        return self._planner.holdings.find(self._planner.decisions()).files
+        return self._planner.package_data.find(self._planner.decisions()).files
 
     def _planned_files(self, record: str) -> dict[str, bytes]:
         return {

@@ -34,10 +34,10 @@ from modpack.core.plan import MockTouch, NoteKind, Plan, TouchKind
 from modpack.core.progress import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import OutsideImport, TrialRecord, TriedCase
-from modpack.discovery.distributions import Distribution
+from modpack.discovery.distributions import Distribution, DistributionIndex
 from modpack.errors import TrialError
 from modpack.exporting.planner import Planner
-from modpack.exporting.presets import InstalledOwnership
+from modpack.exporting.presets import always_installed
 from modpack.selftest.compare import Difference
 from modpack.selftest.process import Hidden, Verdict, clean_path, hidden_from, perform
 from modpack.selftest.reference import (
@@ -141,7 +141,7 @@ def imported_outside(
     plan: Plan,
     hidden: Sequence[str],
     locate: Callable[[str], Location | None],
-    ownership: InstalledOwnership,
+    ownership: DistributionIndex,
 ) -> tuple[OutsideImport, ...]:
     """The distributions of modules that were imported, without what is installed in any case.
 
@@ -162,7 +162,7 @@ def imported_outside(
             if owner is not None:
                 found.setdefault(normalised(owner.name), (owner, module, by))
     named = {normalised(each.name): each for each in _named_by(plan, ownership)}
-    known = {*ownership.always_installed(), *named, *_required(named.values(), ownership)}
+    known = {*always_installed(ownership), *named, *_required(named.values(), ownership)}
     for owner, _, _ in found.values():  # two may require each other: the first stays
         if normalised(owner.name) not in known:
             known |= ownership.required_closure(owner) - {normalised(owner.name)}
@@ -173,7 +173,7 @@ def imported_outside(
     )
 
 
-def _named_by(plan: Plan, ownership: InstalledOwnership) -> Iterator[Distribution]:
+def _named_by(plan: Plan, ownership: DistributionIndex) -> Iterator[Distribution]:
     for decision in plan.decisions.values():
         if decision.action is Action.EXTERN and not is_everywhere(decision.module):
             owner = ownership.distribution_of(decision.module, decision.location)
@@ -181,7 +181,7 @@ def _named_by(plan: Plan, ownership: InstalledOwnership) -> Iterator[Distributio
                 yield owner
 
 
-def _required(distributions: Iterable[Distribution], ownership: InstalledOwnership) -> set[str]:
+def _required(distributions: Iterable[Distribution], ownership: DistributionIndex) -> set[str]:
     return set().union(*map(ownership.required_closure, distributions))
 
 
@@ -237,7 +237,7 @@ class Trial:
         cases: Sequence[Case],
         bench: Bench,
         planner: Planner,
-        ownership: InstalledOwnership,
+        ownership: DistributionIndex,
         scripts: Sequence[str] = (),
     ) -> None:
         self.plan = plan

@@ -181,7 +181,7 @@ def test_a_damaged_pyc_says_nothing(edit, content):
 
 
 def test_files_that_are_older_than_the_process_are_not_compiled_again():
-    script = "from modpack.exporting.edited_sources import _process_start; print(_process_start())"
+    script = "from modpack.exporting.live_notes import _process_start; print(_process_start())"
     before = time.time()
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert before - 1 < float(run.stdout) < time.time()

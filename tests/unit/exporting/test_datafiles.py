@@ -7,7 +7,7 @@ import os
 import pytest
 
 from modpack.exporting.data_files import (
-    Budget,
+    SizeLimit,
     files_below,
     is_code,
     is_compiled,
@@ -74,18 +74,18 @@ def test_listing_a_folder_follows_no_links_to_folders(tmp_path):
     assert found == ["b.txt"]
 
 
-def test_the_budget_is_for_all_files_together(tmp_path):
-    budget = Budget()
+def test_the_limit_is_for_all_files_together(tmp_path):
+    limit = SizeLimit()
     files = [tmp_path / f"{number}.bin" for number in range(6)]
     for file in files:
         with file.open("wb") as stream:
             stream.truncate(60 * 2**20)
-    assert [budget.admits(file, "shop") for file in files] == [True] * 4 + [False] * 2
-    assert budget.left_out == {"shop": {files[4]: 60 * 2**20, files[5]: 60 * 2**20}}
+    assert [limit.admits(file, "shop") for file in files] == [True] * 4 + [False] * 2
+    assert limit.left_out == {"shop": {files[4]: 60 * 2**20, files[5]: 60 * 2**20}}
 
 
 def test_what_is_no_file_is_not_admitted(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe")
-    budget = Budget()
-    assert not any(budget.admits(tmp_path / name) for name in ("dangling", "pipe", "", "absent"))
+    limit = SizeLimit()
+    assert not any(limit.admits(tmp_path / name) for name in ("dangling", "pipe", "", "absent"))

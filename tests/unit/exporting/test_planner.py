@@ -11,6 +11,7 @@ from modpack.core.names import GlobGroup
 from modpack.core.plan import NoteKind, PackagingErrorReason
 from modpack.core.rules import Action, Origin, Owner, Rule
 from modpack.core.scan import ImportKind
+from modpack.discovery.distributions import Distribution, DistributionIndex
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import POLICIES, preset_rules
 
@@ -51,7 +52,7 @@ class Shelf:
         return False
 
 
-class Owners:
+class Owners(DistributionIndex):
     """``std*`` is the standard library, ``inst*`` is installed, all else is local."""
 
     def owner(self, module: str, location: Location | None) -> Owner:
@@ -59,10 +60,10 @@ class Owners:
             return Owner.STDLIB
         return Owner.INSTALLED if location and module.startswith("inst") else Owner.LOCAL
 
-    def distribution_of(self, module: str, location: Location | None) -> object | None:
+    def distribution_of(self, module: str, location: Location | None) -> Distribution | None:
         return None
 
-    def requires(self, module: str, location: Location, other: Location) -> bool:
+    def is_published(self, file: str, content: bytes) -> bool:
         return False
 
 

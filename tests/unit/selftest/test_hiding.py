@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import modpack
-from modpack.exporting.presets import InstalledOwnership
+from modpack.discovery.distributions import DistributionIndex
 from modpack.selftest.process import Hidden, clean_path, hidden_from, hidden_from_json
 
 
@@ -22,7 +22,7 @@ def plan_of(module, **rules):
 def test_what_is_interned_is_hidden_with_its_folder(project):
     root = project({"till/__init__.py": "import coins, json, click", "coins.py": ""})
     plan = plan_of("till")
-    hidden = hidden_from(plan, InstalledOwnership())
+    hidden = hidden_from(plan, DistributionIndex())
     assert hidden.modules == ("coins", "till")
     assert hidden.places == (str(root / "coins.py"), str(root / "till"))
     assert str(root) not in clean_path(plan, hidden)
@@ -31,7 +31,7 @@ def test_what_is_interned_is_hidden_with_its_folder(project):
 def test_a_root_of_which_something_is_extern_is_not_hidden(project):
     root = project({"till/__init__.py": "from till import drawer", "till/drawer.py": ""})
     plan = plan_of("till", extern="till.drawer")
-    hidden = hidden_from(plan, InstalledOwnership())
+    hidden = hidden_from(plan, DistributionIndex())
     assert hidden == Hidden()
     assert str(root) in clean_path(plan, hidden)
 
@@ -39,7 +39,7 @@ def test_a_root_of_which_something_is_extern_is_not_hidden(project):
 def test_what_comes_with_modpack_is_never_hidden(project):
     project({"till.py": "import packaging.version, iniconfig"})
     plan = plan_of("till", intern=["packaging.**", "iniconfig.**"])
-    hidden = hidden_from(plan, InstalledOwnership())
+    hidden = hidden_from(plan, DistributionIndex())
     assert hidden.modules == ("iniconfig", "till")
     assert hidden.distributions == ("iniconfig",)
 
@@ -47,7 +47,7 @@ def test_what_comes_with_modpack_is_never_hidden(project):
 def test_a_folder_that_serves_an_extern_too_stays_on_the_path(project):
     root = project({"till.py": "import coins", "coins.py": ""})
     plan = plan_of("till", extern="coins")
-    hidden = hidden_from(plan, InstalledOwnership())
+    hidden = hidden_from(plan, DistributionIndex())
     assert hidden.modules == ("till",)
     assert str(root) in clean_path(plan, hidden)
 
@@ -57,7 +57,7 @@ def test_the_working_folder_is_left_out_unless_it_is_needed(project, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")
     plan = plan_of("till")
-    path = clean_path(plan, hidden_from(plan, InstalledOwnership()))
+    path = clean_path(plan, hidden_from(plan, DistributionIndex()))
     assert str(tmp_path) not in path
     assert str(Path(modpack.__file__).parents[1]) in path or "" in sys.path
 

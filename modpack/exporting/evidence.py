@@ -1,0 +1,198 @@
+"""Evidence of imports that no source spells: loaded modules, listed folders, entry points.
+
+Nothing is imported and no attribute hook is called: of the live process only what
+``sys.modules`` holds counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from configparser import ConfigParser, ParsingError
+from pathlib import Path
+
+from modpack.core.graph import CodeKind, Edge
+from modpack.core.names import parents, root_of
+from modpack.core.plan import Decision
+from modpack.core.rules import Action, Owner
+from modpack.core.scan import FolderListing, ImportKind
+from modpack.discovery.distributions import DistributionIndex
+from modpack.discovery.walk import Walker
+
+_MOST_LISTED = 10_000
+
+
+def loaded_edges(
+    walker: Walker, decisions: Mapping[str, Decision], installed: DistributionIndex
+) -> Iterator[Edge]:
+    """Evidence for modules that interned code reaches at run time.
+
+    A name that a package gives out lazily (PEP 562) leads to the module where it lives. Of an
+    installed distribution whose code imports by names that are known at run time only, the
+    modules that are loaded here are needed; likewise where interned code is compiled, whose
+    imports nobody can read. Of a package that is saved again, all of it is: it
+    holds what such imports led to where it was made.
+
+    Args:
+        walker: the walk so far.
+        decisions: what was decided by now.
+        installed: the distributions of this interpreter.
+    """
+    interned = [m for m, d in decisions.items() if d.action is Action.INTERN]
+    for module in interned:
+        yield from _names_given_out_lazily(walker, module)
+    compiled: dict[str, str] = {}
+    for module in interned:
+        location = walker.locate(module)
+        if location is not None and location.kind is CodeKind.EXTENSION:
+            compiled.setdefault(root_of(module), module)
+    for root, importer in compiled.items():
+        for module in walker.needed_beside(importer):
+            if root_of(module) == root and module not in decisions and walker.locate(module):
+                yield Edge(importer, module, ImportKind.LOADED)
+    for importers in dynamic_importers(walker, interned, installed).values():
+        some = next(iter(importers))
+        whole = walker.is_from_package(some)
+        for module in walker.needed_beside(some):
+            is_near = whole or root_of(module) == root_of(some)
+            if is_near and module not in decisions and walker.has_source(module):
+                # Most likely a dynamic import of a package around it brought it in.
+                around = (parent for parent in parents(module) if parent in importers)
+                importer = next(around, some)
+                yield Edge(importer, module, ImportKind.LOADED, importers[importer])
+
+
+def dynamic_importers(
+    walker: Walker, interned: list[str], installed: DistributionIndex
+) -> dict[str, dict[str, int]]:
+    """By root: interned modules that import dynamically, of distributions and of packages.
+
+    Returns:
+        For each root its modules, with the line of the first such import.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for module in interned:
+        unreadable = walker.scan(module).unreadable
+        if not unreadable:
+            continue
+        is_installed = installed.owner(module, walker.locate(module)) is Owner.INSTALLED
+        if is_installed or walker.is_from_package(module):
+            found.setdefault(root_of(module), {})[module] = unreadable[0].line
+    return found
+
+
+def _names_given_out_lazily(walker: Walker, module: str) -> Iterator[Edge]:
+    bound = walker.scan(module).bound
+    for edge in walker.graph.edges_to(module):
+        for name in edge.names:
+            if name not in bound and edge.kind.is_dependency:
+                home = walker.live_home(module, name)
+                if home is not None and home != module:
+                    yield Edge(module, home, ImportKind.LOADED, None, (name,))
+
+
+def listed_edges(
+    walker: Walker,
+    decisions: Mapping[str, Decision],
+    is_own: Callable[[str], bool],
+    installed: DistributionIndex,
+) -> Iterator[Edge]:
+    """Evidence for the modules that interned code of the user's own finds without their names.
+
+    Those of folders that it lists; those of the entry points of its own project, where it asks for
+    their group; and of ``from package import *``, whose ``__all__`` is computed, the submodules
+    that are loaded here.
+
+    Args:
+        walker: the walk so far.
+        decisions: what was decided by now.
+        is_own: whether a module is the user's own code.
+        installed: the distributions of this interpreter.
+    """
+    for module, decision in decisions.items():
+        is_interned = decision.action is Action.INTERN and walker.is_followed(module)
+        if not is_interned or not is_own(module):
+            continue
+        for listing in walker.scan(module).listings:
+            for found in _modules_in(walker, module, listing):
+                if found != module:
+                    yield Edge(module, found, ImportKind.DYNAMIC, listing.line)
+        for statement in walker.scan(module).imports:
+            if statement.names == ("*",) and statement.kind.is_dependency:
+                package, line = statement.module, statement.line
+                for found in _taken_by_star(walker, package):
+                    yield Edge(module, found, ImportKind.LOADED, line)
+        yield from _entry_points(walker, module, installed)
+
+
+def _taken_by_star(walker: Walker, package: str) -> Iterator[str]:
+    """The loaded submodules of a package whose ``__all__`` cannot be read."""
+    scan, environment = walker.scan(package), walker.environment_of(package)
+    if environment is not None and scan.exported is None and "__all__" in scan.bound:
+        for found in _modules_in(walker, package, FolderListing("", False, 0)):
+            if environment.live_attribute(package, found.rpartition(".")[2]) == "submodule":
+                yield found
+
+
+def _entry_points(walker: Walker, module: str, installed: DistributionIndex) -> Iterator[Edge]:
+    source = walker.source(module) if walker.has_source(module) else b""
+    if b"entry_points" not in source:
+        return
+    distribution = installed.distribution_of(module, walker.locate(module))
+    contents = installed.contents_of(distribution) if distribution is not None else None
+    file = contents.metadata.get("entry_points.txt") if contents is not None else None
+    if file is None:
+        return
+    groups = ConfigParser(delimiters=("=",), strict=False, interpolation=None)
+    try:
+        groups.read_string(file.read_text("utf-8"))
+    except (OSError, ValueError, ParsingError):  # then nobody finds an entry point in there
+        return
+    for group in groups.sections():
+        asked = re.search(rb"[\"']" + re.escape(group.encode()) + rb"[\"']", source)
+        for value in groups[group].values() if asked is not None else ():
+            target = value.partition(":")[0].partition("[")[0].strip()
+            is_name = all(part.isidentifier() for part in target.split("."))
+            if is_name and walker.locate(target) is not None:
+                line = source.count(b"\n", 0, asked.start()) + 1 if asked is not None else None
+                yield Edge(module, target, ImportKind.DYNAMIC, line)
+
+
+def _modules_in(walker: Walker, module: str, listing: FolderListing) -> Iterator[str]:
+    start = listing.module or module
+    location = walker.locate(start)
+    if location is None:
+        return
+    package = start if location.is_package else start.rpartition(".")[0]
+    if location.file is not None and Path(location.file).is_file():
+        folder = Path(location.file).parent
+    elif location.search:
+        folder = Path(location.search[0])
+    else:
+        return
+    for part in listing.path.split("/") if listing.path else ():
+        if part == "..":
+            folder, package = folder.parent, package.rpartition(".")[0]
+        else:
+            folder, package = folder / part, _joined(package, part)
+    waiting, left = [(folder, package)], _MOST_LISTED
+    while waiting and left:
+        folder, package = waiting.pop()
+        try:
+            entries = sorted(folder.iterdir())
+        except OSError:  # it is not there
+            continue
+        for inner in entries:
+            left = max(0, left - 1)
+            base, is_source = inner.name.removesuffix(".py"), inner.name.endswith(".py")
+            if not base.isidentifier() or base in ("__init__", "__main__", "__pycache__"):
+                continue
+            found = _joined(package, base)
+            if is_source or (inner / "__init__.py").is_file():
+                yield found
+            if listing.is_deep and not is_source and inner.is_dir():
+                waiting.append((inner, found))
+
+
+def _joined(package: str, name: str) -> str:
+    return f"{package}.{name}" if package else name

@@ -1,0 +1,88 @@
+"""Live objects and the code in them, looked at without running any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial, partialmethod
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from modpack.discovery.finder import is_a
+from modpack.discovery.importers import contents_of
+
+_MOST_WRAPPERS = 100
+_ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is one that a literal can give, and that never changes."""
+    if type(value) is tuple:
+        return all(map(is_plain, value))
+    return type(value) in _ATOMS
+
+
+def resolved(name: str, namespace: Mapping[str, Any]) -> Any:
+    """What a dotted name stands for, looked up in modules and classes only; None if nothing."""
+    first, *others = name.split(".")
+    found: Any = namespace.get(first)
+    for part in others:
+        found = contents_of(found).get(part)
+    return found
+
+
+def home_of(value: Any) -> str:
+    """The module whose code a function or a class is; empty if nobody knows."""
+    if is_a(value, FunctionType):
+        return str(value.__globals__.get("__name__", ""))
+    found = getattr(value, "__module__", None) if is_a(value, type) else None
+    return found if isinstance(found, str) else ""
+
+
+def functions_in(value: Any) -> Iterator[FunctionType]:
+    """The functions in an object that a decorator may have made of one, the outermost first."""
+    todo: list[Any] = [value]
+    seen: set[int] = set()
+    while todo and len(seen) < _MOST_WRAPPERS:
+        each = todo.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if is_a(each, FunctionType):
+            yield each
+            todo += [cell.cell_contents for cell in each.__closure__ or () if _holds_function(cell)]
+        todo += list(_wrapped(each))
+
+
+def _holds_function(cell: Any) -> bool:
+    try:
+        return is_a(cell.cell_contents, (FunctionType, staticmethod, classmethod))
+    except ValueError:  # it is empty
+        return False
+
+
+def _wrapped(value: Any) -> Iterator[Any]:
+    if is_a(value, (FunctionType, staticmethod, classmethod)) or callable(value):
+        own = contents_of(value)
+        if "__wrapped__" in own:
+            yield own["__wrapped__"]
+    if is_a(value, (staticmethod, classmethod)):
+        yield value.__func__
+    elif is_a(value, property):
+        yield from filter(None, (value.fget, value.fset, value.fdel))
+    elif is_a(value, (partial, partialmethod, cached_property)):
+        yield value.func
+
+
+def codes_in(code: CodeType, deep: bool = True) -> Iterator[CodeType]:
+    """The codes in a code; those of generic classes and functions stand one level deeper."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield inner
+            if deep or inner.co_name.startswith("<generic parameters"):
+                yield from codes_in(inner, deep)
+
+
+def absolute(file: str) -> str:
+    """The absolute path of a code's file; cells, which are no files, keep their name."""
+    return file if file.startswith("<") else str(Path(file).absolute())

@@ -1,0 +1,216 @@
+"""What other code did to modules in this process, and would not do where a package is loaded.
+
+It replaced functions of extern modules: the package would use the originals. Or it registered
+something in packaged modules by being imported, and is itself in no package. A module may well
+hold functions of others, which it has imported. So what it holds is compared with where that is
+from, and, if it is from elsewhere, with what the module's own source imports.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+from modpack.core.names import root_of
+from modpack.core.plan import Note, NoteKind, Plan
+from modpack.core.rules import Action, Owner
+from modpack.discovery.distributions import DistributionIndex
+from modpack.discovery.finder import is_a
+from modpack.discovery.importers import contents_of
+from modpack.discovery.walk import Walker
+from modpack.exporting.live_code import home_of
+from modpack.exporting.live_notes import is_awake
+from modpack.exporting.live_state import shown
+from modpack.pickling.functions import SCRIPTS
+
+_STANDARD: Final = sys.stdlib_module_names
+_MOST_ENTRIES: Final = 10_000
+"""Of one container: a larger one is data."""
+_MOST_NAMES: Final = 4
+
+
+def extern_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
+    """A note for each extern function that was replaced here and that packaged code uses.
+
+    Args:
+        plan: which modules are extern, and which classes saved objects have.
+        walker: has the sources of those that are interned, and reads others.
+    """
+    kinds = list(_classes(plan))
+    for module, live in _modules(plan, kinds):
+        for name, function in _foreign(live, root_of(module)):
+            # What replaces it may be in the package, and replaces it there as well.
+            is_ours = _is_packaged(home_of(function), plan)
+            if not is_ours and not _imports(walker, module, function):
+                if _is_used(name, plan, walker, kinds):
+                    yield _note(f"{module}.{name}", function)
+    for each in dict.fromkeys(each for kind in kinds for each in kind.__mro__[:-1]):
+        home = each.__module__
+        if _is_packaged(home, plan) or root_of(home) in _STANDARD:
+            continue
+        for name, function in _foreign(vars(each), root_of(home)):
+            if not _imports(walker, home, function) and not _is_packaged(home_of(function), plan):
+                yield _note(f"{home}.{each.__qualname__}.{name}", function)
+
+
+def _foreign(names: Mapping[str, Any], root: str) -> Iterator[tuple[str, FunctionType]]:
+    """The functions that are neither of a library nor of the standard library, nor generated."""
+    others = [
+        (name, value)
+        for name, value in list(names.items())
+        if type(value) is FunctionType and value.__globals__ is not names
+    ]
+    for name, function in others:
+        home = home_of(function)
+        if home.startswith(root) and root_of(home) == root:
+            continue
+        if root_of(home) not in _STANDARD and home in sys.modules:  # others are generated
+            yield name, function
+
+
+def _modules(plan: Plan, kinds: Iterable[type]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Extern modules, and those whose functions the extern modules among a model's parts call."""
+    wanted = dict.fromkeys(plan.modules(Action.EXTERN))
+    for each in dict.fromkeys(each for kind in kinds for each in kind.__mro__[:-1]):
+        forward = vars(each).get("forward")
+        if type(forward) is FunctionType:
+            used = map(forward.__globals__.get, forward.__code__.co_names)
+            called = (contents_of(found) for found in used if type(found) is ModuleType)
+            wanted.update(dict.fromkeys(str(names.get("__name__")) for names in called))
+    for module in wanted:
+        live = sys.modules.get(module)
+        if root_of(module) not in _STANDARD and not _is_packaged(module, plan) and is_awake(live):
+            yield module, contents_of(live)
+
+
+def _is_packaged(module: str, plan: Plan) -> bool:
+    decision = plan.decisions.get(module)
+    return decision is not None and decision.action is not Action.EXTERN
+
+
+def _classes(plan: Plan) -> Iterator[type]:
+    """The classes that pickles name."""
+    for node in plan.graph.nodes():
+        if not node.startswith("<"):
+            continue
+        for module in plan.graph.successors(node):
+            live = contents_of(sys.modules.get(module))
+            for edge in plan.graph.edges_between(node, module):
+                found = (live.get(name) for name in edge.names)
+                yield from (each for each in found if is_a(each, type))
+
+
+def _imports(walker: Walker, module: str, function: FunctionType) -> bool:
+    """Whether a module's source, or that of its package, imports from where a function is."""
+    root = root_of(str(function.__globals__.get("__name__")))
+    if (module, root) not in _IMPORTED:
+        scans = (walker.scan(each) for each in (module, root_of(module)))
+        imported = (statement.module for scan in scans for statement in scan.imports)
+        _IMPORTED[module, root] = any(root_of(each) == root for each in imported)
+    return _IMPORTED[module, root]
+
+
+_IMPORTED: dict[tuple[str, str], bool] = {}
+"""Whether loaded extern modules import from others: reading torch's takes longer than a save."""
+
+
+def _is_used(name: str, plan: Plan, walker: Walker, kinds: list[type]) -> bool:
+    """Whether interned code has a word for a function, or a method of a saved object calls it."""
+    word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
+    for module in plan.modules(Action.INTERN):
+        if walker.has_source(module) and word.search(walker.source(module)):
+            return True
+    return any(
+        type(method) is FunctionType and name in method.__code__.co_names
+        for kind in kinds
+        for each in kind.__mro__[:-1]
+        for method in vars(each).values()
+    )
+
+
+def _note(path: str, function: FunctionType) -> Note:
+    text = (
+        f"{path} was replaced here by {shown(function)}. It is extern: where the package is "
+        "loaded, packaged code uses the one that is installed there. Call the other one in your "
+        "own code, or replace it in a module that the model's code imports"
+    )
+    return Note(NoteKind.EXTERN_PATCHED, path, text)
+
+
+def registered_notes(plan: Plan, walker: Walker, installed: DistributionIndex) -> Iterator[Note]:
+    """Return a note for each module of one's own that fills a registry, and is left out.
+
+    Looks at functions and classes in the containers of live packaged modules. Runs nothing.
+
+    Args:
+        plan: What the package will contain.
+        walker: Knows where modules are.
+        installed: The distributions of this interpreter.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for module in plan.modules(Action.INTERN):
+        for holder, entry in _entries(module):
+            home = getattr(entry, "__module__", None)
+            if isinstance(home, str) and home != module and home not in plan.decisions:
+                found.setdefault(home, {})[f"{entry.__name__} in {module}.{holder}"] = None
+    for home, entries in found.items():
+        if _is_own(home, walker, installed):
+            yield _registered_note(home, list(entries))
+
+
+def _entries(module: str) -> Iterator[tuple[str, type | FunctionType]]:
+    """The functions and classes in a live module's containers, and what these are called."""
+    for name, value in list(contents_of(sys.modules.get(module)).items()):
+        for path, container in _containers(module, name, value):
+            for entry in _values(container):
+                if is_a(entry, (type, FunctionType)):
+                    yield path, entry
+
+
+def _containers(module: str, name: str, value: object) -> Iterator[tuple[str, object]]:
+    """A container that a module binds, or those of a class or an object that it binds."""
+    yield name, value
+    kind = value if is_a(value, type) else type(value)
+    if type.__getattribute__(kind, "__module__") == module:
+        for attribute, inner in list(contents_of(value).items()):
+            yield f"{name}.{attribute}", inner
+
+
+def _values(container: object) -> Sequence[object]:
+    """The elements of a plain container; a class of one's own might run code when asked."""
+    if is_a(container, dict):
+        values = list(dict.values(container))
+    elif type(container) in (list, tuple, set):
+        values = list(container)  # type: ignore[call-overload]
+    else:
+        return ()
+    return values if len(values) <= _MOST_ENTRIES else ()
+
+
+def _is_own(module: str, walker: Walker, installed: DistributionIndex) -> bool:
+    if module in SCRIPTS or module not in sys.modules or _is_test(module):
+        return False
+    location = walker.locate(module)
+    if location is None or location.file is None:
+        return False
+    return installed.owner(module, location) is Owner.LOCAL
+
+
+def _is_test(module: str) -> bool:
+    parts = module.split(".")
+    return any(part in ("tests", "test", "conftest") or part[:5] == "test_" for part in parts)
+
+
+def _registered_note(module: str, entries: Sequence[str]) -> Note:
+    more = len(entries) - _MOST_NAMES
+    shown = ", ".join(entries[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    text = (
+        f"{module} is not in the package, for no packaged code imports it. It is imported in this "
+        f"process, and registered {shown}. Code that looks that up fails where the package is "
+        f"loaded, with a KeyError for example. If the model needs it, import {module} in a "
+        "packaged module"
+    )
+    return Note(NoteKind.REGISTERED_OUTSIDE, module, text)

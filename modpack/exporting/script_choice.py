@@ -1,0 +1,409 @@
+"""What becomes of a name of a script: its text, an import, a literal, or its value.
+
+A script may have been edited since it was started, a cell of a notebook run again, a method
+replaced. So nothing is believed: the source is compiled once more, and its code compared with
+that of the live functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import collections
+import math
+import sys
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import CodeType, FunctionType
+from typing import Any
+
+from modpack.discovery.finder import is_a
+from modpack.discovery.importers import contents_of
+from modpack.discovery.script import Cell, Kind, Script, Statement, imported_as
+from modpack.exporting.live_code import absolute, codes_in, functions_in, is_plain
+from modpack.pickling.functions import FUTURE_FLAGS, same_code
+
+_ABSENT = object()
+_LONGEST_LITERAL = 500
+_CONTAINERS = (
+    *(dict, list, set),
+    *(collections.OrderedDict, collections.defaultdict, collections.deque, collections.Counter),
+)
+_TYPE_EXPRESSION = (
+    *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple, ast.List),
+    *(ast.BinOp, ast.BitOr, ast.expr_context),
+)
+_ALIASES = (
+    *(types.GenericAlias, types.UnionType),
+    *(type(typing.List[int]), type(typing.Union[int, str])),  # noqa: UP006, UP007
+)
+_NAMED = tuple(
+    getattr(typing, name)
+    for name in ("TypeVar", "ParamSpec", "TypeVarTuple", "NewType", "TypeAliasType")
+    if hasattr(typing, name)  # of later versions of Python than 3.10
+)
+_CODE = (type, types.ModuleType, FunctionType, types.BuiltinFunctionType)
+_CHANGED = (
+    "its source has changed since it was run, or something replaced parts of it. Remedy: run "
+    "the script, or the cell, again, and make the object anew; or move it into a module"
+)
+_NO_SOURCE = (
+    "its source cannot be found: no class statement of the script makes it. Remedy: define it "
+    "with a class statement in a file or in a cell of a notebook, or move it into a module"
+)
+
+
+class How(Enum):
+    """How a name comes into the module of definitions."""
+
+    TEXT = "text"
+    LITERAL = "literal"
+    VALUE = "value"
+    """Its value comes with the objects; the text, if there is one, makes it before that."""
+    ABSENT = "absent"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What becomes of one name.
+
+    Attributes:
+        how: how it comes into the module.
+        statement: the statement that is taken; for a literal or a value the first that binds
+            the name, if there is any.
+        text: a literal; for a problem what is wrong.
+    """
+
+    how: How
+    statement: Statement | None = None
+    text: str = ""
+
+
+class DefinitionSelector:
+    """Chooses for the names of one script.
+
+    Args:
+        script: its source.
+        namespace: its globals.
+    """
+
+    def __init__(self, script: Script, namespace: Mapping[str, Any]) -> None:
+        self.script = script
+        self.namespace = namespace
+        self._compiled: dict[tuple[Cell, int], CodeType | None] = {}
+
+    def choose(self, name: str) -> Choice:
+        """What becomes of a name, by what it is bound to now."""
+        statements = self.script.binding(name)
+        if name not in self.namespace:
+            # An import that only type checkers see, for a name that only annotations use.
+            blocks = (each for each in statements if each.kind is Kind.IMPORT_BLOCK)
+            block = next(blocks, None)
+            return Choice(How.ABSENT) if block is None else Choice(How.TEXT, block)
+        value = self.namespace[name]
+        taken = self._imported(name, value) or self._defined(name, value)
+        if taken is not None:
+            return taken
+        first, last = (statements[0], statements[-1]) if statements else (None, None)
+        literal = literal_of(value)
+        if literal is not None:
+            if last is not None and last.kind is Kind.ASSIGNMENT and is_literal(last.value, value):
+                return Choice(How.TEXT, last)
+            return Choice(How.LITERAL, first, literal)
+        for statement in reversed(statements):
+            expression = statement.value
+            if self._names(expression, value) or _is_type(expression, value):
+                return Choice(How.TEXT, statement)
+            # Pickle refers to a type variable, for one, by a name of its module.
+            is_named = is_a(value, _NAMED) and getattr(value, "__name__", None) == name
+            if is_named and expression is not None:
+                return Choice(How.TEXT, statement)
+        return Choice(How.VALUE, first)
+
+    def text_for_value(self, name: str) -> Statement | None:
+        """The statement that makes a fresh container for a name, whose value comes later."""
+        binding = self.script.binding(name)
+        return next((each for each in binding if self._is_container(each.value)), None)
+
+    def remakes(self, name: str) -> bool:
+        """Whether the text for a name alone gives its present value."""
+        statement = self.text_for_value(name)
+        return statement is not None and is_literal(statement.value, self.namespace.get(name))
+
+    def reproduces(self, expression: ast.expr, value: Any) -> bool:
+        """Whether an expression in a definition gives this value wherever it is run."""
+        if self._names(expression, value):
+            return True
+        is_same = is_literal(expression, value) or self.resolved(expression) is value
+        return is_same and literal_of(value) is not None
+
+    def resolved(self, expression: ast.expr | None) -> Any:
+        """What a dotted name stands for, looked up in modules only; None for anything else."""
+        if isinstance(expression, ast.Name):
+            return self.namespace.get(expression.id)
+        if isinstance(expression, ast.Attribute):
+            return contents_of(self.resolved(expression.value)).get(expression.attr)
+        return None
+
+    def _names(self, expression: ast.expr | None, value: Any) -> bool:
+        """Whether an expression is the name of an object that definitions or imports make."""
+        return is_a(value, _CODE) and self.resolved(expression) is value
+
+    def _is_container(self, expression: ast.expr | None) -> bool:
+        """Whether an expression makes a new container of literals, and does nothing else."""
+        if isinstance(expression, ast.Call):
+            made = self.resolved(expression.func)
+            if made is None and isinstance(expression.func, ast.Name):
+                made = getattr(builtins, expression.func.id, None)
+            arguments = [*expression.args, *(keyword.value for keyword in expression.keywords)]
+            return made in _CONTAINERS and all(map(_is_argument, arguments))
+        return isinstance(expression, (ast.List, ast.Dict, ast.Set)) and _is_argument(expression)
+
+    # Imports:
+
+    def _imported(self, name: str, value: Any) -> Choice | None:
+        statements = self.script.binding(name)
+        for statement in reversed(statements):
+            node = statement.node
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                if self._brings(node, name, value):
+                    return Choice(How.TEXT, statement)
+            elif statement.kind is Kind.IMPORT_BLOCK and self._block_brings(node, name, value):
+                return Choice(How.TEXT, statement)
+        for statement in reversed(() if statements else self.script.star_imports):
+            node = statement.node
+            if isinstance(node, ast.ImportFrom) and self._from(node, name) is value:
+                return Choice(How.TEXT, statement)
+        return None
+
+    def _brings(self, node: ast.Import | ast.ImportFrom, name: str, value: Any) -> bool:
+        for bound, alias in imported_as(node):
+            if bound == name:
+                if isinstance(node, ast.ImportFrom):
+                    return self._from(node, alias.name) is value
+                return sys.modules.get(alias.name if alias.asname else bound) is value
+        return False
+
+    def _block_brings(self, block: ast.stmt, name: str, value: Any) -> bool:
+        for node in ast.walk(block):
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and self._brings(node, name, value):
+                return True
+            if isinstance(node, ast.Assign):
+                if any(isinstance(each, ast.Name) and each.id == name for each in node.targets):
+                    if is_literal(node.value, value) or self._names(node.value, value):
+                        return True
+        return False
+
+    def _from(self, node: ast.ImportFrom, name: str) -> Any:
+        """What ``from module import name`` gives; modules are only looked at."""
+        module = node.module or ""
+        if node.level:
+            package = str(self.namespace.get("__package__") or "")
+            base = package.rsplit(".", node.level - 1)[0]
+            module = f"{base}.{module}" if module else base
+        if module not in sys.modules:
+            return _ABSENT
+        found = getattr(sys.modules[module], name, _ABSENT)  # as the script did
+        return sys.modules.get(f"{module}.{name}", _ABSENT) if found is _ABSENT else found
+
+    # Classes and functions:
+
+    def _defined(self, name: str, value: Any) -> Choice | None:
+        statements = self.script.binding(name)
+        if is_a(value, type) and self._lives_here(value, name):
+            return self._class(value, statements)
+        if statements and statements[-1].kind is Kind.CLASS and not isinstance(value, type):
+            return Choice(How.TEXT, statements[-1])  # a decorator made something else of it
+        made = [each for each in statements if each.kind is Kind.FUNCTION]
+        for statement in reversed(made):
+            if self._made_function(value, statement):
+                return Choice(How.TEXT, statement)
+        if made and is_a(value, FunctionType) and self._lives_here(value, name):
+            return Choice(How.PROBLEM, made[-1], _CHANGED)
+        return None
+
+    def _lives_here(self, value: Any, name: str) -> bool:
+        here = self.namespace.get("__name__")
+        return bool(value.__module__ == here and value.__qualname__ == name)
+
+    def _class(self, kind: type, statements: Iterable[Statement]) -> Choice:
+        classes = [each for each in statements if each.kind is Kind.CLASS]
+        fitting = [each for each in classes if self._made_class(kind, each)]
+        if fitting:  # the one at the very line (Python 3.13), else the last
+            line = vars(kind).get("__firstlineno__")
+            exact = [each for each in fitting if each.line == line]
+            return Choice(How.TEXT, (exact or fitting)[-1])
+        if classes:
+            return Choice(How.PROBLEM, classes[-1], _CHANGED)
+        called = [each for each in statements if isinstance(each.value, ast.Call)]
+        return Choice(How.TEXT, called[-1]) if called else Choice(How.PROBLEM, None, _NO_SOURCE)
+
+    def _made_function(self, value: Any, statement: Statement) -> bool:
+        """Whether a function statement made an object, as far as its code tells.
+
+        An object that a decorator made, and that holds no function of that name, may be.
+        """
+        made = list(functions_in(value))
+        for function in made:
+            code = self._code_of(statement, function.__code__.co_flags & FUTURE_FLAGS)
+            if code is not None and same_code(code, function.__code__):
+                return True
+        if any(each.__code__.co_name == statement.binds[0] for each in made):
+            return False
+        is_decorated = bool(getattr(statement.node, "decorator_list", []))
+        return is_decorated or type(value) is not FunctionType
+
+    def _made_class(self, kind: type, statement: Statement) -> bool:
+        """Whether a class statement made a class, as far as its methods and bases tell."""
+        body = self._code_of(statement, flags_of(kind))
+        if body is None or not isinstance(statement.node, ast.ClassDef):
+            return False
+        return (
+            all(_fits(kind, method, body) for method in _methods(statement.node))
+            and all(self._is_there(each, statement, body) for each in _own_methods(kind))
+            and all(self._is_base(kind, base) for base in statement.node.bases)
+        )
+
+    def replaced(self, kind: type, statement: Statement) -> Iterator[str]:
+        """The methods of a class that were replaced after it was made, by functions of others."""
+        body = self._code_of(statement, flags_of(kind))
+        if body is not None and isinstance(statement.node, ast.ClassDef):
+            for method in _methods(statement.node):
+                name = mangled(kind, method.name)
+                if not method.decorator_list and not _holds(vars(kind).get(name), method, body):
+                    yield name
+
+    def _is_there(self, method: FunctionType, statement: Statement, body: CodeType) -> bool:
+        """Whether a class statement holds a method's code, if the script does at all."""
+        file = absolute(method.__code__.co_filename)
+        if not any(file == absolute(cell.file) for cell in self.script.cells):
+            return True  # generated, by a decorator or a metaclass
+        inside = file == absolute(statement.cell.file)
+        return inside and any(same_code(code, method.__code__) for code in codes_in(body))
+
+    def _is_base(self, kind: type, base: ast.expr) -> bool:
+        found = self.resolved(base)
+        bases = (*kind.__bases__, *getattr(kind, "__orig_bases__", ()))
+        return not is_a(found, type) or any(each is found for each in bases)
+
+    def _code_of(self, statement: Statement, flags: int) -> CodeType | None:
+        """The code of a class's body or of a function, compiled from the source as it is now."""
+        cell = statement.cell
+        if (cell, flags) not in self._compiled:
+            all_flags = flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            tree = self.script.cells[cell]
+            try:
+                module = compile(tree, cell.file, "exec", all_flags, dont_inherit=True)
+            except (SyntaxError, ValueError, RecursionError):
+                module = None
+            self._compiled[cell, flags] = module
+        module = self._compiled[cell, flags]
+        lines = (statement.line, statement.node.lineno)
+        for code in codes_in(module, deep=False) if module is not None else ():
+            if code.co_name == statement.binds[0] and code.co_firstlineno in lines:
+                return code
+        return None
+
+
+def _fits(kind: type, method: ast.FunctionDef, body: CodeType) -> bool:
+    live = vars(kind).get(mangled(kind, method.name), _ABSENT)
+    if live is _ABSENT:
+        return bool(method.decorator_list)
+    if _holds(live, method, body):
+        return True
+    own = f"{kind.__qualname__}.{method.name}"
+    return not any(each.__qualname__ == own for each in functions_in(live))
+
+
+def _holds(live: Any, method: ast.FunctionDef, body: CodeType) -> bool:
+    """Whether a method, or what a decorator made of it, has the code of its definition."""
+    lines = (method.lineno, *(each.lineno for each in method.decorator_list))
+    codes = [
+        code
+        for code in codes_in(body, deep=False)
+        if code.co_name == method.name and code.co_firstlineno in lines
+    ]
+    return any(same_code(code, each.__code__) for code in codes for each in functions_in(live))
+
+
+def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
+    """The methods of a class body, of each name the last."""
+    by_name = {
+        each.name: each
+        for each in node.body
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    yield from by_name.values()  # type: ignore[misc]  # asynchronous ones look alike
+
+
+def _own_methods(kind: type) -> Iterator[FunctionType]:
+    """The functions of a class whose code says that it was defined in its body."""
+    for value in vars(kind).values():
+        for function in functions_in(value):
+            owner, _, name = function.__qualname__.rpartition(".")
+            if owner == kind.__qualname__ and name == function.__code__.co_name:
+                yield function
+                break
+
+
+def mangled(kind: type, name: str) -> str:
+    """The name under which a class keeps what its body calls ``__name``."""
+    is_private = name.startswith("__") and not name.endswith("__")
+    return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
+
+
+def flags_of(value: Any) -> int:
+    """The ``from __future__`` statements that were in force for a function or a class's methods."""
+    here = getattr(value, "__module__", None)
+    parts = list(vars(value).values()) if is_a(value, type) else [value]
+    for part in parts:
+        for function in functions_in(part):
+            if function.__module__ == here:
+                return function.__code__.co_flags & FUTURE_FLAGS
+    return 0
+
+
+def literal_of(value: Any) -> str | None:
+    """A literal for a value that never changes: a number, a text, a tuple of such; else None.
+
+    >>> literal_of((1, "a")), literal_of([1]), literal_of(float("nan"))
+    ("(1, 'a')", None, None)
+    """
+    text = repr(value) if is_plain(value) and _is_finite(value) else None
+    return text if text is not None and len(text) <= _LONGEST_LITERAL else None
+
+
+def _is_finite(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_finite, value))
+    return type(value) is not complex and (type(value) is not float or math.isfinite(value))
+
+
+def is_literal(expression: ast.expr | None, value: Any) -> bool:
+    """Whether an expression is a literal of this very value: ``1`` is not ``True``."""
+    try:
+        told = ast.literal_eval(expression) if expression is not None else _ABSENT
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return type(told) is type(value) and repr(told) == repr(value)
+
+
+def _is_type(expression: ast.expr | None, value: Any) -> bool:
+    """Whether an expression spells a type, such as ``dict[str, Tensor]``, for annotations."""
+    if expression is None or not is_a(value, _ALIASES):
+        return False
+    return all(isinstance(part, _TYPE_EXPRESSION) for part in ast.walk(expression))
+
+
+def _is_argument(expression: ast.expr) -> bool:
+    if isinstance(expression, ast.Name):
+        return expression.id in ("list", "dict", "set", "int", "float", "str", "tuple", "bool")
+    try:
+        ast.literal_eval(expression)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True

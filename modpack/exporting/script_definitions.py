@@ -1,0 +1,324 @@
+"""The definitions of one script that saved objects need, as a module for the package.
+
+A script is a file, or the cells of a notebook.
+"""
+
+from __future__ import annotations
+import __future__
+
+import linecache
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from modpack.core.cell_magic import magic_body, without_magics
+from modpack.core.plan import PackagingErrorReason, Problem
+from modpack.discovery.finder import is_a
+from modpack.discovery.script import Cell, Kind, ModuleText, Script, Statement
+from modpack.errors import ObjMismatchError
+from modpack.exporting.live_code import absolute
+from modpack.exporting.script_choice import Choice, DefinitionSelector, How, flags_of
+from modpack.exporting.script_module import ModuleWriter, needed_at_once, outdated, patches_of
+from modpack.pickling.base import Filling
+
+_CELL_NAMES = re.compile(r"<(ipython|python)-input-|[\\/]ipykernel_\d+[\\/]")
+"""What IPython, its kernel, and Python's own prompt (3.13) call the files of cells."""
+_OF_NOTEBOOKS = frozenset({"get_ipython", "In", "Out", "exit", "quit"})
+"""What a notebook puts into the globals for its own use."""
+_ADDITION = "@"
+"""What stands before the number of a statement that has no name of its own."""
+_POSTPONED = __future__.annotations.compiler_flag
+_IN_A_CIRCLE = (
+    "definitions need its value while they are run, and it is itself made of them. Remedy: assign "
+    "it in a statement of its own, or move it into a module"
+)
+
+MakeValue = Callable[[str, object], bool]
+"""Pickles the value of a name on its own; tells whether that was possible without the module."""
+
+
+@dataclass
+class ScriptDefinitions:
+    """The definitions of one script (:class:`modpack.pickling.base.ScriptSource`).
+
+    Attributes:
+        module: the path of the module that holds them in the package.
+        namespace: the script's globals.
+        values_package: where values are stored that are needed while the module is imported.
+    """
+
+    module: str
+    namespace: dict[str, Any]
+    values_package: str
+    _cells: tuple[Cell, ...] | None = None
+    _selector: DefinitionSelector = field(init=False)
+    _choices: dict[str, Choice] = field(default_factory=dict)
+    _needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _roots: dict[str, None] = field(default_factory=dict)
+    _remade: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.refresh()
+
+    # What pickling asks for (modpack.pickling.base.ScriptSource):
+
+    def refresh(self) -> None:
+        """Look at the source and at the values again: before another object is saved."""
+        cells = cells_of(self.namespace)
+        if cells != self._cells:
+            self._cells = cells
+            self._selector = DefinitionSelector(Script(cells), self.namespace)
+        self._choices.clear()
+        self._needs.clear()
+        self._remade.clear()
+        for name in self._roots:
+            self._close(name)
+
+    def holds(self, name: str, obj: object) -> bool:
+        """Whether an object is what the script binds to a name at its top level."""
+        first, *others = name.split(".")
+        found = self.namespace.get(first)
+        for part in others:
+            found = getattr(found, part, None)
+        return found is obj
+
+    def require_current(self, name: str, obj: object) -> None:
+        """Refuse a class that the script has defined anew since.
+
+        Raises:
+            ObjMismatchError: the name stands for another one now.
+        """
+        first = name.partition(".")[0]
+        if first in self.namespace and not self.holds(name, obj):
+            statements = self._selector.script.binding(first)
+            where = f" ({statements[-1].place})" if statements else ""
+            raise ObjMismatchError(
+                f"{obj!r} is not the {name} that the script has now: it was defined again "
+                f"since{where}. Remedy: make the object anew, from the class that is there now"
+            )
+
+    def take(self, name: str) -> Sequence[Filling] | None:
+        """Take a definition, and all that it needs; None if it cannot be taken."""
+        first = name.partition(".")[0]
+        self._close(first)
+        how = self._choices[first].how
+        if how in (How.TEXT, How.PROBLEM):
+            self._roots[first] = None
+        return self._fillings([first]) if how is How.TEXT else None
+
+    def take_all(self, names: Sequence[str]) -> Sequence[Filling]:
+        """Take what a function of the script uses that is not itself a definition."""
+        wanted = [name for name in names if name in self.namespace]
+        for name in wanted:
+            self._close(name)
+            self._roots[name] = None
+        return self._fillings(wanted)
+
+    def _fillings(self, roots: Iterable[str]) -> list[Filling]:
+        found: list[Filling] = []
+        for name in self._reached(roots):
+            choice = self._choices[name]
+            if choice.how is How.VALUE:
+                found.append(Filling((name,), self.namespace[name]))
+            elif choice.how is How.TEXT and choice.statement is not None:
+                found.extend(patches_of(name, choice.statement, self._selector))
+        own = self.namespace.get("__name__")
+        return sorted(found, key=lambda each: type(each.value).__module__ == own)
+
+    # The closure:
+
+    def _close(self, root: str) -> None:
+        """Choose for a name, and for all that it needs."""
+        todo = [root]
+        while todo:
+            name = todo.pop()
+            if name not in self._choices:
+                self._choices[name] = self._choice(name)
+                self._needs[name] = tuple(self._needed_by(name))
+            todo.extend(each for each in self._needs[name] if each not in self._choices)
+
+    def _choice(self, name: str) -> Choice:
+        script = self._selector.script
+        if name.startswith(_ADDITION):
+            return Choice(How.TEXT, script.statement(int(name.removeprefix(_ADDITION))))
+        if name.startswith("__") or (name in _OF_NOTEBOOKS and not script.binding(name)):
+            return Choice(How.ABSENT)
+        return self._selector.choose(name)
+
+    def _needed_by(self, name: str) -> Iterator[str]:
+        statement, script = self._statement(name), self._selector.script
+        if statement is not None:
+            for each in sorted(statement.uses.eager | statement.uses.late):
+                if each in self.namespace or script.binding(each):
+                    yield each
+            if statement.kind in (Kind.FUNCTION, Kind.CLASS) and not name.startswith(_ADDITION):
+                for addition in script.additions(statement):
+                    yield f"{_ADDITION}{addition.number}"
+
+    def _statement(self, name: str) -> Statement | None:
+        """The statement that is taken for a name, if one is."""
+        choice = self._choices[name]
+        if choice.how is How.TEXT or (choice.how is How.VALUE and name in self._remade):
+            return choice.statement
+        return self._selector.text_for_value(name) if choice.how is How.VALUE else None
+
+    def _reached(self, roots: Iterable[str]) -> list[str]:
+        """All names that some names need, themselves included."""
+        seen: dict[str, None] = {}
+        todo = [*roots]
+        while todo:
+            name = todo.pop()
+            if name not in seen:
+                seen[name] = None
+                todo.extend(self._needs[name])
+        return list(seen)
+
+    def _taken(self) -> tuple[list[str], dict[str, Statement]]:
+        """All names that the module is to bind, and the statements that are taken for them."""
+        names = self._reached(self._roots)
+        found = {name: self._statement(name) for name in names}
+        return names, {n: statement for n, statement in found.items() if statement is not None}
+
+    # The module:
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was taken."""
+        return not self._roots
+
+    @property
+    def why(self) -> str:
+        """Why the module is in the package."""
+        return f"definitions of {title_of(self.namespace)} that objects need"
+
+    def source(self, make_value: MakeValue) -> ModuleText:
+        """The module's source, with everything that was taken so far.
+
+        Args:
+            make_value: pickles the values that are needed while the module is imported.
+        """
+        early = self._early_values(make_value)
+        names, statements = self._taken()
+        package = str(self.namespace.get("__package__") or "")
+        flags = [flags_of(self.namespace.get(name)) for name in statements]
+        flags += [statement.flags for statement in statements.values()]
+        postponed = any(map(_POSTPONED.__and__, flags))
+        writer = ModuleWriter(self._choices, statements, package, postponed)
+        return writer.text(names, early, self.values_package, title_of(self.namespace))
+
+    def problems(self) -> Iterator[Problem]:
+        """What cannot be taken, each with its place."""
+        names, statements = self._taken()
+        told = [(n, self._choices[n]) for n in names if self._choices[n].how is How.PROBLEM]
+        told += outdated(names, statements, self._selector.script)
+        for name, choice in told:
+            place = choice.statement.place if choice.statement is not None else None
+            reason = PackagingErrorReason.DEFINED_IN_SCRIPT
+            yield Problem(f"{self.namespace.get('__name__')}.{name}", reason, choice.text, place)
+
+    def _early_values(self, make_value: MakeValue) -> list[str]:
+        """The names whose values are stored for the time when the module is imported."""
+        stored: dict[str, bool] = {}
+        while True:
+            names, statements = self._taken()
+            needed = needed_at_once(names, statements)
+            new = [name for name in needed if name in names and name not in stored]
+            new = [name for name in new if self._choices[name].how is How.VALUE]
+            if not new:
+                return [name for name, is_stored in stored.items() if is_stored]
+            for name in new:
+                stored[name] = False
+                if not self._selector.remakes(name):
+                    stored[name] = make_value(name, self.namespace[name])
+                    if not stored[name] and name not in self._remade:
+                        self._remake(name)
+
+    def _remake(self, name: str) -> None:
+        """Run the statement of a value again that is made of the definitions themselves."""
+        self._remade.add(name)
+        binding = reversed(self._selector.script.binding(name))
+        statement = next((s for s in binding if s.kind is Kind.ASSIGNMENT), None)
+        if statement is None:
+            self._choices[name] = Choice(How.PROBLEM, None, _IN_A_CIRCLE)
+            return
+        self._choices[name] = Choice(How.VALUE, statement)
+        self._needs[name] = tuple(self._needed_by(name))
+        for each in self._needs[name]:
+            self._close(each)
+
+
+def name_of(namespace: Mapping[str, object]) -> str:
+    """What a script is called, as an identifier: after its file, or ``notebook``."""
+    title = title_of(namespace)
+    stem = title.removesuffix(".py") if title != "a notebook" else "notebook"
+    return re.sub(r"\W", "_", stem)
+
+
+def title_of(namespace: Mapping[str, object]) -> str:
+    """What a script is called, for people: its file's name, or ``a notebook``."""
+    file = namespace.get("__file__")
+    if not isinstance(file, str):
+        return "a notebook"
+    path = Path(file)
+    return f"{path.absolute().parent.name}/__main__.py" if path.stem == "__main__" else path.name
+
+
+def cells_of(namespace: Mapping[str, object]) -> tuple[Cell, ...]:
+    """The sources that were executed in a namespace, in the order of execution.
+
+    Args:
+        namespace: the globals of ``__main__``.
+    """
+    files: dict[str, str] = {}
+    for name in _executed(namespace):
+        files.setdefault(absolute(name), name)
+    texts = ("".join(linecache.getlines(name, dict(namespace))) for name in files.values())
+    cells = [Cell(name, text) for name, text in zip(files.values(), texts, strict=True)]
+    history = namespace.get("_ih")
+    if isinstance(history, list):  # IPython's: a cell may be run again
+        last = {str(text).strip(): number for number, text in enumerate(history)}
+        cells.sort(key=lambda cell: last.get(cell.text.strip(), -1))
+    return tuple(_as_python(cell for cell in cells if cell.text))
+
+
+def _executed(namespace: Mapping[str, object]) -> Iterator[str]:
+    """The files of code that lives in a namespace, in the order in which they became known."""
+    file = namespace.get("__file__")
+    if isinstance(file, str):
+        yield file
+    of_functions = [
+        each.__code__.co_filename
+        for value in list(namespace.values())
+        for each in (list(vars(value).values()) if is_a(value, type) else [value])
+        if is_a(each, FunctionType) and each.__globals__ is namespace
+    ]
+    own = {_shape(name) for name in of_functions}
+    for name in list(linecache.cache):
+        if _CELL_NAMES.search(name) or (_shape(name) in own and not Path(name).exists()):
+            yield name
+    yield from of_functions
+
+
+def _shape(name: str) -> str:
+    """A cell's name without what differs from cell to cell: numbers and digests."""
+    return re.sub(r"[0-9a-f]{6,}|\d+", "0", name)
+
+
+def _as_python(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Cells of which those with magics are the Python that the magics run.
+
+    Some magics run it as a cell of its own, which is left out: it has no place in the history.
+    """
+    known = {cell.text.strip(): cell for cell in cells}
+    bodies = {cell: magic_body(cell.text) for cell in known.values()}
+    inner = {body.strip() for body in bodies.values() if body is not None}
+    for cell, body in bodies.items():
+        if body is not None:
+            same = known.get(body.strip())
+            yield Cell(same.file, body) if same else Cell(cell.file, "\n" + body)
+        elif cell.text.strip() not in inner:
+            is_cell = cell.file.startswith("<") or _CELL_NAMES.search(cell.file) is not None
+            yield Cell(cell.file, without_magics(cell.text)) if is_cell else cell

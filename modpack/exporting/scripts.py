@@ -1,0 +1,116 @@
+"""Scripts whose definitions go into a package: found while objects are pickled."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from modpack.core.plan import Problem
+from modpack.exporting.planner import Planner
+from modpack.pickling.functions import SCRIPTS
+
+if TYPE_CHECKING:
+    from modpack.discovery.script import ModuleText
+    from modpack.exporting.script_definitions import ScriptDefinitions
+
+StoreValue = Callable[[str, object, str], bool]
+"""Pickles a value into a record of its own. Not, and False, if it refers to a module."""
+
+
+class ScriptExporter:
+    """The scripts of one exporter.
+
+    Args:
+        planner: where the modules of definitions go.
+        store_value: pickles values that a module of definitions needs while it is imported.
+    """
+
+    def __init__(self, planner: Planner, store_value: StoreValue) -> None:
+        self._planner = planner
+        self._store_value = store_value
+        self._scripts: dict[int, ScriptDefinitions] = {}
+        self._texts: dict[str, ModuleText] = {}
+        self._names = set(SCRIPTS)
+
+    def add(self, module: str) -> None:
+        """Treat a module like the script that runs."""
+        self._names.add(module)
+
+    def find(self, module: str) -> ScriptDefinitions | None:
+        """A script; None for other modules, and where a rule of the user's decides it."""
+        live = sys.modules.get(module) if module in self._names else None
+        if live is None or self._planner.is_spelled("__main__" if module in SCRIPTS else module):
+            return None
+        key = id(vars(live))
+        if key not in self._scripts:
+            from modpack.exporting.script_definitions import ScriptDefinitions, name_of
+
+            name = next(filter(self._is_free, _numbered(name_of(vars(live)))))
+            self._scripts[key] = ScriptDefinitions(
+                f"definitions_of_{name}", vars(live), f"values_of_{name}"
+            )
+        return self._scripts[key]
+
+    def _is_free(self, name: str) -> bool:
+        """Whether no module has the name: a package of the same script may be open."""
+        walker, module = self._planner.walker, f"definitions_of_{name}"
+        return module not in walker.actions and walker.locate(module) is None
+
+    def refresh(self) -> None:
+        """Look at the scripts again, before another object is saved."""
+        for script in self._scripts.values():
+            script.refresh()
+
+    def provide(self, follow: bool) -> None:
+        """Give the planner the modules of definitions, with all that was taken by now.
+
+        Args:
+            follow: whether to follow what they import.
+        """
+        for script in self._scripts.values():
+            if not script.is_empty:
+
+                def make(name: str, value: object, script: ScriptDefinitions = script) -> bool:
+                    record = f"{script.values_package}/{name}.pkl"
+                    return self._store_value(record, value, script.module)
+
+                self._texts[script.module] = made = script.source(make)
+                source = made.text.encode()
+                self._planner.add_source(script.module, source, False, follow, script.why)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the scripts of which something was taken."""
+        taken = (script.namespace.get("__file__") for script in self._scripts.values())
+        return tuple(file for file in taken if isinstance(file, str))
+
+    def place(self, place: str) -> str:
+        """A place, in the script itself if it is in a module of definitions."""
+        module, _, line = place.rpartition(":")
+        if module not in self._texts or not line.isdigit():
+            return place
+        return self._texts[module].place(int(line)) or place
+
+    def problems(self) -> Iterator[Problem]:
+        """What of the scripts cannot be taken."""
+        for script in self._scripts.values():
+            yield from script.problems()
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in itertools.count(2))
+
+
+def stored_values(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """The values that a module of definitions loads while it is imported: package, resource."""
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Call):
+            if ast.unparse(node.func) == "torch_package_importer.load_pickle":
+                package, resource = (str(getattr(each, "value", "")) for each in node.args)
+                yield package, resource
