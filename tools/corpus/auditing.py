@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bare import foundation, normalized
-from steps import Steps
+from shared import Steps
 
 del sys.path[0]
 
@@ -30,8 +30,7 @@ def main(folder: Path) -> None:
     audit = steps.take("audit", lambda: audited(folder / "net.modpack"))
     if audit is not None:
         steps.take("externs", lambda: compare(externs(audit), saved["extern"], foundation()))
-    report = {"steps": steps.outcomes, "seconds": steps.seconds}
-    (folder / "audit.json").write_text(json.dumps(report, indent=1))
+    steps.write(folder / "audit.json")
 
 
 def audited(package: Path) -> dict[str, Any]:

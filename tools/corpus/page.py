@@ -60,7 +60,7 @@ def rendered(results: Sequence[Result]) -> str:
 
 
 def _summary(results: Sequence[Result]) -> Iterator[str]:
-    ours, theirs = _passed([r.modpack for r in results]), _passed([r.torch for r in results])
+    ours, theirs = sum(r.modpack.passed for r in results), sum(r.torch.passed for r in results)
     refused = sum(bool(r.modpack.refusal) for r in results)
     private = sum(r.modpack.passed and r.modpack.namespace == "private" for r in results)
     yield (
@@ -69,15 +69,11 @@ def _summary(results: Sequence[Result]) -> Iterator[str]:
     )
 
 
-def _passed(sides: Sequence[Side]) -> int:
-    return sum(side.passed for side in sides)
-
-
 def _row(result: Result) -> str:
     ours, theirs = result.modpack, result.torch
     cells = [
         f"`{result.recipe}`",
-        _libraries(result),
+        ", ".join([*result.libraries, *(f"({name})" for name in result.compiled)]),
         _outcome(ours),
         ours.namespace,
         _seconds(ours, "save"),
@@ -91,10 +87,6 @@ def _row(result: Result) -> str:
         str(theirs.sources or ""),
     ]
     return _line(cells)
-
-
-def _libraries(result: Result) -> str:
-    return ", ".join([*result.libraries, *(f"({name})" for name in result.compiled)])
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -124,21 +116,13 @@ def _decisions(side: Side) -> str:
 
 def _below(results: Sequence[Result]) -> Iterator[str]:
     """The sections after the table."""
-    yield from _reasons(results)
-    yield from _refusals(results)
-    yield from _failures(results)
-
-
-def _refusals(results: Sequence[Result]) -> Iterator[str]:
-    """What modpack said of those that it would not package."""
-    said = {r.recipe: r.modpack.refusal for r in results if r.modpack.refusal}
-    yield from _section("What modpack refuses", said)
-
-
-def _reasons(results: Sequence[Result]) -> Iterator[str]:
-    """Why some are in the process namespace, as their trials found out."""
-    said = {r.recipe: r.modpack.why for r in results if r.modpack.why}
-    yield from _section("Why in the process namespace", said)
+    ours, theirs = ({r.recipe: getattr(r, each) for r in results} for each in ("modpack", "torch"))
+    why = {recipe: f"`{_short(side.why)}`" for recipe, side in ours.items() if side.why}
+    yield from _section("Why in the process namespace", why)
+    refused = {name: f"`{_short(side.refusal)}`" for name, side in ours.items() if side.refusal}
+    yield from _section("What modpack refuses", refused)
+    yield from _section("What fails with modpack", _failures(ours))
+    yield from _section("What fails with torch.package", _failures(theirs))
 
 
 def _section(title: str, said: Mapping[str, str]) -> Iterator[str]:
@@ -146,27 +130,17 @@ def _section(title: str, said: Mapping[str, str]) -> Iterator[str]:
     if said:
         yield f"## {title}"
         yield ""
-        yield from (f"- `{recipe}`: `{_short(text)}`" for recipe, text in said.items())
+        yield from (f"- `{recipe}`: {text}" for recipe, text in said.items())
         yield ""
 
 
-def _failures(results: Sequence[Result]) -> Iterator[str]:
-    for packager in ("modpack", "torch"):
-        failed = [r for r in results if not _passed_or_refused(getattr(r, packager))]
-        if failed:
-            yield f"## What fails with {'torch.package' if packager == 'torch' else packager}"
-            yield ""
-            yield from (f"- `{r.recipe}`: {_escaped(getattr(r, packager))}" for r in failed)
-            yield ""
-
-
-def _passed_or_refused(side: Side) -> bool:
-    return side.passed or bool(side.refusal)
-
-
-def _escaped(side: Side) -> str:
-    step, _, what = side.failure.partition(": ")
-    return f"{step}: `{_short(what)}`"
+def _failures(sides: Mapping[str, Side]) -> dict[str, str]:
+    failed = {name: s.failure.partition(": ") for name, s in sides.items() if s.failure}
+    return {
+        name: f"{step}: `{_short(what)}`"
+        for name, (step, _, what) in failed.items()
+        if not sides[name].refusal
+    }
 
 
 def _short(text: str) -> str:

@@ -17,9 +17,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from leaves import difference, leaves
-from operators import declare
-from steps import Steps
+from shared import Steps, declare, difference, leaves
 
 del sys.path[0]
 
@@ -34,28 +32,24 @@ def main(folder: Path, package: Path) -> None:
     declare(saved["stubs"])
     case = torch.load(folder / "case.pt", weights_only=True)
     steps = Steps()
-    loader = _with_torch_package if package.suffix == ".pt" else _with_modpack
-    model = steps.take("load", lambda: loader(package))
+    model = steps.take("load", lambda: _loaded(package))
     report: dict[str, Any] = {}
     if model is not None:
         steps.take("run", lambda: _compare(model, case))
         if package.name == "net.modpack":
             _use(model, case, steps, folder, saved["torch.save"])
             report["namespace"] = _namespace(model)
-    report |= {"steps": steps.outcomes, "seconds": steps.seconds}
-    package.with_name(f"{package.name}.json").write_text(json.dumps(report, indent=1))
+    steps.write(package.with_name(f"{package.name}.json"), **report)
 
 
-def _with_modpack(package: Path) -> Any:
+def _loaded(package: Path) -> Any:
+    if package.suffix == ".pt":
+        from torch.package import PackageImporter
+
+        return PackageImporter(package).load_pickle("model", "model.pkl")
     import modpack
 
     return modpack.load(package)
-
-
-def _with_torch_package(package: Path) -> Any:
-    from torch.package import PackageImporter
-
-    return PackageImporter(package).load_pickle("model", "model.pkl")
 
 
 def _use(model: Any, case: dict[str, Any], steps: Steps, folder: Path, torch_saves: bool) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bare import bare_python, normalized
-from steps import OK
+from shared import OK
 
 HERE = Path(__file__).parent
 TIME_LIMIT = float(os.environ.get("CORPUS_TIME_LIMIT", 600))

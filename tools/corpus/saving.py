@@ -11,7 +11,7 @@ import copy
 import importlib
 import inspect
 import io
-import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +19,7 @@ from typing import Any
 
 import torch
 from bare import foundation, normalized, owners_of
-from leaves import leaves
-from operators import declare
-from steps import Steps
+from shared import Steps, declare, leaves
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -33,15 +31,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--torch", action="store_true")
     given = parser.parse_args()
-    if given.torch:
-        report = _with_torch_package(given.recipe, given.folder)
-    else:
-        report = _with_modpack(given.recipe, given.folder)
-    name = "torch-saved.json" if given.torch else "saved.json"
-    (given.folder / name).write_text(json.dumps(report, indent=1))
+    (_with_torch_package if given.torch else _with_modpack)(given.recipe, given.folder)
 
 
-def _with_modpack(name: str, folder: Path) -> dict[str, Any]:
+def _with_modpack(name: str, folder: Path) -> None:
     import modpack
 
     recipe, model, inputs = built(name)
@@ -54,15 +47,13 @@ def _with_modpack(name: str, folder: Path) -> dict[str, Any]:
         options["example_inputs"] = inputs
     plan = steps.take("save", lambda: modpack.save(model, folder / "net.modpack", **options))
     report: dict[str, Any] = {
-        "steps": steps.outcomes,
-        "seconds": steps.seconds,
-        "stubs": list(getattr(recipe, "OPERATORS", ())),
+        "stubs": operators_of(name),
         "libraries": list(recipe.LIBRARIES),
         "compiled": list(getattr(recipe, "COMPILED", ())),
         "torch.save": _torch_saves(model),
         "refusal": _refusal(steps.failures.get("save")),
     }
-    return report if plan is None else report | _facts(plan)
+    steps.write(folder / "saved.json", **report, **({} if plan is None else _facts(plan)))
 
 
 def _output(model: torch.nn.Module, inputs: Any) -> Any:
@@ -122,7 +113,7 @@ def _files(plan: Any, decided: str) -> Iterator[Path]:
             yield from map(Path, filter(None, [decision.location.file]))
 
 
-def _with_torch_package(name: str, folder: Path) -> dict[str, Any]:
+def _with_torch_package(name: str, folder: Path) -> None:
     from torch.package import PackageExporter
 
     recipe, model, _ = built(name)
@@ -135,7 +126,7 @@ def _with_torch_package(name: str, folder: Path) -> dict[str, Any]:
 
     steps = Steps()
     steps.take("save", save)
-    return {"steps": steps.outcomes, "seconds": steps.seconds}
+    steps.write(folder / "torch-saved.json")
 
 
 def _roots(recipe: Any) -> list[str]:
@@ -162,15 +153,11 @@ def built(name: str) -> tuple[Any, torch.nn.Module, tuple[Any, ...]]:
     return recipe, model, inputs
 
 
-def operators_of(name: str) -> list[str]:
-    """The operators that a recipe wants declared before its libraries are imported."""
-    import ast
-
-    tree = ast.parse((RECIPES / f"{name}.py").read_text())
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign) and "OPERATORS" in map(ast.unparse, statement.targets):
-            return list(ast.literal_eval(statement.value))
-    return []
+def operators_of(name: str) -> str:
+    """The library whose operators a recipe wants declared before it is imported; or nothing."""
+    text = (RECIPES / f"{name}.py").read_text()
+    wanted = re.search(r'^OPERATORS = "(\w+)"$', text, re.MULTILINE)
+    return wanted[1] if wanted else ""
 
 
 def _source(kind: type) -> str | None:

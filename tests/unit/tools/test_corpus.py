@@ -78,20 +78,20 @@ def test_what_loads_a_package_itself_is_never_hidden(tool):
     ],
 )
 def test_outputs_are_compared_to_the_last_bit(tool, one, other, told):
-    leaves = tool("leaves")
-    assert leaves.difference(leaves.leaves(one), leaves.leaves(other)) == told
+    shared = tool("shared")
+    assert shared.difference(shared.leaves(one), shared.leaves(other)) == told
 
 
 def test_the_attributes_of_other_objects_are_compared(tool):
-    leaves = tool("leaves")
-    found = leaves.leaves(torch.distributions.Normal(torch.zeros(2), torch.ones(2)))
+    shared = tool("shared")
+    found = shared.leaves(torch.distributions.Normal(torch.zeros(2), torch.ones(2)))
     assert {"output.loc", "output.scale"} <= set(found)
 
 
 def test_an_object_that_holds_itself_is_followed_once(tool):
     knot = [torch.ones(1)]
     knot.append(knot)
-    assert list(tool("leaves").leaves(knot)) == ["output[0]"]
+    assert list(tool("shared").leaves(knot)) == ["output[0]"]
 
 
 def test_a_side_passes_only_if_its_output_was_compared(tool):
@@ -104,7 +104,7 @@ def test_a_side_passes_only_if_its_output_was_compared(tool):
 
 
 def test_a_failing_step_does_not_hide_the_others(tool, capsys):
-    steps = tool("steps").Steps()
+    steps = tool("shared").Steps()
     steps.take("first", lambda: 1 / 0)
     assert steps.take("second", lambda: 7) == 7
     assert steps.outcomes == {"first": "ZeroDivisionError: division by zero", "second": "ok"}
@@ -112,11 +112,14 @@ def test_a_failing_step_does_not_hide_the_others(tool, capsys):
 
 
 def test_operators_are_read_without_running_the_recipe(tool):
-    assert [name for name in tool("saving").operators_of("timm_vit")] == [
-        "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-        "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    ]
-    assert tool("saving").operators_of("einops_layers") == []
+    assert tool("saving").operators_of("timm_vit") == "torchvision"
+    assert tool("saving").operators_of("einops_layers") == ""
+
+
+def test_declared_operators_can_be_referred_to(tool):
+    tool("shared").declare("torchvision")
+    assert torch.ops.torchvision.nms.default._schema.name == "torchvision::nms"
+    tool("shared").declare("")
 
 
 def test_the_page_has_a_row_for_every_recipe():

@@ -10,10 +10,7 @@ from torch import nn
 
 LIBRARIES = ("chemprop",)
 COMPILED = ("rdkit",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class Property(nn.Module):

@@ -4,10 +4,7 @@ import torch
 from denoising_diffusion_pytorch import Unet
 
 LIBRARIES = ("denoising-diffusion-pytorch",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 def build():

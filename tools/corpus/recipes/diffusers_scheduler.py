@@ -5,10 +5,7 @@ from diffusers import DDIMScheduler
 from torch import nn
 
 LIBRARIES = ("diffusers",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class Sampler(nn.Module):

@@ -5,10 +5,7 @@ from pytorch_forecasting import TemporalFusionTransformer, TimeSeriesDataSet
 from torch import nn
 
 LIBRARIES = ("pytorch-forecasting",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class Forecast(nn.Module):

@@ -6,10 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 LIBRARIES = ("laplace-torch",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class Posterior(nn.Module):

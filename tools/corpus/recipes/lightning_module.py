@@ -5,10 +5,7 @@ import torch
 from torch import nn
 
 LIBRARIES = ("lightning",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class Classifier(lightning.LightningModule):

@@ -6,10 +6,7 @@ from mace.modules import MACE, RealAgnosticInteractionBlock, RealAgnosticResidua
 from torch import nn
 
 LIBRARIES = ("mace-torch", "e3nn")
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class Energy(nn.Module):

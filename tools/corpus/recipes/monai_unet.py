@@ -6,10 +6,7 @@ from monai.transforms import Compose, NormalizeIntensity, ScaleIntensity
 from torch import nn
 
 LIBRARIES = ("monai",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class Segmenter(nn.Module):

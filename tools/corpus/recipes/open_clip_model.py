@@ -4,10 +4,7 @@ import torch
 from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
 
 LIBRARIES = ("open-clip-torch",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 def build():

@@ -5,10 +5,7 @@ import torch
 from torch import nn
 
 LIBRARIES = ("open-clip-torch",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class TextEncoder(nn.Module):

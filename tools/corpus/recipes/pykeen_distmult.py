@@ -6,10 +6,7 @@ from pykeen.triples import TriplesFactory
 from torch import nn
 
 LIBRARIES = ("pykeen", "class-resolver")
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class Scores(nn.Module):

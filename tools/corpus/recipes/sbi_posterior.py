@@ -5,10 +5,7 @@ from sbi.neural_nets import posterior_nn
 from torch import nn
 
 LIBRARIES = ("sbi",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class Density(nn.Module):

@@ -10,10 +10,7 @@ LIBRARIES = (
     "sentence-transformers",
     "transformers",
 )
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class Encoder(nn.Module):

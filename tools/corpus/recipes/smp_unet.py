@@ -4,10 +4,7 @@ import segmentation_models_pytorch as smp
 import torch
 
 LIBRARIES = ("segmentation-models-pytorch",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 def build():

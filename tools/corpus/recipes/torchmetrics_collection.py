@@ -5,10 +5,7 @@ import torchmetrics
 from torch import nn
 
 LIBRARIES = ("torchmetrics",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class Scored(nn.Module):

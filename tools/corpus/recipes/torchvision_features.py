@@ -6,10 +6,7 @@ from torchvision.models.feature_extraction import create_feature_extractor
 
 LIBRARIES = ()
 COMPILED = ("torchvision",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 def build():

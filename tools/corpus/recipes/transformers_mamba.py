@@ -4,10 +4,7 @@ import torch
 from transformers import MambaConfig, MambaModel
 
 LIBRARIES = ("transformers",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 def build():

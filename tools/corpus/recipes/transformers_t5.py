@@ -5,10 +5,7 @@ from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
 LIBRARIES = ("transformers",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class Translator(nn.Module):

@@ -6,10 +6,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 LIBRARIES = ("transformers",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 class TextEncoder(nn.Module):

@@ -4,10 +4,7 @@ import torch
 from vit_pytorch.cct import CCT
 
 LIBRARIES = ("vit-pytorch",)
-OPERATORS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = "torchvision"
 
 
 def build():
