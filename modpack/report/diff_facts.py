@@ -37,8 +37,9 @@ class Values(str, Enum):
     SAME = "same"
     DIFFERENT = "different"
     UNKNOWN = "unknown"
-    """They cannot be compared: the shape or type differs, what the packages hold does not tell, or
-    comparing all tensors has taken too much by then."""
+    """They cannot be compared: the shape, the type or the order in which they are stored differs,
+    there are gaps between them, what the packages hold does not tell, or comparing all tensors has
+    taken too much by then."""
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,12 @@ from modpack.archive.reader import open_archive
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.json_values import Json
 from modpack.core.names import root_of
-from modpack.core.plan import MockTouch, NameUse
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.text import human_size, printable
-from modpack.report.audit_facts import AuditFacts, Finding, MockFacts
+from modpack.report.audit_facts import AuditFacts
 from modpack.report.facts import ModuleFacts
+from modpack.report.json_output import Key, keyed, report_json
 from modpack.report.package_info import STAND_INS_NEED
 
 _TRIALS: Final = f"<{layout.MODPACK_PREFIX}trial/"
@@ -405,11 +405,14 @@ class _Document:
         nodes: list[Json] = [self._node(name) for name in self._index]
         return {
             "nodes": nodes,
-            "groups": [_group(group) for group in self._groups],
+            "groups": _safe(report_json(list(self._groups))),
             "kinds": [kind.value for kind in ImportKind],
             "edges": [self._edge(edge) for edge in self._graph.edges()],
-            "mocks": {str(self._index[m.module]): _mock(m) for m in self._audit.mocks},
-            "findings": [_finding(finding) for finding in self._audit.findings],
+            "mocks": {
+                str(self._index[each.module]): _safe(keyed(each, _MOCK))
+                for each in self._audit.mocks
+            },
+            "findings": _safe(report_json(self._audit.findings)),
         }
 
     def _node(self, name: str) -> Json:
@@ -421,7 +424,7 @@ class _Document:
             "group": self._group_index(name, facts),
             "previous": self._index[previous] if previous is not None else None,
             "depth": self._depths.get(name),
-            **(_decided(facts) if facts is not None else {}),
+            **{k: _safe(v) for k, v in keyed(facts, _DECIDED if facts is not None else ()).items()},
         }
 
     def _group_index(self, name: str, facts: ModuleFacts | None) -> int | None:
@@ -441,67 +444,26 @@ class _Document:
         return [self._index[edge.importer], self._index[edge.imported], kind, edge.line, names]
 
 
-def _decided(facts: ModuleFacts) -> dict[str, Json]:
-    return {
-        "action": facts.action.value,
-        "rule": _shown(facts.rule),
-        "overridden": _shown(facts.overridden_by),
-        "provided": facts.provided_by.value if facts.provided_by is not None else None,
-        "record": _shown(facts.record),
-        "size": facts.size_bytes,
-    }
+_DECIDED: Final[tuple[Key, ...]] = (
+    *("action", "rule", ("overridden", "overridden_by"), ("provided", "provided_by"), "record"),
+    ("size", "size_bytes"),
+)
+_USE: Final[tuple[Key, ...]] = (
+    ("name", lambda use: ".".join(filter(None, (use.module, use.name)))),
+    *("importer", "line", "kind", "scope", ("live", "is_live"), "via"),
+)
+_TOUCH: Final = ("kind", "name", "operation", "place")
+_MOCK: Final[tuple[Key, ...]] = (
+    *("risk", ("tried", "is_tried")),
+    ("uses", lambda mock: [keyed(each, _USE) for each in mock.uses]),
+    ("touches", lambda mock: [keyed(each, _TOUCH) for each in mock.touches]),
+)
 
 
-def _group(group: Group) -> Json:
-    return {
-        "kind": group.kind.value,
-        "name": printable(group.name),
-        "version": _shown(group.version),
-        "licence": _shown(group.licence),
-        "editable": group.editable,
-    }
-
-
-def _mock(facts: MockFacts) -> Json:
-    return {
-        "risk": facts.risk.value,
-        "tried": facts.is_tried,
-        "uses": [_use(use) for use in facts.uses],
-        "touches": [_touch(touch) for touch in facts.touches],
-    }
-
-
-def _use(use: NameUse) -> Json:
-    return {
-        "name": printable(".".join(filter(None, (use.module, use.name)))),
-        "importer": printable(use.importer),
-        "line": use.line,
-        "kind": use.kind.value,
-        "scope": printable(use.scope),
-        "live": use.is_live,
-        "via": [printable(module) for module in use.via],
-    }
-
-
-def _touch(touch: MockTouch) -> Json:
-    return {
-        "kind": touch.kind.value,
-        "name": printable(touch.name),
-        "operation": printable(touch.operation),
-        "place": _shown(touch.place),
-    }
-
-
-def _finding(finding: Finding) -> Json:
-    return {
-        "code": printable(finding.code),
-        "severity": finding.severity.value,
-        "subject": printable(finding.subject),
-        "text": printable(finding.text),
-        "place": _shown(finding.place),
-        "remedy": printable(finding.remedy),
-    }
-
-
-def _shown(text: str | None) -> str | None:
-    return None if text is None else printable(text)
+def _safe(value: Json) -> Json:
+    """The same with every text safe to show."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_safe(each) for each in value]
+    return {key: _safe(each) for key, each in value.items()} if isinstance(value, dict) else value

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = 1
 
-_Key: TypeAlias = str | tuple[str, str | Callable[[Any], object]]
+Key: TypeAlias = str | tuple[str, str | Callable[[Any], object]]
 """A key of the name of an attribute; or a key and its attribute, or what computes its value."""
 
 
@@ -57,7 +57,7 @@ def report_json(value: object) -> Json:
     return [report_json(each) for each in cast("Iterable[object]", value)]
 
 
-def keyed(value: object, keys: Iterable[_Key]) -> dict[str, Json]:
+def keyed(value: object, keys: Iterable[Key]) -> dict[str, Json]:
     """A JSON object of some attributes of a value."""
     found: dict[str, Json] = {}
     for key in keys:
@@ -281,11 +281,11 @@ _COMPARED_MODULE: Final = (
 )
 _COMPARED_PACKAGE: Final = ("file", "size_bytes", "format", "digest")
 _MOCK: Final = ("module", "rule", "risk", "importers", "uses", ("tried", "is_tried"), "touches")
-_USE: Final[tuple[_Key, ...]] = (
+_USE: Final[tuple[Key, ...]] = (
     *("name", "importer", ("file", _given_by_caller), "line", ("place", _given_by_caller)),
     *("kind", "scope", ("live", "is_live"), ("called_later", "is_called_later"), "via"),
 )
-_SUGGESTION: Final[tuple[_Key, ...]] = (
+_SUGGESTION: Final[tuple[Key, ...]] = (
     *(("kind", "advice.kind"), ("name", "advice.name"), "modules"),
     *(("distribution", "distribution.name"), ("version", "distribution.version")),
     *(("licence", "distribution.licence"), ("editable", "distribution.editable")),
@@ -296,7 +296,7 @@ _DIFFERENCES: Final = (
     *("storages", "resources", "trial", "examples", "notes", "records"),
 )
 
-_FORMS: Final[Mapping[str, tuple[_Key, ...] | Callable[[Any], object]]] = {
+_FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
     "AuditFacts": (
         *("subject", ("passed", _given_by_caller), ("gates", _given_by_caller), "findings"),
         *("problems", ("mocks", _given_by_caller)),
