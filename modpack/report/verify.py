@@ -1,16 +1,12 @@
-"""What a verification tells, as values; nothing here reads files or prints.
+"""Verifying a package: everything that reading can tell against loading it, at once.
 
-Signatures, and what a policy allows.
-
-Verifying a package: everything that reading can tell against loading it, at once.
-
-Verifications for people: what was checked, what was found, and what becomes of it.
+What came of it as values, and for people.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -20,7 +16,14 @@ from rich.text import Text
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.archive.manifest import Manifest, default_workers, package_digest, read_manifest
+from modpack.archive.manifest import (
+    Manifest,
+    default_workers,
+    find_damage,
+    find_unreadable,
+    package_digest,
+    read_manifest,
+)
 from modpack.archive.reader import open_archive
 from modpack.core.policy import CODE_FROM_ANYBODY, PATTERN_FIELDS, Signer, TrustPolicy
 from modpack.core.progress import phase
@@ -38,17 +41,18 @@ from modpack.report.audit_text import by_severity, code_lines, left_out, remedy_
 from modpack.report.code_listing import pickle_findings
 from modpack.report.finding_codes import as_sentence, finding, finding_with_remedy
 from modpack.report.format import indented, table
-from modpack.report.verify_contents import (
-    check_contents,
+from modpack.report.verify_records import (
+    OwnRecords,
+    check_agreement,
     check_manifest_form,
     check_metadata,
     check_pickled_storages,
-    check_readable,
+    check_texts,
     check_trial_storages,
     check_unused_storages,
+    read_own_records,
     script_storages,
 )
-from modpack.report.verify_records import OwnRecords, check_agreement, check_texts, read_own_records
 from modpack.security.code_listing import CodeListing, list_package
 from modpack.security.policy_check import package_violations
 from modpack.security.signing import FoundSignature, check_signatures, find_signatures
@@ -115,48 +119,6 @@ class VerifyFacts:
     def is_accepted(self) -> bool:
         """Whether nothing was found that speaks against loading the package."""
         return all(each.severity is not Severity.ERROR for each in self.findings)
-
-
-@dataclass(frozen=True)
-class SignatureCheck:
-    """What came of one demand for a signature.
-
-    Attributes:
-        signatures: those that hold.
-        findings: why there is none.
-    """
-
-    signatures: tuple[SignatureFacts, ...] = ()
-    findings: tuple[Finding, ...] = ()
-
-
-def verify_signatures(
-    archive: Archive,
-    path: str | os.PathLike[str] | None,
-    signers: Sequence[Signer],
-    asking: str = "",
-) -> SignatureCheck:
-    """Look for the signature of one of some signers.
-
-    That the records are as the manifest says, which is what is signed, is another check.
-
-    Args:
-        archive: the package.
-        path: its file or folder; None if it has none.
-        signers: of these, one has to have signed.
-        asking: who demands it, for the finding; nobody is named by default.
-
-    Raises:
-        ModpackError: what checks signatures is not installed, or a signer's key is none.
-    """
-    try:
-        held = check_signatures(archive, signers, path)
-    except SignatureError as failure:
-        reason = f"{asking}: {failure.reason}" if asking else failure.reason
-        return SignatureCheck(findings=(finding_with_remedy("signature", archive.source, reason),))
-    return SignatureCheck(
-        tuple(SignatureFacts(each.key_id, each.place, each.signer) for each in held)
-    )
 
 
 def restrictions(policy: TrustPolicy) -> int:
@@ -280,10 +242,10 @@ def _refused_at_once(
 ) -> VerifyFacts:
     """What is told of an archive that cannot be opened."""
     subject = failure.record or failure.source
-    finding = finding_with_remedy("structure", subject, failure.reason)
+    told = finding_with_remedy("structure", subject, failure.reason)
     check = CheckFacts("structure", 0, "records", False)
     size = _bytes_at(source) if isinstance(source, (str, os.PathLike)) else 0
-    return VerifyFacts(failure.source, _UNKNOWN, "", size, (check,), (finding,))
+    return VerifyFacts(failure.source, _UNKNOWN, "", size, (check,), (told,))
 
 
 def _bytes_at(path: str | os.PathLike[str]) -> int:
@@ -294,6 +256,10 @@ def _bytes_at(path: str | os.PathLike[str]) -> int:
         return sum(file.lstat().st_size for file in files)
     except OSError:  # it goes away just now
         return 0
+
+
+def _damaged(reasons: Mapping[str, str]) -> list[Finding]:
+    return [finding("record-damaged", record, reason) for record, reason in reasons.items()]
 
 
 class _Verification:
@@ -355,9 +321,9 @@ class _Verification:
         archive = self._archive
         form = check_manifest_form(archive, manifest)
         self._told("manifest", len(manifest.records), "records", form)
-        contents = list(check_contents(archive, manifest, self._workers))
-        self._told("digests", len(manifest.records), "records", contents)
-        damaged = frozenset(each.subject for each in contents)
+        damage = find_damage(archive, manifest, archive.names(), self._workers)
+        self._told("digests", len(manifest.records), "records", _damaged(damage))
+        damaged = frozenset(damage)
         own = read_own_records(archive, manifest, damaged)
         texts = list(check_texts(archive, damaged))
         self._told("records of the format", own.count, "records", [*own.findings, *texts])
@@ -371,33 +337,39 @@ class _Verification:
     def _check_foreign(self) -> bool:
         """Check a package of torch.package; tells whether all of it can be read."""
         archive = self._archive
-        readable = list(check_readable(archive, self._workers))
-        self._told("crc32", len(archive.names()), "records", readable)
-        damaged = frozenset(each.subject for each in readable)
+        damaged = self._check_readable()
         self._told("records of the format", 0, "records", check_texts(archive, damaged))
         self._check_objects(None, OwnRecords())
         text = "torch.package wrote it: it records no digests to compare with"
         self._findings.append(finding("no-digests", archive.source, text))
-        return not readable
+        return not damaged
 
     def _check_what_can_be_read(self, failure: ArchiveError) -> None:
         """Without a manifest to go by, only crc32 can tell what else is damaged."""
         code = "repacked" if isinstance(failure, RepackedError) else "manifest"
-        finding = finding_with_remedy(code, failure.record or layout.MANIFEST, failure.reason)
-        self._told("manifest", 0, "records", [finding])
+        record = failure.record or layout.MANIFEST
+        told = finding_with_remedy(code, record, failure.reason)
+        self._told("manifest", 0, "records", [told])
+        self._check_readable()
+
+    def _check_readable(self) -> frozenset[str]:
+        """Read every record, which checks it against its crc32; the records that are damaged."""
         names = self._archive.names()
-        self._told("crc32", len(names), "records", check_readable(self._archive, self._workers))
+        damage = find_unreadable(self._archive, names, self._workers)
+        self._told("crc32", len(names), "records", _damaged(damage))
+        return frozenset(damage)
 
     def _check_objects(self, manifest: Manifest | None, own: OwnRecords) -> None:
         """Whether pickles can be read, and whether their storages are there."""
         archive = self._archive
         trials = check_trial_storages(archive, own)
+        count = sum(map(layout.is_storage, archive.names()))
         try:
             listing = list_package(archive, manifest)
             findings = list(pickle_findings(archive, manifest, listing))
         except ArchiveError as failure:
             self._told("pickles", 0, "pickles", self._unread(failure))
-            self._told("storages", self._storages(), "storages", trials)
+            self._told("storages", count, "storages", trials)
             return
         self._code = listing
         findings = [each for each in findings if each.code not in _TOLD_BY_OTHERS]
@@ -409,7 +381,7 @@ class _Verification:
             *check_pickled_storages(archive, pickled),
             *check_unused_storages(archive, pickled, own),
         ]
-        self._told("storages", self._storages(), "storages", storages)
+        self._told("storages", count, "storages", storages)
 
     def _unread(self, failure: ArchiveError) -> Iterator[Finding]:
         """A record that keeps the pickles from being read; it may have been told already."""
@@ -418,9 +390,6 @@ class _Verification:
             yield finding("record-unreadable", record, failure.reason)
         text = f"pickles were not looked at to the end, because of {record!r}"
         yield finding("scan-unfinished", record, text)
-
-    def _storages(self) -> int:
-        return sum(map(layout.is_storage, self._archive.names()))
 
     def _check_trust(self) -> None:
         policy = self._policy
@@ -436,25 +405,21 @@ class _Verification:
             self._told("policy", restrictions(policy), "restrictions", findings)
 
     def _check_signature(self, name: str, signers: Sequence[Signer], asking: str = "") -> None:
-        signed = verify_signatures(self._archive, self._path, signers, asking)
-        self._signatures |= dict.fromkeys(signed.signatures)
-        self._told(name, len(signers), "trusted signers", signed.findings)
+        """Look for the signature of one of some signers; ``asking`` is who demands it."""
+        findings = []
+        try:
+            held = check_signatures(self._archive, signers, self._path)
+        except SignatureError as failure:
+            reason = f"{asking}: {failure.reason}" if asking else failure.reason
+            findings.append(finding_with_remedy("signature", self._archive.source, reason))
+        else:
+            self._signatures |= {
+                SignatureFacts(each.key_id, each.place, each.signer): None for each in held
+            }
+        self._told(name, len(signers), "trusted signers", findings)
 
-    def _told(
-        self,
-        name: str,
-        count: int,
-        unit: str,
-        findings: Iterable[Finding],
-    ) -> None:
-        """Keep what came of one kind of check.
-
-        Args:
-            name: what was checked.
-            count: how many things were.
-            unit: what they are.
-            findings: what is wrong with them.
-        """
+    def _told(self, name: str, count: int, unit: str, findings: Iterable[Finding]) -> None:
+        """Keep what came of one kind of check: its name, how many things were checked, and what."""
         listed = list(findings)
         has_passed = all(each.severity is not Severity.ERROR for each in listed)
         self._checks.append(CheckFacts(name, count, unit, has_passed))

@@ -1,12 +1,15 @@
-"""What a trial left in a package, decoded without torch.
+"""Whether the records of a package are what they should be, and agree with each other.
 
-The records of modpack's own, each decoded by its reader, and what is wrong with them.
-
-Whether the records of a package agree with each other.
+Each record of modpack's own is decoded by its reader, without torch; then they are held against
+each other, against the manifest, and against the storages that are there.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,20 +20,21 @@ from typing import Final, TypeVar
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
 from modpack.archive.layout import hook_records
-from modpack.archive.manifest import Manifest
+from modpack.archive.manifest import Manifest, canonical_json
 from modpack.archive.records import (
     Objects,
     checking,
     read_document,
     read_environment,
     read_externs,
+    read_json,
     read_objects,
     read_plan,
     read_specs,
     read_tensors,
     read_trial,
 )
-from modpack.core.environment import RecordedEnvironment
+from modpack.core.environment import RecordedEnvironment, headers
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec
 from modpack.core.json_values import (
@@ -42,15 +46,17 @@ from modpack.core.json_values import (
     as_text,
     as_truth,
 )
-from modpack.core.names import module_record, resource_record
-from modpack.core.plan import Decision, FileKind, Plan
+from modpack.core.names import module_record, normalised_distribution, resource_record
+from modpack.core.plan import Decision, FileKind, Plan, PlannedDistribution
 from modpack.core.rules import Action
 from modpack.core.selftest import CaseRecords, TrialRecord
 from modpack.core.tensors import ITEM_BYTES, TensorFacts
+from modpack.core.text import counted
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError, ModpackError
 from modpack.report.audit_facts import Finding
 from modpack.report.finding_codes import finding
+from modpack.security.pickle_names import PickledStorage, read_pickle
 from modpack.security.pickled_hooks import find_disagreements
 
 _TRUTHS = ("grad", "inference", "deterministic", "deterministic_warn_only", "mkldnn")
@@ -71,19 +77,10 @@ class TrialTensor:
     size_bytes: int | None
 
 
-@dataclass(frozen=True)
-class TrialOutput:
-    """A recorded output.
-
-    Attributes:
-        tensors: its tensors, in order.
-    """
-
-    tensors: tuple[TrialTensor, ...]
-
-
-def read_output(archive: Archive, verify: RecordVerifier, case: CaseRecords) -> TrialOutput:
-    """What an example is known to return.
+def _read_output(
+    archive: Archive, verify: RecordVerifier, case: CaseRecords
+) -> tuple[TrialTensor, ...]:
+    """The tensors of what an example is known to return, in order.
 
     Raises:
         ArchiveError: the record is missing or damaged.
@@ -95,10 +92,10 @@ def read_output(archive: Archive, verify: RecordVerifier, case: CaseRecords) -> 
             as_text(leaf["path"], "a path")
             as_text(leaf["structure"], "a structure")
             as_optional_text(leaf["value"], "a value")
-        return TrialOutput(tuple(_tensor(leaf["tensor"]) for leaf in leaves if "tensor" in leaf))
+        return tuple(_tensor(leaf["tensor"]) for leaf in leaves if "tensor" in leaf)
 
 
-def read_conditions(archive: Archive, verify: RecordVerifier, case: CaseRecords) -> None:
+def _read_conditions(archive: Archive, verify: RecordVerifier, case: CaseRecords) -> None:
     """Check what is recorded of the circumstances of an example's run.
 
     Raises:
@@ -113,15 +110,12 @@ def read_conditions(archive: Archive, verify: RecordVerifier, case: CaseRecords)
         as_number(document["threads"], "threads")
         for dtype in as_mapping(document["autocast"], "autocast").values():
             as_text(dtype, "a dtype")
-        _check_random_states(as_mapping(document["random"], "random"))
-
-
-def _check_random_states(states: dict[str, Json]) -> None:
-    as_text(states.get("torch", ""), "the state of torch's generator")
-    for name in ("python", "numpy"):
-        as_list(states.get(name, []), "the state of another generator")
-    for state in as_list(states.get("cuda", []), "states of generators"):
-        as_text(state, "the state of a generator")
+        states = as_mapping(document["random"], "random")
+        as_text(states.get("torch", ""), "the state of torch's generator")
+        for name in ("python", "numpy"):
+            as_list(states.get(name, []), "the state of another generator")
+        for state in as_list(states.get("cuda", []), "states of generators"):
+            as_text(state, "the state of a generator")
 
 
 def _tensor(value: Json) -> TrialTensor:
@@ -136,11 +130,31 @@ def _tensor(value: Json) -> TrialTensor:
     return TrialTensor(record, None if item is None else item * count)
 
 
+_SUFFIX: Final = ".dist-info"
+_MOST_BYTES: Final = 16 << 20
+_SHOWN: Final = 4
+_ANCESTORS_SCRIPTS: Final = ".data/ts_code/"
+"""ScriptModules in packages of torch.package: their keys are the names of records."""
+_ITEM_BYTES: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("Untyped", "Byte", "Char", "Bool", "QUInt8", "QInt8"), 1),
+    **dict.fromkeys(("QUInt4x2", "QUInt2x4"), 1),
+    **dict.fromkeys(("Short", "Half", "BFloat16"), 2),
+    **dict.fromkeys(("Int", "Float", "QInt32"), 4),
+    **dict.fromkeys(("Long", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
+"""Bytes of one element, by the name of torch's storage class without ``Storage``."""
 _T = TypeVar("_T")
-_BYTE_ORDERS: Final = ("little", "big")
 _NAMESPACES: Final = ("private", "process")
-_VERSION: Final = re.compile(r"\d{1,9}\n?")
-_PYTHON_VERSION: Final = re.compile(r"\d+\.\d+[\w.+]*\n?")
+_TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    layout.BYTEORDER: (
+        re.compile(r"\s*(little|big)\s*"),
+        "order of bytes: these are 'little' and 'big'",
+    ),
+    layout.PYTHON_VERSION: (re.compile(r"\d+\.\d+[\w.+]*\n?"), "version of Python"),
+    **dict.fromkeys(layout.VERSIONS, (re.compile(r"\d{1,9}\n?"), "version")),
+}
+"""What the small texts look like, and what one that does not is not."""
 
 
 @dataclass
@@ -156,7 +170,7 @@ class OwnRecords:
         trial: its trial; None as well if it was not tried.
         tensors: the named tensors by object; None as well if they are not recorded.
         specs: the hooks of each saved object that has some, by its record.
-        outputs: what the trial recorded as output, by the record that says so.
+        outputs: the tensors that the trial recorded as output, by the record that says so.
         findings: what is wrong with the others.
     """
 
@@ -168,13 +182,11 @@ class OwnRecords:
     trial: TrialRecord | None = None
     tensors: Mapping[str, tuple[TensorFacts, ...]] | None = None
     specs: dict[str, tuple[HookSpec, ...]] = field(default_factory=dict)
-    outputs: dict[str, TrialOutput] = field(default_factory=dict)
+    outputs: dict[str, tuple[TrialTensor, ...]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
 
-def read_own_records(
-    archive: Archive, manifest: Manifest, damaged: frozenset[str] = frozenset()
-) -> OwnRecords:
+def read_own_records(archive: Archive, manifest: Manifest, damaged: frozenset[str]) -> OwnRecords:
     """Decode every record of modpack's own.
 
     Args:
@@ -182,127 +194,80 @@ def read_own_records(
         manifest: its manifest.
         damaged: records that have been told about already, and are not read again.
     """
-    return _Reading(archive, manifest, damaged).all()
+    own = OwnRecords()
 
+    def told(record: str, reason: str) -> None:
+        own.findings.append(finding("record-unreadable", record, reason))
 
-def check_texts(archive: Archive, damaged: frozenset[str] = frozenset()) -> Iterator[Finding]:
-    """What is wrong with the small texts that torch.package's archives have as well."""
-    for record, problem in (
-        (layout.BYTEORDER, _byteorder_problem),
-        (layout.EXTERN_MODULES, _externs_problem),
-        (layout.PYTHON_VERSION, _python_version_problem),
-        *((version, _version_problem) for version in layout.VERSIONS),
-    ):
-        if not archive.has(record) or record in damaged:
-            continue
-        reason = problem(_text(archive, record))
-        if reason is not None:
-            yield finding("record-unreadable", record, reason)
-
-
-class _Reading:
-    """One package's records being decoded."""
-
-    def __init__(self, archive: Archive, manifest: Manifest, damaged: frozenset[str]) -> None:
-        self._archive = archive
-        self._manifest = manifest
-        self._damaged = damaged
-        self._own = OwnRecords()
-
-    def all(self) -> OwnRecords:
-        own, archive, manifest = self._own, self._archive, self._manifest
-        own.plan = self._needed(layout.GRAPH, partial(read_plan, archive, manifest))
-        own.environment = self._needed(
-            layout.ENVIRONMENT, partial(read_environment, archive, manifest)
-        )
-        own.objects = self._needed(layout.ENTRY, self._objects)
-        own.trial = self._read(layout.TRIAL, partial(read_trial, archive, manifest))
-        own.tensors = self._read(layout.TENSORS, partial(read_tensors, archive, manifest))
-        for record in own.saved:
-            specs = self._read(hook_records(record)[0], partial(read_specs, archive, record))
-            if specs is not None:
-                own.specs[record] = specs
-        self._read_trials()
-        return own
-
-    def _needed(self, record: str, read: Callable[[], _T]) -> _T | None:
-        """What a record says that every package has."""
-        if not self._archive.has(record):
-            if record not in self._damaged:
-                self._tell(record, "it is missing, and every package has it")
-            return None
-        return self._read(record, read)
-
-    def _read(self, record: str, read: Callable[[], _T]) -> _T | None:
+    def read(record: str, decode: Callable[[], _T]) -> _T | None:
         """What a record says, or None and a finding."""
-        if not self._archive.has(record) or record in self._damaged:
+        if not archive.has(record) or record in damaged:
             return None
-        self._own.count += 1
+        own.count += 1
         try:
-            return read()
+            return decode()
         except ArchiveError as failure:
-            self._tell(record, failure.reason)
+            told(record, failure.reason)
         except ModpackError as failure:
-            self._tell(record, str(failure))
+            told(record, str(failure))
         return None
 
-    def _objects(self) -> Objects:
-        objects = read_objects(self._archive, self._manifest)
+    def read_needed(record: str, decode: Callable[[], _T]) -> _T | None:
+        """What a record says that every package has."""
+        if not archive.has(record) and record not in damaged:
+            told(record, "it is missing, and every package has it")
+        return read(record, decode)
+
+    def decode_objects() -> Objects:
+        objects = read_objects(archive, manifest)
         try:
-            self._own.saved = tuple(_saved_records(objects))
+            own.saved = tuple(resource_record(*each) for each in objects.pickles)
         except ValueError as failure:
-            raise ArchiveError(self._archive.source, str(failure), layout.ENTRY) from failure
+            raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure
         if objects.namespace not in _NAMESPACES:
-            self._tell(layout.ENTRY, f"it names no namespace with {objects.namespace!r}")
+            told(layout.ENTRY, f"it names no namespace with {objects.namespace!r}")
         return objects
 
-    def _read_trials(self) -> None:
-        archive, manifest = self._archive, self._manifest
-        for case in self._own.trial.records if self._own.trial is not None else ():
-            self._read(case.conditions, partial(read_conditions, archive, manifest, case))
-            output = self._read(case.output, partial(read_output, archive, manifest, case))
-            if output is not None:
-                self._own.outputs[case.output] = output
-
-    def _tell(self, record: str, reason: str) -> None:
-        self._own.findings.append(finding("record-unreadable", record, reason))
-
-
-def _saved_records(objects: Objects) -> Iterator[str]:
-    for package, resource in objects.pickles:
-        yield resource_record(package, resource)
-
-
-def _text(archive: Archive, record: str) -> str:
-    return archive.read(record).decode("utf-8", "replace")
+    own.plan = read_needed(layout.GRAPH, partial(read_plan, archive, manifest))
+    own.environment = read_needed(layout.ENVIRONMENT, partial(read_environment, archive, manifest))
+    own.objects = read_needed(layout.ENTRY, decode_objects)
+    own.trial = read(layout.TRIAL, partial(read_trial, archive, manifest))
+    own.tensors = read(layout.TENSORS, partial(read_tensors, archive, manifest))
+    for record in own.saved:
+        specs = read(hook_records(record)[0], partial(read_specs, archive, record))
+        if specs is not None:
+            own.specs[record] = specs
+    for case in own.trial.records if own.trial is not None else ():
+        read(case.conditions, partial(_read_conditions, archive, manifest, case))
+        output = read(case.output, partial(_read_output, archive, manifest, case))
+        if output is not None:
+            own.outputs[case.output] = output
+    return own
 
 
-def _byteorder_problem(text: str) -> str | None:
-    if text.strip() in _BYTE_ORDERS:
-        return None
-    return f"{text!r:.60} is no order of bytes: these are 'little' and 'big'"
-
-
-def _externs_problem(text: str) -> str | None:
-    names = [line for line in text.split("\n") if line]
-    wrong = [name for name in names if not _is_module_path(name)]
-    if wrong:
-        return f"{wrong[0]!r:.60} is no module path"
-    if len(set(names)) != len(names):
-        return "a module is listed twice"
-    return None
+def check_texts(archive: Archive, damaged: frozenset[str]) -> Iterator[Finding]:
+    """What is wrong with the small texts that torch.package's archives have as well."""
+    for record, (form, what) in _TEXT_FORMS.items():
+        if archive.has(record) and record not in damaged:
+            text = _text(archive, record)
+            if not form.fullmatch(text):
+                yield finding("record-unreadable", record, f"{text!r:.60} is no {what}")
+    record = layout.EXTERN_MODULES
+    if archive.has(record) and record not in damaged:
+        names = [line for line in _text(archive, record).split("\n") if line]
+        wrong = [name for name in names if not _is_module_path(name)]
+        if wrong:
+            yield finding("record-unreadable", record, f"{wrong[0]!r:.60} is no module path")
+        elif len(set(names)) != len(names):
+            yield finding("record-unreadable", record, "a module is listed twice")
 
 
 def _is_module_path(name: str) -> bool:
     return name.isprintable() and not set(name) & set(" /\\") and all(name.split("."))
 
 
-def _python_version_problem(text: str) -> str | None:
-    return None if _PYTHON_VERSION.fullmatch(text) else f"{text!r:.60} is no version of Python"
-
-
-def _version_problem(text: str) -> str | None:
-    return None if _VERSION.fullmatch(text) else f"{text!r:.60} is no version"
+def _text(archive: Archive, record: str) -> str:
+    return archive.read(record).decode("utf-8", "replace")
 
 
 _STAND_INS: Final = module_record("_modpack_mock", False)
@@ -321,7 +286,7 @@ _COMPILED: Final = re.compile(r"\.(so|pyd|dylib|dll)(\.[\d.]+)?$")
 
 
 def check_agreement(
-    archive: Archive, own: OwnRecords, damaged: frozenset[str] = frozenset()
+    archive: Archive, own: OwnRecords, damaged: frozenset[str]
 ) -> Iterator[Finding]:
     """Hold the records of a package of modpack's against each other.
 
@@ -341,8 +306,11 @@ def check_agreement(
         yield from _check_hooks(archive, own, damaged)
         yield from _check_trials(archive, own, damaged)
     if own.plan is not None and own.environment is not None:
-        yield from _check_platform(own)
-    yield from _check_names(archive, own)
+        compiled = [file.record for file in own.plan.files if file.kind is FileKind.COMPILED]
+        if compiled and own.environment.native is None:
+            text = f"{compiled[0]!r} is compiled code, and no platform is recorded for it"
+            yield finding("inconsistent", layout.ENVIRONMENT, text)
+    yield from _check_names(archive)
 
 
 def _check_decisions(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Finding]:
@@ -400,16 +368,12 @@ def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Ite
     for module in sorted(decided - listed):
         reason = f"it does not list {module}, which was decided to be extern"
         yield finding("inconsistent", record, reason)
-    for module in sorted(listed - decided - _needs_of_stand_ins(archive)):
+    if archive.has(_STAND_INS):  # what they need is in no plan
+        scan = scan_source(archive.read(_STAND_INS), "_modpack_mock", False)
+        decided.update(statement.module for statement in scan.imports)
+    for module in sorted(listed - decided):
         reason = f"it lists {module}, which was not decided to be extern"
         yield finding("inconsistent", record, reason)
-
-
-def _needs_of_stand_ins(archive: Archive) -> frozenset[str]:
-    if not archive.has(_STAND_INS):
-        return frozenset()
-    scan = scan_source(archive.read(_STAND_INS), "_modpack_mock", False)
-    return frozenset(statement.module for statement in scan.imports)
 
 
 def _check_objects(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -> Iterator[Finding]:
@@ -482,17 +446,7 @@ def _repeated(names: Sequence[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-def _check_platform(own: OwnRecords) -> Iterator[Finding]:
-    """Compiled code says for what it was compiled."""
-    if own.plan is None or own.environment is None:
-        return
-    compiled = [file.record for file in own.plan.files if file.kind is FileKind.COMPILED]
-    if compiled and own.environment.native is None:
-        text = f"{compiled[0]!r} is compiled code, and no platform is recorded for it"
-        yield finding("inconsistent", layout.ENVIRONMENT, text)
-
-
-def _check_names(archive: Archive, own: OwnRecords) -> Iterator[Finding]:
+def _check_names(archive: Archive) -> Iterator[Finding]:
     """Where the format keeps its own, there is nothing else."""
     for name in archive.names():
         if not name.startswith(".data/") or name in _OF_THE_FORMAT or layout.is_storage(name):
@@ -501,3 +455,191 @@ def _check_names(archive: Archive, own: OwnRecords) -> Iterator[Finding]:
             continue
         if not name.startswith(layout.MODPACK_PREFIX + "signature"):
             yield finding("record-unknown", name, "this modpack does not know such a record")
+
+
+def check_manifest_form(archive: Archive, manifest: Manifest) -> Iterator[Finding]:
+    """Whether the manifest is the one text that says what it says.
+
+    Two texts for the same list would be two digests of one package.
+    """
+    if not _is_canonical(archive, manifest):
+        text = "it is no canonical JSON: keys are not sorted, or there are blanks"
+        yield finding("manifest", layout.MANIFEST, text)
+
+
+def _is_canonical(archive: Archive, manifest: Manifest) -> bool:
+    content = archive.read(layout.MANIFEST)
+    if content == manifest.encoded():
+        return True
+    try:  # it may say more than this modpack knows of
+        return canonical_json(read_json(archive, layout.MANIFEST)) == content
+    except ValueError:  # infinities, lone surrogates, or far too much
+        return False
+
+
+def check_metadata(
+    archive: Archive, manifest: Manifest, plan: Plan, damaged: frozenset[str]
+) -> Iterator[Finding]:
+    """Hold the metadata of distributions against the plan and against the records it lists.
+
+    Args:
+        archive: the package.
+        manifest: its manifest.
+        plan: what it says about how it was made.
+        damaged: records whose content is not to be relied upon.
+    """
+    for each in plan.distributions:
+        if f"{each.folder}/METADATA" not in damaged:
+            yield from _check_headers(archive, each)
+        if f"{each.folder}/RECORD" not in damaged:
+            yield from _check_listing(archive, manifest, f"{each.folder}/RECORD")
+    known = {each.folder for each in plan.distributions}
+    for folder in dict.fromkeys(name.partition("/")[0] for name in archive.names()):
+        if folder.endswith(_SUFFIX) and folder not in known:
+            text = "packaged code takes it for an installed distribution, and nothing decided that"
+            yield finding("code-undecided", folder, text)
+
+
+def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Iterator[Finding]:
+    """Name and version stand in the metadata as the plan has them."""
+    record = f"{distribution.folder}/METADATA"
+    if not archive.has(record) or archive.size(record) > _MOST_BYTES:
+        return
+    said = headers(_text(archive, record))
+    name, version = (said.get(each, [""])[0].strip() for each in ("name", "version"))
+    is_same = normalised_distribution(name) == normalised_distribution(distribution.name)
+    if not is_same or version != distribution.version:
+        text = (
+            f"it is of {name!r:.80} {version!r:.40}, and should be of {distribution.name!r:.80} "
+            f"{distribution.version!r:.40}"
+        )
+        yield finding("inconsistent", record, text)
+
+
+def _check_listing(archive: Archive, manifest: Manifest, record: str) -> Iterator[Finding]:
+    """What a RECORD lists (PEP 376) is there, with that digest."""
+    if not archive.has(record):
+        return
+    if archive.size(record) > _MOST_BYTES:
+        yield finding("record-unreadable", record, "it is too large for a list of files")
+        return
+    try:
+        for row in csv.reader(io.StringIO(_text(archive, record))):
+            reason = _row_problem(manifest, record, row)
+            if reason is not None:
+                yield finding("inconsistent", record, reason)
+    except csv.Error as failure:
+        yield finding("record-unreadable", record, f"it is no list of files: {failure}")
+
+
+def _row_problem(manifest: Manifest, record: str, row: list[str]) -> str | None:
+    if not row or row[0] == record:
+        return None
+    listed = manifest.records.get(row[0])
+    if listed is None:
+        return f"it lists {row[0]!r:.120}, which is not there"
+    algorithm, _, value = row[1].partition("=") if len(row) > 1 else ("", "", "")
+    if algorithm == "sha256" and _hex(value) != listed.sha256:
+        return f"it states another sha256 of {row[0]!r:.120} than the manifest"
+    return None
+
+
+def _hex(digest: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex()
+    except (ValueError, binascii.Error):
+        return ""
+
+
+def check_pickled_storages(
+    archive: Archive, storages: Mapping[str, tuple[PickledStorage, ...]]
+) -> Iterator[Finding]:
+    """Whether the storages that pickles refer to are there, and large enough.
+
+    Args:
+        archive: the package.
+        storages: what each pickle refers to, by its record.
+    """
+    for pickle, of_one in storages.items():
+        for each in of_one:
+            reason = _problem(archive, each, _record(pickle, each))
+            if reason is not None:
+                place = f"{pickle}, byte {each.position}"
+                yield finding("storage-missing", pickle, reason, place)
+
+
+def script_storages(archive: Archive) -> Mapping[str, tuple[PickledStorage, ...]]:
+    """The storages of ScriptModules in a package of torch.package, by the record of the pickle.
+
+    Args:
+        archive: the package.
+    """
+    records = (
+        name
+        for name in archive.names()
+        if name.startswith(_ANCESTORS_SCRIPTS) and name.endswith(".pkl")
+    )
+    return {record: read_pickle(archive.read(record)).storages for record in records}
+
+
+def check_trial_storages(archive: Archive, own: OwnRecords) -> Iterator[Finding]:
+    """Whether the tensors of recorded outputs are there in full.
+
+    Args:
+        archive: the package.
+        own: its records, decoded.
+    """
+    for record, tensors in own.outputs.items():
+        for tensor in tensors:
+            if not layout.is_storage(tensor.record) or not archive.has(tensor.record):
+                yield finding("storage-missing", record, f"{tensor.record!r:.120} is not there")
+            elif tensor.size_bytes not in (None, archive.size(tensor.record)):
+                text = (
+                    f"{tensor.record!r} should have {tensor.size_bytes} bytes, and has "
+                    f"{archive.size(tensor.record)}"
+                )
+                yield finding("storage-missing", record, text)
+
+
+def check_unused_storages(
+    archive: Archive, storages: Mapping[str, tuple[PickledStorage, ...]], own: OwnRecords
+) -> Iterator[Finding]:
+    """Which storages nothing refers to.
+
+    Args:
+        archive: the package.
+        storages: what each pickle refers to, by its record.
+        own: its records, decoded.
+    """
+    used = {_record(pickle, each) for pickle, of_one in storages.items() for each in of_one}
+    used |= {tensor.record for tensors in own.outputs.values() for tensor in tensors}
+    unused = [name for name in archive.names() if layout.is_storage(name) and name not in used]
+    if unused:
+        more = f" and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else ""
+        size = sum(map(archive.size, unused))
+        text = (
+            f"no saved object refers to {', '.join(unused[:_SHOWN])}{more} "
+            f"({counted(size, 'byte')})"
+        )
+        yield finding("storage-unused", unused[0], text)
+
+
+def _record(pickle: str, storage: PickledStorage) -> str:
+    """The record of a storage that a pickle refers to."""
+    is_script = pickle.startswith(_ANCESTORS_SCRIPTS)
+    return layout.storage_name(storage.key.removesuffix(".storage") if is_script else storage.key)
+
+
+def _problem(archive: Archive, storage: PickledStorage, record: str) -> str | None:
+    """Why a pickle cannot have a storage; None if it can."""
+    if not layout.is_storage(record) or not archive.has(record):
+        return f"it refers to the storage {record!r:.120}, which is not there"
+    item = _ITEM_BYTES.get(storage.kind.rpartition(".")[2].removesuffix("Storage"))
+    if item is None or storage.size is None:
+        return None
+    if storage.size < 0 or storage.size * item > archive.size(record):
+        return (
+            f"it needs {storage.size * item} bytes of the storage {record!r}, which has "
+            f"{archive.size(record)}"
+        )
+    return None
