@@ -344,7 +344,7 @@ def _storage_problem(sizes: Mapping[str, int], tensor: TensorFacts) -> str | Non
 
 def _bytes_needed(tensor: TensorFacts) -> int:
     """How many bytes a storage has at least that holds a tensor; one each of an unknown type."""
-    if not tensor.count:
+    if not tensor.numel:
         return 0
     from modpack.core.tensors import ITEM_BYTES, PACKED_DTYPES
 

@@ -6,6 +6,7 @@ What is read may come from anywhere, so every value is checked against its field
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from functools import cache
@@ -85,6 +86,8 @@ def json_keys(
 def to_json(value: object, *, as_row: bool = False) -> Json:
     """A value as JSON: a record as an object, a tuple as a list, an enum's member as its value.
 
+    Bytes become text in base64.
+
     Args:
         value: the value.
         as_row: whether records, this one and those in it, become lists of their fields' values.
@@ -96,6 +99,8 @@ def to_json(value: object, *, as_row: bool = False) -> Json:
         return cast(Json, value)
     if isinstance(value, Enum):
         return cast(Json, value.value)
+    if isinstance(value, bytes):
+        return b64encode(value).decode("ascii")
     if isinstance(value, Mapping):
         return {key: to_json(each, as_row=as_row) for key, each in value.items()}
     kind: Any = type(value)
@@ -177,11 +182,19 @@ def _text_or_truth(value: object) -> object:
     return value
 
 
+def _bytes(value: object) -> bytes:
+    try:
+        return b64decode(cast(str, value), validate=True)
+    except (TypeError, ValueError):
+        raise _wrong("bytes in base64", value) from None
+
+
 _READERS: Final[dict[Any, _Read]] = {
     str: _plain(str, "a string"),
     bool: _plain(bool, "true or false"),
     int: _number,
     float: _seconds,
+    bytes: _bytes,
 }
 
 

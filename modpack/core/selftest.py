@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, cast
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeAlias
 
+from modpack.core.codec import from_json, json_keys, record_to_json
 from modpack.core.json_values import Json
-from modpack.core.plan import MockTouch, TouchKind
+from modpack.core.plan import MockTouch
 
 TRIAL_VERSION = 1
 """Raise it when a reader of the old version would misunderstand what is written."""
 
-ADDITION_KINDS: Final = ("intern", "extern", "file", "metadata")
+AdditionKind: TypeAlias = Literal["intern", "extern", "file", "metadata"]
 """What a trial can add: modules that are interned or extern, data files, metadata."""
 
-_MOST_SECONDS = 1e12
 
-
-@dataclass(frozen=True)
-class Addition:
+class Addition(NamedTuple):
     """Something that the trial found missing, and that was added for it.
 
     Attributes:
-        kind: one of :data:`ADDITION_KINDS`.
+        kind: one of :data:`AdditionKind`.
         name: the module path, the record, or the distribution.
         by: the packaged module that asked for it; None if none did.
     """
 
-    kind: str
+    kind: AdditionKind
     name: str
     by: str | None = None
 
 
-@dataclass(frozen=True)
-class OutsideImport:
+class OutsideImport(NamedTuple):
     """A distribution that was imported in the trial, and that nothing in the package names.
 
     Attributes:
@@ -50,8 +48,8 @@ class OutsideImport:
     by: str | None = None
 
 
-@dataclass(frozen=True)
-class UnfilledTable:
+@json_keys({"kind": "class"})
+class UnfilledTable(NamedTuple):
     """A table of a module that names a class where the package was made, and not in the trial.
 
     Attributes:
@@ -71,8 +69,7 @@ class UnfilledTable:
         )
 
 
-@dataclass(frozen=True)
-class TriedCase:
+class TriedCase(NamedTuple):
     """One saved object that was tried on one example.
 
     Attributes:
@@ -91,8 +88,7 @@ class TriedCase:
     unstable: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class CaseRecords:
+class CaseRecords(NamedTuple):
     """The records of one example of one saved object.
 
     Attributes:
@@ -121,6 +117,7 @@ class CaseRecords:
         return f".data/trial-{self.number}-{index}.storage"
 
 
+@json_keys(optional=("seconds", "touches", "tells_touches", "imported", "unfilled"))
 @dataclass(frozen=True)
 class TrialRecord:
     """A trial run and its outcome.
@@ -149,7 +146,7 @@ class TrialRecord:
     namespace: str
     cases: tuple[TriedCase, ...]
     rounds: int
-    seconds: float
+    seconds: float = 0.0
     added: tuple[Addition, ...] = ()
     why_process: str | None = None
     failure: str | None = None
@@ -182,171 +179,19 @@ class TrialRecord:
 
     def to_json(self) -> dict[str, Json]:
         """The record that a package holds; the archive format page documents it."""
-        return {
-            "version": TRIAL_VERSION,
-            "passed": self.passed,
-            "namespace": self.namespace,
-            "cases": [_case(case) for case in self.cases],
-            "rounds": self.rounds,
-            "added": [{"kind": a.kind, "name": a.name, "by": a.by} for a in self.added],
-            "why_process": self.why_process,
-            "failure": self.failure,
-            "hidden": list(self.hidden),
-            "hidden_distributions": list(self.hidden_distributions),
-            "operators": list(self.operators),
-            "python": self.python,
-            "torch": self.torch,
-            "imported": [
-                {
-                    "distribution": o.distribution,
-                    "version": o.version,
-                    "module": o.module,
-                    "by": o.by,
-                }
-                for o in self.imported
-            ],
-            "unfilled": [
-                {"module": t.module, "name": t.name, "class": t.kind} for t in self.unfilled
-            ],
-            **({"touches": [touch_to_json(t) for t in self.touches]} if self.tells_touches else {}),
-        }
+        untold = {"seconds", "tells_touches"} | (set() if self.tells_touches else {"touches"})
+        fields = {k: value for k, value in record_to_json(self).items() if k not in untold}
+        return {"version": TRIAL_VERSION, **fields}
 
 
 def trial_from_json(record: Mapping[str, Json]) -> TrialRecord:
     """Read back what :meth:`TrialRecord.to_json` made.
 
     Raises:
-        KeyError, TypeError, ValueError: it made something else.
+        TypeError, ValueError: it made something else.
     """
-    cases = tuple(_read_case(cast(Mapping[str, Json], case)) for case in _list(record["cases"]))
-    _refuse_twice(cases)
-    return TrialRecord(
-        bool(record["passed"]),
-        _text(record["namespace"]),
-        cases,
-        _number(record["rounds"]),
-        _seconds(record.get("seconds", 0)),
-        tuple(_read_addition(cast(Mapping[str, Json], a)) for a in _list(record["added"])),
-        _optional(record["why_process"]),
-        _optional(record["failure"]),
-        tuple(map(_text, _list(record["hidden"]))),
-        tuple(map(_text, _list(record["hidden_distributions"]))),
-        tuple(map(_text, _list(record["operators"]))),
-        _optional(record["python"]),
-        _optional(record["torch"]),
-        tuple(map(touch_from_json, _list(record.get("touches", [])))),
-        "touches" in record,
-        tuple(map(_read_outside, _list(record.get("imported", [])))),
-        tuple(map(_read_unfilled, _list(record.get("unfilled", [])))),
-    )
-
-
-def touch_to_json(touch: MockTouch) -> Json:
-    """What was done with a mocked module, as it is stored and told."""
-    return {
-        "module": touch.module,
-        "kind": touch.kind.value,
-        "name": touch.name,
-        "operation": touch.operation,
-        "place": touch.place,
-    }
-
-
-def touch_from_json(record: Json) -> MockTouch:
-    """Read back what :func:`touch_to_json` made.
-
-    Raises:
-        KeyError, TypeError, ValueError: it made something else.
-    """
-    if not isinstance(record, dict):
-        raise TypeError(f"{record!r} is no object")
-    return MockTouch(
-        _text(record["module"]),
-        TouchKind(_text(record["kind"])),
-        _text(record["name"]),
-        _text(record["operation"]),
-        _optional(record["place"]),
-    )
-
-
-def _case(case: TriedCase) -> Json:
-    return {
-        "resource": list(case.resource),
-        "number": case.number,
-        "restore_global": case.restore_global,
-        "deterministic": case.deterministic,
-        "unstable": list(case.unstable),
-    }
-
-
-def _read_case(record: Mapping[str, Json]) -> TriedCase:
-    package, resource = _list(record["resource"])
-    return TriedCase(
-        (_text(package), _text(resource)),
-        _number(record["number"]),
-        bool(record["restore_global"]),
-        bool(record["deterministic"]),
-        tuple(map(_text, _list(record["unstable"]))),
-    )
-
-
-def _refuse_twice(cases: Sequence[TriedCase]) -> None:
-    """Refuse two cases of one number: it names their records, which would be read for each."""
-    numbers: set[int] = set()
-    for case in cases:
-        if case.number in numbers:
-            raise ValueError(f"example {case.number} is listed twice")
-        numbers.add(case.number)
-
-
-def _read_addition(record: Mapping[str, Json]) -> Addition:
-    kind = _text(record["kind"])
-    if kind not in ADDITION_KINDS:
-        raise ValueError(f"{kind!r:.60} is no kind of what a trial adds")
-    return Addition(kind, _text(record["name"]), _optional(record["by"]))
-
-
-def _read_outside(record: Json) -> OutsideImport:
-    if not isinstance(record, dict):
-        raise TypeError(f"{record!r:.60} is no object")
-    return OutsideImport(
-        _text(record["distribution"]),
-        _text(record["version"]),
-        _text(record["module"]),
-        _optional(record["by"]),
-    )
-
-
-def _read_unfilled(record: Json) -> UnfilledTable:
-    if not isinstance(record, dict):
-        raise TypeError(f"{record!r:.60} is no object")
-    return UnfilledTable(_text(record["module"]), _text(record["name"]), _text(record["class"]))
-
-
-def _list(value: Json) -> list[Json]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list")
-    return value
-
-
-def _text(value: Json) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _optional(value: Json) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _number(value: Json) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no number")
-    return value
-
-
-def _seconds(value: Json) -> float:
-    """A duration; JSON as Python reads it has infinities, and whole numbers beyond any float."""
-    if isinstance(value, (int, float)) and 0 <= value < _MOST_SECONDS:
-        return float(value)
-    raise TypeError(f"{value!r:.60} is no duration")
+    read = from_json(TrialRecord, record, "the record")
+    for number, times in Counter(case.number for case in read.cases).items():
+        if times > 1:  # it names the records of a case, which would be read for each
+            raise ValueError(f"example {number} is listed twice")
+    return replace(read, tells_touches="touches" in record)

@@ -1,17 +1,15 @@
-"""The named tensors of saved objects, as a package records them. Readable without torch.
-
-How much of a storage is used: the parts of it that are tensors.
-"""
+"""The named tensors of saved objects, and how much of a storage they use. Needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
+from itertools import chain
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
-from modpack.core.json_values import Json, as_text, as_truth
+from modpack.core.codec import from_json, json_keys, record_to_json
+from modpack.core.json_values import Json
 
 TENSORS_VERSION: Final = 1
 """Raise it when a reader of the old version would misunderstand what is written."""
@@ -57,8 +55,11 @@ class TensorKind(str, Enum):
     """A tensor in a container or an attribute."""
 
 
-@dataclass(frozen=True, slots=True)  # a large model has many of them
-class TensorFacts:
+@json_keys(
+    {"is_persistent": "persistent"},
+    optional=("is_persistent", "device", "storage", "offset", "stride", "form"),
+)
+class TensorFacts(NamedTuple):
     """One tensor of a saved object, under one of its names.
 
     Attributes:
@@ -93,23 +94,20 @@ class TensorFacts:
     form: str = ""
 
     @property
-    def count(self) -> int:
+    def numel(self) -> int:
         """How many elements it has."""
-        number = 1
-        for size in self.shape or ():
-            number *= size
-        return 0 if self.shape is None else number
+        return 0 if self.shape is None else prod(self.shape)
 
     @property
     def size_bytes(self) -> int | None:
         """Bytes of its elements; None if its type or its shape is not known."""
         item = ITEM_BYTES.get(self.dtype)
-        return None if item is None or self.shape is None else item * self.count
+        return None if item is None or self.shape is None else item * self.numel
 
     @property
     def span(self) -> int:
         """Elements of the storage from its first one to its last one; 0 without a storage."""
-        if self.count == 0 or self.storage is None:
+        if self.numel == 0 or self.storage is None:
             return 0
         steps = zip(self.shape or (), self.stride, strict=True)
         return 1 + sum((size - 1) * step for size, step in steps)
@@ -123,85 +121,44 @@ def tensors_to_json(tensors: Mapping[str, Sequence[TensorFacts]]) -> dict[str, J
     return {"version": TENSORS_VERSION, "resources": resources}
 
 
+def _tensor(tensor: TensorFacts) -> Json:
+    """A tensor without what goes without saying."""
+    entry = record_to_json(tensor)
+    implied = {"persistent": True, "device": "cpu", "storage": None, "form": ""}
+    if tensor.storage is None:
+        implied |= {"offset": tensor.offset, "stride": list(tensor.stride)}
+    return {k: v for k, v in entry.items() if k not in implied or v != implied[k]}
+
+
 def tensors_from_json(record: Mapping[str, Json]) -> dict[str, tuple[TensorFacts, ...]]:
     """Read back what :func:`tensors_to_json` made.
 
     Raises:
         KeyError, TypeError, ValueError: it made something else.
     """
-    resources = record["resources"]
-    if not isinstance(resources, dict):
-        raise TypeError("'resources' is no object")
-    return {name: tuple(_read(name, tensors)) for name, tensors in resources.items()}
+    kinds = dict[str, tuple[TensorFacts, ...]]
+    resources = from_json(kinds, record["resources"], "'resources' of the record")
+    for tensor in chain.from_iterable(resources.values()):
+        _check(tensor)
+    return resources
 
 
-def _tensor(tensor: TensorFacts) -> Json:
-    entry: dict[str, Json] = {
-        "name": tensor.name,
-        "kind": tensor.kind.value,
-        "dtype": tensor.dtype,
-        "shape": None if tensor.shape is None else list(tensor.shape),
-        "requires_grad": tensor.requires_grad,
-    }
-    if not tensor.is_persistent:
-        entry["persistent"] = False
-    if tensor.device != "cpu":
-        entry["device"] = tensor.device
-    if tensor.storage is not None:
-        entry["storage"] = tensor.storage
-        entry["offset"] = tensor.offset
-        entry["stride"] = list(tensor.stride)
-    if tensor.form:
-        entry["form"] = tensor.form
-    return entry
-
-
-def _read(resource: str, tensors: Json) -> Iterator[TensorFacts]:
-    if not isinstance(tensors, list):
-        raise TypeError(f"the tensors of {resource!r} are no list")
-    for entry in tensors:
-        if not isinstance(entry, dict):
-            raise TypeError(f"a tensor of {resource!r} is no object")
-        yield _read_tensor(entry)
-
-
-def _read_tensor(entry: Mapping[str, Json]) -> TensorFacts:
-    shape = None if entry["shape"] is None else _numbers(entry["shape"], "a shape")
-    stored = entry.get("storage")
-    tensor = TensorFacts(
-        name=as_text(entry["name"], "a name"),
-        kind=TensorKind(entry["kind"]),
-        dtype=as_text(entry["dtype"], "a dtype"),
-        shape=shape,
-        requires_grad=as_truth(entry["requires_grad"], "requires_grad"),
-        is_persistent=as_truth(entry.get("persistent", True), "persistent"),
-        device=as_text(entry.get("device", "cpu"), "a device"),
-        storage=None if stored is None else as_text(stored, "a storage"),
-        offset=_numbers([entry["offset"]], "an offset")[0] if stored is not None else 0,
-        stride=_numbers(entry["stride"], "a stride") if stored is not None else (),
-        form=as_text(entry.get("form", ""), "a form"),
-    )
-    if stored is not None and (shape is None or len(shape) != len(tensor.stride)):
+def _check(tensor: TensorFacts) -> None:
+    sizes = (*(tensor.shape or ()), *tensor.stride, tensor.offset)
+    if len(sizes) > 2 * _MOST_DIMENSIONS + 1:
+        raise ValueError(f"{tensor.name!r} has too many dimensions")
+    is_stored = tensor.storage is not None
+    if is_stored and (tensor.shape is None or len(tensor.shape) != len(tensor.stride)):
         raise ValueError(f"the shape and the stride of {tensor.name!r} do not go together")
-    if tensor.count >= _MOST or tensor.offset + tensor.span >= _MOST:
+    if max(sizes) >= _MOST or tensor.numel >= _MOST or tensor.offset + tensor.span >= _MOST:
         raise ValueError(f"{tensor.name!r} is too large for any machine")
-    return tensor
-
-
-def _numbers(value: Json, what: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
-        raise TypeError(f"{what} is no list of sizes")
-    if not all(type(each) is int and 0 <= each < _MOST for each in value):
-        raise ValueError(f"{what} has something that is no number from 0")
-    return tuple(each for each in value if isinstance(each, int))
 
 
 LARGE: Final = 1_000_000
 """Bytes of a storage from which on it matters what of it is used."""
 
 
-@dataclass(frozen=True)
-class StorageView:
+class StorageView(NamedTuple):
     """The elements of a storage that a tensor is made of.
 
     Attributes:

@@ -185,7 +185,7 @@ def _dtype(name: str) -> torch.dtype | None:
 
 
 def _tensor(loader: StorageLoader, facts: TensorFacts, dtype: torch.dtype) -> torch.Tensor:
-    size = facts.offset + facts.span if facts.count else 0
+    size = facts.offset + facts.span if facts.numel else 0
     storage = loader.load_bytes(facts.storage or "", facts.device, size, dtype)
     made = torch.empty(0, dtype=dtype, device=storage.device)
     made.set_(storage, facts.offset, facts.shape or (), facts.stride)

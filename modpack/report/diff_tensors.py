@@ -77,7 +77,7 @@ class ElementComparer:
 
     def _compared(self, old: TensorFacts, new: TensorFacts) -> Values:
         item = ITEM_BYTES.get(old.dtype)
-        if old.count == 0:
+        if old.numel == 0:
             return Values.SAME
         if not self._is_same_order and item != 1:
             return Values.UNKNOWN

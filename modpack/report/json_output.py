@@ -16,7 +16,6 @@ from modpack.core.codec import record_to_json
 from modpack.core.environment import RecordedDistribution
 from modpack.core.plan import MockRisk
 from modpack.core.rules import UNRECORDED, Action
-from modpack.core.selftest import touch_to_json
 
 if TYPE_CHECKING:
     from modpack.core.json_values import Json
@@ -326,7 +325,7 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
         *("change", ("importer", "edge.importer"), ("imported", "edge.imported")),
         *(("kind", "edge.kind"), ("line", "edge.line")),
     ),
-    "MockTouch": touch_to_json,
+    "MockTouch": record_to_json,
     "ModuleDifference": (
         *("module", "change", ("before", lambda each: _compared_module(each.before))),
         *(("after", lambda each: _compared_module(each.after)), "fields", "has_other_code"),

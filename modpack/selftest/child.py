@@ -1,6 +1,7 @@
-"""A failure told in the package's terms: its modules and lines, not folders of a cache.
+"""What runs in the clean interpreter: load the package, compute, compare, tell.
 
-What runs in the clean interpreter: load the package, compute, compare, tell.
+Until what is to be hidden is hidden, nothing here may import torch, nor anything else that is not
+of modpack or the standard library.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from modpack.archive.layout import RUNTIME_MODULE
+from modpack.core.codec import from_json, record_to_json
 from modpack.core.json_values import Json
 from modpack.core.names import root_of
 from modpack.core.plan import MockTouch, TouchKind
-from modpack.core.policy import policy_from_json
-from modpack.core.selftest import touch_to_json
-from modpack.selftest.child_isolation import Guard
-from modpack.selftest.process import hidden_from_json
+from modpack.core.selftest import CaseRecords, TriedCase, UnfilledTable
+from modpack.errors import ModpackWarning
+from modpack.selftest.child_isolation import GrowingImporter, Guard
+from modpack.selftest.child_requests import Asking, Eagerness
+from modpack.selftest.process import Answer, Difference, Failure, Job, Question, Verdict
 
 _MOST_FRAMES = 12
 _MOST_CAUSES = 4
@@ -98,165 +103,147 @@ _OWN_FRAMES = 32
 chain of imports that can be loaded must not be too deep to be tried."""
 
 
-def main(job: dict[str, Any], handle: int) -> None:
-    """Carry out a job, tell the parent, and end the process.
+def main(job: dict[str, Json], handle: int) -> None:
+    """Carry out a :class:`.Job`, tell the parent, and end the process.
 
     Args:
-        job: ``package``: the file; ``namespace``; ``cases``: which objects to run on which
-            examples; ``hidden``: what must not be found; ``eagerness``: what to ask the parent
-            for (:class:`.Eagerness`); ``operators``: to declare first; ``tree``: the folder for
-            the package's code; ``path``: ``sys.path``; ``policy``: what the package may ask for.
+        job: the job, as JSON.
         handle: of the connection with the parent.
     """
     faulthandler.enable()
     sys.setrecursionlimit(sys.getrecursionlimit() + _OWN_FRAMES)
     os.set_inheritable(handle, False) if os.name == "posix" else None
     sys.argv = [""]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ModpackWarning)  # whoever made the policy was warned
+        known = from_json(Job, job, "the job")
     connection = Connection(handle)
-    guard = Guard(hidden_from_json(job["hidden"]))
+    guard = Guard(known.hidden)
     guard.install()
-    verdict = _Performance(job, connection, guard).verdict()
-    connection.send_bytes(json.dumps(verdict).encode("ascii"))
+    verdict = _Performance(known, connection, guard).verdict()
+    connection.send_bytes(_encoded("verdict", verdict))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)  # whatever threads the package left behind
 
 
+def _encoded(kind: str, record: object) -> bytes:
+    return json.dumps({kind: record_to_json(record)}).encode("ascii")
+
+
 class _Performance:
     """One job, from the first import to the last comparison."""
 
-    def __init__(self, job: dict[str, Any], connection: Connection, guard: Guard) -> None:
+    def __init__(self, job: Job, connection: Connection, guard: Guard) -> None:
         self._job = job
         self._guard = guard
         self._connection = connection
-        self._importer: Any = None
+        self._importer: GrowingImporter | None = None
         self._loaded_before: frozenset[str] = frozenset()
-        self._asking: Any = None
+        self._asking: Asking | None = None
 
-    def verdict(self) -> dict[str, Json]:
+    def verdict(self) -> Verdict:
         """Do it, whatever happens."""
-        differences: list[Json] = []
-        failure: Json = None
+        differences: list[tuple[int, Difference]] = []
+        failure: Failure | None = None
+        operators: list[str] = []
         try:
-            for case in self._cases():
-                differences += case
+            for number, each in self._differences():
+                differences.append((number, each))
         except BaseException as raised:  # SystemExit too: the package may do what it likes
             failure = self._told(raised)
-        return {
-            "kind": "verdict",
-            "failure": failure,
-            "differences": differences,
-            "has_skipped": self._asking is not None and self._asking.has_skipped,
-            "refused": [[n, self._without_namespace(b)] for n, b in self._guard.refused.items()],
-            "operators": list(_declared_operators()) if failure is not None else [],
-            "touches": list(self._touches()),
-            "imported": list(self._imported()),
-            "unfilled": list(self._unfilled()),
-        }
+            operators = sorted(_reference().declared_operators())
+        refused = self._guard.refused.items()
+        return Verdict(
+            failure,
+            tuple(differences),
+            tuple((name, self._without_namespace(by)) for name, by in refused),
+            tuple(operators),
+            self._asking is not None and self._asking.has_skipped,
+            tuple(self._touches()),
+            tuple(self._imported()),
+            tuple(self._unfilled()),
+        )
 
-    def _unfilled(self) -> Iterator[Json]:
-        """The tables that name a class of the model in the parent, and not here."""
-        from modpack.selftest.reference import mentioned
+    def _differences(self) -> Iterator[tuple[int, Difference]]:
+        import torch  # noqa: F401  # with all that it imports itself, numpy if that is there
 
-        for module, name, kind in self._job.get("tables", ()) if self._importer else ():
-            loaded = sys.modules.get(self._importer.namespace.full_name(module))
-            if isinstance(loaded, ModuleType) and name in vars(loaded):
-                if kind not in mentioned(vars(loaded)[name]):
-                    yield [module, name, kind]
+        job = self._job
+        if job.operators:
+            _reference().declare(job.operators)
+        self._loaded_before = frozenset(sys.modules)
+        tree = Path(job.tree)
+        self._importer = GrowingImporter(job.package, job.namespace, tree, job.policy)
+        if job.eagerness != Eagerness.NOTHING:
+            self._asking = Asking(self._importer, self._asked, Eagerness(job.eagerness))
+            self._asking.install()
+        for case in job.cases:
+            for difference in _case_differences(self._importer, case):
+                yield case.number, difference
 
-    def _imported(self) -> Iterator[Json]:
+    def _asked(self, question: Question) -> Answer:
+        self._connection.send_bytes(_encoded("question", question))
+        return from_json(Answer, json.loads(self._connection.recv_bytes()), "the answer")
+
+    def _touches(self) -> Iterator[MockTouch]:
+        """What the package did with mocked modules, as the runtime of stand-ins kept it."""
+        if self._importer is None:
+            return
+        name = self._importer.namespace.full_name(RUNTIME_MODULE)
+        kept = getattr(sys.modules.get(name), "touches", {})
+        for module, kind, used, operation, file, line in list(kept):
+            place = f"{place_of(file, self._importer.tree)}:{line}" if file else None
+            yield MockTouch(module, TouchKind(kind), used, operation, place)
+
+    def _imported(self) -> Iterator[tuple[str, str | None]]:
         """The outermost modules with a file that were imported since, and by whom."""
         for name in sorted(set(sys.modules) - self._loaded_before):
             if _has_file(name) and not _has_file(name.rpartition(".")[0]):
                 by = self._guard.asked.get(root_of(name))
-                yield [name, by and self._without_namespace(by)]
+                yield name, by and self._without_namespace(by)
 
-    def _touches(self) -> Iterator[Json]:
-        """What the package did with mocked modules, as the runtime of stand-ins kept it."""
-        from modpack.archive.layout import RUNTIME_MODULE
-
-        importer = self._importer
-        name = importer.namespace.full_name(RUNTIME_MODULE) if importer is not None else ""
-        kept = getattr(sys.modules.get(name), "touches", {})
-        for module, kind, used, operation, file, line in list(kept):
-            place = f"{place_of(file, importer.tree)}:{line}" if file else None
-            touch = MockTouch(module, TouchKind(kind), used, operation, place)
-            yield touch_to_json(touch)
-
-    def _cases(self) -> Any:
-        import torch  # noqa: F401  # with all that it imports itself, numpy if that is there
-
-        from modpack.selftest.child_isolation import GrowingImporter
-
-        _declare(self._job["operators"])
-        self._loaded_before = frozenset(sys.modules)
-        namespace = self._job["namespace"]
-        tree = Path(self._job["tree"])
-        given = self._job.get("policy")
-        policy = None if given is None else policy_from_json(given)
-        self._importer = GrowingImporter(self._job["package"], namespace, tree, policy)
-        self._ask_if_wanted()
-        for case in self._job["cases"]:
-            yield self._differences(case)
-
-    def _ask_if_wanted(self) -> None:
-        from modpack.selftest.child_requests import Asking, Eagerness
-
-        eagerness = Eagerness(self._job["eagerness"])
-        if eagerness is not Eagerness.NOTHING:
-            self._asking = Asking(self._importer, self._asked, eagerness)
-            self._asking.install()
-
-    def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
-        self._connection.send_bytes(json.dumps(question).encode("ascii"))
-        answer: dict[str, Any] = json.loads(self._connection.recv_bytes())
-        return answer
-
-    def _differences(self, case: dict[str, Any]) -> list[Json]:
-        from modpack.core.selftest import CaseRecords
-        from modpack.selftest.compare import compare, leaves_of
-        from modpack.selftest.conditions import applied
-        from modpack.selftest.reference import Example, read_leaves
-
-        records = CaseRecords(case["number"])
-        package, resource = case["resource"]
-        model = self._importer.load_model(package, resource, restore_global=case["restore_global"])
-        args, kwargs = self._importer.load_pickle("", records.inputs)
-        conditions = json.loads(self._read(records.conditions))
-        with applied(conditions):
-            output = Example(args, kwargs).call(model)
-            found = leaves_of(output)
-        expected = read_leaves(self._read, records)
-        return [[records.number, each.to_json()] for each in compare(expected, found)]
-
-    def _read(self, record: str) -> bytes:
-        content: bytes = self._importer.load_binary("", record)
-        return content
+    def _unfilled(self) -> Iterator[UnfilledTable]:
+        """The tables that name a class of the model in the parent, and not here."""
+        if self._importer is None:
+            return
+        for table in self._job.tables:
+            loaded = sys.modules.get(self._importer.namespace.full_name(table.module))
+            if isinstance(loaded, ModuleType) and table.name in vars(loaded):
+                if table.kind not in _reference().mentioned(vars(loaded)[table.name]):
+                    yield table
 
     def _without_namespace(self, text: str) -> str:
         return text.replace(f"{self._importer.id()}.", "") if self._importer is not None else text
 
-    def _told(self, failure: BaseException) -> Json:
-        importer = self._importer
-        trace = trace_of(failure, importer.tree if importer is not None else None)
+    def _told(self, failure: BaseException) -> Failure:
+        trace = trace_of(failure, self._importer.tree if self._importer is not None else None)
         text = self._without_namespace(what_failed(failure))
-        return {"text": text, "trace": list(map(self._without_namespace, trace))}
+        return Failure(text, tuple(map(self._without_namespace, trace)))
+
+
+def _case_differences(importer: GrowingImporter, case: TriedCase) -> list[Difference]:
+    from modpack.selftest.compare import compare, leaves_of
+    from modpack.selftest.conditions import applied
+
+    def read(record: str) -> bytes:
+        return importer.load_binary("", record)
+
+    records = CaseRecords(case.number)
+    model = importer.load_model(*case.resource, restore_global=case.restore_global)
+    args, kwargs = importer.load_pickle("", records.inputs)
+    with applied(json.loads(read(records.conditions))):
+        output = _reference().Example(args, kwargs).call(model)
+        found = leaves_of(output)
+    return compare(_reference().read_leaves(read, records), found)
+
+
+def _reference() -> Any:
+    """What the parent ran the live model with; it imports torch."""
+    from modpack.selftest import reference
+
+    return reference
 
 
 def _has_file(module: str) -> bool:
     loaded = sys.modules.get(module)
     return isinstance(loaded, ModuleType) and isinstance(vars(loaded).get("__file__"), str)
-
-
-def _declared_operators() -> list[str]:
-    """The operators that were declared from Python (:mod:`torch.library`) in this process."""
-    from modpack.selftest.reference import declared_operators
-
-    return sorted(declared_operators())
-
-
-def _declare(schemas: list[str]) -> None:
-    if schemas:
-        from modpack.selftest.reference import declare
-
-        declare(schemas)

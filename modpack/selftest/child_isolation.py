@@ -1,9 +1,8 @@
-"""Hides modules, distributions and files from everybody in this interpreter.
+"""The child's surroundings: what is hidden from it, and an importer whose package can grow.
 
-Not from packaged code only: a library that stays outside the package must not find a hidden module
-either, because where the package will be loaded, it is not there.
-
-An importer whose package can grow while it is tried.
+Modules, distributions and files are hidden from everybody in this interpreter, not from packaged
+code only: a library that stays outside the package must not find a hidden module either, because
+where the package will be loaded, it is not there.
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ from typing import Any
 from modpack.archive.layout import is_internal
 from modpack.archive.module_index import Entry, EntryKind, ModuleIndex
 from modpack.core.environment import RecordedEnvironment
+from modpack.core.names import is_within
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.policy import TrustPolicy
 from modpack.importer import PackageImporter
 from modpack.loading.finder import PackageFinder
 from modpack.loading.namespace import Namespace
-from modpack.selftest.process import Hidden, is_hidden
+from modpack.selftest.process import Hidden
 
 _READS = {"open": 0, "os.listdir": 0, "os.scandir": 0, "os.chdir": 0}
 """Audit events of reading a file or a folder, and which argument is the path."""
@@ -63,7 +63,7 @@ class Guard:
 
     def hides(self, module: str) -> bool:
         """Whether a module is to be absent; remembers the question."""
-        if not is_hidden(module, self._hidden):
+        if not any(is_within(module, name) for name in self._hidden.modules):
             return False
         self.refused.setdefault(module, _name_of(asking_frame()))
         return True

@@ -7,11 +7,10 @@ finds as much as possible.
 
 from __future__ import annotations
 
-import base64
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from importlib.abc import MetaPathFinder
@@ -21,9 +20,7 @@ from typing import Any
 
 from modpack.loading.metadata import VisibleDistributions
 from modpack.selftest.child_isolation import GrowingImporter, asking_frame
-
-Ask = Callable[[dict[str, Any]], dict[str, Any]]
-"""Sends a question to the exporting process and returns its answer."""
+from modpack.selftest.process import Answer, Answering, Question, QuestionKind
 
 
 class Eagerness(IntEnum):
@@ -49,7 +46,7 @@ class Asking:
         has_skipped: whether there was more that a greater eagerness would have asked for.
     """
 
-    def __init__(self, importer: GrowingImporter, ask: Ask, eagerness: Eagerness) -> None:
+    def __init__(self, importer: GrowingImporter, ask: Answering, eagerness: Eagerness) -> None:
         self.has_skipped = False
         self._importer = importer
         self._ask = ask
@@ -69,8 +66,6 @@ class Asking:
         sys.addaudithook(self._audit)
         _watch_metadata(self)
         _watch_stat(self)
-
-    # -- what may be missing -----------------------------------------------------------------
 
     def module(self, name: str) -> None:
         """Ask for a module by the path that packaged code writes."""
@@ -99,8 +94,8 @@ class Asking:
         """
         if not f"{path}{os.sep}".startswith(self._tree) or not self._probes():
             return
-        answer = self._answer("folder", self._record(path)) or {"names": []}
-        for name in answer["names"]:
+        answer = self._answer("folder", self._record(path))
+        for name in answer.names if answer is not None else ():
             place = os.path.join(path, name)
             if name.endswith("/"):
                 if not _exists(place):
@@ -139,24 +134,22 @@ class Asking:
     def _record(self, path: str) -> str:
         return path[len(self._tree) :].replace(os.sep, "/")
 
-    def _request(self, kind: str, name: str) -> bool:
+    def _request(self, kind: QuestionKind, name: str) -> bool:
         answer = self._answer(kind, name)
-        if answer is None or not (answer["files"] or answer["externs"]):
+        if answer is None or not (answer.files or answer.externs):
             return False
-        files = {r: base64.b64decode(text) for r, text in answer["files"].items()}
         with self._busy():
-            self._importer.take(files, answer["externs"])
+            self._importer.take(answer.files, answer.externs)
         return True
 
-    def _answer(self, kind: str, name: str) -> dict[str, Any] | None:
+    def _answer(self, kind: QuestionKind, name: str) -> Answer | None:
         """The answer to a question; None if it was asked before, or while one is dealt with."""
         with self._lock:
             if getattr(self._state, "is_busy", False) or (kind, name) in self._asked:
                 return None
             self._asked.add((kind, name))
             with self._busy():
-                by, line = self._asker()
-                return self._ask({"kind": kind, "name": name, "by": by, "line": line})
+                return self._ask(Question(kind, name, *self._asker()))
 
     @contextmanager
     def _busy(self) -> Any:

@@ -2,8 +2,6 @@
 
 A model may return tensors, or anything that holds some: tuples, dicts, dataclasses, objects of
 classes that live in the package. What is compared is what is in them.
-
-What differs between two outputs, as values.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn.parameter import is_lazy
 
-from modpack.core.json_values import Json
+from modpack.selftest.process import Difference
 
 _DEEPEST = 100
 _TEXTUAL = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
@@ -262,34 +260,6 @@ def _text(value: object) -> str:
 
 
 _LONGEST = 80
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One place where two outputs differ.
-
-    Attributes:
-        path: the place: ``output[0].logits``.
-        text: what was expected there, and what was found.
-        is_structural: whether it is more than a value: another type, shape, dtype or length,
-            which no randomness explains.
-    """
-
-    path: str
-    text: str
-    is_structural: bool
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.text}"
-
-    def to_json(self) -> dict[str, Json]:
-        """As a record; :func:`difference_from_json` reads it back."""
-        return {"path": self.path, "text": self.text, "structural": self.is_structural}
-
-
-def difference_from_json(record: dict[str, Json]) -> Difference:
-    """Read back what :meth:`Difference.to_json` made."""
-    return Difference(str(record["path"]), str(record["text"]), bool(record["structural"]))
 
 
 def compare(expected: Sequence[Leaf], found: Sequence[Leaf]) -> list[Difference]:

@@ -1,10 +1,11 @@
-"""A clean interpreter: started, talked with, and ended.
+"""The clean interpreter that a package is tried in: started, talked with, and ended.
 
-It is this Python again, isolated (``-I``), in an empty folder, with a cache of its own and a path
-that is told to it. Parent and child talk through a connection of their own, in JSON: what
-libraries print does not disturb it, and nothing is unpickled.
+It is this Python again, isolated (``-I``), in an empty folder, with a cache of its own, a path
+that is told to it, and without everything that the package holds instead. Parent and child talk
+through a connection of their own, in JSON: what libraries print does not disturb it, and nothing
+is unpickled.
 
-What the trial's interpreter must not see: everything that the package holds instead.
+The child imports this module before it hides anything, so that it must not import torch.
 """
 
 from __future__ import annotations
@@ -19,23 +20,25 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from modpack.core.codec import from_json, record_to_json
 from modpack.core.graph import Location
-from modpack.core.json_values import Json
-from modpack.core.names import RUNTIME_ROOTS, is_stdlib, is_within, root_of
+from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import Decision, MockTouch, Plan
+from modpack.core.policy import TrustPolicy
 from modpack.core.rules import Action
-from modpack.core.selftest import UnfilledTable, touch_from_json
-from modpack.discovery.distributions import DistributionIndex
+from modpack.core.selftest import TriedCase, UnfilledTable
 from modpack.errors import ModpackError
 from modpack.exporting.presets import always_installed
-from modpack.selftest.compare import Difference, difference_from_json
+
+if TYPE_CHECKING:
+    from modpack.discovery.distributions import DistributionIndex
 
 _START = """
 import json, sys
@@ -48,12 +51,106 @@ main(job, int(sys.argv[2]))
 _POLL_SECONDS = 0.5
 _LOG_LINES = 15
 
-Answer = Callable[[dict[str, Any]], dict[str, Json]]
-"""Answers a question of the child's."""
+
+class Hidden(NamedTuple):
+    """What is hidden from everybody in an interpreter.
+
+    Attributes:
+        modules: module paths; what is below them is hidden too.
+        distributions: normalised names of distributions, which :mod:`importlib.metadata` must
+            not find.
+        places: files and folders of this machine that must not be read.
+    """
+
+    modules: tuple[str, ...] = ()
+    distributions: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Failure:
+class Job(NamedTuple):
+    """What a clean interpreter has to do.
+
+    Attributes:
+        package: the package file.
+        namespace: in which namespace to load it.
+        cases: which objects to run on which examples.
+        hidden: what must not be found.
+        path: ``sys.path``.
+        tree: the folder for the package's code.
+        eagerness: what to ask the parent for; see
+            :class:`modpack.selftest.child_requests.Eagerness`.
+        operators: schemas of operators to declare first.
+        tables: tables that name a class of the model in the parent.
+        policy: what the package may ask for; None for anything.
+    """
+
+    package: str
+    namespace: str
+    cases: tuple[TriedCase, ...]
+    hidden: Hidden
+    path: tuple[str, ...]
+    tree: str = ""
+    eagerness: int = 0
+    operators: tuple[str, ...] = ()
+    tables: tuple[UnfilledTable, ...] = ()
+    policy: TrustPolicy | None = None
+
+
+QuestionKind: TypeAlias = Literal["module", "file", "folder", "metadata", "plugins"]
+
+
+class Question(NamedTuple):
+    """What the child misses.
+
+    Attributes:
+        kind: what ``name`` is: of ``plugins``, a group of entry points.
+        name: what is missing.
+        by: the packaged module that asks for it, if known.
+        line: of that module.
+    """
+
+    kind: QuestionKind
+    name: str
+    by: str | None
+    line: int | None
+
+
+class Answer(NamedTuple):
+    """What a question gets.
+
+    Attributes:
+        files: contents by record.
+        externs: modules that may be imported from outside the package.
+        names: what a folder holds; the names of folders end with ``/``.
+    """
+
+    files: Mapping[str, bytes] = MappingProxyType({})
+    externs: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+Answering: TypeAlias = Callable[[Question], Answer]
+
+
+class Difference(NamedTuple):
+    """One place where two outputs differ.
+
+    Attributes:
+        path: the place: ``output[0].logits``.
+        text: what was expected there, and what was found.
+        is_structural: whether it is more than a value: another type, shape, dtype or length,
+            which no randomness explains.
+    """
+
+    path: str
+    text: str
+    is_structural: bool
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"
+
+
+class Failure(NamedTuple):
     """Why a run came to no output.
 
     Attributes:
@@ -69,33 +166,32 @@ class Failure:
     is_end: bool = False
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What came of one run in a clean interpreter.
 
     Attributes:
         failure: why it came to no output; None if it did.
         differences: where the outputs differ from the recorded ones, by the example's number.
         refused: what was looked for in vain because it is hidden, and by whom.
-        has_skipped: whether a greater eagerness would have asked for more.
         operators: the operators that were declared from Python there.
+        has_skipped: whether a greater eagerness would have asked for more.
+        touches: what was done with mocked modules.
+        imported: modules from outside the package that were imported, each with who did so first.
+        unfilled: tables that name a class of the model here, and not there.
         log: the end of what was written to stdout and stderr.
         seconds: how long it took.
-        touches: what was done with mocked modules.
-        unfilled: tables that name a class of the model here, and not there.
-        imported: modules from outside the package that were imported, each with who did so first.
     """
 
     failure: Failure | None
     differences: tuple[tuple[int, Difference], ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
-    operators: frozenset[str] = frozenset()
+    operators: tuple[str, ...] = ()
     has_skipped: bool = False
-    log: str = ""
-    seconds: float = 0.0
     touches: tuple[MockTouch, ...] = ()
     imported: tuple[tuple[str, str | None], ...] = ()
     unfilled: tuple[UnfilledTable, ...] = ()
+    log: str = ""
+    seconds: float = 0.0
 
     @property
     def is_complete(self) -> bool:
@@ -108,16 +204,16 @@ class Verdict:
             return self
         text = self.failure.text.replace(name, replacement)
         trace = tuple(line.replace(name, replacement) for line in self.failure.trace)
-        failure = replace(self.failure, text=text, trace=trace)
-        return replace(self, failure=failure, log=self.log.replace(name, replacement))
+        failure = self.failure._replace(text=text, trace=trace)
+        return self._replace(failure=failure, log=self.log.replace(name, replacement))
 
 
-def perform(job: dict[str, Json], answer: Answer, limit_seconds: float) -> Verdict:
+def perform(job: Job, answer: Answering, limit_seconds: float) -> Verdict:
     """Run a job in a clean interpreter of its own.
 
     Args:
-        job: what to do; see :func:`modpack.selftest.child.main`. Without a ``tree`` the
-            package's code goes to a folder that is removed afterwards.
+        job: what to do. Without a ``tree`` the package's code goes to a folder that is removed
+            afterwards.
         answer: asked by the child about what it misses.
         limit_seconds: when to give up.
 
@@ -132,72 +228,69 @@ def perform(job: dict[str, Json], answer: Answer, limit_seconds: float) -> Verdi
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="modpack-trial-", ignore_cleanup_errors=True) as folder:
         place = Path(folder)
-        outcome = _Run(job, place, limit_seconds).outcome(answer)
-        return replace(outcome, log=_tail(place / "log"), seconds=time.monotonic() - started)
+        (place / "cwd").mkdir()
+        document = record_to_json(job._replace(tree=job.tree or str(place / "tree")))
+        (place / "job.json").write_text(json.dumps(document), encoding="utf-8")
+        verdict = _outcome(place, answer, limit_seconds)
+        log = (place / "log").read_bytes().decode("utf-8", "replace").strip().splitlines()
+        seconds = time.monotonic() - started
+        return verdict._replace(log="\n".join(log[-_LOG_LINES:]), seconds=seconds)
 
 
-class _Run:
-    """One child process, in a folder of its own."""
-
-    def __init__(self, job: dict[str, Json], folder: Path, limit_seconds: float) -> None:
-        self._folder = folder
-        self._limit = limit_seconds
-        self._deadline = time.monotonic() + limit_seconds
-        (folder / "cwd").mkdir()
-        job = {"tree": str(folder / "tree"), **job}
-        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-
-    def outcome(self, answer: Answer) -> Verdict:
-        ours, theirs = Pipe()
-        with ours, (self._folder / "log").open("wb") as log:
-            with theirs:
-                process = self._start(theirs, log)
-            try:
-                return self._converse(ours, process, answer)
-            finally:
-                process.kill()
-                process.wait()
-
-    def _start(self, connection: Connection, log: Any) -> subprocess.Popen[bytes]:
-        optimised = [f"-{'O' * sys.flags.optimize}"] if sys.flags.optimize else []
-        handle = connection.fileno()
-        command = [sys.executable, "-I", *optimised, "-c", _START]
-        return subprocess.Popen(
-            [*command, str(self._folder / "job.json"), str(handle)],
-            cwd=self._folder / "cwd",
-            env={**os.environ, "MODPACK_CACHE": str(self._folder / "cache")},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            **_inheriting(handle),
-        )
-
-    def _converse(
-        self, connection: Connection, process: subprocess.Popen[bytes], answer: Answer
-    ) -> Verdict:
-        while True:
-            message = self._received(connection, process)
-            if isinstance(message, Failure):
-                return Verdict(message)
-            if message["kind"] == "verdict":
-                return _understood(message)
-            with contextlib.suppress(OSError):  # it ended meanwhile: the next question tells
-                connection.send_bytes(json.dumps(answer(message)).encode("ascii"))
-
-    def _received(
-        self, connection: Connection, process: subprocess.Popen[bytes]
-    ) -> dict[str, Any] | Failure:
-        while not connection.poll(_POLL_SECONDS):
-            if process.poll() is not None and not connection.poll(0):
-                return Failure(_end_of(process), is_end=True)
-            if time.monotonic() > self._deadline:
-                text = f"it did not come to an end within {self._limit:.0f} seconds"
-                return Failure(text, is_timeout=True)
+def _outcome(folder: Path, answer: Answering, limit_seconds: float) -> Verdict:
+    """What the child process in a folder comes to, which holds its job."""
+    deadline = time.monotonic() + limit_seconds
+    ours, theirs = Pipe()
+    with ours, (folder / "log").open("wb") as log:
+        with theirs:
+            process = _started(folder, theirs.fileno(), log)
         try:
-            message: dict[str, Any] = json.loads(connection.recv_bytes())
-        except (EOFError, OSError):
+            while True:
+                message = _received(ours, process, deadline)
+                if message is None:
+                    text = f"it did not come to an end within {limit_seconds:.0f} seconds"
+                    return Verdict(Failure(text, is_timeout=True))
+                if isinstance(message, Failure):
+                    return Verdict(message)
+                if "verdict" in message:
+                    return from_json(Verdict, message["verdict"], "the verdict")
+                question = from_json(Question, message["question"], "the question")
+                reply = json.dumps(record_to_json(answer(question))).encode("ascii")
+                with contextlib.suppress(OSError):  # it ended meanwhile: the next question tells
+                    ours.send_bytes(reply)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _started(folder: Path, handle: int, log: Any) -> subprocess.Popen[bytes]:
+    optimised = [f"-{'O' * sys.flags.optimize}"] if sys.flags.optimize else []
+    command = [sys.executable, "-I", *optimised, "-c", _START]
+    return subprocess.Popen(
+        [*command, str(folder / "job.json"), str(handle)],
+        cwd=folder / "cwd",
+        env={**os.environ, "MODPACK_CACHE": str(folder / "cache")},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        **_inheriting(handle),
+    )
+
+
+def _received(
+    connection: Connection, process: subprocess.Popen[bytes], deadline: float
+) -> dict[str, Any] | Failure | None:
+    """The next message; None if none came in time."""
+    while not connection.poll(_POLL_SECONDS):
+        if process.poll() is not None and not connection.poll(0):
             return Failure(_end_of(process), is_end=True)
-        return message
+        if time.monotonic() > deadline:
+            return None
+    try:
+        message: dict[str, Any] = json.loads(connection.recv_bytes())
+    except (EOFError, OSError):
+        return Failure(_end_of(process), is_end=True)
+    return message
 
 
 def _inheriting(handle: int) -> dict[str, Any]:
@@ -220,65 +313,6 @@ def _end_of(process: subprocess.Popen[bytes]) -> str:
     return f"it ended by itself with exit status {code}"
 
 
-def _understood(message: dict[str, Any]) -> Verdict:
-    failure = message["failure"]
-    return Verdict(
-        Failure(failure["text"], tuple(failure["trace"])) if failure is not None else None,
-        tuple((number, difference_from_json(each)) for number, each in message["differences"]),
-        tuple((name, by) for name, by in message["refused"]),
-        frozenset(message["operators"]),
-        bool(message["has_skipped"]),
-        touches=tuple(map(touch_from_json, message["touches"])),
-        imported=tuple((name, by) for name, by in message["imported"]),
-        unfilled=tuple(UnfilledTable(*table) for table in message["unfilled"]),
-    )
-
-
-def _tail(file: Path) -> str:
-    lines = file.read_bytes().decode("utf-8", "replace").strip().splitlines()
-    return "\n".join(lines[-_LOG_LINES:])
-
-
-@dataclass(frozen=True)
-class Hidden:
-    """What is hidden from everybody in an interpreter.
-
-    Attributes:
-        modules: module paths; what is below them is hidden too.
-        distributions: normalised names of distributions, which :mod:`importlib.metadata` must
-            not find.
-        places: files and folders of this machine that must not be read.
-    """
-
-    modules: tuple[str, ...] = ()
-    distributions: tuple[str, ...] = ()
-    places: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Json]:
-        """As a record; :func:`hidden_from_json` reads it back."""
-        return {
-            "modules": list(self.modules),
-            "distributions": list(self.distributions),
-            "places": list(self.places),
-        }
-
-
-def hidden_from_json(record: dict[str, Json]) -> Hidden:
-    """Read back what :meth:`Hidden.to_json` made.
-
-    Raises:
-        KeyError, TypeError: it made something else.
-    """
-
-    def texts(key: str) -> tuple[str, ...]:
-        listed = record[key]
-        if not isinstance(listed, list):
-            raise TypeError(f"{key} is no list")
-        return tuple(map(str, listed))
-
-    return Hidden(texts("modules"), texts("distributions"), texts("places"))
-
-
 def hidden_from(plan: Plan, ownership: DistributionIndex, scripts: Sequence[str] = ()) -> Hidden:
     """What a plan takes along, as it must be hidden to see whether the package stands alone.
 
@@ -294,15 +328,10 @@ def hidden_from(plan: Plan, ownership: DistributionIndex, scripts: Sequence[str]
     always = always_installed(ownership)
     interned = [d for d in _of(plan, Action.INTERN) if root_of(d.module) not in staying]
     providers = {d.module: ownership.distribution_of(d.module, d.location) for d in interned}
-    hidden = [
-        d
-        for d in interned
-        for provider in [providers[d.module]]
-        if provider is None or normalised(provider.name) not in always
-    ]
-    names = {
-        normalised(found.name) for d in hidden for found in [providers[d.module]] if found
-    } - _of_externs(plan, ownership)
+    owners = {module: normalised(each.name) for module, each in providers.items() if each}
+    hidden = [d for d in interned if owners.get(d.module) not in always]
+    names = {owners[d.module] for d in hidden if d.module in owners}
+    names -= _of_externs(plan, ownership)
     roots = sorted({root_of(d.module) for d in hidden})
     places = {place for root in roots for place in _places(plan.decisions.get(root))}
     places |= {str(Path(file).absolute()) for file in scripts}
@@ -318,7 +347,9 @@ def clean_path(plan: Plan, hidden: Hidden) -> list[str]:
     """
     needed = {_folder_above(d.location) for d in _of(plan, Action.EXTERN) if d.location}
     needed |= {str(Path(__file__).parents[2]), *_installation()}
-    unwanted = {str(Path.cwd()), *_script_folder(), *map(_parent, hidden.places)}
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    unwanted = {str(Path.cwd()), *(str(Path(place).parent) for place in hidden.places)}
+    unwanted |= {str(Path(script).absolute().parent)} if script else set()
     entries = [str(Path(entry or Path.cwd()).absolute()) for entry in sys.path]
     return [entry for entry in entries if entry in needed or entry not in unwanted]
 
@@ -352,30 +383,9 @@ def _folder_above(location: Location) -> str:
     return str(place.absolute().parents[min(steps, len(place.absolute().parents) - 1)])
 
 
-def _installation() -> Iterable[str]:
+def _installation() -> list[str]:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     zipped = [entry for entry in sys.path if entry.endswith(".zip")]
-    return [*map(sysconfig.get_path, names), *zipped, *_sites()]
-
-
-def _sites() -> list[str]:
     user = site.getusersitepackages() if site.ENABLE_USER_SITE else None
-    return [*site.getsitepackages(), *([user] if user else [])]
-
-
-def _script_folder() -> list[str]:
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    return [str(Path(file).absolute().parent)] if file else []
-
-
-def _parent(place: str) -> str:
-    return str(Path(place).parent)
-
-
-def is_hidden(module: str, hidden: Hidden) -> bool:
-    """Whether a module must not be found.
-
-    >>> is_hidden("shop.till", Hidden(("shop",))), is_hidden("shopping", Hidden(("shop",)))
-    (True, False)
-    """
-    return any(is_within(module, name) for name in hidden.modules)
+    sites = [*site.getsitepackages(), *([user] if user else [])]
+    return [*map(sysconfig.get_path, names), *zipped, *sites]

@@ -41,13 +41,13 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere
 from modpack.core.progress import phase
-from modpack.core.selftest import CaseRecords, TrialRecord
+from modpack.core.selftest import CaseRecords, TrialRecord, UnfilledTable
 from modpack.core.text import folders_here, portable_text
 from modpack.discovery.finder import is_a
 from modpack.errors import ExampleError
 from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.planner import Planner
-from modpack.selftest.compare import Difference, Leaf, compare, leaves_of
+from modpack.selftest.compare import Leaf, compare, leaves_of
 from modpack.selftest.conditions import (
     PutBack,
     conditions_now,
@@ -57,6 +57,7 @@ from modpack.selftest.conditions import (
     versions_of,
     without_unused,
 )
+from modpack.selftest.process import Difference
 
 
 @dataclass(frozen=True)
@@ -242,14 +243,6 @@ class Case:
             again = leaves_of(_called(self.model, self.example, self.resource))
         return compare(self.leaves, again)
 
-    def to_json(self) -> dict[str, Json]:
-        """What another interpreter needs to know to repeat it."""
-        return {
-            "resource": list(self.resource),
-            "number": self.records.number,
-            "restore_global": self.restore_global,
-        }
-
 
 def record_case(
     resource: tuple[str, str],
@@ -420,16 +413,13 @@ def declare(schemas: Iterable[str]) -> None:
         _kept.append(library)
 
 
-Table = tuple[str, str, str]
-"""A module path, the name of the table there, and the class that it names."""
-
 _NAMESPACE = re.compile(r"\bmodpack_[0-9a-f]{12,}(_\d+)?\.")
 _SHOWN = re.compile(r"<class '([^']+)'>")
 _MOST_ENTRIES = 10_000
 _LONGEST = 300
 
 
-def tables_naming(model: object) -> list[Table]:
+def tables_naming(model: object) -> list[UnfilledTable]:
     """The tables of loaded modules that name classes of a model's modules.
 
     Args:
@@ -441,14 +431,14 @@ def tables_naming(model: object) -> list[Table]:
     return sorted(_tables_naming(wanted)) if wanted else []
 
 
-def _tables_naming(wanted: set[str]) -> Iterator[Table]:
+def _tables_naming(wanted: set[str]) -> Iterator[UnfilledTable]:
     for name, module in list(sys.modules.items()):
         loaded: object = module  # not always a module
         if not is_a(loaded, ModuleType) or is_everywhere(name) or name == "__main__":
             continue
         for attribute, value in list(vars(loaded).items()):
             for kind in mentioned(value) & wanted:
-                yield local_name(name), attribute, kind
+                yield UnfilledTable(local_name(name), attribute, kind)
 
 
 def mentioned(table: object) -> set[str]:

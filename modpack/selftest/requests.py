@@ -1,70 +1,27 @@
-"""Plugins: modules that a library finds through entry points, which no import statement names.
-
-Answers what a package asks for while it is tried: what the rules would take, it gets.
-"""
+"""Answers what a package asks for while it is tried: what the rules would take, it gets."""
 
 from __future__ import annotations
 
-import base64
 import importlib.metadata
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from modpack.core.graph import Edge
-from modpack.core.json_values import Json
 from modpack.core.names import is_stdlib, module_record
 from modpack.core.plan import Decision
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
-from modpack.core.selftest import Addition
+from modpack.core.selftest import Addition, AdditionKind
 from modpack.exporting.planner import Planner
-
-
-def loaded_plugins(group: str, packages: Iterable[Path] = ()) -> list[str]:
-    """The modules of a group of entry points that this process has loaded.
-
-    Whoever loads plugins asks for a group and loads what is in it. That such a module is loaded
-    in the process in which the model works tells that the model may need it; what is merely
-    installed is left out. What another package holds, it holds because it was needed.
-
-    Args:
-        group: the group of entry points.
-        packages: the unpacked trees of packages that the model's code comes from.
-
-    Returns:
-        Module paths, sorted.
-    """
-    installed = importlib.metadata.entry_points(group=group)
-    loaded = {entry.module for entry in installed if entry.module in sys.modules}
-    trees = [str(tree) for tree in packages]
-    held = importlib.metadata.distributions(path=trees) if trees else ()
-    packaged = {e.module for found in held for e in found.entry_points if e.group == group}
-    return sorted(loaded | packaged)
-
+from modpack.selftest.process import Answer, Question
 
 NODE = "<trial>"
 """Who needs a module that no packaged module asked for."""
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What a question gets.
-
-    Attributes:
-        files: contents by record.
-        externs: modules that may be imported from outside the package.
-        names: what a folder holds; the names of folders end with ``/``.
-    """
-
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    externs: Sequence[str] = ()
-    names: Sequence[str] = ()
-
-
-class Answering:
+class MissingResourceResolver:
     """Extends a plan by what the trial misses.
 
     Args:
@@ -78,47 +35,35 @@ class Answering:
         self.added: dict[tuple[str, str], Addition] = {}
         self._planner = planner
 
-    def answer(self, question: dict[str, Any]) -> dict[str, Json]:
-        """Add what is asked for, if the rules take it.
+    def answer(self, question: Question) -> Answer:
+        """Add what is asked for, if the rules take it."""
+        kind, name, by, line = question
+        if kind == "module":
+            return self._module(name, by, line)
+        if kind == "file":
+            return self._file(name, by, line)
+        if kind == "folder":
+            return self._folder(name)
+        if kind == "metadata":
+            return self._metadata(name, by)
+        return self._plugins(name, by, line)
 
-        Args:
-            question: its ``kind``, a ``name``, and ``by`` whom it is asked, at which ``line``.
-
-        Returns:
-            ``files``: contents by record, in base64; ``externs``: modules that may be imported
-            from outside; ``names``: what a folder holds.
-        """
-        answers = {
-            "module": self._module,
-            "file": self._file,
-            "folder": self._folder,
-            "metadata": self._metadata,
-            "plugins": self._plugins,
-        }
-        given = answers[question["kind"]](question["name"], question["by"], question["line"])
-        encoded: dict[str, Json] = {
-            record: base64.b64encode(content).decode("ascii")
-            for record, content in given.files.items()
-        }
-        return {"files": encoded, "externs": list(given.externs), "names": list(given.names)}
-
-    # -- the kinds of questions --------------------------------------------------------------
-
-    def _module(self, name: str, by: str | None, line: int | None) -> _Given:
+    def _module(self, name: str, by: str | None, line: int | None) -> Answer:
         if is_stdlib(name) or self._planner.walker.locate(name) is None:
-            return _Given()
+            return Answer()
         before = self._planner.decisions()
         after = before if _is_taken(before.get(name)) else self._reached(before, name, by, line)
         decision = after.get(name)
         if decision is None or not _is_taken(decision):
-            return _Given()
+            return Answer()
         if name not in _with(before, Action.INTERN):
-            self._note(decision.action.value, name, by)
+            kind: AdditionKind = "intern" if decision.action is Action.INTERN else "extern"
+            self._note(kind, name, by)
         externs = _with(after, Action.EXTERN) - _with(before, Action.EXTERN)
         if decision.action is Action.EXTERN:
-            return _Given(externs=sorted({name, *externs}))
+            return Answer(externs=tuple(sorted({name, *externs})))
         new = _with(after, Action.INTERN) - _with(before, Action.INTERN)
-        return _Given(self._sources({name, *new}), sorted(externs))
+        return Answer(self._sources({name, *new}), tuple(sorted(externs)))
 
     def _reached(
         self, decisions: Mapping[str, Decision], name: str, by: str | None, line: int | None
@@ -131,31 +76,31 @@ class Answering:
             self._planner.add_resource(NODE, [edge], follow=True)
         return self._planner.decisions()
 
-    def _file(self, record: str, by: str | None, line: int | None) -> _Given:
+    def _file(self, record: str, by: str | None, line: int | None) -> Answer:
         if record.endswith(".py"):
             module = record.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             return self._module(module, by, line)
         if self._planner.add_file(record, f"{by or 'the package'} asked for it in the trial run"):
             self._note("file", record, by)
-        return _Given(self._planned_files(record))
+        return Answer(self._planned_files(record))
 
-    def _folder(self, record: str, by: str | None, line: int | None) -> _Given:
+    def _folder(self, record: str) -> Answer:
         """A listing takes nothing along: what is then imported or opened is asked for."""
         place = self._host_folder(record)
         if place is None:
-            return _Given()
+            return Answer()
         inside = [each for each in place.iterdir() if each.name != "__pycache__"]
-        return _Given(names=sorted(f"{e.name}/" if e.is_dir() else e.name for e in inside))
+        return Answer(names=tuple(sorted(f"{e.name}/" if e.is_dir() else e.name for e in inside)))
 
-    def _metadata(self, name: str, by: str | None, line: int | None) -> _Given:
+    def _metadata(self, name: str, by: str | None) -> Answer:
         before = {file.record for file in self._planned()}
         if not self._planner.add_metadata(name, f"{by or 'the package'} asked for it in the trial"):
-            return _Given()
+            return Answer()
         self._note("metadata", name, by)
         new = [file for file in self._planned() if file.record not in before]
-        return _Given({file.record: Path(file.source).read_bytes() for file in new})
+        return Answer({file.record: Path(file.source).read_bytes() for file in new})
 
-    def _plugins(self, group: str, by: str | None, line: int | None) -> _Given:
+    def _plugins(self, group: str, by: str | None, line: int | None) -> Answer:
         """What was loaded here from a group of entry points, with the metadata that names it."""
         before = {file.record for file in self._planned()}
         trees = self._planner.package_data.trees(self._planner.decisions())
@@ -164,11 +109,10 @@ class Answering:
         files = {file.record: Path(file.source).read_bytes() for file in new}
         for each in given:
             files.update(each.files)
-        return _Given(files, sorted({extern for each in given for extern in each.externs}))
+        externs = {extern for each in given for extern in each.externs}
+        return Answer(files, tuple(sorted(externs)))
 
-    # -- what the plan holds -----------------------------------------------------------------
-
-    def _note(self, kind: str, name: str, by: str | None) -> None:
+    def _note(self, kind: AdditionKind, name: str, by: str | None) -> None:
         self.added.setdefault((kind, name), Addition(kind, name, by))
 
     def _host_folder(self, record: str) -> Path | None:
@@ -207,3 +151,25 @@ def _is_taken(decision: Decision | None) -> bool:
 
 def _with(decisions: Mapping[str, Decision], action: Action) -> set[str]:
     return {module for module, decision in decisions.items() if decision.action is action}
+
+
+def loaded_plugins(group: str, packages: Iterable[Path] = ()) -> list[str]:
+    """The modules of a group of entry points that this process has loaded.
+
+    Whoever loads plugins asks for a group and loads what is in it. That such a module is loaded
+    in the process in which the model works tells that the model may need it; what is merely
+    installed is left out. What another package holds, it holds because it was needed.
+
+    Args:
+        group: the group of entry points.
+        packages: the unpacked trees of packages that the model's code comes from.
+
+    Returns:
+        Module paths, sorted.
+    """
+    installed = importlib.metadata.entry_points(group=group)
+    loaded = {entry.module for entry in installed if entry.module in sys.modules}
+    trees = [str(tree) for tree in packages]
+    held = importlib.metadata.distributions(path=trees) if trees else ()
+    packaged = {e.module for found in held for e in found.entry_points if e.group == group}
+    return sorted(loaded | packaged)

@@ -1,14 +1,4 @@
-"""Why a trial did not pass, for people.
-
-Distributions that the trial's interpreter imported, and that nothing in the package names.
-
-An extern module may import another library, as ``torch.utils.tensorboard`` does. Its imports are
-not the package's. But where that library is missing, the package does not load.
-
-The trial: rounds in clean interpreters until the package passes, or the reason is known.
-
-What an exporter does with a package that has examples: try it, and act on what comes of it.
-"""
+"""The trial of a package: rounds in clean interpreters until it passes, or the reason is known."""
 
 from __future__ import annotations
 
@@ -18,28 +8,35 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
 from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import Location
-from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, is_within
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import MockTouch, NoteKind, Plan, TouchKind
 from modpack.core.progress import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import OutsideImport, TrialRecord, TriedCase
+from modpack.core.text import counted
 from modpack.discovery.distributions import Distribution, DistributionIndex
 from modpack.errors import TrialError
+from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import always_installed
-from modpack.selftest.compare import Difference
-from modpack.selftest.process import Hidden, Verdict, clean_path, hidden_from, perform
+from modpack.selftest.process import (
+    Difference,
+    Hidden,
+    Job,
+    Verdict,
+    clean_path,
+    hidden_from,
+    perform,
+)
 from modpack.selftest.reference import (
     Case,
     declared_operators,
@@ -47,14 +44,13 @@ from modpack.selftest.reference import (
     tables_naming,
     write_record,
 )
-from modpack.selftest.requests import Answering
+from modpack.selftest.requests import MissingResourceResolver
 
 _MOST_DIFFERENCES = 5
 _MOST_REFUSED = 5
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(NamedTuple):
     """Why a trial did not pass.
 
     Attributes:
@@ -104,8 +100,7 @@ def explained(
 def _reason(verdict: Verdict, differences: Sequence[Difference]) -> str:
     if verdict.failure is not None:
         return verdict.failure.text
-    count = len(differences)
-    return f"its output differs from the live model's in {count} place{'s' if count != 1 else ''}"
+    return f"its output differs from the live model's in {counted(len(differences), 'place')}"
 
 
 def _details(verdict: Verdict, differences: Sequence[Difference]) -> Iterator[str]:
@@ -132,24 +127,22 @@ def _refusals(refused: Sequence[tuple[str, str]]) -> Iterator[str]:
             )
 
 
-Imported = Sequence[tuple[str, str | None]]
-"""Modules, and by which module each was imported first, if that is known."""
-
-
 def imported_outside(
-    imported: Imported,
+    imported: Iterable[tuple[str, str | None]],
     plan: Plan,
     hidden: Sequence[str],
     locate: Callable[[str], Location | None],
     ownership: DistributionIndex,
 ) -> tuple[OutsideImport, ...]:
-    """The distributions of modules that were imported, without what is installed in any case.
+    """The distributions that the trial's interpreter imported, and that nothing there names.
 
-    That is what comes with torch and modpack, what the plan names, and what any of these or of
-    those that are returned require.
+    An extern module may import another library, as ``torch.utils.tensorboard`` does. Its imports
+    are not the package's. But where that library is missing, the package does not load. Left out
+    is what is installed in any case: what comes with torch and modpack, what the plan names, and
+    what any of these or of those that are returned require.
 
     Args:
-        imported: the modules.
+        imported: the modules, and by which module each was imported first, if that is known.
         plan: what the package holds and needs.
         hidden: roots of modules that the package holds.
         locate: finds a module here.
@@ -162,7 +155,8 @@ def imported_outside(
             if owner is not None:
                 found.setdefault(normalised(owner.name), (owner, module, by))
     named = {normalised(each.name): each for each in _named_by(plan, ownership)}
-    known = {*always_installed(ownership), *named, *_required(named.values(), ownership)}
+    known = {*always_installed(ownership), *named}
+    known = known.union(*map(ownership.required_closure, named.values()))
     for owner, _, _ in found.values():  # two may require each other: the first stays
         if normalised(owner.name) not in known:
             known |= ownership.required_closure(owner) - {normalised(owner.name)}
@@ -181,10 +175,6 @@ def _named_by(plan: Plan, ownership: DistributionIndex) -> Iterator[Distribution
                 yield owner
 
 
-def _required(distributions: Iterable[Distribution], ownership: DistributionIndex) -> set[str]:
-    return set().union(*map(ownership.required_closure, distributions))
-
-
 _log = logging.getLogger("modpack")
 
 _LIVE = (NoteKind.LIVE_CHANGED, NoteKind.LIVE_STATE, NoteKind.EXTERN_PATCHED)
@@ -198,19 +188,6 @@ _PATIENCE = 30.0
 _OPERATOR = re.compile(r"\b[A-Za-z_]\w*::[A-Za-z_]\w*")
 _ABSENT_OPERATOR = re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'")
 """What torch says of ``torch.ops.mylib.add`` where nobody declared it."""
-
-
-class Bench(Protocol):
-    """Where the package under trial is made, again and again."""
-
-    def plan(self) -> Plan:
-        """What it will hold by now; raises what an exporter raises for problems."""
-
-    def write(self, plan: Plan, namespace: str) -> None:
-        """Write that, in place of what was written for an earlier round."""
-
-    def previewed(self) -> AbstractContextManager[str]:
-        """The complete package, in a temporary file."""
 
 
 class Trial:
@@ -235,7 +212,7 @@ class Trial:
         source: str,
         plan: Plan,
         cases: Sequence[Case],
-        bench: Bench,
+        bench: PackageBuilder,
         planner: Planner,
         ownership: DistributionIndex,
         scripts: Sequence[str] = (),
@@ -247,7 +224,7 @@ class Trial:
         self._bench = bench
         self._ownership = ownership
         self._scripts = tuple(scripts)
-        self._answering = Answering(planner)
+        self._resolver = MissingResourceResolver(planner)
         models = {id(case.model): case.model for case in cases}
         self._tables = sorted({t for model in models.values() for t in tables_naming(model)})
         self._locate = planner.walker.locate
@@ -286,8 +263,6 @@ class Trial:
         seconds = time.monotonic() - started
         return self._record(private, "private", seconds, failure=self.explanation.text)
 
-    # -- rounds ------------------------------------------------------------------------------
-
     def _settle(self, namespace: str, before: Verdict | None = None) -> Verdict:
         """The last verdict on a package that must do with what it holds.
 
@@ -306,10 +281,10 @@ class Trial:
 
     def _find_missing(self, namespace: str) -> bool:
         """Let the child ask for what it misses; tells whether anything was added."""
-        before = len(self._answering.added)
+        before = len(self._resolver.added)
         for eagerness in (_USES, _PROBES):
             verdict = self._round(namespace, eagerness)
-            if len(self._answering.added) > before:
+            if len(self._resolver.added) > before:
                 return True
             if not verdict.has_skipped and verdict.is_complete:
                 return False
@@ -320,7 +295,7 @@ class Trial:
         if verdict.failure is None:
             return False
         told = "\n".join((verdict.failure.text, *verdict.failure.trace))
-        missing = declared_operators() - verdict.operators
+        missing = declared_operators().difference(verdict.operators)
         named = {f"{space}::{name}" for space, name in _ABSENT_OPERATOR.findall(told)}
         wanted = sorted(missing.intersection(named.union(_OPERATOR.findall(told))))
         schemas = [each for each in schemas_of(wanted) if each not in self._operators]
@@ -331,18 +306,18 @@ class Trial:
         self._write(namespace)
         self._rounds += 1
         with phase(f"trial run {self._rounds}"), self._bench.previewed() as package:
-            job: dict[str, Json] = {
-                "package": package,
-                "namespace": namespace,
-                "cases": [case.to_json() for case in self._cases.values()],
-                "hidden": self._hidden.to_json(),
-                "path": list(self._path),
-                "eagerness": eagerness,
-                "operators": list(self._operators),
-                "tree": self._tree,
-                "tables": [list(table) for table in self._tables],
-            }
-            verdict = perform(job, self._answering.answer, self._limit)
+            job = Job(
+                package,
+                namespace,
+                tuple(map(self._tried, self._cases.values())),
+                self._hidden,
+                tuple(self._path),
+                self._tree,
+                eagerness,
+                tuple(self._operators),
+                tuple(self._tables),
+            )
+            verdict = perform(job, self._resolver.answer, self._limit)
             verdict = verdict.told_with(package, self._source)
         passes = self._passes(verdict)
         _log.info(
@@ -356,18 +331,16 @@ class Trial:
         return verdict
 
     def _write(self, namespace: str) -> None:
-        has_grown = len(self._answering.added) > self._planned
+        has_grown = len(self._resolver.added) > self._planned
         if has_grown:
             self.plan = self._bench.plan()
-            self._planned = len(self._answering.added)
+            self._planned = len(self._resolver.added)
         if has_grown or self._written is None:
             self._hidden = hidden_from(self.plan, self._ownership, self._scripts)
             self._path = clean_path(self.plan, self._hidden)
         if has_grown or self._written != namespace:
             self._bench.write(self.plan, namespace)
             self._written = namespace
-
-    # -- verdicts ----------------------------------------------------------------------------
 
     def _passes(self, verdict: Verdict) -> bool:
         return verdict.failure is None and not self._real(verdict)
@@ -406,7 +379,7 @@ class Trial:
             tuple(self._tried(case) for case in self._cases.values()),
             self._rounds,
             seconds,
-            tuple(self._answering.added.values()),
+            tuple(self._resolver.added.values()),
             why_process,
             failure,
             self._hidden.modules,
@@ -440,8 +413,7 @@ _MOST_PLACES = 4
 _CONSTRUCT = "construct one object of the class after loading"
 
 
-@dataclass(frozen=True)
-class Tried:
+class Tried(NamedTuple):
     """A package that was tried and is written.
 
     Attributes:
@@ -472,10 +444,10 @@ def settle_trial(trial: Trial, writer: ArchiveWriter, write_anyway: bool) -> Tri
         if not write_anyway:
             raise failure
     write_record(writer, layout.TRIAL, record)
-    runs = f"{record.rounds} run{'s' if record.rounds != 1 else ''}"
+    runs = counted(record.rounds, "run")
     outcome = f"{record.outcome}, namespace {record.namespace}, {runs}"
-    told = tuple(_warnings(writer.source, failure, record))
-    return Tried(replace(trial.plan, trial=outcome), told)
+    warnings = tuple(_warnings(writer.source, failure, record))
+    return Tried(replace(trial.plan, trial=outcome), warnings)
 
 
 def _warnings(source: str, failure: TrialError | None, record: TrialRecord) -> Iterator[str]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modpack.archive.base import Archive
-from modpack.archive.manifest import Manifest, package_digest, read_manifest
+from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.records import environment_of, read_externs, read_trial
-from modpack.core.json_values import Json, require_type
-from modpack.core.policy import TrustPolicy, policy_to_json
+from modpack.core.json_values import require_type
+from modpack.core.policy import TrustPolicy
 from modpack.core.progress import phase
 from modpack.core.selftest import TrialRecord
 from modpack.errors import ModpackError
@@ -84,25 +82,23 @@ def replay(
         TrustError, SignatureError: the policy does not allow what it asks for; no code has run.
         ModpackError: no trial is stored in it.
     """
-    from modpack.selftest.process import Hidden, perform
+    from modpack.selftest.process import Answer, Hidden, Job, perform
     from modpack.selftest.rounds import explained
 
     require_type(strict, bool, "strict", "a bool")
     require_policy(policy)
     recorded = _recorded(path, strict, policy, level_of(verify, policy))
-    hidden = Hidden(recorded.hidden, recorded.hidden_distributions)
-    job: dict[str, Json] = {
-        "package": str(Path(path).absolute()),
-        "namespace": recorded.namespace,
-        "cases": recorded.to_json()["cases"],
-        "hidden": hidden.to_json(),
-        "path": [str(Path(entry or Path.cwd()).absolute()) for entry in sys.path],
-        "eagerness": 0,
-        "operators": list(recorded.operators),
-        "policy": None if policy is None else policy_to_json(policy),
-    }
+    job = Job(
+        str(Path(path).absolute()),
+        recorded.namespace,
+        recorded.cases,
+        Hidden(recorded.hidden, recorded.hidden_distributions),
+        tuple(str(Path(entry or Path.cwd()).absolute()) for entry in sys.path),
+        operators=recorded.operators,
+        policy=policy,
+    )
     with phase("trial run"):
-        verdict = perform(job, _no_answer, limit_seconds)
+        verdict = perform(job, lambda _: Answer(), limit_seconds)
     unstable = {case.number: case for case in recorded.cases if not case.deterministic}
     differences = [
         difference
@@ -134,16 +130,7 @@ def _recorded(
         require_contents(archive, level)
         if policy is not None:
             require_trust(archive, policy, path)
-        _check_environment(archive, manifest, strict)
+        made = environment_of(archive, manifest)
+        comparison = compare_environment(archive, made, read_externs(archive, manifest), manifest)
+        check_environment(archive.source, package_digest(archive), comparison, strict)
         return recorded
-
-
-def _check_environment(archive: Archive, manifest: Manifest | None, strict: bool) -> None:
-    made = environment_of(archive, manifest)
-    comparison = compare_environment(archive, made, read_externs(archive, manifest), manifest)
-    check_environment(archive.source, package_digest(archive), comparison, strict)
-
-
-def _no_answer(question: Mapping[str, object]) -> dict[str, Json]:
-    """Nothing is added to a package that is there already."""
-    return {"files": {}, "externs": [], "names": []}

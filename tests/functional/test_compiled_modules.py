@@ -145,7 +145,7 @@ def test_the_plan_tells_the_compiled_files_and_the_package_what_they_were_built_
         "fastshop.libs/libneeded.so.1",
     }
     assert "fastshop/static.a" not in names
-    assert environment(package)["native"] == NativeTag.here().to_json()
+    assert environment(package)["native"] == NativeTag.here()._asdict()
 
 
 def test_without_the_option_a_compiled_distribution_stays_where_it_is_installed(fastshop):

@@ -35,7 +35,7 @@ def test_what_is_written_can_be_read_back():
 )
 def test_a_tensor_knows_how_much_of_its_storage_it_spans(shape, stride, count, span):
     tensor = TensorFacts("w", TensorKind.VALUE, "float16", shape, storage="0", stride=stride)
-    assert (tensor.count, tensor.span, tensor.size_bytes) == (count, span, 2 * count)
+    assert (tensor.numel, tensor.span, tensor.size_bytes) == (count, span, 2 * count)
 
 
 def test_the_sizes_of_types_are_those_of_torch():

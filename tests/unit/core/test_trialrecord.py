@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from modpack.core.plan import MockTouch, TouchKind
 from modpack.core.selftest import (
-    ADDITION_KINDS,
     Addition,
+    AdditionKind,
     TrialRecord,
     TriedCase,
     trial_from_json,
@@ -45,7 +46,7 @@ def test_it_comes_back_as_it_was():
 @pytest.mark.parametrize("key", sorted(RECORD.to_json()))
 def test_a_damaged_field_is_noticed_or_harmless(key):
     document = {**RECORD.to_json(), key: {"not": ["that"]}}
-    if key in ("version", "passed"):
+    if key == "version":
         assert isinstance(trial_from_json(document), TrialRecord)
         return
     with pytest.raises((TypeError, ValueError, KeyError)):
@@ -54,18 +55,19 @@ def test_a_damaged_field_is_noticed_or_harmless(key):
 
 @pytest.mark.parametrize("seconds", [10**400, float("nan"), float("inf"), -1, None, "1"])
 def test_a_duration_that_is_none_is_noticed(seconds):
-    with pytest.raises(TypeError, match="no duration"):
+    with pytest.raises(TypeError, match="must be a duration in seconds"):
         trial_from_json({**RECORD.to_json(), "seconds": seconds})
 
 
 @pytest.mark.parametrize("kind", ["nonsense", "", "Intern", "mock"])
 def test_an_addition_of_a_kind_that_does_not_exist_is_noticed(kind):
     added = [{"kind": kind, "name": "shop.parts", "by": None}]
-    with pytest.raises(ValueError, match=f"'{kind}' is no kind of what a trial adds"):
+    expected = f"must be one of intern, extern, file, metadata, not '{kind}'"
+    with pytest.raises(TypeError, match=expected):
         trial_from_json({**RECORD.to_json(), "added": added})
 
 
-@pytest.mark.parametrize("kind", ADDITION_KINDS)
+@pytest.mark.parametrize("kind", get_args(AdditionKind))
 def test_every_kind_of_addition_is_read(kind):
     added = [{"kind": kind, "name": "shop.parts", "by": None}]
     found = trial_from_json({**RECORD.to_json(), "added": added})

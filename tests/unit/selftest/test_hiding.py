@@ -7,7 +7,7 @@ from pathlib import Path
 
 import modpack
 from modpack.discovery.distributions import DistributionIndex
-from modpack.selftest.process import Hidden, clean_path, hidden_from, hidden_from_json
+from modpack.selftest.process import Hidden, clean_path, hidden_from
 
 
 def plan_of(module, **rules):
@@ -60,8 +60,3 @@ def test_the_working_folder_is_left_out_unless_it_is_needed(project, monkeypatch
     path = clean_path(plan, hidden_from(plan, DistributionIndex()))
     assert str(tmp_path) not in path
     assert str(Path(modpack.__file__).parents[1]) in path or "" in sys.path
-
-
-def test_it_survives_being_sent():
-    hidden = Hidden(("a",), ("b",), ("/c",))
-    assert hidden_from_json(hidden.to_json()) == hidden

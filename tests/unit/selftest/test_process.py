@@ -1,0 +1,47 @@
+"""What parent and child of a trial say to each other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from modpack.core.codec import from_json, record_to_json
+from modpack.core.plan import MockTouch, TouchKind
+from modpack.core.policy import TrustPolicy
+from modpack.core.selftest import TriedCase, UnfilledTable
+from modpack.selftest.process import Answer, Difference, Failure, Hidden, Job, Question, Verdict
+
+
+def sent(record):
+    return from_json(type(record), json.loads(json.dumps(record_to_json(record))), "it")
+
+
+def test_job_sent_to_the_child_is_the_same():
+    policy = TrustPolicy(externs="numpy.**", native=False)
+    table = UnfilledTable("shop", "KINDS", "shop.Net")
+    hidden = Hidden(("a",), ("b",), ("/c",))
+    case = TriedCase(("model", "model.pkl"), 0)
+    job = Job("x.modpack", "private", (case,), hidden, ("/p",), "/t", 1, ("o",), (table,), policy)
+    assert sent(job) == job
+
+
+def test_verdict_sent_to_the_parent_is_the_same():
+    touch = MockTouch("tracker", TouchKind.USED, "tracker.log", "was called", "shop/net.py:3")
+    difference = (3, Difference("output", "expected 1, found 2", True))
+    failure = Failure("it failed", ("shop/net.py:3, in f",))
+    verdict = Verdict(failure, (difference,), (("a", "b"),), ("o",), True, (touch,), (("c", None),))
+    assert sent(verdict) == verdict
+
+
+def test_question_and_answer_are_sent_with_bytes():
+    question = Question("module", "shop.parts", None, None)
+    assert sent(question) == question
+    answer = Answer({"shop/x.bin": b"\0\xff"}, ("numpy",), ("folder/",))
+    assert sent(answer) == answer
+
+
+def test_child_does_not_import_torch_before_it_hides_modules():
+    code = "import sys, modpack.selftest.child; print('torch' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "False"
