@@ -1,31 +1,31 @@
-"""The mocked modules of a package or a plan: who wants them, what for, and what it means.
+"""Audits: everything that is known about a package or a plan, and what is wrong with it.
 
-Audits: everything that is known about a package or a plan, and what is wrong with it.
-
-Gates: what an audit must not find, as a CI says it.
+A gate is what an audit must not find, as a CI says it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from modpack.archive.base import Archive, RecordVerifier
 from modpack.archive.reader import open_archive
 from modpack.archive.records import environment_of, read_plan
-from modpack.core.graph import CodeKind
 from modpack.core.plan import MockRisk, MockTouch, NameUse, Plan, risk_of
 from modpack.core.progress import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import TrialRecord
 from modpack.discovery.distributions import DistributionIndex
 from modpack.report.audit_facts import AuditFacts, DistributionFacts, Finding, MockFacts, Severity
-from modpack.report.audit_findings import find_all, is_licensed_under
-from modpack.report.code_listing import pickle_findings, source_findings
+from modpack.report.audit_findings import (
+    find_all,
+    is_licensed_under,
+    pickle_findings,
+    source_findings,
+)
 from modpack.report.distribution_index import (
     Belonging,
     InstalledBelonging,
@@ -34,7 +34,14 @@ from modpack.report.distribution_index import (
     recorded_distributions,
     with_distributions,
 )
-from modpack.report.facts import ModuleFacts, PackageFacts, importers_of, plan_facts
+from modpack.report.facts import (
+    ModuleFacts,
+    PackageFacts,
+    importers_of,
+    plan_facts,
+    plan_with_uses,
+    sources_here,
+)
 from modpack.report.finding_codes import CODES, LICENCE, finding, milder_codes
 from modpack.report.package_info import facts_of, read_checked_manifest
 from modpack.security.code_listing import list_package
@@ -79,10 +86,6 @@ def _by_module(listed: Sequence[_OfMock]) -> dict[str, list[_OfMock]]:
     return found
 
 
-_Sources: TypeAlias = Mapping[str, tuple[bytes, bool]]
-"""Interned modules: the source, and whether it is that of a package."""
-
-
 def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
     """Audit a package file: read it, run nothing of it, unpickle nothing.
 
@@ -99,9 +102,9 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
     """
     with open_archive(source) as archive:
         manifest = read_checked_manifest(archive)
-        plan = read_plan(archive, manifest) if manifest else _evidence(archive)
+        plan = read_plan(archive, manifest) if manifest else _read_evidence(archive)
         package = facts_of(archive, manifest, plan)
-        plan = _with_uses(plan, lambda: _packaged_sources(archive, manifest, package.modules))
+        plan = plan_with_uses(plan, lambda: _packaged_sources(archive, manifest, package.modules))
         environment = environment_of(archive, manifest)
         interned = recorded_distributions(archive, plan, manifest, environment)
         with phase("reading pickles and sources"):
@@ -140,7 +143,7 @@ def audit_plan(subject: str, plan: Plan) -> AuditFacts:
         plan: what an exporter's ``plan()`` returned.
     """
     facts = plan_facts(plan)
-    plan = _with_uses(plan, lambda: _planned_sources(plan))
+    plan = plan_with_uses(plan, lambda: sources_here(plan))
     belonging = InstalledBelonging(plan, DistributionIndex())
     modules = tuple(with_distributions(facts.modules, belonging))
     return _judged(
@@ -164,11 +167,11 @@ def _absent(plan: Plan) -> frozenset[str]:
     return frozenset(each.module for each in decisions if each.location is None)
 
 
-def _evidence(archive: Archive) -> Plan:
+def _read_evidence(archive: Archive) -> Plan:
     """What the contents of a package of torch.package tell."""
-    from modpack.report.torch_package import read_evidence  # most audits do without
+    from modpack.report.torch_package import reconstructed_plan  # most audits do without
 
-    return read_evidence(archive, with_uses=False)
+    return reconstructed_plan(archive)
 
 
 def _judged(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> AuditFacts:
@@ -184,39 +187,15 @@ def _modules(package: PackageFacts, plan: Plan, belonging: Belonging) -> tuple[M
     return tuple(with_distributions(modules, belonging))
 
 
-def _with_uses(plan: Plan, sources: Callable[[], _Sources]) -> Plan:
-    """A plan with the uses of mocked modules, found now if it does not tell them."""
-    mocked = plan.modules(Action.MOCK)
-    if plan.tells_uses or not mocked:
-        return plan
-    from modpack.discovery.mock_reachability import callable_from_outside, find_uses
-
-    with phase("looking for uses of mocked modules"):
-        uses = find_uses(sources(), mocked, callable_from_outside(plan.graph), plan.graph)
-    return replace(plan, uses=uses, tells_uses=True)
-
-
 def _packaged_sources(
     archive: Archive, verify: RecordVerifier | None, modules: Sequence[ModuleFacts]
-) -> _Sources:
+) -> Mapping[str, tuple[bytes, bool]]:
     return {
         facts.module: (archive.read(record, verify=verify), record.endswith("/__init__.py"))
         for facts in modules
         if facts.action is Action.INTERN and (record := facts.record) is not None
         if record.endswith(".py")
     }
-
-
-def _planned_sources(plan: Plan) -> _Sources:
-    found: dict[str, tuple[bytes, bool]] = {}
-    for module in plan.modules(Action.INTERN):
-        location = plan.decisions[module].location
-        if location is None or location.kind is not CodeKind.SOURCE or location.file is None:
-            continue
-        file = Path(location.file)
-        if file.is_file():
-            found[module] = (file.read_bytes(), location.is_package)
-    return found
 
 
 _LICENCE_WORDS: Final = (LICENCE, "license")

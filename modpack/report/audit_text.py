@@ -1,10 +1,6 @@
-"""The mocked modules of an audit, for people.
+"""Audits for people: problems and risks first, then mocks, then modules, then totals.
 
-Findings for people, as audits and verifications show them.
-
-The code of a package for people.
-
-Audits for people: problems and risks first, then mocks, then modules, then totals.
+Verifications show findings and code the same way.
 """
 
 from __future__ import annotations
@@ -113,11 +109,8 @@ def _details(
 ) -> Iterator[RenderableType]:
     importers = importers_by_name(mock)
     if importers:
-        shown = importers[:_SHOWN_PLACES]
-        places = [f"{relative(each.place, folder)} ({each.kind.value})" for each in shown]
-        more = len(importers) - len(shown)
-        text = f"imported by {', '.join(places)}" + (f" and {more} more" if more else "")
-        yield Text(printable(text))
+        places = [f"{relative(each.place, folder)} ({each.kind.value})" for each in importers]
+        yield Text(printable(f"imported by {some(places, _SHOWN_PLACES)}"))
     if mock.uses:
         yield _uses(mock.uses, files, folder)
     elif importers:

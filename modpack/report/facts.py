@@ -1,11 +1,9 @@
-"""The facts about a package or a plan, as values; nothing here reads files or prints.
-
-Facts about a plan: what a package will hold, before or after it is written.
-"""
+"""The facts about a package or a plan, as values."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +12,7 @@ from modpack.core.graph import CodeKind, Edge
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, module_record, root_of
 from modpack.core.plan import Decision, Note, Plan, PlannedFile, Problem
+from modpack.core.progress import phase
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import TrialRecord
@@ -243,6 +242,43 @@ def provider_of(module: str, is_installed: bool) -> Owner:
     if root_of(module) in RUNTIME_ROOTS:
         return Owner.RUNTIME
     return Owner.INSTALLED if is_installed else Owner.LOCAL
+
+
+def sources_here(plan: Plan) -> dict[str, tuple[bytes, bool]]:
+    """The sources that a plan of this process takes along, from the files in which they lie.
+
+    Args:
+        plan: what an exporter's ``plan()`` returned.
+
+    Returns:
+        By module: its source, and whether it can have submodules. Sources that lie in no file,
+        because somebody gave them, are left out.
+    """
+    found = {}
+    for module in plan.modules(Action.INTERN):
+        location = plan.decisions[module].location
+        if location is not None and location.kind is CodeKind.SOURCE and location.file:
+            file = Path(location.file)
+            if file.is_file():
+                found[module] = (file.read_bytes(), location.is_package)
+    return found
+
+
+def plan_with_uses(plan: Plan, sources: Callable[[], Mapping[str, tuple[bytes, bool]]]) -> Plan:
+    """A plan with the uses of mocked modules, found now if it does not tell them.
+
+    Args:
+        plan: the plan.
+        sources: reads the sources of interned modules, as :func:`sources_here` does.
+    """
+    mocked = plan.modules(Action.MOCK)
+    if plan.tells_uses or not mocked:
+        return plan
+    from modpack.discovery.mock_reachability import callable_from_outside, find_uses
+
+    with phase("looking for uses of mocked modules"):
+        uses = find_uses(sources(), mocked, callable_from_outside(plan.graph), plan.graph)
+    return replace(plan, uses=uses, tells_uses=True)
 
 
 def _module(plan: Plan, decision: Decision, index: DistributionIndex) -> ModuleFacts:

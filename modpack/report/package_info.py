@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -126,9 +126,12 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
 
 
 def _of_torch_package(archive: Archive) -> PackageFacts:
-    interned = [_recorded(archive, name) for name in archive.names() if _is_code(name)]
+    held = [
+        ModuleFacts(m.module, m.action, record=m.record, size_bytes=archive.size(m.record))
+        for m in recorded_modules(archive)
+    ]
     externs = [_extern(module, None) for module in read_externs(archive)]
-    modules = _sorted([*interned, *externs])
+    modules = _sorted([*held, *externs])
     pickles = frozenset(name for name in archive.names() if name.endswith(".pkl"))
     resources = _resources(archive, modules, pickles)
     return PackageFacts(
@@ -142,6 +145,42 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
         python=_text(archive, layout.PYTHON_VERSION).strip() or None,
         entry=_only_pickle(resources),
     )
+
+
+class RecordedModule(NamedTuple):
+    """A module that an archive of torch.package has a record of.
+
+    Attributes:
+        module: its path.
+        record: its source, or its stand-in.
+        action: what happened to it.
+        is_package: whether it can have submodules.
+    """
+
+    module: str
+    record: str
+    action: Action
+    is_package: bool
+
+
+def recorded_modules(archive: Archive) -> Iterator[RecordedModule]:
+    """The modules that an archive of torch.package holds, as they stand in it.
+
+    Raises:
+        ArchiveError: a record is damaged.
+    """
+    for record in archive.names():
+        if record.endswith(".py") and not layout.is_internal(record):
+            is_stand_in = (
+                record != _ANCESTORS_STAND_INS
+                and archive.has(_ANCESTORS_STAND_INS)
+                and archive.read(record).startswith(_ANCESTORS_IMPORT)
+            )
+            action = Action.MOCK if is_stand_in else Action.INTERN
+            path = record.removesuffix(".py")
+            is_package = path.endswith("/__init__")
+            module = path.removesuffix("/__init__").replace("/", ".")
+            yield RecordedModule(module, record, action, is_package)
 
 
 def _planned(
@@ -184,29 +223,11 @@ def _unplanned(archive: Archive, plan: Plan) -> Iterator[ModuleFacts]:
             yield _extern(module, STAND_INS_NEED)
 
 
-def _recorded(archive: Archive, record: str) -> ModuleFacts:
-    """A module of a package of torch.package, known by its record alone."""
-    action = Action.MOCK if _is_ancestors_stand_in(archive, record) else Action.INTERN
-    path = record[: -len(".py")].removesuffix("/__init__")
-    module, size = path.replace("/", "."), archive.size(record)
-    return ModuleFacts(module, action, record=record, size_bytes=size)
-
-
 def _extern(module: str, rule: str | None) -> ModuleFacts:
     owner = provider_of(module, is_installed=False)
     # Without a record of distributions nobody can tell loose code from installed code.
     provided_by = None if owner is Owner.LOCAL and rule is None else owner
     return ModuleFacts(module, Action.EXTERN, rule, provided_by=provided_by)
-
-
-def _is_code(record: str) -> bool:
-    return record.endswith(".py") and not layout.is_internal(record)
-
-
-def _is_ancestors_stand_in(archive: Archive, record: str) -> bool:
-    if record == _ANCESTORS_STAND_INS or not archive.has(_ANCESTORS_STAND_INS):
-        return False
-    return archive.read(record).startswith(_ANCESTORS_IMPORT)
 
 
 def _compiled_records(plan: Plan) -> Mapping[str, str]:

@@ -1,16 +1,14 @@
-"""Evidence from the archives of ``torch.package``, which record no graph: read off their contents.
+"""What a package's modules were decided by, and who imports whom.
 
-Which modules they hold, mock and extern is recorded. Who imports whom is read from the sources,
-what saved objects need from their pickles, as text and opcodes: nothing is run or unpickled.
-
-The evidence in a package: which module was decided how, and who imports whom.
+modpack's packages record it. The archives of ``torch.package`` record which modules they hold, mock
+and extern; who imports whom is read from the sources, and what saved objects need from their
+pickles, as text and opcodes: nothing is run or unpickled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Final
 
 from modpack.archive import layout
@@ -22,53 +20,18 @@ from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location
 from modpack.core.names import GlobGroup, parents, root_of
 from modpack.core.plan import Decision, Note, NoteKind, Plan
-from modpack.core.progress import phase
 from modpack.core.rules import UNRECORDED, Action, Origin, Owner, Rule
 from modpack.core.scan import ImportKind, ImportStatement, ModuleScan
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError
-from modpack.report.facts import provider_of
-from modpack.report.package_info import facts_of, read_checked_manifest
+from modpack.report.facts import plan_with_uses, provider_of
+from modpack.report.package_info import facts_of, read_checked_manifest, recorded_modules
 from modpack.security.code_listing import list_undeclared
 from modpack.security.pickle_names import PickleContents
 
-_STAND_INS: Final = "_mock.py"
-"""The record that torch.package's stand-ins import."""
-_STAND_INS_MODULE: Final = "_mock"
-_STAND_INS_IMPORT: Final = b"from _mock import MockedObject"
+_STAND_INS: Final = "_mock"
+"""The module that torch.package's stand-ins import."""
 _ANYTHING: Final = GlobGroup("**")
-
-
-@dataclass(frozen=True)
-class RecordedModule:
-    """A module that an archive of torch.package has a record of.
-
-    Attributes:
-        module: its path.
-        record: its source, or its stand-in.
-        action: what happened to it.
-        is_package: whether it can have submodules.
-    """
-
-    module: str
-    record: str
-    action: Action
-    is_package: bool
-
-
-def recorded_modules(archive: Archive) -> Iterator[RecordedModule]:
-    """The modules that an archive of torch.package holds, as they stand in it.
-
-    Raises:
-        ArchiveError: a record is damaged.
-    """
-    for record in archive.names():
-        if record.endswith(".py") and not layout.is_internal(record):
-            action = Action.MOCK if _is_stand_in(archive, record) else Action.INTERN
-            path = record.removesuffix(".py")
-            is_package = path.endswith("/__init__")
-            module = path.removesuffix("/__init__").replace("/", ".")
-            yield RecordedModule(module, record, action, is_package)
 
 
 def reconstructed_plan(archive: Archive) -> Plan:
@@ -84,12 +47,6 @@ def reconstructed_plan(archive: Archive) -> Plan:
         ArchiveError: a record is damaged.
     """
     return _Reconstruction(archive).plan()
-
-
-def _is_stand_in(archive: Archive, record: str) -> bool:
-    if record == _STAND_INS or not archive.has(_STAND_INS):
-        return False
-    return archive.read(record).startswith(_STAND_INS_IMPORT)
 
 
 class _Reconstruction:
@@ -122,7 +79,7 @@ class _Reconstruction:
         for module, decision in self._decisions.items():
             self._add_parents(module)
             if decision.action is Action.MOCK:
-                self._graph.add_edge(Edge(module, _STAND_INS_MODULE, ImportKind.REQUIRED, 1))
+                self._graph.add_edge(Edge(module, _STAND_INS, ImportKind.REQUIRED, 1))
         self._mark_what_was_saved()
         return Plan(self._decisions, notes=tuple(self._notes), graph=self._graph)
 
@@ -144,8 +101,6 @@ class _Reconstruction:
                 source = self._archive.read(held.record)
                 yield module, scan_source(source, module, held.is_package)
 
-    # -- pickles -----------------------------------------------------------------------------
-
     def _add_object(self, record: str, contents: PickleContents) -> None:
         node = f"<{record}>"
         self._graph.mark_root(node)
@@ -154,8 +109,6 @@ class _Reconstruction:
             names.setdefault(each.module, {})[each.name] = None
         for module, taken in names.items():
             self._graph.add_edge(Edge(node, module, ImportKind.PICKLE, None, tuple(taken)))
-
-    # -- sources -----------------------------------------------------------------------------
 
     def _add_imports(self, module: str, scan: ModuleScan) -> None:
         for statement in scan.imports:
@@ -198,8 +151,6 @@ class _Reconstruction:
             if is_mock and statement.names == ("*",) and statement.kind.is_dependency:
                 place = f"{record}:{statement.line}"
                 self._notes.append(_star_of_mock(module, statement.module, place))
-
-    # -- where chains begin ------------------------------------------------------------------
 
     def _mark_what_was_saved(self) -> None:
         """Mark the interned modules that nothing leads to, those first that nobody imports."""
@@ -255,19 +206,8 @@ def read_evidence(archive: Archive, *, with_uses: bool = True) -> Plan:
     manifest = read_checked_manifest(archive)
     if manifest is not None:
         return read_plan(archive, manifest)
-    # Reading sources and pickles needs much that packages of modpack do not need.
-
     plan = reconstructed_plan(archive)
-    mocked = plan.modules(Action.MOCK)
-    if not with_uses or not mocked:
-        return plan
-    from modpack.discovery.mock_reachability import callable_from_outside, find_uses
-
-    with phase("looking for uses of mocked modules"):
-        uses = find_uses(
-            _sources(archive, plan), mocked, callable_from_outside(plan.graph), plan.graph
-        )
-    return replace(plan, uses=uses, tells_uses=True)
+    return plan_with_uses(plan, lambda: _sources(archive, plan)) if with_uses else plan
 
 
 def mentions(plan: Plan, module: str) -> bool:
@@ -321,26 +261,6 @@ def _provider_of_extern(environment: RecordedEnvironment, module: str) -> str | 
         return None
     editable = ", an editable install" if provider.editable else ""
     return f"{provider.name} {provider.version}{editable}"
-
-
-def sources_here(plan: Plan) -> dict[str, tuple[bytes, bool]]:
-    """The sources that a plan of this process takes along, from the files in which they lie.
-
-    Args:
-        plan: what an exporter's ``plan()`` returned.
-
-    Returns:
-        By module: its source, and whether it can have submodules. Sources that lie in no file,
-        because somebody gave them, are left out.
-    """
-    found = {}
-    for module in plan.modules(Action.INTERN):
-        location = plan.decisions[module].location
-        if location is not None and location.kind is CodeKind.SOURCE and location.file:
-            file = Path(location.file)
-            if file.is_file():
-                found[module] = (file.read_bytes(), location.is_package)
-    return found
 
 
 def _sources(archive: Archive, plan: Plan) -> dict[str, tuple[bytes, bool]]:

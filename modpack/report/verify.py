@@ -37,8 +37,8 @@ from modpack.errors import (
     UnsupportedVersionError,
 )
 from modpack.report.audit_facts import Finding, Severity
+from modpack.report.audit_findings import pickle_findings
 from modpack.report.audit_text import by_severity, code_lines, left_out, remedy_line
-from modpack.report.code_listing import pickle_findings
 from modpack.report.finding_codes import as_sentence, finding, finding_with_remedy
 from modpack.report.format import indented, table
 from modpack.report.verify_records import (

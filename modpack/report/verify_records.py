@@ -56,6 +56,7 @@ from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError, ModpackError
 from modpack.report.audit_facts import Finding
 from modpack.report.finding_codes import finding
+from modpack.security.code_listing import some
 from modpack.security.pickle_names import PickledStorage, read_pickle
 from modpack.security.pickled_hooks import find_disagreements
 
@@ -615,12 +616,8 @@ def check_unused_storages(
     used |= {tensor.record for tensors in own.outputs.values() for tensor in tensors}
     unused = [name for name in archive.names() if layout.is_storage(name) and name not in used]
     if unused:
-        more = f" and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else ""
-        size = sum(map(archive.size, unused))
-        text = (
-            f"no saved object refers to {', '.join(unused[:_SHOWN])}{more} "
-            f"({counted(size, 'byte')})"
-        )
+        size = counted(sum(map(archive.size, unused)), "byte")
+        text = f"no saved object refers to {some(unused, _SHOWN)} ({size})"
         yield finding("storage-unused", unused[0], text)
 
 

@@ -11,7 +11,7 @@ import torch.package
 import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
-from modpack.report.code_listing import pickle_findings
+from modpack.report.audit_findings import pickle_findings
 from modpack.security.code_listing import list_package
 
 SOURCE = """

@@ -17,11 +17,11 @@ from modpack.core.rules import UNRECORDED, Action
 from modpack.core.scan import ImportKind
 from modpack.discovery.mock_reachability import callable_from_outside
 from modpack.errors import ArchiveError
+from modpack.report.facts import sources_here
 from modpack.report.torch_package import (
     mentions,
     read_evidence,
     read_provider,
-    sources_here,
     with_stand_ins,
 )
 
