@@ -1,16 +1,14 @@
-"""Conditions that tell whether a module, or a device, is there.
+"""Conditions around imports: whether they look for a module, the platform, or a device.
 
 ``if HAS_X:`` is as good as a ``try`` around the import, wherever ``HAS_X`` comes from: a test, a
 ``try`` that imports, or a function that returns one of these.
-
-How strongly a block's imports count: what the conditions around it say.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from modpack.core.names import root_of
@@ -22,6 +20,7 @@ from modpack.discovery.syntax import (
     Part,
     Scope,
     bindings,
+    last_name,
     qualified_name,
 )
 
@@ -171,23 +170,18 @@ def _values_of(member: ast.stmt, name: str) -> Iterator[ast.AST]:
         yield from (value for bound, value in bindings(member) if bound == name and value)
 
 
-def is_caught(handlers: Sequence[ast.ExceptHandler]) -> bool:
-    """Whether one of some handlers catches a failed import."""
-    return any(catches_absence(handler.type) for handler in handlers)
-
-
 def catches_absence(caught: ast.expr | None) -> bool:
     """Whether an ``except`` clause of this type catches a failed import."""
-    if caught is None:
-        return True
+    return caught is None or not _ABSENCE.isdisjoint(_types_of(caught))
+
+
+def _is_caught(statement: ast.Try) -> bool:
+    return any(catches_absence(handler.type) for handler in statement.handlers)
+
+
+def _types_of(caught: ast.expr) -> list[str]:
     types = caught.elts if isinstance(caught, ast.Tuple) else [caught]
-    return any(_last_name(kind) in _ABSENCE for kind in types)
-
-
-def _last_name(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else None
+    return [last_name(each) for each in types if not isinstance(each, ast.Call)]
 
 
 def _is_finder(node: ast.AST) -> bool:
@@ -210,24 +204,20 @@ def _handles_failed_import(node: ast.AST) -> bool:
     """Whether a handler is there for failed imports, and not for whatever may fail."""
     if not isinstance(node, ast.ExceptHandler) or node.type is None:
         return False
-    types = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
-    return any(_last_name(kind) in _FAILED_IMPORT for kind in types)
+    return not _FAILED_IMPORT.isdisjoint(_types_of(node.type))
 
 
 def _is_trial(node: ast.AST) -> bool:
     """Whether a statement tries to import, and catches the failure."""
-    if not isinstance(node, TRIES) or not is_caught(node.handlers):
+    if not isinstance(node, TRIES) or not _is_caught(node):
         return False
-    tried = (each for statement in node.body for each in ast.walk(statement))
-    return any(isinstance(each, (ast.Import, ast.ImportFrom)) or _imports(each) for each in tried)
-
-
-def _imports(node: ast.AST) -> bool:
-    return _is_finder(node) or _last_name_of_call(node) in ("import_module", "__import__")
-
-
-def _last_name_of_call(node: ast.AST) -> str | None:
-    return _last_name(node.func) if isinstance(node, ast.Call) else None
+    return any(
+        isinstance(each, (ast.Import, ast.ImportFrom))
+        or _is_finder(each)
+        or (isinstance(each, ast.Call) and last_name(each) in ("import_module", "__import__"))
+        for statement in node.body
+        for each in ast.walk(statement)
+    )
 
 
 _TESTS = (ast.If, ast.IfExp, ast.While)
@@ -301,7 +291,7 @@ class Conditions:
             never = _truth(owner.test, scope) is (block.part is not Part.BODY)
             return self._asking(owner.test, scope, never, block.part is Part.REST)
         if isinstance(owner, TRIES):
-            return Standing(guarded=block.part is Part.BODY and is_caught(owner.handlers))
+            return Standing(guarded=block.part is Part.BODY and _is_caught(owner))
         if isinstance(owner, ast.ExceptHandler):
             return Standing(guarded=catches_absence(owner.type))
         if isinstance(owner, (ast.With, ast.AsyncWith)):
@@ -335,33 +325,44 @@ def _suppresses(item: ast.withitem, scope: Scope) -> bool:
 
 
 def _truth(test: ast.expr, scope: Scope) -> bool | None:
-    """What a test is when the program runs, where that is certain; else None.
+    """What a test is when the program runs, where that is certain; else None."""
+
+    def known(node: ast.expr) -> bool | None:
+        name = qualified_name(node, scope)
+        # Its one meaning everywhere: type checkers go by the last name too.
+        return False if name and name.rpartition(".")[2] == "TYPE_CHECKING" else None
+
+    return known_truth(test, known)
+
+
+def known_truth(test: ast.expr, known: Callable[[ast.expr], bool | None]) -> bool | None:
+    """What a condition is when the program runs, where that is certain; else None.
 
     Works through ``not``, ``and`` and ``or`` with a stack: a test may nest to any depth.
+
+    Args:
+        test: the condition.
+        known: what a part of it is that is no constant and none of these.
     """
     waiting: list[tuple[ast.expr, bool]] = [(test, False)]
-    known: list[bool | None] = []
+    values: list[bool | None] = []
     while waiting:
-        node, operands_known = waiting.pop()
-        operands = _operands(node)
+        node, has_operands = waiting.pop()
+        operands: Sequence[ast.expr] = ()
+        if isinstance(node, ast.BoolOp):
+            operands = node.values
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            operands = (node.operand,)
         if not operands:
-            known.append(_atom_truth(node, scope))
-        elif not operands_known:
+            values.append(bool(node.value) if isinstance(node, ast.Constant) else known(node))
+        elif not has_operands:
             waiting.append((node, True))
             waiting.extend((operand, False) for operand in operands)
         else:
-            values = known[-len(operands) :]
-            del known[-len(operands) :]
-            known.append(_combined_truth(node, values))
-    return known[0]
-
-
-def _operands(node: ast.expr) -> Sequence[ast.expr]:
-    if isinstance(node, ast.BoolOp):
-        return node.values
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return (node.operand,)
-    return ()
+            inner = values[-len(operands) :]
+            del values[-len(operands) :]
+            values.append(_combined_truth(node, inner))
+    return values[0]
 
 
 def _combined_truth(node: ast.expr, values: Sequence[bool | None]) -> bool | None:
@@ -371,11 +372,3 @@ def _combined_truth(node: ast.expr, values: Sequence[bool | None]) -> bool | Non
     if deciding in values:
         return deciding
     return None if None in values else not deciding
-
-
-def _atom_truth(node: ast.expr, scope: Scope) -> bool | None:
-    if isinstance(node, ast.Constant):
-        return bool(node.value)
-    name = qualified_name(node, scope)
-    # Its one meaning everywhere: type checkers go by the last name too.
-    return False if name and name.rpartition(".")[2] == "TYPE_CHECKING" else None

@@ -1,7 +1,4 @@
-"""Strings that are known without running anything.
-
-Values that a source spells out: literals, and arithmetic of them.
-"""
+"""Values that a source spells out: strings, literals, and arithmetic of them."""
 
 from __future__ import annotations
 
@@ -244,17 +241,6 @@ def literal_of(node: ast.expr | None) -> Literal:
             return UNKNOWN
         return [text] if len(text) <= _LONGEST else UNKNOWN
     return UNKNOWN
-
-
-def dotted_name(node: ast.expr) -> str:
-    """``a.b.c`` for a chain of names; empty for anything else."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    return ".".join([node.id, *reversed(parts)])
 
 
 def mangled(name: str, kind: str) -> str:

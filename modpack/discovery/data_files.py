@@ -1,116 +1,23 @@
-"""What the names in a source stand for, as far as paths are concerned.
-
-Paths that a source makes out of the place where its own file is, without running it.
-
-Which files beside the code a source reads, as far as that can be seen without running it.
+"""Files next to the code that a source reads, as far as that can be seen without running it.
 
 Paths are followed from where a module learns its own place (``__file__``, ``__path__``,
 ``importlib.resources``, ``pkgutil.get_data``) through the functions of :mod:`os.path` and
-:mod:`pathlib`, and through names that are assigned once. What is wrong here costs little: a path
-counts only if there is a file, and a file that is not found is found by a trial run.
+:mod:`pathlib`, and through names that are assigned once. A mistake here costs little: a path counts
+only if there is a file, and a file that is not found is found by a trial run.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from modpack.core.scan import FileRead, ReadKind
-from modpack.discovery.syntax import ParsedSource, child_nodes, nodes_in, resolve_relative
+from modpack.discovery.syntax import ParsedSource, dotted_name, resolve_relative
 
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-class PlaceNames:
-    """The names of a source, wherever in it they are bound.
-
-    Args:
-        tree: the source.
-        package: the package that it is in, or is.
-
-    Attributes:
-        aliases: what imports bind, and the dotted names that it stands for.
-        values: name -> every expression that it is bound to, None for what is no expression.
-        functions: name -> every function that has it.
-        used: the names that are read anywhere.
-        docstrings: the expressions (by id) that are statements of their own.
-    """
-
-    def __init__(self, tree: ast.Module, package: str) -> None:
-        self.aliases: dict[str, str] = {}
-        self.values: dict[str, list[ast.expr | None]] = {}
-        self.functions: dict[str, list[_Function]] = {}
-        self.used: set[str] = set()
-        self.docstrings: set[int] = set()
-        self._package = package
-        learners = self._learners()
-        for node in nodes_in(tree):
-            learn = learners.get(type(node))
-            if learn is not None:
-                learn(node)
-
-    def _learners(self) -> Mapping[type[ast.AST], Callable[[Any], None]]:
-        return {
-            ast.Import: self._learn_import,
-            ast.ImportFrom: self._learn_import_from,
-            ast.Assign: self._learn_assigned,
-            ast.AnnAssign: self._learn_annotated,
-            ast.For: self._learn_target,
-            ast.comprehension: self._learn_target,
-            ast.AugAssign: self._learn_target,
-            ast.withitem: self._learn_context,
-            ast.FunctionDef: self._learn_function,
-            ast.AsyncFunctionDef: self._learn_function,
-            ast.arg: self._learn_parameter,
-            ast.Name: self._learn_use,
-            ast.Expr: self._learn_docstring,
-        }
-
-    def _learn_import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            name = alias.asname or alias.name.partition(".")[0]
-            self.aliases[name] = alias.name if alias.asname else name
-
-    def _learn_import_from(self, node: ast.ImportFrom) -> None:
-        source = resolve_relative(self._package, node.level, node.module or "")
-        for alias in node.names:
-            self.aliases[alias.asname or alias.name] = f"{source or ''}.{alias.name}"
-
-    def _learn_assigned(self, node: ast.Assign) -> None:
-        for target in node.targets:
-            self._learn_value(target, node.value)
-
-    def _learn_annotated(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self._learn_value(node.target, node.value)
-
-    def _learn_target(self, node: ast.For | ast.comprehension | ast.AugAssign) -> None:
-        self._learn_value(node.target, None)
-
-    def _learn_context(self, node: ast.withitem) -> None:
-        if node.optional_vars is not None:
-            self._learn_value(node.optional_vars, node.context_expr)
-
-    def _learn_value(self, target: ast.expr, value: ast.expr | None) -> None:
-        if isinstance(target, ast.Name):
-            self.values.setdefault(target.id, []).append(value)
-
-    def _learn_function(self, node: _Function) -> None:
-        self.functions.setdefault(node.name, []).append(node)
-
-    def _learn_parameter(self, node: ast.arg) -> None:
-        self.values.setdefault(node.arg, []).append(None)
-
-    def _learn_use(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load):
-            self.used.add(node.id)
-
-    def _learn_docstring(self, node: ast.Expr) -> None:
-        if isinstance(node.value, ast.Constant):
-            self.docstrings.add(id(node.value))
 
 
 PATHS = frozenset({ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.JoinedStr, ast.Call})
@@ -187,15 +94,54 @@ class Places:
     """
 
     def __init__(self, tree: ast.Module, module: str, package: str) -> None:
+        self.used: set[str] = set()
+        self.values: dict[str, list[ast.expr | None]] = {}
+        self.docstrings: set[int] = set()
         self._own_names = {"__name__": module, "__package__": package}
         self._module = module
+        self._package = package
+        self._aliases: dict[str, str] = {}
+        self._functions: dict[str, list[_Function]] = {}
         self._returns: dict[str, list[ast.expr | None]] = {}
         self._following: set[str] = set()
         self._no_paths: set[int] = set()
-        self._names = names = PlaceNames(tree, package)
-        self.used = names.used
-        self.values = names.values
-        self.docstrings = names.docstrings
+        for node in ast.walk(tree):
+            self._learn(node)
+
+    def _learn(self, node: ast.AST) -> None:
+        """Note the names that a node binds or reads, wherever in the source it is."""
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                self.used.add(node.id)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._learn_value(target, node.value)
+        elif isinstance(node, ast.AnnAssign):
+            if node.value is not None:
+                self._learn_value(node.target, node.value)
+        elif isinstance(node, (ast.For, ast.comprehension, ast.AugAssign)):
+            self._learn_value(node.target, None)
+        elif isinstance(node, ast.withitem):
+            self._learn_value(node.optional_vars, node.context_expr)
+        elif isinstance(node, ast.arg):
+            self.values.setdefault(node.arg, []).append(None)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            self._functions.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.Expr):
+            if isinstance(node.value, ast.Constant):
+                self.docstrings.add(id(node.value))
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                root = alias.name.partition(".")[0]
+                self._aliases[alias.asname or root] = alias.name if alias.asname else root
+        elif isinstance(node, ast.ImportFrom):
+            source = resolve_relative(self._package, node.level, node.module or "")
+            for alias in node.names:
+                self._aliases[alias.asname or alias.name] = f"{source or ''}.{alias.name}"
+
+    def _learn_value(self, target: ast.expr | None, value: ast.expr | None) -> None:
+        if isinstance(target, ast.Name):
+            self.values.setdefault(target.id, []).append(value)
 
     def of(self, node: ast.AST | None) -> Place | None:
         """The path that an expression stands for; None if it is none that is known."""
@@ -228,7 +174,7 @@ class Places:
         return place
 
     def named(self, name: str) -> Place | None:
-        values = self._names.values.get(name)
+        values = self.values.get(name)
         return self._sole(name, values) if values else None
 
     def _sole(self, name: str, values: list[ast.expr | None]) -> Place | None:
@@ -244,7 +190,7 @@ class Places:
 
     def _returned(self, function: str) -> list[ast.expr | None]:
         if function not in self._returns:
-            nodes = (node for each in self._names.functions[function] for node in nodes_in(each))
+            nodes = (node for each in self._functions[function] for node in ast.walk(each))
             found = [node.value for node in nodes if isinstance(node, ast.Return)]
             self._returns[function] = found
         return self._returns[function]
@@ -261,7 +207,7 @@ class Places:
         if name == "__spec__":
             return Place((_OWN_FILE,))
         root = name.partition(".")[0] if name is not None else ""
-        is_imported = root in {alias.partition(".")[0] for alias in self._names.aliases.values()}
+        is_imported = root in {alias.partition(".")[0] for alias in self._aliases.values()}
         return Place((_OWN_FILE,), name) if name and is_imported else None
 
     def _subscript(self, node: ast.Subscript) -> Place | None:
@@ -305,7 +251,7 @@ class Places:
                 return place
         if name is not None and name.endswith("resources.files") and not node.args:
             return Place()
-        if isinstance(node.func, ast.Name) and node.func.id in self._names.functions:
+        if isinstance(node.func, ast.Name) and node.func.id in self._functions:
             return self._sole(f"{node.func.id}()", self._returned(node.func.id))
         return self._method(node) if isinstance(node.func, ast.Attribute) else None
 
@@ -360,10 +306,9 @@ class Places:
         if isinstance(node, ast.Name):
             if node.id in self._own_names:
                 return self._own_names[node.id]
-            values = self._names.values.get(node.id, [])
+            values = self.values.get(node.id, [])
             sole = values[0] if len(values) == 1 else None
-            is_text = isinstance(sole, ast.Constant) and isinstance(sole.value, str)
-            return self._text(sole) if sole is not None and is_text else None
+            return self._text(sole) if isinstance(sole, ast.Constant) else None
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             left, right = self._text(node.left), self._text(node.right)
             return left + right if left is not None and right is not None else None
@@ -373,13 +318,9 @@ class Places:
         return self._text(node.value) if isinstance(node, ast.FormattedValue) else None
 
     def qualified(self, node: ast.expr) -> str | None:
-        attributes: list[str] = []
-        while isinstance(node, ast.Attribute):
-            attributes.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return None
-        return ".".join([self._names.aliases.get(node.id, node.id), *reversed(attributes)])
+        """The dotted name that a chain of names stands for, imports' aliases resolved."""
+        root, dot, rest = dotted_name(node).partition(".")
+        return f"{self._aliases.get(root, root)}{dot}{rest}" if root else None
 
 
 _PLACES = ("__file__", "__path__", "__spec__", "get_data")
@@ -396,20 +337,14 @@ def find_reads(parsed: ParsedSource, module: str, package: str) -> tuple[FileRea
         module: the module's name.
         package: the package that it is in, or is.
     """
-    if not _knows_its_place(parsed.text):
-        return ()
+    knows_place = any(word in parsed.text for word in _PLACES)
+    if not knows_place and ("resource" not in parsed.text or not _RESOURCES.search(parsed.text)):
+        return ()  # as most
     try:
         found = dict.fromkeys(_Reads(parsed.tree, module, package).all())
     except RecursionError:  # a table of thousands of calls in one expression: no path is in there
         return ()
     return tuple(sorted(found, key=lambda read: read.line))
-
-
-def _knows_its_place(text: str) -> bool:
-    """Whether a source can know where its file is; quick, because most do not ask."""
-    if any(word in text for word in _PLACES):
-        return True
-    return "resource" in text and _RESOURCES.search(text) is not None
 
 
 class _Reads:
@@ -427,8 +362,8 @@ class _Reads:
             place = self._places.of(node) if type(node) in PATHS else None
             if place is not None:
                 yield from self._read(node, place)
-            elif not isinstance(node, ast.Name) and self._is_looked_into(node):
-                waiting.extend(reversed(child_nodes(node)))
+            elif not self._is_no_read(node) and not self._is_name_of_path(node):
+                waiting.extend(reversed(list(ast.iter_child_nodes(node))))
 
     def _read(self, node: ast.AST, place: Place) -> Iterator[FileRead]:
         if place.is_own_file:
@@ -445,9 +380,6 @@ class _Reads:
             return
         if ("." in text or "/" in text or text.isupper()) and _FILE_NAME.fullmatch(text):
             yield FileRead(ReadKind.NAME, text, node.lineno)
-
-    def _is_looked_into(self, node: ast.AST) -> bool:
-        return not self._is_no_read(node) and not self._is_name_of_path(node)
 
     def _is_no_read(self, node: ast.AST) -> bool:
         """Whether a call only tells Python where to look for modules."""

@@ -1,11 +1,9 @@
-"""What calling a class makes of its arguments, where its ``__init__`` only keeps them.
+"""Definitions of a module and its classes, recorded with the scan; functions are not entered.
 
-Names and attributes that a module's functions set anew: its own state, or others' wishes.
-
-What a source defines at the level of its module and its classes; functions are not entered.
-
-It is recorded with the scan, so that an export can compare it with the modules that run without
-parsing or compiling anything.
+An export compares them with the modules that run, without parsing or compiling anything. With them
+are recorded the names and attributes that functions set anew, which is the module's own state or
+what others asked for, and what calling a class makes of its arguments where its ``__init__`` only
+keeps them.
 """
 
 from __future__ import annotations
@@ -13,23 +11,16 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from modpack.core.scan import Body, Defined, Initializer, Literal, Row, Setting
-from modpack.discovery.constants import UNKNOWN, dotted_name, literal_of, mangled
-from modpack.discovery.syntax import (
-    TRIES,
-    ParsedSource,
-    assigned_names,
-    bindings,
-    lines_at,
-    nodes_in,
-    spans_any,
-)
+from modpack.discovery.constants import UNKNOWN, literal_of, mangled
+from modpack.discovery.syntax import ParsedSource, assigned_names, bindings, bodies, dotted_name
 
 _LONGEST = 150
 """Lines of a class. One that only keeps settings is shorter; others took most of the time."""
-_METHODS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _OUT_OF_SIGHT = frozenset(
     {"__new__", "__setattr__", "__getattribute__", "__getattr__", "__post_init__"}
 )
@@ -40,13 +31,17 @@ def initializer_of(node: ast.ClassDef) -> Initializer | None:
     """What a class keeps of the arguments that it is called with; None where that is not plain."""
     if (node.end_lineno or node.lineno) - node.lineno > _LONGEST:
         return None
-    methods = [each for each in node.body if isinstance(each, _METHODS)]
+    methods = [each for each in node.body if isinstance(each, _FUNCTIONS)]
     if any(method.name in _OUT_OF_SIGHT for method in methods):
         return None
     own = next((each for each in methods if each.name == "__init__"), None)
     if own is not None and not all(map(_is_plain, own.body)):
         return None
-    if own is not None and node.bases and any(map(_is_made, own.body)):
+    made = own is not None and any(
+        isinstance(each, (ast.Assign, ast.AnnAssign)) and isinstance(each.value, ast.Call)
+        for each in own.body
+    )
+    if node.bases and made:
         return None  # a part of a model, most likely
     changed: dict[str, int] = {}
     for method in methods:
@@ -73,16 +68,8 @@ def _is_plain(statement: ast.stmt) -> bool:
         value = statement.value
         return isinstance(value, ast.Constant) or _is_call_of_object(value)
     if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        return all(_own_attribute(each) for each in targets)
+        return all(map(_own_attribute, _targets(statement)))
     return False
-
-
-def _is_made(statement: ast.stmt) -> bool:
-    """Whether a statement keeps what a call gives."""
-    if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
-        return False
-    return isinstance(statement.value, ast.Call)
 
 
 def _is_call_of_object(value: ast.expr) -> bool:
@@ -103,7 +90,7 @@ def _own_attribute(target: ast.expr) -> str:
 
 
 def _init_parameters(
-    function: ast.FunctionDef | ast.AsyncFunctionDef,
+    function: _Function,
 ) -> list[tuple[str, Literal]] | None:
     given = function.args
     if given.posonlyargs or given.vararg or given.kwarg or function.decorator_list:
@@ -124,26 +111,23 @@ def _kept(body: Sequence[ast.stmt], names: set[str]) -> Iterator[tuple[str, tupl
     for statement in body:
         if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
             continue
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         name = dotted_name(statement.value)
-        for target in targets:
-            if name in names:
-                yield _own_attribute(target), (name, UNKNOWN)
-            else:
-                yield _own_attribute(target), ("", literal_of(statement.value))
+        kept = (name, UNKNOWN) if name in names else ("", literal_of(statement.value))
+        for target in _targets(statement):
+            yield _own_attribute(target), kept
 
 
-def _note_changes(method: ast.FunctionDef | ast.AsyncFunctionDef, changed: dict[str, int]) -> bool:
+def _note_changes(method: _Function, changed: dict[str, int]) -> bool:
     """Note the attributes that a method sets; returns False if that cannot be read off."""
     parameters = {each.arg for each in (*method.args.args[1:], *method.args.kwonlyargs)}
-    for node in nodes_in(method):
+    for node in ast.walk(method):
         name = getattr(node, "id", None) or getattr(node, "attr", None)
         if name in _BUILT:
             return False
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
             changed.setdefault(node.attr, Setting.RUNNING)
         if isinstance(node, ast.Assign) and not method.name.startswith("_"):
-            uses = {part.id for part in nodes_in(node.value) if isinstance(part, ast.Name)}
+            uses = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
             for target in node.targets:
                 if uses & parameters and _own_attribute(target):
                     changed[_own_attribute(target)] = Setting.ON_REQUEST
@@ -154,11 +138,9 @@ ANY: Final = "*"
 """Stands for names that a function computes."""
 _MOST_CALLS: Final = 3
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _GLOBAL_OR_ATTRIBUTE = re.compile(
-    r"^[ \t]*(?:global\s|setattr\((?!self\b)"
-    r"|(?!self\.\w+\s*[-+*/|&:=])\w+(?:\(\w*\))?\.[\w.]+\s*[-+*/|&]?=(?!=))",
-    re.MULTILINE,
+    r"[ \t]*(?:global\s|setattr\((?!self\b)"
+    r"|(?!self\.\w+\s*[-+*/|&:=])\w+(?:\(\w*\))?\.[\w.]+\s*[-+*/|&]?=(?!=))"
 )
 """Lines that may declare a global, or set an attribute of something else than ``self``."""
 _PLAIN_CALLS = frozenset({"bool", "int", "float", "str", "tuple", "list", "dict", "set"})
@@ -180,26 +162,26 @@ class Settings:
     def __init__(self, parsed: ParsedSource, functions: Sequence[tuple[_Function, str]]) -> None:
         self.settings: dict[str, int] = {}
         self.setters: dict[str, list[str]] = {}
-        places = (match.start() for match in _GLOBAL_OR_ATTRIBUTE.finditer(parsed.text))
-        lines = lines_at(places, parsed.text)
-        if not lines:
-            return
         self._tree = parsed.tree
-        self._used: dict[str, int] | None = None
-        for function, path in functions:
-            if spans_any(function, lines):
+        self._used: set[str] | None = None
+        numbered = enumerate(parsed.text.split("\n"), 1)
+        lines = [number for number, line in numbered if _GLOBAL_OR_ATTRIBUTE.match(line)]
+        for function, path in functions if lines else ():
+            if _has_line(function, lines):
                 self._see_function(function, path)
         if self.setters:
             self._see_callers(functions)
-        for statement in parsed.tree.body:
-            if spans_any(statement, lines):
+        for statement in parsed.tree.body if lines else ():
+            if _has_line(statement, lines):
                 for name in _attributes_at_import(statement):
                     self.settings.setdefault(f".{name}", Setting.AT_IMPORT)
 
     def _see_function(self, function: _Function, path: str) -> None:
-        nodes = list(nodes_in(function))
+        nodes = list(ast.walk(function))
         declared = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
-        local = _parameters(function) | set(_assigned(nodes)) - declared
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        assigned = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        local = _parameters(function) | assigned - declared
         found = list(_set_in(nodes, declared, local))
         if not found:
             return
@@ -216,7 +198,7 @@ class Settings:
     def _see_callers(self, functions: Sequence[tuple[_Function, str]]) -> None:
         """What calls a function that sets something, sets it as well."""
         used = {
-            function.name: {node.id for node in nodes_in(function) if isinstance(node, ast.Name)}
+            function.name: {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
             for function, path in functions
             if not path
         }
@@ -236,12 +218,9 @@ class Settings:
     def _is_used(self, name: str) -> bool:
         """Whether the module itself uses a function."""
         if self._used is None:
-            self._used = {}
-            for node in nodes_in(self._tree):
-                if isinstance(node, ast.Name):
-                    self._used[node.id] = 1
-                elif isinstance(node, ast.Attribute):
-                    self._used[node.attr] = 1
+            nodes = list(ast.walk(self._tree))
+            self._used = {node.id for node in nodes if isinstance(node, ast.Name)}
+            self._used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         return name in self._used
 
 
@@ -262,12 +241,10 @@ def _set_in(
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Assign):
+    if isinstance(node, (ast.Assign, ast.Delete)):
         return node.targets
     if isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
         return [node.target]
-    if isinstance(node, ast.Delete):
-        return node.targets
     return []
 
 
@@ -280,15 +257,9 @@ def _is_shared(owner: ast.expr, local: set[str]) -> bool:
     return first == "cls" or name.endswith(".__class__") or bool(first and first not in local)
 
 
-def _assigned(nodes: Sequence[ast.AST]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-
-
 def _is_passed_on(value: ast.expr | None, parameters: set[str]) -> bool:
     """Whether a value is a parameter, or a plain value made of one; and not work done with it."""
-    nodes = list(nodes_in(value)) if value is not None else []
+    nodes = list(ast.walk(value)) if value is not None else []
     called = {dotted_name(node.func) for node in nodes if isinstance(node, ast.Call)}
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return called <= _PLAIN_CALLS and bool(names & parameters)
@@ -308,6 +279,12 @@ def _parameters(function: _Function) -> set[str]:
     return {each.arg for each in named if each is not None}
 
 
+def _has_line(statement: ast.stmt, lines: Sequence[int]) -> bool:
+    decorators = getattr(statement, "decorator_list", ())
+    first = decorators[0].lineno if decorators else statement.lineno
+    return any(first <= line <= (statement.end_lineno or first) for line in lines)
+
+
 def _attributes_at_import(statement: ast.stmt) -> Iterator[str]:
     """The attributes that a statement sets when the module is imported."""
     todo: list[ast.AST] = [statement]
@@ -316,12 +293,11 @@ def _attributes_at_import(statement: ast.stmt) -> Iterator[str]:
         for target in _targets(node):
             if isinstance(target, ast.Attribute):
                 yield target.attr
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.expr)):
+        if not isinstance(node, (*_FUNCTIONS, ast.expr)):
             todo.extend(ast.iter_child_nodes(node))
 
 
 _UNREAD = "?"
-_FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NAMESPACES = frozenset({"globals", "locals", "vars", "exec", "setattr"})
 
 
@@ -369,7 +345,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.found: dict[str, _Found] = {"": _Found(None)}
-        self.functions: list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]] = []
+        self.functions: list[tuple[_Function, str]] = []
         self.called: list[str] = []
         self.is_dynamic = False
         self.initializers: dict[str, Initializer] = {}
@@ -384,7 +360,9 @@ class _Reader:
                     todo.append((statement.body, self._enter(statement, path), 0))
                 else:
                     self._read(statement, path)
-                    todo += [(block, path, depth + 1) for block in _blocks(statement)]
+                    if not isinstance(statement, _FUNCTIONS):
+                        inner = (block for _, _, block in bodies(statement))
+                        todo += [(block, path, depth + 1) for block in inner]
 
     def _enter(self, node: ast.ClassDef, path: str) -> str:
         inner = f"{path}.{node.name}" if path else node.name
@@ -403,7 +381,7 @@ class _Reader:
     def _read(self, statement: ast.stmt, path: str) -> None:
         body = self.found[path]
         line = statement.lineno
-        if isinstance(statement, _FUNCTION_NODES):
+        if isinstance(statement, _FUNCTIONS):
             name = mangled(statement.name, _last(path))
             body.add(name, (line, "def", list(_decorators(statement)), {"": statement.name}))
             self.functions.append((statement, path))
@@ -475,26 +453,10 @@ def _call(line: int, call: ast.Call) -> Row:
     return line, "call", [called, *map(literal_of, call.args)], named
 
 
-def _decorators(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+def _decorators(node: ast.ClassDef | _Function) -> list[str]:
     called = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
     return [dotted_name(each) for each in called]
 
 
 def _last(path: str) -> str:
     return path.rpartition(".")[2]
-
-
-def _blocks(statement: ast.stmt) -> Iterator[Sequence[ast.stmt]]:
-    """The blocks of a compound statement that is no function and no class."""
-    if isinstance(statement, (ast.If, ast.For, ast.AsyncFor, ast.While)):
-        yield statement.body
-        yield statement.orelse
-    elif isinstance(statement, (ast.With, ast.AsyncWith)):
-        yield statement.body
-    elif isinstance(statement, TRIES):
-        yield statement.body
-        yield from (handler.body for handler in statement.handlers)
-        yield statement.orelse
-        yield statement.finalbody
-    elif isinstance(statement, ast.Match):
-        yield from (case.body for case in statement.cases)

@@ -1,7 +1,4 @@
-"""Imports by function call: ``importlib.import_module`` and ``__import__``.
-
-Which folders of code a source lists, in order to import what is in them.
-"""
+"""Imports by function call, and folders of code that a source lists to import what is in them."""
 
 from __future__ import annotations
 
@@ -17,8 +14,6 @@ from modpack.discovery.data_files import Place, Places
 from modpack.discovery.syntax import (
     Block,
     ParsedSource,
-    has_any,
-    nodes_in,
     qualified_name,
     resolve_relative,
 )
@@ -158,7 +153,7 @@ def find_listings(parsed: ParsedSource, module: str, package: str) -> tuple[Fold
         module: the module's name.
         package: the package that it is in, or is.
     """
-    if not (has_any(_LISTS, parsed.text) and has_any(_IMPORTS, parsed.text)):
+    if not all(any(p.search(parsed.text) for p in patterns) for patterns in (_LISTS, _IMPORTS)):
         return ()
     try:
         found = dict.fromkeys(_Listings(parsed, module, package).all())
@@ -171,16 +166,16 @@ class _Listings:
     def __init__(self, parsed: ParsedSource, module: str, package: str) -> None:
         self._tree = parsed.tree
         self._places = Places(parsed.tree, module, package)
-        self._values = self._places.values
         self._is_of_code = _OF_CODE.search(parsed.text) is not None
 
     def all(self) -> Iterator[FolderListing]:
-        for node in nodes_in(self._tree):
+        for node in ast.walk(self._tree):
             if isinstance(node, ast.Call):
                 yield from self._listing(node)
 
     def _listing(self, call: ast.Call) -> Iterator[FolderListing]:
-        name = (self._places.qualified(call.func) or _attribute(call.func)).rpartition(".")[2]
+        qualified = self._places.qualified(call.func) or getattr(call.func, "attr", "")
+        name = str(qualified).rpartition(".")[2]
         deep = name in _DEEP
         if name in _BY_MODULES:
             named = [word.value for word in call.keywords if word.arg == "path"]
@@ -203,17 +198,13 @@ class _Listings:
             for each in node.elts:
                 yield self._places.of(each)
         elif isinstance(node, ast.Name) and node.id != "__path__":
-            values = self._values.get(node.id, [])
+            values = self._places.values.get(node.id, [])
             sole = values[0] if len(values) == 1 else None
             if isinstance(sole, (ast.List, ast.Tuple, ast.Attribute)):
                 yield from self._folders(sole)
         else:  # what its first folder is
             first = ast.Subscript(node, ast.Constant(0), ast.Load())
             yield self._places.of(first)
-
-
-def _attribute(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _last_text(node: ast.expr) -> str:

@@ -37,7 +37,6 @@ from modpack.discovery.mock_scopes import (
 from modpack.discovery.syntax import (
     COMPREHENSIONS,
     ParsedSource,
-    child_nodes,
     parse_source,
     resolve_relative,
 )
@@ -67,7 +66,7 @@ class ExpressionReader:
 
     def _others(self, node: ast.AST, place: Place) -> None:
         inside = place if isinstance(node, _KEEPS_ROLE) else place.inside
-        self._push(child_nodes(node), inside)
+        self._push(ast.iter_child_nodes(node), inside)
 
     def _mention(self, place: Place, *words: str) -> None:
         for word in words:

@@ -22,7 +22,8 @@ from enum import Enum
 from functools import cached_property
 from types import CodeType
 
-from modpack.discovery.syntax import is_import_block, is_main_guard
+from modpack.discovery.conditions import catches_absence
+from modpack.discovery.syntax import asks_for_main, bodies, is_main_guard, is_type_checking
 
 _TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _OPTIMIZED = 0x1  # CO_OPTIMIZED: a function's code, not that of a class or a module
@@ -327,7 +328,7 @@ class _Reader:
                 self._note(kind, node, binds, inside)
             if kind in (None, Kind.OTHER):
                 header = (*inside, self._first_line(node))
-                for block in _blocks_of(node):
+                for _, _, block in bodies(node):
                     self._read(block, header)
 
     def _note(
@@ -364,7 +365,7 @@ def _bound_by(node: ast.stmt) -> tuple[Kind | None, tuple[str, ...]]:
 
 
 def _names_bound_in(block: ast.stmt) -> Iterator[str]:
-    for inner in _blocks_of(block):
+    for _, _, inner in bodies(block):
         for node in inner:
             yield from _bound_by(node)[1] or _names_bound_in(node)
 
@@ -382,22 +383,12 @@ def _stored_in(node: ast.AST) -> Iterator[str]:
 
 def _header_of(node: ast.stmt) -> Iterator[ast.AST]:
     """The parts of a compound statement that are no blocks; a plain one itself."""
-    if not any(True for _ in _blocks_of(node)):
+    if not any(bodies(node)):
         yield node
         return
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
             yield child
-
-
-def _blocks_of(node: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The blocks of a compound statement, in order."""
-    for name in ("body", "handlers", "cases", "orelse", "finalbody"):
-        inner = getattr(node, name, [])
-        for each in inner if name in ("handlers", "cases") else [inner]:
-            block = getattr(each, "body", each)
-            if block:
-                yield block
 
 
 def _attributes_set(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -584,3 +575,55 @@ def _comments_above(lines: Sequence[str], first: int) -> int:
     while count < first and lines[first - count - 1].startswith(f"{margin}#"):
         count += 1
     return count
+
+
+_PLAIN_TEST = (
+    *(ast.Name, ast.Attribute, ast.Constant, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Tuple),
+    *(ast.Subscript, ast.Slice, ast.cmpop, ast.boolop, ast.unaryop, ast.expr_context),
+)
+_PLAIN_VALUE = (ast.Name, ast.Attribute, ast.Constant, ast.UnaryOp, ast.unaryop, ast.expr_context)
+
+
+def is_import_block(node: ast.stmt) -> bool:
+    """Whether a statement is an ``if`` or a ``try`` that does nothing but import."""
+    if isinstance(node, ast.If):
+        plain = is_type_checking(node.test) or _consists_of(node.test, _PLAIN_TEST)
+        return plain and not asks_for_main(node.test) and _only_imports([*node.body, *node.orelse])
+    if isinstance(node, ast.Try):
+        handled = [each for handler in node.handlers for each in handler.body]
+        guards = all(catches_absence(handler.type) for handler in node.handlers)
+        everything = [*node.body, *handled, *node.orelse, *node.finalbody]
+        return guards and bool(node.handlers) and _only_imports(everything)
+    return False
+
+
+def _only_imports(body: list[ast.stmt]) -> bool:
+    """Whether there are imports, and besides them only names for what is absent."""
+    leaves = list(_leaves(body))
+    imports = [leaf for leaf in leaves if isinstance(leaf, (ast.Import, ast.ImportFrom))]
+    others = [leaf for leaf in leaves if not isinstance(leaf, (ast.Import, ast.ImportFrom))]
+    return bool(imports) and all(_is_plain(leaf) for leaf in others)
+
+
+def _leaves(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        if isinstance(node, (ast.If, ast.Try)) and is_import_block(node):
+            handled = [each for handler in getattr(node, "handlers", []) for each in handler.body]
+            yield from _leaves([*node.body, *handled, *node.orelse])
+        else:
+            yield node
+
+
+def _is_plain(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Pass):
+        return True
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.Assign):
+        names = all(isinstance(target, ast.Name) for target in node.targets)
+        return names and _consists_of(node.value, _PLAIN_VALUE)
+    return False
+
+
+def _consists_of(node: ast.expr, kinds: tuple[type[ast.AST], ...]) -> bool:
+    return all(isinstance(part, kinds) for part in ast.walk(node))

@@ -1,22 +1,8 @@
-"""From the bytes of a module to its syntax tree, or to the reason why there is none.
-
-Kinds of syntax nodes that several readers treat alike, and what is below a node.
-
-Where a statement stands: the blocks around it, and the names that it sees there.
-
-Where words stand in a source: what has none of them need not be looked at.
-
-The names that a statement binds.
-
-Blocks that only import: ``try``/``except ImportError``, ``if TYPE_CHECKING``, versions.
-
-They decide anew where they are run, and are taken as they stand.
-"""
+"""Syntax trees: parsing, scopes and blocks, names and the statements that bind them."""
 
 from __future__ import annotations
 
 import ast
-import bisect
 import io
 import itertools
 import re
@@ -24,7 +10,7 @@ import sys
 import threading
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -167,41 +153,6 @@ if sys.version_info >= (3, 11):
 else:
     TRIES = (ast.Try,)
 
-_LEAVES = frozenset({ast.Name, ast.Constant})
-"""Half of all nodes."""
-_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
-"""For each kind of node that was met, the fields that may hold what :func:`child_nodes` tells."""
-_OTHER_FIELDS = frozenset({"ctx", "op", "ops", "id", "attr", "arg", "type_comment"})
-
-
-def child_nodes(node: ast.AST) -> list[ast.AST]:
-    """What :func:`ast.iter_child_nodes` says, short of operators and contexts.
-
-    In less than half of its time: it is asked for each node of a source that reads files.
-    """
-    kind = type(node)
-    if kind not in _FIELDS:
-        _FIELDS[kind] = tuple(name for name in kind._fields if name not in _OTHER_FIELDS)
-    children: list[ast.AST] = []
-    for name in _FIELDS[kind]:
-        part = getattr(node, name, None)
-        if isinstance(part, list):
-            children += [each for each in part if isinstance(each, ast.AST)]
-        elif isinstance(part, ast.AST):
-            children.append(part)
-    return children
-
-
-def nodes_in(tree: ast.AST) -> Iterator[ast.AST]:
-    """What :func:`ast.walk` says, in its order, short of operators and contexts."""
-    level = [tree]
-    while level:
-        yield from level
-        level = [
-            below for node in level if type(node) not in _LEAVES for below in child_nodes(node)
-        ]
-
-
 # The modules whose names mean something to the scan.
 _KNOWN_ROOTS = frozenset(
     {"builtins", "contextlib", "importlib", "os", "pkgutil", "platform", "sys", "typing"}
@@ -289,6 +240,21 @@ class Block:
         return Block(self, scope or self.scope, owner, part)
 
 
+def bodies(statement: ast.stmt) -> Iterator[tuple[ast.AST, Part, list[ast.stmt]]]:
+    """The runs of statements in a compound statement: what each is a part of, and which part."""
+    body = getattr(statement, "body", None)
+    if body:
+        yield statement, Part.BODY, body
+    for case in getattr(statement, "cases", ()):
+        yield statement, Part.BODY, case.body
+    for handler in getattr(statement, "handlers", ()):
+        yield handler, Part.BODY, handler.body
+    for part, name in ((Part.ELSE, "orelse"), (Part.FINALLY, "finalbody")):
+        block = getattr(statement, name, None)
+        if block:
+            yield statement, part, block
+
+
 class Origins:
     """What names are bound to, and where.
 
@@ -314,6 +280,28 @@ class Origins:
         """Every binding of ``name`` as a scope sees it."""
         binding = scope.binding(name)
         return () if binding is None else self._found.get((binding, name), ())
+
+
+def dotted_name(node: ast.AST | None) -> str:
+    """``a.b.c`` for a chain of names; empty for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def last_name(node: ast.AST | None) -> str:
+    """The last component of a dotted name; of what is called, for a call; otherwise nothing.
+
+    >>> last_name(ast.parse("typing.Literal", mode="eval").body)
+    'Literal'
+    """
+    if isinstance(node, ast.Call):
+        node = node.func
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def qualified_name(node: ast.AST, scope: Scope) -> str | None:
@@ -358,70 +346,13 @@ def _is_known(meaning: str) -> bool:
     return meaning.partition(".")[0] in _KNOWN_ROOTS
 
 
-def has_any(patterns: Iterable[re.Pattern[str]], text: str) -> bool:
-    """Whether one of several patterns, each of which begins with a plain word, is in a text.
-
-    Python looks for the word before it matches a pattern. One pattern of alternatives it would try
-    at every character, which takes four times as long.
-    """
-    return any(pattern.search(text) for pattern in patterns)
-
-
-def places_of(word: str, text: str) -> Iterator[int]:
-    """Where a word stands in code; it may be a part of a longer one.
-
-    Not in the example of a docstring: no line of code begins with ``>>>``. A quarter of the walk
-    of a library with such examples was spent on them.
-    """
-    found = text.find(word)
-    while found >= 0:
-        before = text[text.rfind("\n", 0, found) + 1 : found]
-        is_in_example = ">>>" in before and before.lstrip().startswith(">>>")
-        if not is_in_example or '"' in before or "'" in before:
-            yield found
-        found = text.find(word, found + len(word))
-
-
-def lines_at(places: Iterable[int], text: str) -> list[int]:
-    """1-based numbers, ascending, of the lines that places in a text are on."""
-    lines: list[int] = []
-    line, counted = 1, 0
-    for place in sorted(places):
-        line += text.count("\n", counted, place)
-        counted = place
-        lines.append(line)
-    return lines
-
-
-def spans_any(statement: ast.stmt, lines: Sequence[int]) -> bool:
-    """Whether one of the lines, which ascend, is among those that a statement is written on."""
-    if not lines:
-        return False
-    following = bisect.bisect_left(lines, _first_line(statement))
-    return following < len(lines) and lines[following] <= (statement.end_lineno or 0)
-
-
-def _first_line(statement: ast.stmt) -> int:
-    """Where a statement begins: with its first decorator, if it has one."""
-    decorators = getattr(statement, "decorator_list", ())
-    return decorators[0].lineno if decorators else statement.lineno
-
-
+# Python looks for a plain word at the beginning before it matches a pattern. One pattern of
+# alternatives is tried at every character, which takes four times as long.
 _BINDERS = ("__getattr__", "__dict__", "globals", "vars", "locals", "exec", "eval", "setattr")
 _BINDS_UNSEEN = (
     *(re.compile(rf"{word}\b(?<!\w{word})") for word in (*_BINDERS, "modules")),
     re.compile(r"import\s*\(?\s*\*"),
 )
-
-_BINDING = frozenset(
-    {ast.Assign, ast.AnnAssign, ast.AugAssign, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef}
-    | {ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Match}
-)
-if sys.version_info >= (3, 12):
-    BINDING = _BINDING | {ast.TypeAlias}
-else:
-    BINDING = _BINDING
-"""The statements that :func:`bindings` has something to say of."""
 
 
 def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
@@ -431,36 +362,33 @@ def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
         Each name with the expression that it is bound to, or None where the statement does
         not bind it to exactly one expression.
     """
+    targets: list[ast.expr] = []
+    value: ast.expr | None = None
     if isinstance(statement, ast.Assign):
-        for target in statement.targets:
-            yield from _bound_to(target, statement.value)
+        targets, value = statement.targets, statement.value
     elif isinstance(statement, ast.AnnAssign):
-        if statement.value is not None:
-            yield from _bound_to(statement.target, statement.value)
+        targets, value = [statement.target] if statement.value else [], statement.value
     elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield statement.name, None
     elif isinstance(statement, (ast.AugAssign, ast.For, ast.AsyncFor)):
-        yield from _bound_to(statement.target, None)
+        targets = [statement.target]
     elif isinstance(statement, (ast.With, ast.AsyncWith)):
-        for item in statement.items:
-            if item.optional_vars is not None:
-                yield from _bound_to(item.optional_vars, None)
+        targets = [item.optional_vars for item in statement.items if item.optional_vars is not None]
     elif isinstance(statement, ast.Match):
-        for name in _captured_names(statement):
-            yield name, None
+        for node in (node for case in statement.cases for node in ast.walk(case.pattern)):
+            name = getattr(node, "rest", None) or getattr(node, "name", None)
+            if name:  # of a capture, a star, or the rest of a mapping
+                yield name, None
     elif sys.version_info >= (3, 12) and isinstance(statement, ast.TypeAlias):
-        yield from _bound_to(statement.name, None)
+        targets = [statement.name]
+    for target in targets:
+        for name in assigned_names(target):
+            yield name, value if isinstance(target, ast.Name) else None
 
 
 def binds_unseen(text: str) -> bool:
     """Whether a source has a word for binding names of the module that are not spelled in it."""
-    return has_any(_BINDS_UNSEEN, text)
-
-
-def _bound_to(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
-    sole = isinstance(target, ast.Name)
-    for name in assigned_names(target):
-        yield name, value if sole else None
+    return any(pattern.search(text) for pattern in _BINDS_UNSEEN)
 
 
 def assigned_names(target: ast.expr) -> Iterator[str]:
@@ -476,36 +404,6 @@ def assigned_names(target: ast.expr) -> Iterator[str]:
             waiting.append(node.value)
 
 
-def _captured_names(statement: ast.Match) -> Iterator[str]:
-    for case in statement.cases:
-        for node in ast.walk(case.pattern):
-            if isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
-                yield node.name
-            elif isinstance(node, ast.MatchMapping) and node.rest:
-                yield node.rest
-
-
-_ABSENCE = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
-_PLAIN_TEST = (
-    *(ast.Name, ast.Attribute, ast.Constant, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Tuple),
-    *(ast.Subscript, ast.Slice, ast.cmpop, ast.boolop, ast.unaryop, ast.expr_context),
-)
-_PLAIN_VALUE = (ast.Name, ast.Attribute, ast.Constant, ast.UnaryOp, ast.unaryop, ast.expr_context)
-
-
-def is_import_block(node: ast.stmt) -> bool:
-    """Whether a statement is an ``if`` or a ``try`` that does nothing but import."""
-    if isinstance(node, ast.If):
-        plain = is_type_checking(node.test) or _consists_of(node.test, _PLAIN_TEST)
-        return plain and not _asks_for_main(node.test) and _only_imports([*node.body, *node.orelse])
-    if isinstance(node, ast.Try):
-        handled = [each for handler in node.handlers for each in handler.body]
-        guards = all(_is_for_absence(handler) for handler in node.handlers)
-        everything = [*node.body, *handled, *node.orelse, *node.finalbody]
-        return guards and bool(node.handlers) and _only_imports(everything)
-    return False
-
-
 def is_type_checking(test: ast.expr) -> bool:
     """Whether a condition holds for type checkers only: ``TYPE_CHECKING``, by any spelling."""
     name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", None)
@@ -514,47 +412,9 @@ def is_type_checking(test: ast.expr) -> bool:
 
 def is_main_guard(node: ast.stmt) -> bool:
     """Whether a statement is ``if __name__ == "__main__":``, with nothing for other names."""
-    return isinstance(node, ast.If) and _asks_for_main(node.test) and not node.orelse
+    return isinstance(node, ast.If) and asks_for_main(node.test) and not node.orelse
 
 
-def _asks_for_main(test: ast.expr) -> bool:
+def asks_for_main(test: ast.expr) -> bool:
+    """Whether a condition has ``__name__`` in it."""
     return any(isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(test))
-
-
-def _is_for_absence(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(isinstance(each, ast.Name) and each.id in _ABSENCE for each in types)
-
-
-def _only_imports(body: list[ast.stmt]) -> bool:
-    """Whether there are imports, and besides them only names for what is absent."""
-    leaves = list(_leaves(body))
-    imports = [leaf for leaf in leaves if isinstance(leaf, (ast.Import, ast.ImportFrom))]
-    others = [leaf for leaf in leaves if not isinstance(leaf, (ast.Import, ast.ImportFrom))]
-    return bool(imports) and all(_is_plain(leaf) for leaf in others)
-
-
-def _leaves(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for node in body:
-        if isinstance(node, (ast.If, ast.Try)) and is_import_block(node):
-            handled = [each for handler in getattr(node, "handlers", []) for each in handler.body]
-            yield from _leaves([*node.body, *handled, *node.orelse])
-        else:
-            yield node
-
-
-def _is_plain(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Pass):
-        return True
-    if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Constant)
-    if isinstance(node, ast.Assign):
-        names = all(isinstance(target, ast.Name) for target in node.targets)
-        return names and _consists_of(node.value, _PLAIN_VALUE)
-    return False
-
-
-def _consists_of(node: ast.expr, kinds: tuple[type[ast.AST], ...]) -> bool:
-    return all(isinstance(part, kinds) for part in ast.walk(node))

@@ -1,0 +1,21 @@
+"""Imports by call, wherever in an expression they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from modpack.discovery.import_scanner import scan_source
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "__import__('a.b')",
+        "import_module('a.b')",
+        "x = [import_module('a.b')]; y = 1",
+        "def f():\n    return importlib.import_module('a.b')",
+        "(load := __import__)\ndef f(): load('a.b')",
+    ],
+)
+def test_importers_are_found_where_the_word_import_is(code):
+    assert [item.module for item in scan_source(code, "pkg.mod", False).imports] == ["a.b"]
