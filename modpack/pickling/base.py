@@ -41,9 +41,6 @@ LEAVE_OUT = (
 )
 """What can be done about any object that cannot be saved."""
 
-BY_NAME = "its name, if a module of the model holds it; else "
-"""How what is saved begins, in rows that look for a name first."""
-
 Kind = type | str
 """A type, or the dotted path of one that need not be imported to be known."""
 
@@ -81,13 +78,10 @@ class Packaged:
 
 @dataclass(frozen=True)
 class Substitute:
-    """A kind of object that has one right meaning elsewhere.
+    """A kind of object that has one right meaning elsewhere; docs/reference/objects.md tells which.
 
     Attributes:
-        what: what users call such objects.
         kinds: their types.
-        saved: what is saved of one.
-        back: what comes back.
         reduce: its reduction (see :meth:`object.__reduce__`), or a :class:`Packaged`, or None
             to leave it to pickle; may raise :class:`RefusedError`.
         subclasses: whether derived types are reduced alike, unless they have a reduction of
@@ -95,10 +89,7 @@ class Substitute:
         by_name: whether one that a module holds under a name is saved by that name.
     """
 
-    what: str
     kinds: tuple[Kind, ...]
-    saved: str
-    back: str
     reduce: Callable[[Any, Surroundings], Any] | None = None
     subclasses: bool = False
     by_name: bool = False

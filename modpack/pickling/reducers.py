@@ -1,14 +1,9 @@
-"""What is saved of objects of the standard library that plain pickle refuses.
+"""Special objects: how each type that plain pickle refuses, or gets wrong, is reduced.
 
-Weak references: to the same object of the same graph, or to nothing.
-
-A weak reference keeps nothing alive, neither here nor in a package: what is reached by weak
-references only is not saved, and they come back dead. Saving it would change nothing, for
-nobody would keep it after loading, and it would take along whatever it holds.
-
-What is saved of objects that belong to threads: fresh ones, for the threads stay behind.
-
-All tables of special objects, and what is reduced by them.
+One row for each type; docs/reference/objects.md tells what comes back. Locks and pools come back
+fresh, for the threads that hold them stay behind. A weak reference keeps nothing alive, neither
+here nor in a package: what is reached by weak references only is not saved, for nobody would keep
+it after loading, and the references come back dead.
 """
 
 from __future__ import annotations
@@ -34,7 +29,6 @@ from typing import Any
 
 from modpack.pickling import remade
 from modpack.pickling.base import (
-    BY_NAME,
     LEAVE_OUT,
     Packaged,
     Refusal,
@@ -45,7 +39,7 @@ from modpack.pickling.base import (
     Surroundings,
 )
 from modpack.pickling.torch_reducers import TORCH
-from modpack.pickling.unsupported import REFUSED, refuse
+from modpack.pickling.unsupported import REFUSED
 
 STREAMS = ("stdout", "stderr", "stdin", "__stdout__", "__stderr__", "__stdin__")
 """The standard streams, by their names in :mod:`sys`."""
@@ -81,10 +75,6 @@ def _dict_view(method: Any) -> Any:
     return reduce
 
 
-def _proxied(proxy: Any, around: Surroundings) -> Any:
-    return remade.mapping_proxy, (remade.only_referent(proxy),)
-
-
 def _memory_view(view: memoryview, around: Surroundings) -> Any:
     base: Any = view.obj
     whole = memoryview(base)
@@ -96,10 +86,6 @@ def _memory_view(view: memoryview, around: Surroundings) -> Any:
             )
         base = view.tobytes()
     return remade.memory_view, (base, view.format, list(view.shape or ()), view.readonly)
-
-
-def _wrapped(wrapper: Any, around: Surroundings) -> Any:
-    return type(wrapper), (wrapper.__func__,)
 
 
 def _property(made: Any, around: Surroundings) -> Any:
@@ -132,14 +118,6 @@ def _super(proxy: Any, around: Surroundings) -> Any:
     return super, (proxy.__thisclass__, proxy.__self__)
 
 
-def _struct(layout: Any, around: Surroundings) -> Any:
-    return type(layout), (layout.format,)
-
-
-def _entropy(source: Any, around: Surroundings) -> Any:
-    return type(source), ()
-
-
 def _type_var(variable: Any, around: Surroundings) -> Any:
     keywords = {"covariant": variable.__covariant__, "contravariant": variable.__contravariant__}
     if variable.__bound__ is not None:
@@ -159,121 +137,42 @@ def _new_type(made: Any, around: Surroundings) -> Any:
     return around.named(made) or (remade.new_type, parts)
 
 
-def _forward_ref(ref: Any, around: Surroundings) -> Any:
-    return remade.forward_ref, (ref.__forward_arg__,)
-
-
 _ordered = collections.OrderedDict[str, int]()
 
 STANDARD: tuple[Row, ...] = (
+    Substitute((logging.Logger, logging.RootLogger), _logger, subclasses=True),
+    Substitute((logging.Handler,), _handler, subclasses=True, by_name=True),
+    Substitute((type({}.keys()), type(_ordered.keys())), _dict_view(dict.keys)),
+    Substitute((type({}.values()), type(_ordered.values())), _dict_view(dict.values)),
+    Substitute((type({}.items()), type(_ordered.items())), _dict_view(dict.items)),
     Substitute(
-        "`logging.Logger`",
-        (logging.Logger, logging.RootLogger),
-        "its name; levels and handlers belong to the process",
-        "the logger that the package's code has made under that name; else that of the process",
-        _logger,
-        subclasses=True,
-    ),
-    Substitute(
-        "`logging.Handler` and classes derived from it",
-        (logging.Handler,),
-        "its attributes",
-        "a handler with a fresh lock; one of a standard stream writes to that of its process",
-        _handler,
-        subclasses=True,
-        by_name=True,
-    ),
-    Substitute(
-        "views of a dictionary (`keys()`, `values()`, `items()`)",
-        (type({}.keys()), type(_ordered.keys())),
-        "the dictionary",
-        "a view of the same dictionary of the loaded ones",
-        _dict_view(dict.keys),
-    ),
-    Substitute("", (type({}.values()), type(_ordered.values())), "", "", _dict_view(dict.values)),
-    Substitute("", (type({}.items()), type(_ordered.items())), "", "", _dict_view(dict.items)),
-    Substitute(
-        "`types.MappingProxyType`",
         (types.MappingProxyType,),
-        "the mapping behind it",
-        "a proxy of the same mapping of the loaded ones",
-        _proxied,
+        lambda proxy, around: (remade.mapping_proxy, (remade.only_referent(proxy),)),
     ),
+    Substitute((memoryview,), _memory_view),
+    Substitute((property,), _property, subclasses=True),
     Substitute(
-        "`memoryview` of a whole object",
-        (memoryview,),
-        "the object",
-        "a view of the same object of the loaded ones",
-        _memory_view,
+        (staticmethod, classmethod), lambda wrapper, around: (type(wrapper), (wrapper.__func__,))
     ),
+    Substitute((type(functools.lru_cache(len)),), _cached),
     Substitute(
-        "`property`, `staticmethod`, `classmethod` objects",
-        (property,),
-        "their functions",
-        "the same",
-        _property,
-        subclasses=True,
-    ),
-    Substitute("", (staticmethod, classmethod), "", "", _wrapped),
-    Substitute(
-        "functions behind `functools.lru_cache`, `functools.cache`",
-        (type(functools.lru_cache(len)),),
-        "their name, if their module has them; else the function inside and the size",
-        "the same, behind an empty cache",
-        _cached,
-    ),
-    Substitute(
-        "`@contextlib.contextmanager` objects, not entered yet",
         (contextlib._GeneratorContextManager, contextlib._AsyncGeneratorContextManager),
-        "the function and its arguments",
-        "one that can be entered",
         _manager,
         subclasses=True,
     ),
+    Substitute((types.GetSetDescriptorType,), _descriptor),
+    Substitute((super,), _super),
+    Substitute(("_struct.Struct",), lambda layout, around: (type(layout), (layout.format,))),
+    Substitute((random.SystemRandom,), lambda source, around: (type(source), ())),
+    Substitute((typing.TypeVar,), _type_var),
+    Substitute((typing.ParamSpec,), _param_spec),
+    Substitute((typing.NewType,), _new_type),
     Substitute(
-        "attribute descriptors of built-in types, such as `torch.Tensor.T`",
-        (types.GetSetDescriptorType,),
-        "type and name",
-        "the same",
-        _descriptor,
+        (typing.ForwardRef,), lambda ref, around: (remade.forward_ref, (ref.__forward_arg__,))
     ),
-    Substitute("`super()` objects", (super,), "class and object", "the same", _super),
-    Substitute("`struct.Struct`", ("_struct.Struct",), "its format", "the same", _struct),
-    Substitute(
-        "`random.SystemRandom`", (random.SystemRandom,), "nothing", "one of that process", _entropy
-    ),
-    Substitute(
-        "`typing.TypeVar`, `ParamSpec`, `NewType`",
-        (typing.TypeVar,),
-        "their name, if their module has them; else their parts",
-        "the same",
-        _type_var,
-    ),
-    Substitute("", (typing.ParamSpec,), "", "", _param_spec),
-    Substitute("", (typing.NewType,), "", "", _new_type),
-    Substitute("`typing.ForwardRef`", (typing.ForwardRef,), "its text", "the same", _forward_ref),
-    Substitute(
-        "constants such as `dataclasses.MISSING`, and objects without any state (`object()`)",
-        ("dataclasses._FIELD_BASE",),
-        "their name, if a module of the model holds them: `is` goes on working",
-        "the object of that name",
-        subclasses=True,
-        by_name=True,
-    ),
-    Substitute(
-        "`sys.stdout`, `sys.stderr`, `sys.stdin`, and their buffers",
-        (),
-        "their name",
-        "those of the process that loads",
-    ),
-    Substitute(
-        "`random.Random`, `numpy.random.Generator`",
-        (),
-        "their state",
-        "one that goes on with the same numbers",
-    ),
+    Substitute(("dataclasses._FIELD_BASE",), subclasses=True, by_name=True),
 )
-"""Rows for the standard library; those without a title belong to the row above them."""
+"""Rows for the standard library."""
 
 
 _BOOKKEEPING = {"data", "ref_type", "_remove", "_pending_removals", "_iterating", "_dirty_len"}
@@ -338,96 +237,38 @@ def _id_dictionary(container: Any, around: Surroundings) -> Any:
     return _container(WeakIdKeyDictionary, _kept_keys)(container, around)
 
 
-_SAVED = "what it refers to, if something else in the saved object refers to it, too"
-_KEPT = "the members that something else in the saved object refers to"
-_SAME = "a weak reference to the same object of the loaded ones; else a dead one"
-
 WEAK: tuple[Row, ...] = (
+    Substitute((weakref.ref,), _reference, subclasses=True, by_name=True),
+    Substitute((weakref.WeakMethod,), _method),
+    Substitute((weakref.ProxyType, weakref.CallableProxyType), _proxy),
     Substitute(
-        "`weakref.ref` and classes derived from it",
-        (weakref.ref,),
-        _SAVED,
-        _SAME,
-        _reference,
-        subclasses=True,
-        by_name=True,
-    ),
-    Substitute("`weakref.WeakMethod`", (weakref.WeakMethod,), _SAVED, _SAME, _method),
-    Substitute(
-        "`weakref.proxy`",
-        (weakref.ProxyType, weakref.CallableProxyType),
-        _SAVED,
-        "a proxy of the same object of the loaded ones; else a dead one",
-        _proxy,
-    ),
-    Substitute(
-        "`weakref.WeakValueDictionary`",
         (weakref.WeakValueDictionary,),
-        _KEPT + ", with their keys",
-        "a dictionary of those",
         _container(weakref.WeakValueDictionary, _kept_values),
         subclasses=True,
         by_name=True,
     ),
     Substitute(
-        "`weakref.WeakKeyDictionary`",
         (weakref.WeakKeyDictionary,),
-        _KEPT + ", with their values",
-        "a dictionary of those",
         _container(weakref.WeakKeyDictionary, _kept_keys),
         subclasses=True,
         by_name=True,
     ),
     Substitute(
-        "`torch.utils.weak.WeakIdKeyDictionary`",
-        ("torch.utils.weak.WeakIdKeyDictionary",),
-        _KEPT + ", with their values",
-        "a dictionary of those",
-        _id_dictionary,
-        subclasses=True,
-        by_name=True,
+        ("torch.utils.weak.WeakIdKeyDictionary",), _id_dictionary, subclasses=True, by_name=True
     ),
     Substitute(
-        "`weakref.WeakSet`",
         (weakref.WeakSet,),
-        _KEPT,
-        "a set of those",
         _container(weakref.WeakSet, _kept_members),
         subclasses=True,
         by_name=True,
     ),
-    Substitute(
-        "`weakref.finalize`",
-        (weakref.finalize,),
-        "nothing: it cleans up what belongs to this process",
-        "a dead one, which does nothing",
-    ),
+    Substitute((weakref.finalize,)),
 )
 """Rows for weak references and what holds them."""
 
 
-def _lock(lock: Any, around: Surroundings) -> Any:
-    return remade.fresh_lock, ()
-
-
-def _rlock(lock: Any, around: Surroundings) -> Any:
-    return remade.fresh_rlock, ()
-
-
-def _condition(condition: Any, around: Surroundings) -> Any:
-    return remade.fresh_condition, (condition._lock,)
-
-
-def _semaphore(semaphore: Any, around: Surroundings) -> Any:
-    return remade.fresh_semaphore, (semaphore._initial_value,)
-
-
 def _barrier(barrier: Any, around: Surroundings) -> Any:
     return remade.fresh_barrier, (barrier.parties, barrier._action, barrier._timeout)
-
-
-def _local(local: Any, around: Surroundings) -> Any:
-    return remade.thread_local, (type(local),), dict(vars(local))
 
 
 def _executor(pool: Any, around: Surroundings) -> Any:
@@ -460,89 +301,34 @@ def _context_var(variable: Any, around: Surroundings) -> Any:
     return remade.fresh_context_var, (variable.name, default)
 
 
-_FRESH = "nothing of its state: the threads that hold it or wait exist in this process only"
-
 THREADS: tuple[Row, ...] = (
     Substitute(
-        "`threading.Lock`, held or not",
-        (type(threading.Lock()),),
-        BY_NAME + _FRESH,
-        "a lock that nobody holds",
-        _lock,
-        by_name=True,
+        (type(threading.Lock()),), lambda lock, around: (remade.fresh_lock, ()), by_name=True
     ),
     Substitute(
-        "`threading.RLock`, held or not",
-        (type(threading.RLock()),),
-        BY_NAME + _FRESH,
-        "a lock that nobody holds",
-        _rlock,
-        by_name=True,
+        (type(threading.RLock()),), lambda lock, around: (remade.fresh_rlock, ()), by_name=True
     ),
     Substitute(
-        "`threading.Condition`",
         (threading.Condition,),
-        BY_NAME + "its lock",
-        "a condition of that lock, on which nobody waits",
-        _condition,
+        lambda condition, around: (remade.fresh_condition, (condition._lock,)),
         by_name=True,
     ),
+    Substitute((threading.Event, threading.Semaphore), by_name=True),
     Substitute(
-        "`threading.Event`, `Semaphore`",
-        (threading.Event, threading.Semaphore),
-        BY_NAME + "whether it is set, or its counter",
-        "the same, on which nobody waits",
-        by_name=True,
-    ),
-    Substitute(
-        "`threading.BoundedSemaphore`",
         (threading.BoundedSemaphore,),
-        BY_NAME + "its bound",
-        "one of which nobody holds anything",
-        _semaphore,
+        lambda semaphore, around: (remade.fresh_semaphore, (semaphore._initial_value,)),
         by_name=True,
     ),
+    Substitute((threading.Barrier,), _barrier, by_name=True),
     Substitute(
-        "`threading.Barrier`",
-        (threading.Barrier,),
-        BY_NAME + "its parameters",
-        "one at which nobody waits",
-        _barrier,
-        by_name=True,
-    ),
-    Substitute(
-        "`threading.local`",
         (threading.local,),
-        BY_NAME + "what the saving thread sees of it",
-        "one with these values in the thread that loads it, and without any in others",
-        _local,
+        lambda local, around: (remade.thread_local, (type(local),), dict(vars(local))),
         subclasses=True,
         by_name=True,
     ),
-    Substitute(
-        "`concurrent.futures.ThreadPoolExecutor` without waiting work",
-        (ThreadPoolExecutor,),
-        BY_NAME + "its parameters",
-        "one that has started no thread yet",
-        _executor,
-        by_name=True,
-    ),
-    Substitute(
-        "`queue.SimpleQueue`, empty",
-        (queue.SimpleQueue,),
-        "nothing",
-        "an empty one",
-        _simple_queue,
-        by_name=True,
-    ),
-    Substitute(
-        "`contextvars.ContextVar`",
-        (contextvars.ContextVar,),
-        BY_NAME + "its name and its default",
-        "the variable of that module; else a new one, not set",
-        _context_var,
-        by_name=True,
-    ),
+    Substitute((ThreadPoolExecutor,), _executor, by_name=True),
+    Substitute((queue.SimpleQueue,), _simple_queue, by_name=True),
+    Substitute((contextvars.ContextVar,), _context_var, by_name=True),
 )
 """Rows for locks, queues, pools, and what each thread has of its own."""
 
@@ -569,7 +355,11 @@ def reduced_by(row: Row, obj: Any, around: Surroundings, plain: Callable[[Any], 
     if row.by_name and (named := _by_name(obj, around)) is not None:
         return named
     if isinstance(row, Refusal):
-        return refuse(row, obj)
+        kind = type(obj)
+        raise RefusedError(
+            f"{row.what} ({kind.__module__}.{kind.__qualname__}) cannot be saved: {row.why}. "
+            f"Remedy: {row.remedy}"
+        )
     if row.reduce is None:
         return plain(obj)
     reduced = row.reduce(obj, around)

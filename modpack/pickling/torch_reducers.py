@@ -1,15 +1,12 @@
-"""GraphModules of a class of their own, or with more Graphs than the one that they run.
+"""Special objects of torch: rows, FX graphs, and functions that pybind11 defines.
 
 torch saves the code of a GraphModule and traces that again when it is loaded. That makes a plain
-GraphModule of what was of a derived class. A Graph in one of its attributes leads back to the
-module, which does not exist yet at that time.
+GraphModule of what was of a derived class; and a Graph in one of its attributes leads back to the
+module, which does not exist yet at that time. Such modules are reduced here.
 
-What is saved of objects of torch that plain pickle refuses.
-
-Functions that extension modules define with pybind11, such as those of ``torch._C``.
-
-Python reaches such a function as an attribute of an owner that is no module. The owner's own
-reduction is a text for ``eval`` that imports the module; what it stands for is the module.
+Python reaches a function of pybind11, such as those of ``torch._C``, as an attribute of an owner
+that is no module. The owner's own reduction is a text for ``eval`` that imports the module; what it
+stands for is the module.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from modpack.pickling import remade
-from modpack.pickling.base import BY_NAME, Packaged, Row, Substitute, Surroundings
+from modpack.pickling.base import Packaged, Row, Substitute, Surroundings
 from modpack.pickling.names import ModuleNamed
 from modpack.pickling.remade import graph_module, the_same
 from modpack.pickling.torch_archives import load_script_module, portable_path, script_bytes
@@ -90,24 +87,12 @@ def _leaves_that_to_torch(kind: type) -> bool:
     return own is GraphModule.__reduce_package__
 
 
-def _named_by_torch(constant: Any, around: Surroundings) -> Any:
-    return getattr, (torch, str(constant).rpartition(".")[2])
-
-
-def _type_info(info: Any, around: Surroundings) -> Any:
-    return type(info), (getattr(torch, info.dtype),)
-
-
 def _overload(operator: Any, around: Surroundings) -> Any:
     return remade.operator_of, (*operator._schema.name.split("::"), operator._overloadname)
 
 
 def _packet(packet: Any, around: Surroundings) -> Any:
     return remade.operator_of, tuple(packet._qualified_op_name.split("::"))
-
-
-def _operators(namespace: Any, around: Surroundings) -> Any:
-    return remade.operator_of, (namespace.name,)
 
 
 def _script_function(function: Any, around: Surroundings) -> Any:
@@ -149,87 +134,27 @@ def _program(program: Any, around: Surroundings) -> Any:
 
 
 TORCH: tuple[Row, ...] = (
+    Substitute((torch.Generator,), by_name=True),
     Substitute(
-        "`torch.Generator`",
-        (torch.Generator,),
-        BY_NAME + "its device and its state; `torch.default_generator` is that of the process",
-        "one that goes on with the same numbers",
-        by_name=True,
-    ),
-    Substitute(
-        "`torch.memory_format`, `layout`, `qscheme`, `dtype`, `device`, `Size`, `Tag`",
         (torch.memory_format,),
-        "the name, or the value",
-        "the same",
-        _named_by_torch,
+        lambda constant, around: (getattr, (torch, str(constant).rpartition(".")[2])),
     ),
     Substitute(
-        "`torch.finfo`, `torch.iinfo`",
-        (torch.finfo, torch.iinfo),
-        "the dtype",
-        "the same",
-        _type_info,
+        (torch.finfo, torch.iinfo), lambda info, around: (type(info), (getattr(torch, info.dtype),))
     ),
+    Substitute(("torch._ops.OpOverload",), _overload, subclasses=True),
+    Substitute(("torch._ops.OpOverloadPacket",), _packet, subclasses=True),
     Substitute(
-        "enums of torch, such as `ReduceOp`, `SDPBackend`, `ProfilerActivity`",
-        (),
-        "the name",
-        "the same",
+        ("torch._ops._OpNamespace",),
+        lambda namespace, around: (remade.operator_of, (namespace.name,)),
     ),
-    Substitute(
-        "built-in functions and methods, such as `torch.add`, `torch.Tensor.add`",
-        (),
-        "the name",
-        "the same",
-    ),
-    Substitute(
-        "operators: `torch.ops.aten.add`, its overloads, `torch.ops.aten`",
-        ("torch._ops.OpOverload",),
-        "the name; what registers it has to be loaded with the package",
-        "the same",
-        _overload,
-        subclasses=True,
-    ),
-    Substitute("", ("torch._ops.OpOverloadPacket",), "", "", _packet, subclasses=True),
-    Substitute("", ("torch._ops._OpNamespace",), "", "", _operators),
-    Substitute(
-        "functions of `torch.jit.script` and `trace`",
-        (torch.jit.ScriptFunction,),
-        "the name, if a module of the model holds them; else what `torch.jit.save` writes",
-        "the same; or a ScriptModule that is called alike",
-        _script_function,
-        by_name=True,
-    ),
-    Substitute(
-        "`torch.export.ExportedProgram`",
-        ("torch.export.exported_program.ExportedProgram",),
-        "what `torch.export.save` writes; it shares no tensors with other objects",
-        "the same",
-        _program,
-    ),
-    Substitute(
-        "`torch.fx.Graph` without a module",
-        ("torch.fx.graph.Graph",),
-        "its nodes; where it was traced, by the path of the module",
-        "the same",
-        _graph,
-    ),
-    Substitute(
-        "classes derived from `torch.fx.GraphModule`, and Graphs in attributes of one",
-        (),
-        "attributes, and the code of each Graph, which is traced again as torch does",
-        "one of the same class; what nodes have in `meta` is lost, as torch does",
-    ),
-    Substitute(
-        "modules and functions of `torch.compile`",
-        (),
-        "what they are made of; nothing that was compiled, and no setting that is a folder",
-        "the same, compiled again when called",
-    ),
-    Substitute("", ("torch._dynamo.convert_frame.ConvertFrameBox",), "", "", _compiling),
-    Substitute("", ("torch._dynamo.eval_frame.OptimizeContext",), "", "", _compiler),
+    Substitute((torch.jit.ScriptFunction,), _script_function, by_name=True),
+    Substitute(("torch.export.exported_program.ExportedProgram",), _program),
+    Substitute(("torch.fx.graph.Graph",), _graph),
+    Substitute(("torch._dynamo.convert_frame.ConvertFrameBox",), _compiling),
+    Substitute(("torch._dynamo.eval_frame.OptimizeContext",), _compiler),
 )
-"""Rows for torch; those without a title belong to the row above them."""
+"""Rows for torch."""
 
 
 BOUND = "pybind11_builtins"

@@ -7,11 +7,10 @@ import contextvars
 import io
 import threading
 import types
-from typing import Any
 
 import torch
 
-from modpack.pickling.base import LEAVE_OUT, Refusal, RefusedError, Row
+from modpack.pickling.base import LEAVE_OUT, Refusal, Row
 
 REFUSED: tuple[Row, ...] = (
     Refusal(
@@ -170,16 +169,3 @@ REFUSED: tuple[Row, ...] = (
     ),
 )
 """Rows for objects without a meaning elsewhere."""
-
-
-def refuse(row: Refusal, obj: Any) -> Any:
-    """Refuse an object.
-
-    Raises:
-        RefusedError: always.
-    """
-    kind = type(obj)
-    raise RefusedError(
-        f"{row.what} ({kind.__module__}.{kind.__qualname__}) cannot be saved: {row.why}. "
-        f"Remedy: {row.remedy}"
-    )
