@@ -11,11 +11,13 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Protocol
 
 import pytest
 
 from modpack import PackageExporter, PackageImporter
+from tests.warm_python import WarmPython
 
 Project = Callable[[Mapping[str, str]], Path]
 
@@ -201,14 +203,32 @@ def _lives_below(module: object, roots: list[Path]) -> bool:
     return any(Path(place).is_relative_to(root) for place in places for root in roots)
 
 
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """Interpreters that have imported torch already: see :mod:`tests.warm_python`."""
+    warm = WarmPython()
+    yield warm
+    warm.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_self_tests(warm_python: WarmPython) -> Iterator[None]:
+    """Self-tests of this process run their child in a warm interpreter."""
+    known = SimpleNamespace(**{**vars(subprocess), "Popen": warm_python.popen})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("modpack.selftest.process.subprocess", known)
+        yield
+
+
 @pytest.fixture
-def clean_python(tmp_path_factory: pytest.TempPathFactory) -> CleanPython:
+def clean_python(tmp_path_factory: pytest.TempPathFactory, warm_python: WarmPython) -> CleanPython:
     """Run code in a fresh interpreter that can import modpack but none of a test's projects.
 
     ``clean_python("print(path.name)", path=tmp_path / "x.pt").stdout`` is ``"x.pt\\n"``: each
     keyword is a variable of the code (anything whose repr is an expression, and paths). The
     process is isolated (``-I``) and runs in an empty folder. If it fails, so does the test,
-    with its stderr, unless ``check=False``.
+    with its stderr, unless ``check=False``. torch is imported already, unless the code mentions
+    ``sys.modules``.
     """
 
     def run(code: str, *, check: bool = True, **values: object) -> subprocess.CompletedProcess[str]:
@@ -216,14 +236,12 @@ def clean_python(tmp_path_factory: pytest.TempPathFactory) -> CleanPython:
         known = "".join(f"{name} = {_expression(value)}\n" for name, value in values.items())
         script = folder / "script.py"
         script.write_text("from pathlib import Path\n" + known + textwrap.dedent(code))
-        done = subprocess.run(
-            [sys.executable, "-I", str(script)],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        command = [sys.executable, "-I", str(script)]
+        options = {"cwd": folder, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "timeout": 300}
+        if "sys.modules" in code:  # then what is imported matters
+            done = subprocess.run(command, capture_output=True, text=True, **options)
+        else:
+            done = warm_python.run(command, **options)
         if check and done.returncode != 0:
             pytest.fail(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done

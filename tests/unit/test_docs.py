@@ -16,6 +16,7 @@ import torch.package
 
 import modpack
 from modpack.pickling import rebuild
+from tests.warm_python import WarmPython
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -185,7 +186,9 @@ def test_the_readme_and_the_tutorial_show_commands():
 
 
 @pytest.mark.parametrize("page", RUNNABLE)
-def test_what_a_page_shows_is_what_happens(page, tmp_path, tmp_path_factory, monkeypatch):
+def test_what_a_page_shows_is_what_happens(
+    page, tmp_path, tmp_path_factory, monkeypatch, warm_python
+):
     monkeypatch.setenv("MODPACK_CACHE", str(tmp_path_factory.mktemp("cache")))
     folder = tmp_path
     for step, text in Shown.on(page).steps:
@@ -196,15 +199,16 @@ def test_what_a_page_shows_is_what_happens(page, tmp_path, tmp_path_factory, mon
         elif rest.startswith("cd "):
             folder = (folder / rest[3:]).resolve()
         else:
-            printed = output_of(rest, folder)
+            printed = output_of(rest, folder, warm_python)
             assert matches(text, printed), f"{step}\n--- shown:\n{text}\n--- printed:\n{printed}"
 
 
-def output_of(command: str, folder: Path) -> str:
+def output_of(command: str, folder: Path, warm: WarmPython) -> str:
     """What a command prints, as one would see it: both streams, in their order."""
     hidden = ("COLUMNS", "PYTHONPATH")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    programs = (str(warm.programs()), str(Path(sys.executable).parent), environment["PATH"])
+    environment["PATH"] = os.pathsep.join(programs)
     environment["PYTHONUNBUFFERED"] = "1"
     done = subprocess.run(
         ["sh", "-c", command],
@@ -240,8 +244,8 @@ def test_a_page_that_shows_something_else_is_noticed():
 
 
 @pytest.fixture(scope="module")
-def demo_output() -> str:
-    return output_of("COLUMNS=88 python -m modpack demo", ROOT)
+def demo_output(warm_python: WarmPython) -> str:
+    return output_of("COLUMNS=88 python -m modpack demo", ROOT, warm_python)
 
 
 def test_the_demo_in_the_readme_is_the_demo(demo_output):

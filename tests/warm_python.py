@@ -1,0 +1,211 @@
+"""Interpreters for tests that start in milliseconds: forks of one that has imported torch.
+
+Importing torch takes longer than most things that a test asks of a fresh interpreter. A server,
+itself a fresh isolated interpreter, imports torch once. Each request forks a child, which gets the
+caller's descriptors, working directory, and environment, and runs the command as ``python`` would.
+Nothing of the test process is in it. Two things differ from a new process: torch is in
+``sys.modules``, and variables that Python or torch read when they start are the server's. Tests
+about either start a process of their own.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).parent
+_SERVER = _HERE / "warm_server.py"
+_READ_AT_START = ("PYTHONHASHSEED", "PYTHONPATH", "PYTHONWARNINGS", "PYTHONOPTIMIZE")
+
+
+class WarmPython:
+    """A server that forks interpreters; started with the first request.
+
+    Attributes:
+        place: the socket on which it listens.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="warm-")
+        self.place = str(Path(self._folder) / "socket")
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the server, if it has not been, and wait until it has imported torch."""
+        if self._server is not None:
+            return
+        self._server = subprocess.Popen(
+            [sys.executable, "-I", str(_SERVER), self.place],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert self._server.stdout is not None
+        assert self._server.stdout.read(5) == b"ready"
+
+    def stop(self) -> None:
+        """End the server; children that still run go on."""
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+        with contextlib.suppress(OSError):
+            Path(self.place).unlink()
+
+    def programs(self) -> Path:
+        """A folder with ``python``, ``python3`` and ``modpack``, for the PATH of a shell."""
+        self.start()
+        folder = Path(self._folder) / "bin"
+        folder.mkdir(exist_ok=True)
+        for name in ("python", "python3", "modpack"):
+            start = folder / name
+            real = Path(sys.executable).with_name(name)
+            start.write_text(
+                f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(_HERE)!r})\n"
+                f"from warm_python import main\nmain({str(real)!r}, {self.place!r})\n"
+            )
+            start.chmod(0o755)
+        return folder
+
+    def popen(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: Any = None,
+        stdout: Any = None,
+        stderr: Any = None,
+        pass_fds: Sequence[int] = (),
+    ) -> WarmProcess | subprocess.Popen[bytes]:
+        """Run what :class:`subprocess.Popen` would, as a fork where the command is Python's."""
+        job = _job(list(command))
+        if job is None:
+            return subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=env,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=pass_fds,
+            )
+        self.start()
+        job["environment"] = dict(os.environ if env is None else env)
+        job["folder"] = str(cwd or Path.cwd())
+        with contextlib.ExitStack() as stack:
+            streams = []
+            for number, stream in enumerate((stdin, stdout, stderr)):
+                if stream is None:
+                    streams.append(number)
+                elif stream == subprocess.DEVNULL:
+                    streams.append(stack.enter_context(Path(os.devnull).open("r+b")).fileno())
+                else:
+                    streams.append(stream if isinstance(stream, int) else stream.fileno())
+            job["descriptors"] = [0, 1, 2, *pass_fds]
+            return WarmProcess(self.place, job, [*streams, *pass_fds])
+
+    def run(
+        self, command: Sequence[str], *, timeout: float = 300, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, with its output as text."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            process = self.popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, **options
+            )
+            try:
+                code = process.wait(timeout)
+            finally:
+                process.kill()
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read().decode())
+        return subprocess.CompletedProcess(list(command), code, *texts)
+
+
+class WarmProcess:
+    """A forked interpreter, with what tests and modpack use of :class:`subprocess.Popen`."""
+
+    def __init__(self, place: str, job: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        self.args = job["what"]
+        self.returncode: int | None = None
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(place)
+        text = json.dumps(job).encode()
+        self._socket.sendall(len(text).to_bytes(8, "big"))
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+        sent = self._socket.sendmsg([text], [rights])
+        self._socket.sendall(text[sent:])
+        self.pid = int.from_bytes(self._socket.recv(8, socket.MSG_WAITALL), "big")
+
+    def poll(self) -> int | None:
+        """Its exit status if it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not come in time.
+        """
+        if self.returncode is None:
+            self._socket.settimeout(timeout if timeout is None else max(timeout, 1e-6))
+            try:
+                status = self._socket.recv(8, socket.MSG_WAITALL)
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
+            code = int.from_bytes(status, "big")
+            self.returncode = code if code < 0x8000 else code - 0x10000
+            self._socket.close()
+        return self.returncode
+
+    def kill(self) -> None:
+        """Kill it, if it runs."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+def main(real: str, place: str) -> None:
+    """Do what a program of this name does: in a fork, or else as the program itself.
+
+    Args:
+        real: the program.
+        place: where the server listens.
+    """
+    arguments = sys.argv[1:]
+    is_python = Path(real).name != "modpack"
+    command = [sys.executable, *arguments] if is_python else [sys.executable, real, *arguments]
+    job = _job(command)
+    is_other = job is not None and job["kind"] == "-m" and job["what"] != "modpack"
+    if job is None or is_other or any(name in os.environ for name in _READ_AT_START):
+        os.execv(real, [real, *arguments])
+    job |= {"environment": dict(os.environ), "folder": str(Path.cwd()), "descriptors": [0, 1, 2]}
+    code = WarmProcess(place, job, [0, 1, 2]).wait()
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def _job(command: list[str]) -> dict[str, Any] | None:
+    """What a command asks of Python; None if it asks for anything but ``-I``."""
+    program, *rest = command
+    if program != sys.executable or os.name != "posix":
+        return None
+    isolated = rest[:1] == ["-I"]
+    rest = rest[isolated:]
+    if not rest or (rest[0].startswith("-") and (rest[0] not in ("-c", "-m") or len(rest) < 2)):
+        return None
+    kind = rest[0] if rest[0] in ("-c", "-m") else ""
+    what, *arguments = rest[1:] if kind else rest
+    return {"kind": kind, "what": what, "arguments": arguments, "isolated": isolated}
