@@ -1,15 +1,7 @@
-"""What an installed distribution consists of: its files, and the metadata that may travel.
+"""Installed distributions: what each is and claims, and which one a module belongs to.
 
-What an editable install makes importable: not all that lies in the project's folder does.
-
-A script beside the project, or a module in a folder of examples, is found because of where Python
-was started. It is loose code: the project's metadata and requirements are none of its business.
-
-Which distributions another one requires here, read from its metadata.
-
-One installed distribution: what it is, and which files it claims.
-
-Which installed distribution a module belongs to (importlib.metadata's terms).
+A script next to an editable project, or a module in a folder of examples, is found because of where
+Python was started. It is loose code: the project's metadata and requirements are not its own.
 """
 
 from __future__ import annotations
@@ -18,17 +10,16 @@ import base64
 import csv
 import hashlib
 import json
-import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib.machinery import PathFinder
 from operator import eq
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from modpack.core.environment import headers, licence_of
@@ -97,18 +88,12 @@ def metadata_folder(name: str, version: str) -> str:
 
 def _travelling(folder: Path) -> Iterator[tuple[str, Path]]:
     """The metadata files that go along; an egg's have the names that a wheel's have."""
-    for name in sorted(_files_below(str(folder)), key=lambda name: name.split("/")):
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder).as_posix()
         top = name.partition("/")[0]
         is_licence = top in _LICENCE_FOLDERS if "/" in name else bool(_LICENCE.match(name))
-        if (name in _METADATA or is_licence) and (folder / name).is_file():
-            yield ("METADATA" if name == "PKG-INFO" else name), folder / name
-
-
-def _files_below(folder: str) -> Iterator[str]:
-    """The paths of all files in a folder, from there, with ``/``."""
-    for place, _, files in os.walk(folder):
-        inside = place[len(folder) :].replace(os.sep, "/").lstrip("/")
-        yield from (f"{inside}/{file}" if inside else file for file in files)
+        if (name in _METADATA or is_licence) and file.is_file():
+            yield ("METADATA" if name == "PKG-INFO" else name), file
 
 
 def folders_on_path(home: Path, files: Iterable[str]) -> frozenset[str] | None:
@@ -158,31 +143,6 @@ def found_through(module: str, place: Path, is_folder: bool) -> str:
 
 _ANOTHER_EXTRA: Final = re.compile(r";.*\bextra\s*==\s*(?:'[^']+'|\"[^\"]+\")")
 _OR: Final = re.compile(r"\bor\b")
-_BOUND: Final = r"(?:(?:[<>]=?|[=!]=)[ \t]*[0-9]+(?:\.[0-9]+)*|~=[ \t]*[0-9]+(?:\.[0-9]+)+)"
-_BOUNDS: Final = rf"{_BOUND}(?:[ \t]*,[ \t]*{_BOUND})*"
-_USUAL: Final = re.compile(
-    r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)"
-    rf"[ \t]*(?:{_BOUNDS}|\({_BOUNDS}\))?[ \t]*"
-    r"(?:;[ \t]*(?:python_version[ \t]*(?P<than>[<>]=?|[=!]=)[ \t]*"
-    r"(?P<mark>['\"])3\.(?P<minor>[0-9]{1,4})(?P=mark)"
-    r"|(?P<variable>sys_platform|os_name|implementation_name)[ \t]*(?P<is>[=!]=)[ \t]*"
-    r"(?P<quote>['\"])(?P<word>[A-Za-z0-9_]+)(?P=quote))[ \t]*)?"
-)
-"""A name with bounds and at most one condition, as nearly all requirements are: packaging, which
-understands all of them, takes 6 ms to import."""
-_COMPARED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">=": operator.ge,
-    ">": operator.gt,
-}
-_HERE: Final = {
-    "sys_platform": sys.platform,
-    "os_name": os.name,
-    "implementation_name": sys.implementation.name,
-}
 
 
 def required_names(lines: Iterable[str]) -> frozenset[str]:
@@ -198,9 +158,6 @@ def _required_by(line: str) -> str | None:
     """
     if _is_for_an_extra(line):
         return None
-    usual = _USUAL.fullmatch(line)
-    if usual is not None:
-        return normalised(usual[1]) if _holds(usual) else None
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -210,15 +167,6 @@ def _required_by(line: str) -> str | None:
     if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
         return normalised(requirement.name)
     return None
-
-
-def _holds(usual: re.Match[str]) -> bool:
-    """Whether the condition of a usual requirement holds here; it does if there is none."""
-    if usual["minor"] is not None:
-        return bool(_COMPARED[usual["than"]](sys.version_info[:2], (3, int(usual["minor"]))))
-    if usual["variable"] is not None:
-        return bool(_COMPARED[usual["is"]](_HERE[usual["variable"]], usual["word"]))
-    return True
 
 
 def _is_for_an_extra(line: str) -> bool:
@@ -326,20 +274,17 @@ class Installation:
         # Nearly all distributions fail here, by the outermost folder.
         return inside.partition("/")[0] in self._roots and inside in self._folders
 
+    @cached_property
+    def _lists_compiled_code(self) -> bool:
+        return _COMPILED.search(self._record()) is not None
+
     @property
     def has_compiled_code(self) -> bool:
         """Whether it lists a file of machine code."""
         if self._roots:
             return self._lists_compiled_code
-        return any(
-            _COMPILED.search(f"{file},") is not None
-            for root in self.top_level
-            for file in (self.folder / root).rglob("*")
-        )
-
-    @cached_property
-    def _lists_compiled_code(self) -> bool:
-        return _COMPILED.search(self._record()) is not None
+        files = (file for root in self.top_level for file in (self.folder / root).rglob("*"))
+        return any(_COMPILED.search(f"{file},") for file in files)
 
     @cached_property
     def described(self) -> Distribution | None:
@@ -348,7 +293,9 @@ class Installation:
         name, version = said.get("name", [""])[0], said.get("version", [""])[0]
         if not name or not version:
             return None
-        lines = said.get("requires-dist") or self._requires_of_eggs()
+        lines = said.get("requires-dist") or ()
+        if not lines and self.text("requires.txt"):  # of an egg
+            lines = self.metadata.requires or ()
         return Distribution(name, version, self.source_folder is not None, required_names(lines))
 
     @cached_property
@@ -360,15 +307,11 @@ class Installation:
         """The licence that its metadata states; None if it states none."""
         return licence_of(self._headers)
 
-    def _requires_of_eggs(self) -> Sequence[str]:
-        """What old tools wrote into a file of its own."""
-        return (self.metadata.requires or ()) if self.text("requires.txt") else ()
-
     @cached_property
     def contents(self) -> DistributionContents:
         """Its files and its metadata."""
-        inner = _folders_in(str(getattr(self.metadata, "_path", "")))
-        self._note(inner)
+        places = os.walk(str(getattr(self.metadata, "_path", "")))
+        self._note(f"{place}/{name}" for place, names, _ in places for name in names)
         return read_contents(self.metadata)
 
     @cached_property
@@ -483,12 +426,6 @@ def _digest(content: bytes) -> str:
     """The sha256 of a file, as a RECORD has it."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
     return digest.decode("ascii").rstrip("=")
-
-
-def _folders_in(folder: str) -> Iterator[str]:
-    """The folders below a folder, at any depth."""
-    for place, names, _ in os.walk(folder):
-        yield from (f"{place}/{name}" for name in names)
 
 
 def in_site_packages(file: Path) -> bool:
