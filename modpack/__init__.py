@@ -7,170 +7,100 @@ anything else that is slow.
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING
-
-from modpack._version import __version__
 
 if TYPE_CHECKING:
     from modpack import analyze as analyze
     from modpack import hooks as hooks
-    from modpack.api import current_importer, importer_of, is_from_package, load, save
-    from modpack.core.names import Directory, GlobGroup
-    from modpack.core.plan import (
-        EmptyMatchError,
-        PackagingError,
-        PackagingErrorReason,
-        Plan,
-        Problem,
-    )
-    from modpack.core.policy import Signer, TrustPolicy
-    from modpack.core.rules import Action
-    from modpack.discovery.importers import Importer, OrderedImporter, sys_importer
-    from modpack.errors import (
-        EnvironmentMismatchError,
-        EnvironmentMismatchWarning,
-        ExampleError,
-        ModpackError,
-        ModpackWarning,
-        ObjMismatchError,
-        ObjNotFoundError,
-        PicklingError,
-        SignatureError,
-        TrialError,
-        TrustError,
-        UnpicklingError,
-    )
-    from modpack.exporter import PackageExporter
-    from modpack.importer import PackageImporter
-    from modpack.loading.weights import load_weights
-    from modpack.selftest.self_test import Replay, replay
+    from modpack._version import __version__ as __version__
+    from modpack.api import current_importer as current_importer
+    from modpack.api import importer_of as importer_of
+    from modpack.api import is_from_package as is_from_package
+    from modpack.api import load as load
+    from modpack.api import save as save
+    from modpack.core.names import Directory as Directory
+    from modpack.core.names import GlobGroup as GlobGroup
+    from modpack.core.plan import EmptyMatchError as EmptyMatchError
+    from modpack.core.plan import PackagingError as PackagingError
+    from modpack.core.plan import PackagingErrorReason as PackagingErrorReason
+    from modpack.core.plan import Plan as Plan
+    from modpack.core.plan import Problem as Problem
+    from modpack.core.policy import Signer as Signer
+    from modpack.core.policy import TrustPolicy as TrustPolicy
+    from modpack.core.rules import Action as Action
+    from modpack.discovery.importers import Importer as Importer
+    from modpack.discovery.importers import OrderedImporter as OrderedImporter
+    from modpack.discovery.importers import sys_importer as sys_importer
+    from modpack.errors import EnvironmentMismatchError as EnvironmentMismatchError
+    from modpack.errors import EnvironmentMismatchWarning as EnvironmentMismatchWarning
+    from modpack.errors import ExampleError as ExampleError
+    from modpack.errors import ModpackError as ModpackError
+    from modpack.errors import ModpackWarning as ModpackWarning
+    from modpack.errors import ObjMismatchError as ObjMismatchError
+    from modpack.errors import ObjNotFoundError as ObjNotFoundError
+    from modpack.errors import PicklingError as PicklingError
+    from modpack.errors import SignatureError as SignatureError
+    from modpack.errors import TrialError as TrialError
+    from modpack.errors import TrustError as TrustError
+    from modpack.errors import UnpicklingError as UnpicklingError
+    from modpack.exporter import PackageExporter as PackageExporter
+    from modpack.importer import PackageImporter as PackageImporter
+    from modpack.loading.weights import load_weights as load_weights
+    from modpack.selftest.self_test import Replay as Replay
+    from modpack.selftest.self_test import replay as replay
 
-__all__ = [
-    "Action",
-    "Directory",
-    "EmptyMatchError",
-    "EnvironmentMismatchError",
-    "EnvironmentMismatchWarning",
-    "ExampleError",
-    "GlobGroup",
-    "Importer",
-    "ModpackError",
-    "ModpackWarning",
-    "ObjMismatchError",
-    "ObjNotFoundError",
-    "OrderedImporter",
-    "PackageExporter",
-    "PackageImporter",
-    "PackagingError",
-    "PackagingErrorReason",
-    "PicklingError",
-    "Plan",
-    "Problem",
-    "Replay",
-    "SignatureError",
-    "Signer",
-    "TrialError",
-    "TrustError",
-    "TrustPolicy",
-    "UnpicklingError",
-    "__version__",
-    "analyze",
-    "current_importer",
-    "hooks",
-    "importer_of",
-    "is_from_package",
-    "load",
-    "load_weights",
-    "replay",
-    "save",
-    "sys_importer",
-]
+_HOME_OF = {
+    "Action": "modpack.core.rules",
+    "Directory": "modpack.core.names",
+    "EmptyMatchError": "modpack.core.plan",
+    "EnvironmentMismatchError": "modpack.errors",
+    "EnvironmentMismatchWarning": "modpack.errors",
+    "ExampleError": "modpack.errors",
+    "GlobGroup": "modpack.core.names",
+    "Importer": "modpack.discovery.importers",
+    "ModpackError": "modpack.errors",
+    "ModpackWarning": "modpack.errors",
+    "ObjMismatchError": "modpack.errors",
+    "ObjNotFoundError": "modpack.errors",
+    "OrderedImporter": "modpack.discovery.importers",
+    "PackageExporter": "modpack.exporter",
+    "PackageImporter": "modpack.importer",
+    "PackagingError": "modpack.core.plan",
+    "PackagingErrorReason": "modpack.core.plan",
+    "PicklingError": "modpack.errors",
+    "Plan": "modpack.core.plan",
+    "Problem": "modpack.core.plan",
+    "Replay": "modpack.selftest.self_test",
+    "SignatureError": "modpack.errors",
+    "Signer": "modpack.core.policy",
+    "TrialError": "modpack.errors",
+    "TrustError": "modpack.errors",
+    "TrustPolicy": "modpack.core.policy",
+    "UnpicklingError": "modpack.errors",
+    "__version__": "modpack._version",
+    "analyze": "modpack",
+    "current_importer": "modpack.api",
+    "hooks": "modpack",
+    "importer_of": "modpack.api",
+    "is_from_package": "modpack.api",
+    "load": "modpack.api",
+    "load_weights": "modpack.loading.weights",
+    "replay": "modpack.selftest.self_test",
+    "save": "modpack.api",
+    "sys_importer": "modpack.discovery.importers",
+}
+"""The module that defines each public name."""
 
-_HOMES = {
-    "modpack.loading.weights": ("load_weights",),
-    "modpack.api": (
-        "current_importer",
-        "importer_of",
-        "is_from_package",
-        "load",
-        "save",
-    ),
-    "modpack.core.rules": ("Action",),
-    "modpack.core.names": (
-        "Directory",
-        "GlobGroup",
-    ),
-    "modpack.core.plan": (
-        "EmptyMatchError",
-        "PackagingError",
-        "PackagingErrorReason",
-        "Plan",
-        "Problem",
-    ),
-    "modpack.core.policy": (
-        "Signer",
-        "TrustPolicy",
-    ),
-    "modpack.errors": (
-        "EnvironmentMismatchError",
-        "EnvironmentMismatchWarning",
-        "ExampleError",
-        "ModpackError",
-        "ModpackWarning",
-        "ObjMismatchError",
-        "ObjNotFoundError",
-        "PicklingError",
-        "SignatureError",
-        "TrialError",
-        "TrustError",
-        "UnpicklingError",
-    ),
-    "modpack.exporter": ("PackageExporter",),
-    "modpack.importer": ("PackageImporter",),
-    "modpack.selftest.self_test": (
-        "Replay",
-        "replay",
-    ),
-    "modpack.discovery.importers": (
-        "Importer",
-        "OrderedImporter",
-        "sys_importer",
-    ),
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-_SAVING = (
-    "modpack.exporter",
-    "modpack.exporting.hook_saver",
-    "modpack.exporting.objects",
-    "modpack.exporting.tensor_index",
-    "modpack.pickling.pickler",
-    "modpack.pickling.storages",
-    "modpack.pickling.object_paths",
-)
-_LOADING = ("modpack.importer", "modpack.loading.objects")
-_FOR_OBJECTS = {
-    "PackageExporter": _SAVING,
-    "PackageImporter": _LOADING,
-    "save": _SAVING,
-    "load": _LOADING,
-}
-"""What is imported with a name where torch is there: what every object needs, so that not the first
-save or load of a process waits for it. Where it is not there, nobody has an object yet."""
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> object:
-    if name in ("analyze", "hooks"):
-        return importlib.import_module(f"modpack.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'modpack' has no attribute {name!r}")
-    from modpack.core.process import collection_paused
-
-    with collection_paused():  # what an import makes stays, and one search for garbage takes 70 ms
-        value = getattr(importlib.import_module(_HOME_OF[name]), name)
-        for module in _FOR_OBJECTS.get(name, ()) if "torch" in sys.modules else ():
-            importlib.import_module(module)
-    globals()[name] = value
+    home = _HOME_OF[name]
+    if home == "modpack":  # a module of its own
+        return importlib.import_module(f"modpack.{name}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
     return value
 
 

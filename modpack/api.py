@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.core.names import root_of
-from modpack.core.process import collection_paused
 from modpack.discovery.importers import Importer, sys_importer
 from modpack.discovery.importers import importer_of as module_importer
 from modpack.errors import ModpackError
-from modpack.exporting.arguments import DEFAULT_PROTOCOL, require_target
-from modpack.report.progress import working
 
 if TYPE_CHECKING:
     from modpack.core.plan import Plan
     from modpack.core.policy import TrustPolicy
-    from modpack.exporter import PackageExporter
     from modpack.hooks.describe import HookChoice
     from modpack.importer import PackageImporter
 
@@ -41,7 +37,7 @@ def save(
     intern_native: bool = False,
     importer: Importer | Sequence[Importer] = sys_importer,
     debug: bool = False,
-    pickle_protocol: int = DEFAULT_PROTOCOL,
+    pickle_protocol: int = 3,
     optimizer: object = None,
     hooks: HookChoice = True,
     global_hooks: bool = False,
@@ -97,13 +93,22 @@ def save(
         ExampleError: the live object does not run on the example inputs.
         TrialError: the package was tried and failed; what was there before is still there.
     """
-    _require_target(obj, path)
-    exporter_of = _exporter_class()
+    from modpack.exporter import PackageExporter
+    from modpack.exporting.arguments import require_target
+
+    try:
+        require_target(path, "path")
+    except TypeError as failure:
+        if not isinstance(obj, (str, os.PathLike)):
+            raise
+        raise TypeError(f"{failure}. The object comes first: save(model, {obj!r})") from None
     given = {"deny": deny, "mock": mock, "extern": extern, "intern": intern}
     rules = {action: _patterns(patterns, action) for action, patterns in given.items()}
     with (
         _shown("Saving", path, progress),
-        exporter_of(path, importer, debug, trial=trial, allow_secrets=allow_secrets) as exporter,
+        PackageExporter(
+            path, importer, debug, trial=trial, allow_secrets=allow_secrets
+        ) as exporter,
     ):
         for action, patterns in rules.items():
             if patterns:
@@ -176,8 +181,12 @@ def load(
     """
     if (package is None) != (resource is None):
         raise TypeError("give both package and resource, or neither")
+    from modpack.importer import (
+        PackageImporter,
+    )  # saving needs none of it, nor loading the exporter
+
     with _shown("Loading", path, progress):
-        importer = _importer_class()(
+        importer = PackageImporter(
             path, namespace=namespace, strict=strict, policy=policy, verify=verify
         )
         try:
@@ -209,11 +218,10 @@ def importer_of(obj: object) -> PackageImporter | None:
     Returns:
         The importer, or None if it came from no package, or from one that is closed.
     """
-    wanted = _importer_class()
-    from modpack.importer import loader_of, loader_of_part
+    from modpack.importer import PackageImporter, loader_of, loader_of_part
 
     loader = loader_of(obj)
-    if isinstance(loader, wanted):
+    if loader is not None:
         return loader
     if isinstance(obj, ModuleType):
         places = [obj]
@@ -223,16 +231,12 @@ def importer_of(obj: object) -> PackageImporter | None:
         # A module may have put something else into its place; its namespace is still there.
         places = [sys.modules[n] for n in (name, root_of(name)) if n in sys.modules]
     owners = (module_importer(place) for place in places)
-    owner = next((owner for owner in owners if isinstance(owner, wanted)), None)
-    if owner is None and _is_module_of_torch(obj):  # a part of a model may have packaged hooks
-        loader = loader_of_part(obj)
-        return loader if isinstance(loader, wanted) else None
+    owner = next((owner for owner in owners if isinstance(owner, PackageImporter)), None)
+    if owner is None:
+        nn = sys.modules.get("torch.nn")
+        if nn is not None and isinstance(obj, nn.Module):  # its model may have packaged hooks
+            return loader_of_part(obj)
     return owner
-
-
-def _is_module_of_torch(obj: object) -> bool:
-    nn = sys.modules.get("torch.nn")
-    return nn is not None and isinstance(obj, nn.Module)
 
 
 def is_from_package(obj: object) -> bool:
@@ -249,45 +253,26 @@ def current_importer() -> PackageImporter:
     Raises:
         ModpackError: nothing in the chain of calls of this thread is packaged code.
     """
-    wanted = _importer_class()
+    from modpack.importer import PackageImporter
+
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         importer = frame.f_globals.get("__modpack__")
-        if isinstance(importer, wanted):
+        if isinstance(importer, PackageImporter):
             return importer
         frame = frame.f_back
     raise ModpackError("current_importer() was called by code that no package holds")
-
-
-# A process that only loads need not import what saves, nor the other way round.
-
-
-def _exporter_class() -> type[PackageExporter]:
-    with collection_paused():
-        from modpack.exporter import PackageExporter
-    return PackageExporter
-
-
-def _importer_class() -> type[PackageImporter]:
-    with collection_paused():
-        from modpack.importer import PackageImporter
-    return PackageImporter
-
-
-def _require_target(obj: object, path: object) -> None:
-    """Refuse what cannot be written to; say so where the two were only exchanged."""
-    try:
-        require_target(path, "path")
-    except TypeError as failure:
-        if not isinstance(obj, (str, os.PathLike)):
-            raise
-        raise TypeError(f"{failure}. The object comes first: save(model, {obj!r})") from None
 
 
 def _shown(doing: str, path: object, progress: object) -> AbstractContextManager[None]:
     """Show the progress of what is done to a package, if that is wanted."""
     if not (progress is None or isinstance(progress, bool)):
         raise TypeError(f"progress must be a bool or None, not {type(progress).__name__}")
+    is_open = sys.stderr is not None and not getattr(sys.stderr, "closed", False)
+    if not progress and not (is_open and ("IPython" in sys.modules or sys.stderr.isatty())):
+        return nullcontext()
+    from modpack.report.progress import working
+
     name = str(path) if isinstance(path, (str, os.PathLike)) else "a package"
     return working(f"{doing} {name}", progress)
 

@@ -1,17 +1,7 @@
-"""How a package is opened: all that is checked before anything of it is used.
-
-What an importer does with a package's code, and the names that live objects have in it.
-
-What an importer reads of a package without running anything: its files, and what it says.
-
-What an importer loads from a package: objects, models, and their hooks.
-
-The importer: open, check, import, unpickle.
+"""The importer: open a package, check it, import its code, unpickle its objects.
 
 :class:`PackageImporter` has torch.package's names, and reads torch.package's archives as well
-as modpack's own. How a package is opened is in :mod:`~modpack.importer`. What can be done
-with it then is in three parts: :mod:`~modpack.importer`, :mod:`~modpack.importer` and
-:mod:`~modpack.importer`.
+as modpack's own.
 """
 
 from __future__ import annotations
@@ -26,12 +16,10 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.archive import layout
-from modpack.archive.layout import is_internal
 from modpack.archive.manifest import contents_digest, package_digest, read_manifest
 from modpack.archive.module_index import Entry, EntryKind, ModuleIndex
 from modpack.archive.reader import RecordReader, open_archive
 from modpack.archive.records import environment_of, read_externs, read_plan, read_specs
-from modpack.core.environment import RecordedEnvironment
 from modpack.core.json_values import require_type
 from modpack.core.names import (
     Directory,
@@ -41,160 +29,137 @@ from modpack.core.names import (
     resource_record,
     root_of,
 )
-from modpack.core.policy import TrustPolicy
-from modpack.core.process import collection_paused
 from modpack.core.progress import phase
 from modpack.discovery.importers import Importer, sys_importer
 from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError
 from modpack.loading.cache import unpack
 from modpack.loading.checks import (
-    ZipReader,
     check_environment,
     compare_environment,
     find_entry,
     find_namespace,
     level_of,
-    missing_externs,
     refuse_other_platforms,
     require_contents,
+    require_policy,
+    require_trust,
 )
 from modpack.loading.finder import FolderResources, PackageEnvironment
 from modpack.loading.namespace import NAMESPACES, open_namespace
-from modpack.loading.trust import ObjectTrust, require_policy, require_trust
 
 if TYPE_CHECKING:
-    import torch
-
+    from modpack.archive.base import Archive
+    from modpack.core.environment import RecordedEnvironment
     from modpack.core.hookspec import HookSpec
+    from modpack.core.policy import TrustPolicy
     from modpack.hooks.describe import HookChoice
     from modpack.loading.objects import Loaded
 
-__all__ = [
-    "ImporterCode",
-    "ImporterFiles",
-    "ImporterObjects",
-    "OpenPackage",
-    "PackageImporter",
-    "loader_of",
-    "loader_of_part",
-]
+__all__ = ["PackageImporter", "loader_of", "loader_of_part"]
 
 
-class OpenPackage(Importer):
-    """The state of an importer, all of it; its parts derive from this and add methods only.
+class PackageImporter(Importer):
+    """Loads code and objects from a package.
+
+    Loading a package runs the code in it: load only what you trust. Opening one does not: the
+    archive's structure is checked, the records that hold code and pickles are compared with
+    their digests, and the code is unpacked into the cache. Code runs when something is
+    imported or unpickled.
+
+    Packaged modules are real files that Python imports itself. In the private namespace
+    (default) they live under a package of their own, named by the package's digest, so that
+    packages never meet each other or what is installed. In the process namespace they have
+    their real names, for code that looks itself up by them. In neither is an interned module
+    ever taken from the host.
 
     Args:
         file_or_buffer: a package file, a binary file object, the folder of an unzipped package, or
             an open ``torch._C.PyTorchFileReader``.
         module_allowed: asked for each extern module whether it may be used.
-        namespace: in which namespace it is loaded; None for the one that it says.
-        strict: whether to refuse what was made with other versions than those that are here.
-        policy: what the package may ask for; None for anything.
-        verify: what is compared with its digests: ``"code"`` or ``"all"``.
+        namespace: ``"private"`` or ``"process"``; None for the one in which the package's trial
+            found that it works, which is private unless it says otherwise.
+        strict: whether to refuse a package that was made with other versions than those that are
+            here: of Python, torch and the extern modules' distributions, or on another platform.
+            If not, there is one :class:`modpack.EnvironmentMismatchWarning` for each package,
+            unless only the last number of Python's version or the label of a local build differs.
+        policy: what the package may ask for; checked before anything of it runs, and again by each
+            import and each name in a pickle. It is not a sandbox.
+        verify: what is compared with its digests before anything is used: ``"code"`` for all but
+            the tensors, which are mapped and not read; ``"all"`` for the tensors too, which takes
+            as long as to read them. What the policy says counts if it is more.
 
     Attributes:
-        filename: the package as the user named it.
-        extern_modules: the modules that it takes from here.
-        zip_reader: its records under the names that torch gives to their reader.
         hook_handles: torch's handles of the hooks that the latest loads registered, by name.
-        hooks: those hooks themselves.
+        hooks: those hooks themselves: their closures and attributes hold their state.
+
+    Raises:
+        TypeError, ValueError: an argument is none of these.
+        ArchiveError: it is no package, or a damaged one.
+        DisallowedModuleError: ``module_allowed`` refused a module.
+        TrustError, SignatureError: it asks for what the policy does not allow, or the signature
+            that the policy demands is missing or does not hold.
+        EnvironmentMismatchError: ``strict``, and something differs; names all of it.
+        PlatformMismatchError: it holds compiled modules that cannot run here.
+        NamespaceConflictError: real names are asked for, but some are taken.
+        CacheError: there is no place to unpack the code into.
     """
 
     def __init__(
         self,
         file_or_buffer: str | os.PathLike[str] | BinaryIO | RecordReader,
-        module_allowed: Callable[[str], bool],
-        namespace: str | None,
-        strict: bool,
-        policy: TrustPolicy | None,
-        verify: str,
+        module_allowed: Callable[[str], bool] = lambda module_name: True,
+        *,
+        namespace: str | None = "private",
+        strict: bool = False,
+        policy: TrustPolicy | None = None,
+        verify: str = "code",
     ) -> None:
-        self._given, self._policy, self._verify = file_or_buffer, policy, verify
+        _require_arguments(file_or_buffer, module_allowed, namespace)
+        require_type(strict, bool, "strict", "a bool")
+        require_policy(policy)
+        self._policy, self._verify = policy, level_of(verify, policy)
         self._archive = open_archive(file_or_buffer)
         try:
-            with collection_paused(), self._archive.keeping():
-                self._open(module_allowed, namespace, strict)
+            with self._archive.keeping():
+                self._open(file_or_buffer, module_allowed, namespace, strict)
         except BaseException:
             self._archive.close()
             raise
 
-    def _open(
-        self, module_allowed: Callable[[str], bool], namespace: str | None, strict: bool
+    def close(self) -> None:
+        """Forget the package: its modules leave ``sys.modules``, its file is closed.
+
+        What was loaded keeps working as long as it imports nothing more.
+        """
+        for key, (_, importer) in list(_LOADERS.items()):
+            if importer is self:
+                _LOADERS.pop(key, None)
+        self._namespace.close()
+        self._archive.close()
+
+    def __enter__(self) -> PackageImporter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        self.filename = self._archive.source
-        digest = self._verified_digest()
-        self.extern_modules = read_externs(self._archive)
-        _refuse_disallowed(self.filename, self.extern_modules, module_allowed)
-        if self._policy is not None:
-            require_trust(self._archive, self._policy, self._given)
-        recorded = environment_of(self._archive, None)
-        refuse_other_platforms(self.filename, recorded)
-        missing = self._check_environment(recorded, digest, strict)
-        sizes = {n: size for n, size in self._archive.sizes().items() if not is_internal(n)}
-        self._index = ModuleIndex.build(
-            sizes,
-            self._requirements(recorded),
-            recorded.knows_distributions,
-            missing,
-            self._policy,
-        )
-        self._tree = self._unpacked(sizes)
-        self._namespace = open_namespace(
-            find_namespace(self._archive) if namespace is None else namespace,
-            digest,
-            self.filename,
-            self._index,
-            self._tree,
-            self,
-        )
-        self.zip_reader = ZipReader(self._archive)
-        self.hook_handles: dict[str, Any] = {}
-        self.hooks: dict[str, Any] = {}
+        self.close()
 
-    def _unpacked(self, sizes: dict[str, int]) -> Path:
-        """The folder with the package's files."""
-        digest = contents_digest(self._archive, sizes)
-        return unpack(digest, sizes, self._archive.read, Path(self.filename).name)
+    def __repr__(self) -> str:
+        return f"PackageImporter({self.filename!r})"
 
-    def _check_environment(
-        self, recorded: RecordedEnvironment, digest: str, strict: bool
-    ) -> Mapping[str, str | None]:
-        """Compare what the package was made with to what is here; returns what is missing."""
-        comparison = compare_environment(self._archive, recorded, self.extern_modules)
-        check_environment(self.filename, digest, comparison, strict)
-        return missing_externs(comparison.missing)
+    def _repr_html_(self) -> str | None:
+        """What notebooks show: what the package holds. Runs nothing of it."""
+        from modpack.report.package_info import facts_of
+        from modpack.report.text import package_html
 
-    def _requirements(self, recorded: RecordedEnvironment) -> dict[str, str | None]:
-        """The extern modules with what to give to pip for each."""
-        providers = {module: recorded.provider_of(module) for module in self.extern_modules}
-        return {m: found.requirement if found else None for m, found in providers.items()}
-
-    def _verified_digest(self) -> str:
-        """Check the contents, and return the package's digest."""
-        require_contents(self._archive, self._verify)
-        return package_digest(self._archive)
-
-    def _record(self, package: object, resource: object) -> str:
-        """The record of a resource; its package may be a module, or the name that one carries."""
-        name = package.__name__ if isinstance(package, ModuleType) else package
-        local = self._namespace.local_name(name) if isinstance(name, str) else None
-        return resource_record(name if local is None else local, resource)
-
-    def _entry(self, module: str) -> Entry | None:
-        local = self._namespace.local_name(module)
-        return self._index.find(module if local is None else local)
-
-
-def _refuse_disallowed(
-    source: str, externs: list[str], module_allowed: Callable[[str], bool]
-) -> None:
-    refused = tuple(module for module in externs if not module_allowed(module))
-    if refused:
-        raise DisallowedModuleError(source, refused)
-
-
-class ImporterCode(OpenPackage):
-    """The part of an importer that imports; it is a place that objects have their names in."""
+        try:
+            return package_html(facts_of(self._archive, read_manifest(self._archive)))
+        except ArchiveError:  # closed, or unreadable: what repr() says must do
+            return None
 
     def import_module(self, name: str, package: str | None = None) -> ModuleType:
         """Import a module of the package, or an extern one that it may use.
@@ -294,7 +259,7 @@ class ImporterCode(OpenPackage):
 
         A pickle asks for the same few modules again and again.
         """
-        is_usual = type(self).import_module is ImporterCode.import_module
+        is_usual = type(self).import_module is PackageImporter.import_module
         return self._namespace.ready(name) if is_usual else None
 
     def _owns(self, carried: str) -> bool:
@@ -310,100 +275,6 @@ class ImporterCode(OpenPackage):
 
         plan = read_plan(self._archive, None)
         return {file.record: file.owner for file in plan.files if file.kind is FileKind.DATA}
-
-
-class ImporterFiles(OpenPackage):
-    """The part of an importer that reads records."""
-
-    def load_binary(self, package: str | ModuleType, resource: str) -> bytes:
-        """The bytes of a resource; see :meth:`load_text`.
-
-        Raises:
-            RecordNotFoundError: there is no such resource.
-        """
-        return self._archive.read(self._record(package, resource))
-
-    def load_text(
-        self,
-        package: str | ModuleType,
-        resource: str,
-        encoding: str = "utf-8",
-        errors: str = "strict",
-    ) -> str:
-        """The text of a resource.
-
-        Args:
-            package: the package that the resource belongs to: its path, or the loaded module.
-            resource: its name.
-            encoding: how to decode it.
-            errors: what to do with bytes that cannot be decoded; see :meth:`bytes.decode`.
-
-        Raises:
-            RecordNotFoundError: there is no such resource.
-            UnicodeDecodeError: it is no text in that encoding.
-        """
-        for argument, value in (("encoding", encoding), ("errors", errors)):
-            if not isinstance(value, str):
-                raise TypeError(f"{argument} must be str, not {type(value).__name__}")
-        return self.load_binary(package, resource).decode(encoding, errors)
-
-    def file_structure(
-        self, *, include: GlobPattern = "**", exclude: GlobPattern = ()
-    ) -> Directory:
-        """The files of the package as a tree.
-
-        Args:
-            include: patterns over paths; ``*`` within a component, ``**`` across.
-            exclude: patterns for files to leave out.
-        """
-        return Directory.of(self.filename, self._archive.names(), include, exclude)
-
-    def get_resource_reader(self, fullname: str) -> FolderResources | None:
-        """The resources of a package, for :mod:`importlib.resources`; None for an unknown one."""
-        name = require_module_name(fullname, "fullname")
-        folder = self._tree / package_folder(self._namespace.local_name(name) or name)
-        return FolderResources(folder) if folder.is_dir() else None
-
-    def id(self) -> str:
-        """The name of this package's namespace, unique in this process; an identifier."""
-        return self._namespace.name
-
-    @property
-    def recommended_namespace(self) -> str:
-        """The namespace in which the package says that it works: ``"private"`` or ``"process"``.
-
-        A trial run finds that out when a package is made; :func:`modpack.load` uses it.
-        """
-        return find_namespace(self._archive)
-
-    def python_version(self) -> str | None:
-        """The Python that wrote the package, such as ``"3.11.7"``; None if not recorded."""
-        if not self._archive.has(layout.PYTHON_VERSION):
-            return None
-        return self._archive.read(layout.PYTHON_VERSION).decode("utf-8", "replace").strip()
-
-
-_LOADERS: dict[int, tuple[weakref.ref[Any], ImporterObjects]] = {}
-"""Which importer has loaded a model, by its id: the class of a model may be torch's own."""
-
-
-def loader_of(obj: object) -> ImporterObjects | None:
-    """The open importer that has loaded this very model or optimizer; None for anything else."""
-    known, importer = _LOADERS.get(id(obj), (None, None))
-    return importer if known is not None and known() is obj else None
-
-
-def loader_of_part(module: object) -> ImporterObjects | None:
-    """The open importer that has loaded a model which a module is a part of."""
-    for known, importer in list(_LOADERS.values()):
-        model = known()
-        if isinstance(model, torch.nn.Module) and any(each is module for each in model.modules()):
-            return importer
-    return None
-
-
-class ImporterObjects(OpenPackage):
-    """The part of an importer that unpickles."""
 
     def load_pickle(
         self, package: str | ModuleType, resource: str, map_location: Any = None
@@ -513,129 +384,184 @@ class ImporterObjects(OpenPackage):
                 map_location,
                 hooks,
                 restore_global,
-                self._trust(),
+                self._policy,
             )
         self.hook_handles.update(loaded.handles)
         self.hooks.update(loaded.hooks)
+        torch = sys.modules["torch"]
         for made in (loaded.obj, *loaded.extras.values()):
-            self._remember(made)
+            if isinstance(made, (torch.nn.Module, torch.optim.Optimizer)):
+                _remember(made, self)
         return loaded
 
-    def _remember(self, made: Any) -> None:
-        from torch.nn import Module  # imported by now, as the next one
-        from torch.optim import Optimizer
+    def load_binary(self, package: str | ModuleType, resource: str) -> bytes:
+        """The bytes of a resource; see :meth:`load_text`.
 
-        if isinstance(made, (Module, Optimizer)):
-            key = id(made)
-            known = weakref.ref(made, lambda _: _LOADERS.pop(key, None))
-            _LOADERS[key] = known, self
+        Raises:
+            RecordNotFoundError: there is no such resource.
+        """
+        return self._archive.read(self._record(package, resource))
 
-    def _forget_loaded(self) -> None:
-        for key, (_, importer) in list(_LOADERS.items()):
-            if importer is self:
-                _LOADERS.pop(key, None)
+    def load_text(
+        self,
+        package: str | ModuleType,
+        resource: str,
+        encoding: str = "utf-8",
+        errors: str = "strict",
+    ) -> str:
+        """The text of a resource.
 
-    def _trust(self) -> ObjectTrust | None:
-        """What its objects may name and have."""
-        if self._policy is None:
+        Args:
+            package: the package that the resource belongs to: its path, or the loaded module.
+            resource: its name.
+            encoding: how to decode it.
+            errors: what to do with bytes that cannot be decoded; see :meth:`bytes.decode`.
+
+        Raises:
+            RecordNotFoundError: there is no such resource.
+            UnicodeDecodeError: it is no text in that encoding.
+        """
+        for argument, value in (("encoding", encoding), ("errors", errors)):
+            if not isinstance(value, str):
+                raise TypeError(f"{argument} must be str, not {type(value).__name__}")
+        return self.load_binary(package, resource).decode(encoding, errors)
+
+    def file_structure(
+        self, *, include: GlobPattern = "**", exclude: GlobPattern = ()
+    ) -> Directory:
+        """The files of the package as a tree.
+
+        Args:
+            include: patterns over paths; ``*`` within a component, ``**`` across.
+            exclude: patterns for files to leave out.
+        """
+        return Directory.of(self.filename, self._archive.names(), include, exclude)
+
+    def get_resource_reader(self, fullname: str) -> FolderResources | None:
+        """The resources of a package, for :mod:`importlib.resources`; None for an unknown one."""
+        name = require_module_name(fullname, "fullname")
+        folder = self._tree / package_folder(self._namespace.local_name(name) or name)
+        return FolderResources(folder) if folder.is_dir() else None
+
+    def id(self) -> str:
+        """The name of this package's namespace, unique in this process; an identifier."""
+        return self._namespace.name
+
+    @property
+    def recommended_namespace(self) -> str:
+        """The namespace in which the package says that it works: ``"private"`` or ``"process"``.
+
+        A trial run finds that out when a package is made; :func:`modpack.load` uses it.
+        """
+        return find_namespace(self._archive)
+
+    def python_version(self) -> str | None:
+        """The Python that wrote the package, such as ``"3.11.7"``; None if not recorded."""
+        if not self._archive.has(layout.PYTHON_VERSION):
             return None
-        return ObjectTrust(self._archive, self._policy)
+        return self._archive.read(layout.PYTHON_VERSION).decode("utf-8", "replace").strip()
+
+    def _open(
+        self,
+        given: object,
+        module_allowed: Callable[[str], bool],
+        namespace: str | None,
+        strict: bool,
+    ) -> None:
+        self.filename = self._archive.source
+        require_contents(self._archive, self._verify)
+        digest = package_digest(self._archive)
+        self.extern_modules = read_externs(self._archive)
+        refused = tuple(name for name in self.extern_modules if not module_allowed(name))
+        if refused:
+            raise DisallowedModuleError(self.filename, refused)
+        if self._policy is not None:
+            require_trust(self._archive, self._policy, given)
+        recorded = environment_of(self._archive, None)
+        refuse_other_platforms(self.filename, recorded)
+        missing = self._check_environment(recorded, digest, strict)
+        sizes = {n: size for n, size in self._archive.sizes().items() if not layout.is_internal(n)}
+        providers = {module: recorded.provider_of(module) for module in self.extern_modules}
+        self._index = ModuleIndex.build(
+            sizes,
+            {module: found and found.requirement for module, found in providers.items()},
+            recorded.knows_distributions,
+            missing,
+            self._policy,
+        )
+        self._tree = self._unpacked(sizes)
+        self._namespace = open_namespace(
+            find_namespace(self._archive) if namespace is None else namespace,
+            digest,
+            self.filename,
+            self._index,
+            self._tree,
+            self,
+        )
+        self.zip_reader = ZipReader(self._archive)
+        self.hook_handles: dict[str, Any] = {}
+        self.hooks: dict[str, Any] = {}
+
+    def _unpacked(self, sizes: dict[str, int]) -> Path:
+        """The folder with the package's files."""
+        digest = contents_digest(self._archive, sizes)
+        return unpack(digest, sizes, self._archive.read, Path(self.filename).name)
+
+    def _check_environment(
+        self, recorded: RecordedEnvironment, digest: str, strict: bool
+    ) -> Mapping[str, str | None]:
+        """Compare what the package was made with to what is here.
+
+        Returns:
+            The extern modules that are missing, the outermost of each, with what to give to pip.
+        """
+        comparison = compare_environment(self._archive, recorded, self.extern_modules)
+        check_environment(self.filename, digest, comparison, strict)
+        return {row.modules[0]: row.requirement for row in comparison.missing if row.modules}
+
+    def _record(self, package: object, resource: object) -> str:
+        """The record of a resource; its package may be a module, or the name that one carries."""
+        name = package.__name__ if isinstance(package, ModuleType) else package
+        local = self._namespace.local_name(name) if isinstance(name, str) else None
+        return resource_record(name if local is None else local, resource)
+
+    def _entry(self, module: str) -> Entry | None:
+        local = self._namespace.local_name(module)
+        return self._index.find(module if local is None else local)
 
 
-class PackageImporter(ImporterCode, ImporterObjects, ImporterFiles):
-    """Loads code and objects from a package.
-
-    Loading a package runs the code in it: load only what you trust. Opening one does not: the
-    archive's structure is checked, the records that hold code and pickles are compared with
-    their digests, and the code is unpacked into the cache. Code runs when something is
-    imported or unpickled.
-
-    Packaged modules are real files that Python imports itself. In the private namespace
-    (default) they live under a package of their own, named by the package's digest, so that
-    packages never meet each other or what is installed. In the process namespace they have
-    their real names, for code that looks itself up by them. In neither is an interned module
-    ever taken from the host.
+class ZipReader:
+    """What code written for torch.package expects to find as ``importer.zip_reader``.
 
     Args:
-        file_or_buffer: a package file, a binary file object, the folder of an unzipped package, or
-            an open ``torch._C.PyTorchFileReader``.
-        module_allowed: asked for each extern module whether it may be used.
-        namespace: ``"private"`` or ``"process"``; None for the one in which the package's trial
-            found that it works, which is private unless it says otherwise.
-        strict: whether to refuse a package that was made with other versions than those that are
-            here: of Python, torch and the extern modules' distributions, or on another platform.
-            If not, there is one :class:`modpack.EnvironmentMismatchWarning` for each package,
-            unless only the last number of Python's version or the label of a local build differs.
-        policy: what the package may ask for; checked before anything of it runs, and again by each
-            import and each name in a pickle. It is not a sandbox.
-        verify: what is compared with its digests before anything is used: ``"code"`` for all but
-            the tensors, which are mapped and not read; ``"all"`` for the tensors too, which takes
-            as long as to read them. What the policy says counts if it is more.
-
-    Attributes:
-        hook_handles: torch's handles of the hooks that the latest loads registered, by name.
-        hooks: those hooks themselves: their closures and attributes hold their state.
-
-    Raises:
-        TypeError, ValueError: an argument is none of these.
-        ArchiveError: it is no package, or a damaged one.
-        DisallowedModuleError: ``module_allowed`` refused a module.
-        TrustError, SignatureError: it asks for what the policy does not allow, or the signature
-            that the policy demands is missing or does not hold.
-        EnvironmentMismatchError: ``strict``, and something differs; names all of it.
-        PlatformMismatchError: it holds compiled modules that cannot run here.
-        NamespaceConflictError: real names are asked for, but some are taken.
-        CacheError: there is no place to unpack the code into.
+        archive: the open package.
     """
 
-    def __init__(
-        self,
-        file_or_buffer: str | os.PathLike[str] | BinaryIO | RecordReader,
-        module_allowed: Callable[[str], bool] = lambda module_name: True,
-        *,
-        namespace: str | None = "private",
-        strict: bool = False,
-        policy: TrustPolicy | None = None,
-        verify: str = "code",
-    ) -> None:
-        _require_arguments(file_or_buffer, module_allowed, namespace)
-        require_type(strict, bool, "strict", "a bool")
-        require_policy(policy)
-        level = level_of(verify, policy)
-        super().__init__(file_or_buffer, module_allowed, namespace, strict, policy, level)
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
 
-    def close(self) -> None:
-        """Forget the package: its modules leave ``sys.modules``, its file is closed.
+    def has_record(self, path: str) -> bool:
+        """Whether there is a record of this name."""
+        return self._archive.has(_require_record_name(path, "path"))
 
-        What was loaded keeps working as long as it imports nothing more.
+    def get_record(self, name: str) -> bytes:
+        """A record's contents.
+
+        Raises:
+            TypeError: ``name`` is no string.
+            RecordNotFoundError: there is no such record.
         """
-        self._forget_loaded()
-        self._namespace.close()
-        self._archive.close()
+        return self._archive.read(_require_record_name(name, "name"))
 
-    def __enter__(self) -> PackageImporter:
-        return self
+    def get_all_records(self) -> list[str]:
+        """The names of all records."""
+        return list(self._archive.names())
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
-    def __repr__(self) -> str:
-        return f"PackageImporter({self.filename!r})"
-
-    def _repr_html_(self) -> str | None:
-        """What notebooks show: what the package holds. Runs nothing of it."""
-        from modpack.report.package_info import facts_of
-        from modpack.report.text import package_html
-
-        try:
-            return package_html(facts_of(self._archive, read_manifest(self._archive)))
-        except ArchiveError:  # closed, or unreadable: what repr() says must do
-            return None
+def _require_record_name(name: object, argument: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{argument} must be a record's name (str), not {type(name).__name__}")
+    return name
 
 
 def _require_arguments(file_or_buffer: object, module_allowed: object, namespace: object) -> None:
@@ -653,3 +579,28 @@ def _require_arguments(file_or_buffer: object, module_allowed: object, namespace
         raise TypeError(f"namespace must be str, not {type(namespace).__name__}")
     if namespace not in NAMESPACES:
         raise ValueError(f"namespace must be 'private' or 'process', not {namespace!r}")
+
+
+_LOADERS: dict[int, tuple[weakref.ref[Any], PackageImporter]] = {}
+"""Which importer has loaded a model, by its id: the class of a model may be torch's own."""
+
+
+def _remember(made: object, importer: PackageImporter) -> None:
+    key = id(made)
+    _LOADERS[key] = weakref.ref(made, lambda _: _LOADERS.pop(key, None)), importer
+
+
+def loader_of(obj: object) -> PackageImporter | None:
+    """The open importer that has loaded this very model or optimizer; None for anything else."""
+    known, importer = _LOADERS.get(id(obj), (None, None))
+    return importer if known is not None and known() is obj else None
+
+
+def loader_of_part(module: object) -> PackageImporter | None:
+    """The open importer that has loaded a model which a module is a part of."""
+    nn = sys.modules["torch.nn"]
+    for known, importer in list(_LOADERS.values()):
+        model = known()
+        if isinstance(model, nn.Module) and any(each is module for each in model.modules()):
+            return importer
+    return None

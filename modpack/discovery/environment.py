@@ -139,6 +139,8 @@ def _loose(modules: Iterable[str]) -> Iterator[EnvironmentRow]:
 
 def _missing(modules: Sequence[str]) -> frozenset[str]:
     """Those of some modules that cannot be found here."""
+    if not modules:
+        return frozenset()
     from modpack.discovery.finder import HostEnvironment
 
     host = HostEnvironment()

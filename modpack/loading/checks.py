@@ -1,33 +1,30 @@
-"""How much of a package is compared with its digests before anything of it is used.
+"""What is asked of a package before any of its code runs: its contents, place, and policy.
 
-Which of a package's saved objects is the one that the package is about.
-
-Whether this is where a package can be loaded: asked before any of its code runs.
+How much of it is compared with its digests, which of its saved objects it is about, whether this
+is where it can be loaded, and whether it asks for more than the loader's policy allows. What a
+policy is needed for is imported with one: most loads have none.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordVerifier
-from modpack.archive.layout import ENTRY as _ENTRY
 from modpack.archive.manifest import default_workers, find_unreadable, read_manifest, verify_records
 from modpack.archive.records import read_json, read_plan
 from modpack.core.environment import (
     EnvironmentComparison,
-    EnvironmentRow,
     NativeTag,
     RecordedEnvironment,
     repair_command,
 )
 from modpack.core.json_values import as_list, as_mapping, as_module_path, as_text, require_type
-from modpack.core.policy import VERIFY_LEVELS, TrustPolicy
-from modpack.core.process import frames_of_ours
-from modpack.core.text import printable
 from modpack.discovery.environment import compare
 from modpack.errors import (
     ArchiveError,
@@ -35,21 +32,29 @@ from modpack.errors import (
     EnvironmentMismatchWarning,
     ModpackError,
     PlatformMismatchError,
+    SignatureError,
+    TrustError,
 )
 from modpack.loading.namespace import NAMESPACES
 
 if TYPE_CHECKING:
     from modpack.core.json_values import Json
-from typing import TYPE_CHECKING
+    from modpack.core.policy import TrustPolicy
 
-if TYPE_CHECKING:
-    pass
-from typing import TYPE_CHECKING
+_VERIFY_LEVELS: Final = ("code", "all")
 
-if TYPE_CHECKING:
-    pass
 
-_EVERYTHING = VERIFY_LEVELS[-1]
+def require_policy(policy: object) -> None:
+    """Check a public argument that is a policy, or None.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if policy is not None:
+        from modpack.core.policy import TrustPolicy
+
+        expected = "a TrustPolicy or None; TrustPolicy.from_toml reads one from a file"
+        require_type(policy, TrustPolicy, "policy", expected)
 
 
 def level_of(verify: object, policy: TrustPolicy | None) -> str:
@@ -63,9 +68,9 @@ def level_of(verify: object, policy: TrustPolicy | None) -> str:
         TypeError, ValueError: the argument is none.
     """
     require_type(verify, str, "verify", "'code' or 'all'")
-    if verify not in VERIFY_LEVELS:
+    if verify not in _VERIFY_LEVELS:
         raise ValueError(f"verify must be 'code' or 'all', not {verify!r}")
-    return _EVERYTHING if policy is not None and policy.verify == _EVERYTHING else str(verify)
+    return "all" if policy is not None and policy.verify == "all" else str(verify)
 
 
 def require_contents(archive: Archive, level: str) -> None:
@@ -81,13 +86,16 @@ def require_contents(archive: Archive, level: str) -> None:
         ArchiveError: something is not as it should be; all of it is told.
     """
     manifest, names = read_manifest(archive), archive.names()
-    is_all = level == _EVERYTHING
+    is_all = level == "all"
     if manifest is not None:
         chosen = names if is_all else [name for name in names if not layout.is_storage(name)]
         _compare(archive, chosen, is_all)
         archive.verify_with(manifest)
     elif is_all:
-        _require_readable(archive)
+        problems = find_unreadable(archive, names, default_workers())
+        if problems:
+            listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
+            raise ArchiveError(archive.source, f"records cannot be read: {listed}")
 
 
 def require_storages(archive: Archive, keys: Iterable[str], level: str) -> None:
@@ -101,7 +109,7 @@ def require_storages(archive: Archive, keys: Iterable[str], level: str) -> None:
     Raises:
         ArchiveError: some are not as they should be; all of them are told.
     """
-    if level == _EVERYTHING:
+    if level == "all":
         records = (layout.storage_name(key) for key in dict.fromkeys(keys))
         _compare(archive, [record for record in records if archive.has(record)], True)
 
@@ -114,13 +122,6 @@ def _compare(archive: Archive, names: Iterable[str], is_much: bool) -> None:
         verify_records(archive, manifest, names, workers, with_crc=not is_much)
 
 
-def _require_readable(archive: Archive) -> None:
-    problems = find_unreadable(archive, archive.names(), default_workers())
-    if problems:
-        listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
-        raise ArchiveError(archive.source, f"records cannot be read: {listed}")
-
-
 def find_entry(archive: Archive) -> tuple[str, str]:
     """The main saved object of a package, or its only one, as package and resource.
 
@@ -130,11 +131,11 @@ def find_entry(archive: Archive) -> tuple[str, str]:
         ModpackError: there is none, or there are several; they are listed.
         ArchiveError: it names one that it does not list.
     """
-    main, saved = _recorded(archive) if archive.has(_ENTRY) else (None, _guessed(archive))
+    main, saved = _recorded(archive) if archive.has(layout.ENTRY) else (None, _guessed(archive))
     if main is not None:
         if main not in saved:  # whoever looked at all saved objects has not seen it
             reason = f"its main object {main!r:.200} is not among its saved objects"
-            raise ArchiveError(archive.source, reason, _ENTRY)
+            raise ArchiveError(archive.source, reason, layout.ENTRY)
         return main
     if len(saved) == 1:
         return saved[0]
@@ -156,29 +157,30 @@ def find_namespace(archive: Archive) -> str:
     Raises:
         ArchiveError: it says something else.
     """
-    if not archive.has(_ENTRY):
+    if not archive.has(layout.ENTRY):
         return "private"
-    try:
-        document = as_mapping(read_json(archive, _ENTRY), "the record")
-    except (ValueError, TypeError) as failure:
-        raise ArchiveError(
-            archive.source, f"is not as it should be ({failure})", _ENTRY
-        ) from failure
+    with _reading_entry(archive):
+        document = as_mapping(read_json(archive, layout.ENTRY), "the record")
     namespace = document.get("namespace", "private")
     if namespace not in NAMESPACES:
-        raise ArchiveError(archive.source, f"names no namespace with {namespace!r}", _ENTRY)
+        raise ArchiveError(archive.source, f"names no namespace with {namespace!r}", layout.ENTRY)
     return str(namespace)
 
 
 def _recorded(archive: Archive) -> tuple[tuple[str, str] | None, list[tuple[str, str]]]:
-    try:
-        record = as_mapping(read_json(archive, _ENTRY), "the record")
+    with _reading_entry(archive):
+        record = as_mapping(read_json(archive, layout.ENTRY), "the record")
         main = _pair(record["main"]) if record["main"] is not None else None
         return main, [_pair(each) for each in as_list(record["pickles"], "pickles")]
+
+
+@contextmanager
+def _reading_entry(archive: Archive) -> Iterator[None]:
+    try:
+        yield
     except (ValueError, KeyError, TypeError) as failure:
-        raise ArchiveError(
-            archive.source, f"is not as it should be ({failure})", _ENTRY
-        ) from failure
+        reason = f"is not as it should be ({failure})"
+        raise ArchiveError(archive.source, reason, layout.ENTRY) from failure
 
 
 def _pair(value: Json) -> tuple[str, str]:
@@ -239,7 +241,14 @@ def check_environment(
     rows = comparison.deviations if strict else comparison.differences
     if not rows:
         return
-    about = (source, tuple(map(_difference, rows)), repair_command(rows))
+    from modpack.core.process import frames_of_ours
+    from modpack.core.text import printable
+
+    told = tuple(
+        (printable(row.name), printable(row.recorded or "extern"), printable(row.here))
+        for row in rows
+    )
+    about = (source, told, repair_command(rows))
     if strict:
         raise EnvironmentMismatchError(*about)
     with _lock:
@@ -247,11 +256,6 @@ def check_environment(
         _told.add(digest)
     if not is_told:
         warnings.warn(EnvironmentMismatchWarning(*about), stacklevel=frames_of_ours())
-
-
-def missing_externs(rows: Iterable[EnvironmentRow]) -> Mapping[str, str | None]:
-    """The extern modules that are not here, the first of each row, with what to give to pip."""
-    return {row.modules[0]: row.requirement for row in rows if row.modules}
 
 
 def refuse_other_platforms(source: str, recorded: RecordedEnvironment) -> None:
@@ -265,39 +269,64 @@ def refuse_other_platforms(source: str, recorded: RecordedEnvironment) -> None:
         raise PlatformMismatchError(source, str(built_for), str(NativeTag.here()))
 
 
-def _difference(row: EnvironmentRow) -> tuple[str, str, str]:
-    return printable(row.name), printable(row.recorded or "extern"), printable(row.here)
-
-
-class ZipReader:
-    """What code written for torch.package expects to find as ``importer.zip_reader``.
+def require_trust(archive: Archive, policy: TrustPolicy, path: object) -> None:
+    """Refuse a package that asks for what a policy does not allow; nothing of it is executed.
 
     Args:
-        archive: the open package.
+        archive: the package; all but its tensors is as its manifest says.
+        policy: what the loader allows.
+        path: its file or folder, which a signature may lie beside; anything else if it has none.
+
+    Raises:
+        TrustError: tells all that is not allowed.
+        SignatureError: nothing is wrong but the signature.
+        ArchiveError: a record is damaged.
     """
+    from modpack.security.code_listing import list_package  # most loads do without
+    from modpack.security.policy_check import package_violations
 
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
-
-    def has_record(self, path: str) -> bool:
-        """Whether there is a record of this name."""
-        return self._archive.has(_require_record_name(path, "path"))
-
-    def get_record(self, name: str) -> bytes:
-        """A record's contents.
-
-        Raises:
-            TypeError: ``name`` is no string.
-            RecordNotFoundError: there is no such record.
-        """
-        return self._archive.read(_require_record_name(name, "name"))
-
-    def get_all_records(self) -> list[str]:
-        """The names of all records."""
-        return list(self._archive.names())
+    code = None if policy.allow_code else list_package(archive, read_manifest(archive))
+    problems = [str(each) for each in package_violations(archive, policy, code)]
+    try:
+        require_signature(archive, policy, path)
+    except SignatureError as failure:
+        if not problems:
+            raise
+        raise TrustError(archive.source, (failure.reason, *problems)) from failure
+    if problems:
+        raise TrustError(archive.source, tuple(problems))
 
 
-def _require_record_name(name: object, argument: str) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"{argument} must be a record's name (str), not {type(name).__name__}")
-    return name
+def require_signature(archive: Archive, policy: TrustPolicy, path: object) -> None:
+    """Refuse a package that nobody of those signed who have to, if anybody has to.
+
+    Raises:
+        SignatureError: there is no signature, or none that holds.
+        ModpackError: the extra ``sign`` is not installed.
+    """
+    if policy.signers:
+        from modpack.security.signing import check_signatures
+
+        file = path if isinstance(path, (str, os.PathLike)) else None
+        check_signatures(archive, policy.signers, file)
+
+
+def require_hook_kinds(source: str, policy: TrustPolicy, hooks: Iterable[tuple[str, str]]) -> None:
+    """Refuse hooks of kinds that a policy does not allow.
+
+    Args:
+        source: the package file.
+        policy: what the loader allows.
+        hooks: the kind and the name of each.
+
+    Raises:
+        TrustError: names them.
+    """
+    from modpack.core.policy import violations
+
+    found: dict[str, list[str]] = {}
+    for kind, name in hooks:
+        found.setdefault(kind, []).append(name)
+    problems = violations(policy, hook_kinds=found)
+    if problems:
+        raise TrustError(source, tuple(map(str, problems)))

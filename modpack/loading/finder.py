@@ -1,10 +1,6 @@
-"""The loader of a package's compiled modules.
+"""The finder and the loaders of packaged modules: they say where files are, Python does the rest.
 
-The loader of extern modules: those that a package takes from where it is loaded.
-
-The finder and the loaders: they only say where files are; Python does the rest (PEP 451).
-
-A loaded package as an environment that modules are taken from, for re-export.
+Also a loaded package as an environment that modules are taken from, for re-export.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import (
     ExtensionFileLoader,
@@ -29,13 +25,14 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from modpack.archive.module_index import Entry, EntryKind, ModuleIndex
-from modpack.core.graph import CodeKind, Location
 from modpack.core.names import is_within, normalised_distribution, parents, root_of
 from modpack.errors import CompiledModuleError, ExternNotFoundError
-from modpack.loading.compile import CodeStore, compile_module
 
 if TYPE_CHECKING:
     from importlib.metadata import PathDistribution
+
+    from modpack.core.graph import Location
+    from modpack.loading.compile import CodeStore
 
 
 class CompiledLoader(ExtensionFileLoader):
@@ -148,7 +145,6 @@ class PackageFinder(MetaPathFinder):
         index: the package's modules.
         tree: the folder with its files.
         mark: puts the namespace's globals into a module before its code runs.
-        code: where compiled code is kept; None for where Python keeps it, beside the sources.
     """
 
     def __init__(
@@ -158,15 +154,25 @@ class PackageFinder(MetaPathFinder):
         index: ModuleIndex,
         tree: Path,
         mark: Marker,
-        code: CodeStore | None = None,
     ) -> None:
         self.prefix = prefix
         self.index = index
-        self.code = code
         self._source = source
         self._tree = tree
         self._below = f"{tree}{os.sep}"
         self.mark = mark
+
+    @cached_property
+    def code(self) -> CodeStore | None:
+        """Where compiled code is kept; None for where Python keeps it, beside the sources."""
+        from modpack.loading.compile import code_store  # many packages hold no code
+
+        return code_store(self._tree, "private" if self.prefix else "process")
+
+    def keep_code(self) -> None:
+        """An import has ended: keep what was compiled for it."""
+        if vars(self).get("code") is not None:
+            self.code.write()  # type: ignore[union-attr]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -332,6 +338,8 @@ class _PackagedLoader(_MarkingLoader):
             return super().source_to_code(data, path, _optimize=_optimize)
         is_package = self.is_package(self.name)
         package = self.name if is_package else self.name.rpartition(".")[0]
+        from modpack.loading.compile import compile_module
+
         return compile_module(data, path, package, self._finder.index.keeps, _optimize)
 
     def get_data(self, path: str) -> bytes:
@@ -417,6 +425,8 @@ class PackageEnvironment:
 
     def locate(self, module: str) -> Location | None:
         """Find a module that the package holds; None for what it takes from outside."""
+        from modpack.core.graph import CodeKind, Location
+
         entry = self._index.find(module)
         if entry is None or entry.kind is EntryKind.EXTERN:
             return None

@@ -12,23 +12,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from modpack.archive.module_index import ModuleIndex
 from modpack.core.names import normalised_distribution as normalised
 
-METADATA_NAME = "packages_distributions"
-"""What is in :mod:`importlib.metadata`, in its copies, and hardly anywhere else."""
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _PROVIDED = ("torch", "modpack")
 """Whatever loads a package has them, and what they require."""
-
-
-def is_metadata_module(module: ModuleType) -> bool:
-    """Whether a module is :mod:`importlib.metadata`, or a copy of it for older Pythons."""
-    contents = vars(module)
-    return METADATA_NAME in contents and "MetadataPathFinder" in contents
 
 
 class VisibleDistributions:

@@ -13,7 +13,6 @@ from typing import Any
 
 from modpack.archive.module_index import EntryKind, ModuleIndex
 from modpack.errors import NamespaceConflictError
-from modpack.loading.compile import CodeStore, code_store
 from modpack.loading.finder import FolderLoader, PackageFinder
 from modpack.loading.redirect import Redirect
 
@@ -43,15 +42,13 @@ class Namespace:
         index: ModuleIndex,
         tree: Path,
         importer: object,
-        code: CodeStore | None,
     ) -> None:
         self.name = name
         self.prefix = prefix
         self._importer = importer
-        self.finder = PackageFinder(source, prefix, index, tree, self._mark, code)
+        self.finder = PackageFinder(source, prefix, index, tree, self._mark)
         self._redirect = Redirect(source, prefix, index, importer, self.finder.adopt, tree)
-        if code is not None:
-            self._redirect.on_imported = code.write
+        self._redirect.on_imported = self.finder.keep_code
 
     @property
     def builtins(self) -> dict[str, Any]:
@@ -146,10 +143,7 @@ def open_namespace(
         prefix = f"{name}." if kind == "private" else ""
         if not prefix:
             _refuse_conflicts(source, index)
-        code = code_store(tree, kind)
-        if code is not None:
-            code.compile_ahead(prefix, index)
-        namespace = Namespace(name, prefix, source, index, tree, importer, code)
+        namespace = Namespace(name, prefix, source, index, tree, importer)
         sys.modules[name] = _parent_package(name, tree, importer)
         sys.meta_path.insert(0, namespace.finder)
     _forget_listings(tree)

@@ -1,8 +1,6 @@
-"""Operators that a package needs and cannot bring along, checked before its code runs.
+"""Loading saved objects: the pickle, its hooks, and what is explained when one of them fails.
 
-The records of an open package under the names that torch gives to their reader.
-
-Loading saved objects.
+Operators that a package needs and cannot bring along are checked before its code runs.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,11 +19,8 @@ import torch
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.archive.layout import hook_records
 from modpack.archive.records import read_json, read_specs
-from modpack.core.hookspec import PARAMETRIZATION, HookSpec
 from modpack.core.json_values import as_list, as_mapping, as_text
-from modpack.core.policy import TrustPolicy
 from modpack.core.process import collection_allowed, collection_paused
 from modpack.discovery.importers import contents_of, importer_of, local_path
 from modpack.errors import (
@@ -36,14 +30,15 @@ from modpack.errors import (
     TrustError,
     UnpicklingError,
 )
-from modpack.hooks.describe import HookChoice, check_names, selector
 from modpack.hooks.loaded import reserve_ids
-from modpack.loading.checks import ZipReader
-from modpack.loading.trust import ObjectTrust
+from modpack.loading.checks import require_hook_kinds
 from modpack.pickling.storages import StorageLoader, placing
 from modpack.pickling.unpickler import unpickle_object
 
 if TYPE_CHECKING:
+    from modpack.core.hookspec import HookSpec
+    from modpack.core.policy import TrustPolicy
+    from modpack.hooks.describe import HookChoice
     from modpack.hooks.restoring import Fresh
 
 _CONFLICTS: Final = (
@@ -130,7 +125,6 @@ def _exists(schema: str) -> bool:
     return hasattr(getattr(torch.ops, namespace), name)
 
 
-@dataclass
 class Loaded:
     """What was loaded.
 
@@ -141,10 +135,13 @@ class Loaded:
         hooks: the hooks themselves, by name.
     """
 
-    obj: Any = None
-    extras: dict[str, Any] = field(default_factory=dict)
-    handles: dict[str, Any] = field(default_factory=dict)
-    hooks: dict[str, Any] = field(default_factory=dict)
+    __slots__ = ("extras", "handles", "hooks", "obj")
+
+    def __init__(self, obj: Any = None) -> None:
+        self.obj = obj
+        self.extras: dict[str, Any] = {}
+        self.handles: dict[str, Any] = {}
+        self.hooks: dict[str, Any] = {}
 
 
 def load_object(
@@ -154,7 +151,7 @@ def load_object(
     map_location: Any,
     hooks: HookChoice = True,
     restore_global: bool = False,
-    trust: ObjectTrust | None = None,
+    policy: TrustPolicy | None = None,
 ) -> Loaded:
     """Load one pickle of an open package, and register its hooks.
 
@@ -165,18 +162,18 @@ def load_object(
         map_location: where tensors go; see :func:`torch.load`.
         hooks: which hooks to register.
         restore_global: whether process-wide hooks are among them.
-        trust: whether it may be more than data, and which hooks it may have; None for anything.
+        policy: whether it may be more than data, and which hooks it may have; None for anything.
 
     Raises:
         TrustError: it has hooks that are not allowed.
         UnpicklingError: the pickle is damaged, or holds code although none is allowed.
     """
-    if trust is not None and not trust.policy.allow_code:
-        return Loaded(_data(importer, archive, record, map_location, trust.policy))
+    if policy is not None and not policy.allow_code:
+        return Loaded(_data(importer, archive, record, map_location, policy))
     data = archive.read(record)
     require_operators(archive)
     result = Loaded()
-    _, appended_record = hook_records(record)
+    _, appended_record = layout.hook_records(record)
     appended = archive.read(appended_record) if archive.has(appended_record) else b""
     specs = read_specs(archive, record)
     wanted = _wanted_names(specs, hooks)
@@ -186,8 +183,9 @@ def load_object(
     def take(payload: dict[str, Any]) -> None:
         result.extras.update(payload.get("extras", {}))
         if "hooks" in payload:
-            if trust is not None:
-                trust.require_hooks((kind, name) for name, kind, *_ in payload["hooks"])
+            if policy is not None:
+                kinds = ((kind, name) for name, kind, *_ in payload["hooks"])
+                require_hook_kinds(archive.source, policy, kinds)
             found.update(name for name, *_ in payload["hooks"])
             from modpack.hooks.restoring import register_payload  # few models have hooks
 
@@ -211,10 +209,10 @@ def load_object(
             appended=appended,
             on_payload=take,
         )
-    if trust is not None and trust.restricts_hooks:
+    if policy is not None and policy.hook_kinds is not None:
         from modpack.hooks.restoring import kinds_in
 
-        trust.require_hooks(kinds_in((result.obj, result.extras)))
+        require_hook_kinds(archive.source, policy, kinds_in((result.obj, result.extras)))
     _refuse_disagreement(archive.source, record, specs, found)
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:
@@ -253,7 +251,7 @@ def _data(
     """A saved object of which the policy says that it is data."""
     from modpack.pickling.data_unpickler import unpickle_data  # most loads do without
 
-    if any(map(archive.has, hook_records(record))):
+    if any(map(archive.has, layout.hook_records(record))):
         raise TrustError(archive.source, (f"{record} has hooks, which are code",))
     with placing(map_location), collection_paused():
         return unpickle_data(
@@ -277,6 +275,10 @@ def _refuse_disagreement(
     source: str, record: str, specs: tuple[HookSpec, ...], found: set[str]
 ) -> None:
     """Refuse a package whose specs and whose pickle do not tell of the same hooks."""
+    if not (specs or found):
+        return
+    from modpack.core.hookspec import PARAMETRIZATION
+
     told = {spec.name for spec in specs if spec.kind != PARAMETRIZATION}
     if told != found:
         odd = ", ".join(sorted(map(repr, told ^ found)))
@@ -285,6 +287,10 @@ def _refuse_disagreement(
 
 
 def _wanted_names(specs: tuple[HookSpec, ...], hooks: HookChoice) -> frozenset[str]:
+    if hooks is True and not specs:
+        return frozenset()
+    from modpack.hooks.describe import check_names, selector  # few models have hooks
+
     check_names(hooks, specs)
     return frozenset(spec.name for spec in filter(selector(hooks), specs))
 
@@ -313,7 +319,7 @@ class _Rebuilding:
     def zip_reader(self) -> Any:
         """Torch's own reader where there are ScriptModules of torch.package, else ours."""
         if not any(name.startswith(".data/ts_code/") for name in self._archive.names()):
-            return ZipReader(self._archive)
+            return self._importer.zip_reader
         return torch._C.PyTorchFileReader(_rewritten(self._archive))
 
 

@@ -1,11 +1,4 @@
-"""Views: standard library modules that take module paths as strings, as packaged code sees them.
-
-A view forwards everything to the real module except for the functions that would otherwise look
-at the host: those look at the package first.
-
-``sys.modules`` as packaged code sees it: its own modules under the names that it knows.
-
-Imports made by packaged code: sent to the package, or let out to the host.
+"""Imports made by packaged code: sent to the package, or let out to the host.
 
 Packaged modules get builtins of their own with this ``__import__``; the statement
 ``import mylib`` then finds the packaged ``mylib``, whatever the host has under that name. The
@@ -24,18 +17,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modpack.archive.module_index import ANCESTOR_NAME, ModuleIndex, Way
 from modpack.core.names import is_within, root_of
-from modpack.core.process import begin_collecting_rarely, end_collecting_rarely
-from modpack.loading.compile import MODULES_NAME
-from modpack.loading.metadata import (
-    METADATA_NAME,
-    VisibleDistributions,
-    is_metadata_module,
-    metadata_functions,
-)
+
+if TYPE_CHECKING:
+    from modpack.loading.metadata import VisibleDistributions
+
+MODULES_NAME = "__modpack_modules__"
+"""The builtin that takes the place of ``sys.modules`` in packaged code."""
+METADATA_NAME = "packages_distributions"
+"""What is in :mod:`importlib.metadata`, in its copies, and hardly anywhere else."""
 
 _RESOURCE_FUNCTIONS = (
     "contents",
@@ -133,6 +126,8 @@ def _walking(redirect: Redirect, module: Any) -> Callable[..., Iterator[Any]]:
 
 
 def _metadata(redirect: Redirect, module: ModuleType) -> dict[str, object]:
+    from modpack.loading.metadata import metadata_functions
+
     return metadata_functions(redirect.visible_distributions(module), module)
 
 
@@ -166,7 +161,8 @@ class Views:
             return module
         view = self._views.get(name)
         if view is None:
-            make = _VIEWED.get(name) or (_metadata if is_metadata_module(module) else None)
+            is_metadata = "MetadataPathFinder" in module.__dict__
+            make = _VIEWED.get(name) or (_metadata if is_metadata else None)
             if make is None:
                 return module
             view = self._views[name] = View(module, make(self._redirect, module), self.of)
@@ -251,7 +247,7 @@ class Redirect:
         self._importer = importer
         self._view = Views(self).of
         self._modules = LoadedModules(self.translated)
-        self._is_importing = self._is_large = False
+        self._is_importing = False
         self._ways: dict[str, Way] = {}
         self.on_miss: Callable[[str], None] | None = None
         self.on_imported: Callable[[], None] | None = None
@@ -386,6 +382,8 @@ class Redirect:
 
     def visible_distributions(self, module: ModuleType) -> VisibleDistributions:
         """The distributions that packaged code sees, as objects of a metadata module."""
+        from modpack.loading.metadata import VisibleDistributions
+
         return VisibleDistributions(module, lambda: self._index, self._tree, self.load)
 
     def require_reach(self, name: str) -> None:
@@ -457,16 +455,10 @@ class Redirect:
     def note_new_module(self) -> None:
         """Told of each module whose code is about to run."""
         self.refresh_builtins()
-        if self._is_importing and not self._is_large:
-            self._is_large = True
-            begin_collecting_rarely(self)
 
     def _end_of_import(self) -> None:
         """Tell that an import has come to its end; one in another thread may still be running."""
         self._is_importing = False
-        if self._is_large:
-            self._is_large = False
-            end_collecting_rarely(self)
         if self.on_imported is not None:
             self.on_imported()
 

@@ -18,8 +18,14 @@ from modpack.core.names import resource_record
 from modpack.core.policy import TrustPolicy
 from modpack.core.tensors import TensorFacts, TensorKind
 from modpack.errors import ModpackError
-from modpack.loading.checks import find_entry, level_of, require_contents, require_storages
-from modpack.loading.trust import require_policy, require_signature
+from modpack.loading.checks import (
+    find_entry,
+    level_of,
+    require_contents,
+    require_policy,
+    require_signature,
+    require_storages,
+)
 from modpack.pickling.storages import StorageLoader, placing
 from modpack.security.pickle_names import read_pickle
 

@@ -20,8 +20,9 @@ from modpack.loading.checks import (
     compare_environment,
     level_of,
     require_contents,
+    require_policy,
+    require_trust,
 )
-from modpack.loading.trust import require_policy, require_trust
 
 _LIMIT_SECONDS = 600.0
 

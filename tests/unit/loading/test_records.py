@@ -9,7 +9,7 @@ import pytest
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import RecordNotFoundError
-from modpack.loading.checks import ZipReader
+from modpack.importer import ZipReader
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import modpack
 from modpack import TrustPolicy
 from modpack.errors import ModpackWarning, TrustError, UnpicklingError, UntrustedImportError
 from modpack.hooks.restoring import kinds_in
-from modpack.loading.trust import ObjectTrust
+from modpack.loading.checks import require_hook_kinds
 
 
 @pytest.fixture
@@ -55,10 +55,10 @@ def test_kinds_of_hooks_are_found_on_live_tensors_and_optimizers():
 
 def test_hooks_of_other_kinds_are_refused(packaged, trusting):
     importer = packaged({"shop.py": ""})
-    trust = ObjectTrust(importer._archive, trusting)
-    trust.require_hooks([("forward", "a")])
+    require_hook_kinds(importer.filename, trusting, [("forward", "a")])
     with pytest.raises(TrustError, match=r"of the kind 'tensor'.*'b', 'c'"):
-        trust.require_hooks([("forward", "a"), ("tensor", "b"), ("tensor", "c")])
+        hooks = [("forward", "a"), ("tensor", "b"), ("tensor", "c")]
+        require_hook_kinds(importer.filename, trusting, hooks)
 
 
 def test_externs_are_still_refused_when_they_are_imported(packaged, installed):
