@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
 from modpack.archive.module_index import EntryKind, ModuleIndex
-from modpack.loading.metadata import VisibleDistributions, is_metadata_module, metadata_functions
+from modpack.loading.metadata import VisibleDistributions, metadata_functions
 
 EXTENSION = f"shop/_fast{EXTENSION_SUFFIXES[0]}"
 
@@ -88,10 +89,11 @@ def test_folders_that_are_asked_for_are_searched_whoever_asks(visible, installed
     assert [each.version for each in found] == ["1.0"]
 
 
-def test_copies_of_the_metadata_module_are_recognised():
-    assert is_metadata_module(importlib.metadata)
-    assert is_metadata_module(importlib.import_module("importlib_metadata"))
-    assert not is_metadata_module(importlib)
+def test_views_recognise_copies_of_the_metadata_module(packaged):
+    view = packaged({"shop.py": ""})._namespace._redirect._view
+    for module in (importlib.metadata, importlib.import_module("importlib_metadata")):
+        assert view(module) is not module
+    assert view(sys) is sys
 
 
 def test_metadata_folders_are_no_modules():
