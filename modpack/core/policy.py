@@ -1,14 +1,7 @@
-"""Public keys of signers, in PEM form, as far as they can be told apart without any cryptography.
-
-PEM is RFC 7468; public keys are SubjectPublicKeyInfo, which RFC 8410 makes the same 12 bytes and
-then the key for every Ed25519 key.
-
-What a loader trusts: policies, which belong to whoever loads a package and never to the package.
+"""What a loader trusts: policies, which belong to whoever loads a package, never to the package.
 
 Without code a package is data, and cannot do anything. With code it can do everything: a policy is
-no sandbox.
-
-A policy in a file: the table ``[trust]`` of a TOML document.
+no sandbox. A policy in a file is the table ``[trust]`` of a TOML document:
 
 .. code-block:: toml
 
@@ -22,9 +15,8 @@ A policy in a file: the table ``[trust]`` of a TOML document.
 Each key is a field of :class:`TrustPolicy`, by its very name, so that what an error says about a
 field can be done in a file as well; what is left out is as in :class:`TrustPolicy`.
 
-Holding what a package asks for against a policy: values in, sentences out.
-
-Policies as JSON, for another process of the same modpack; what users write is TOML.
+Public keys of signers are SubjectPublicKeyInfo in PEM form (RFC 7468), which RFC 8410 makes the
+same 12 bytes and then the key for every Ed25519 key: they are told apart without any cryptography.
 """
 
 from __future__ import annotations
@@ -38,19 +30,14 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 from modpack.core.hookspec import HOOK_KINDS
 from modpack.core.json_values import (
     BrokenTomlError,
-    Json,
-    as_list,
-    as_mapping,
-    as_text,
-    as_truth,
     kind_in_toml,
     read_toml,
     require_type,
@@ -60,11 +47,13 @@ from modpack.core.names import GlobGroup, root_of
 from modpack.core.process import frames_of_ours
 from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError
 
+T = TypeVar("T")
+
 PUBLIC_LABEL: Final = "PUBLIC KEY"
 ED25519: Final = bytes.fromhex("302a300506032b6570032100")
 """How the SubjectPublicKeyInfo of an Ed25519 key starts."""
 _KEY_BYTES: Final = 32
-_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----\s(.*?)-----END \1-----", re.DOTALL)
+_BLOCK: Final = r"(?s:-----BEGIN ([A-Z0-9 ]+)-----\s(.*?)-----END \1-----)"
 _MAKE_ONE: Final = "Remedy: make a pair with modpack keygen"
 
 
@@ -100,7 +89,7 @@ def pem_block(text: str) -> tuple[str, str]:
     Raises:
         ValueError: there is none, or more than one; the text says what to do.
     """
-    found = _BLOCK.findall(text)
+    found = re.findall(_BLOCK, text)
     if "OPENSSH PRIVATE KEY" in text or text.lstrip().startswith("ssh-"):
         raise ValueError(f"it is a key of OpenSSH, and PEM is needed. {_MAKE_ONE}")
     if not found:
@@ -203,16 +192,18 @@ class TrustPolicy:
     verify: str = ""
 
     def __post_init__(self) -> None:
-        for name in PATTERN_FIELDS:
-            object.__setattr__(self, name, _patterns(getattr(self, name), name))
+        for name in (*PATTERN_FIELDS, "pickle_globals"):
+            object.__setattr__(self, name, _texts(getattr(self, name), name))
         require_type(self.allow_code, bool, "allow_code", "a bool")
-        object.__setattr__(self, "pickle_globals", _exact_names(self.pickle_globals))
         if self.allow_code and self.pickle_globals:
             raise ValueError(
                 "pickle_globals adds names for packages without code; with allow_code=True pickles "
                 "may name everything. Remedy: give one of the two"
             )
-        object.__setattr__(self, "signers", _signers(self.signers))
+        signers = _listed(self.signers, Signer, "signers", _SIGNER_OBJECTS)
+        for signer in signers:
+            require_type(signer, Signer, "signers", _SIGNER_OBJECTS)
+        object.__setattr__(self, "signers", signers)
         require_type(self.native, bool, "native", "a bool")
         require_type(self.verify, str, "verify", "'code' or 'all'")
         if self.verify not in ("", *VERIFY_LEVELS):
@@ -247,101 +238,73 @@ class TrustPolicy:
         if root in _RUNTIME or module in _LANGUAGE:
             return True
         is_standard = root in sys.stdlib_module_names
-        patterns = self._standard_library if is_standard else self._externs
-        return patterns is None or patterns.matches(module)
+        return _allows(self.standard_library if is_standard else self.externs, module)
 
     def allows_hook(self, kind: str) -> bool:
         """Whether a package may have hooks of a kind."""
-        return self._hook_kinds is None or self._hook_kinds.matches(kind)
-
-    @cached_property
-    def _externs(self) -> GlobGroup | None:
-        return None if self.externs is None else GlobGroup(self.externs)
-
-    @cached_property
-    def _standard_library(self) -> GlobGroup | None:
-        return None if self.standard_library is None else GlobGroup(self.standard_library)
-
-    @cached_property
-    def _hook_kinds(self) -> GlobGroup | None:
-        return None if self.hook_kinds is None else GlobGroup(self.hook_kinds)
+        return _allows(self.hook_kinds, kind)
 
 
-def _patterns(given: object, argument: str) -> tuple[str, ...] | None:
-    """The patterns of an argument, each of which is one."""
-    if given is None:
+def _allows(patterns: tuple[str, ...] | None, name: str) -> bool:
+    return patterns is None or _group(patterns).matches(name)
+
+
+@lru_cache(maxsize=64)
+def _group(patterns: tuple[str, ...]) -> GlobGroup:
+    return GlobGroup(patterns)
+
+
+def _listed(given: object, kind: type[T], argument: str, expected: str) -> tuple[T, ...]:
+    """What an argument lists, or the one thing that it is."""
+    listed = [given] if isinstance(given, kind) else given
+    if isinstance(listed, (str, bytes, bytearray, Mapping)) or not isinstance(listed, Iterable):
+        raise TypeError(f"{argument} must be {expected}, not {type(given).__name__}")
+    return tuple(listed)
+
+
+def _texts(given: object, field: str) -> tuple[str, ...] | None:
+    """The patterns or names of a field, each of which is one."""
+    if given is None and field in PATTERN_FIELDS:
         return None
-    listed = [given] if isinstance(given, str) else given
-    if isinstance(listed, (bytes, bytearray)) or not isinstance(listed, Iterable):
-        kind = type(given).__name__
-        raise TypeError(f"{argument} must be a pattern, several patterns or None, not {kind}")
-    patterns = tuple(listed)
-    for pattern in patterns:
-        require_type(pattern, str, argument, "patterns (str)")
+    noun = "name" if field == "pickle_globals" else "pattern"
+    several = f"several {noun}s" if field == "pickle_globals" else f"several {noun}s or None"
+    link = " or " if field == "pickle_globals" else ", "
+    texts = _listed(given, str, field, f"a {noun}{link}{several}")
+    for text in texts:
+        require_type(text, str, field, f"{noun}s (str)")
         try:
-            require_pattern(pattern, argument)
+            _check_text(text, field)
         except ValueError as failure:
-            raise ValueError(f"{argument}: {failure}") from failure
-    return patterns
+            raise ValueError(f"{field}: {failure}") from failure
+    return texts
 
 
-def _exact_names(given: object) -> tuple[str, ...]:
-    """The names of ``pickle_globals``, each of which is a whole one."""
-    listed = [given] if isinstance(given, str) else given
-    if isinstance(listed, (bytes, bytearray)) or not isinstance(listed, Iterable):
-        kind = type(given).__name__
-        raise TypeError(f"pickle_globals must be a name or several names, not {kind}")
-    names = tuple(listed)
-    for name in names:
-        require_type(name, str, "pickle_globals", "names (str)")
-        require_exact_name(name)
-    return names
+def _check_text(text: str, field: str) -> None:
+    """Check a pattern or a name of a field; the error does not name the field.
 
-
-def require_exact_name(name: str) -> None:
-    """Check a name of ``pickle_globals``.
+    A pattern of kinds of hooks has to match one: a misspelled kind would allow nothing, and nobody
+    would know why.
 
     Raises:
-        ValueError: it is a pattern, or no name of something in a module.
+        ValueError: it is none.
     """
-    parts = name.split(".")
-    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise ValueError(
-            f"pickle_globals: {name!r} is no exact name such as 'numpy.dtype'; patterns are not "
-            "allowed here, for nobody knows all that they match"
-        )
-
-
-def require_pattern(pattern: str, field: str) -> None:
-    """Check a pattern of a policy.
-
-    Args:
-        pattern: the pattern.
-        field: the field of :class:`TrustPolicy` that it is for. One for kinds of hooks has to match
-            one: a misspelled kind would allow nothing, and nobody would know why.
-
-    Raises:
-        ValueError: it is none; does not name the field.
-    """
+    if field == "pickle_globals":
+        parts = text.split(".")
+        if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+            raise ValueError(
+                f"{text!r} is no exact name such as 'numpy.dtype'; patterns are not allowed here, "
+                "for nobody knows all that they match"
+            )
+        return
     try:
-        group = GlobGroup(pattern)
+        group = GlobGroup(text)
     except ValueError as failure:
         raise ValueError(str(failure).removeprefix("include: ")) from failure
     if field != "hook_kinds" or any(map(group.matches, HOOK_KINDS)):
         return
-    similar = difflib.get_close_matches(pattern, sorted(HOOK_KINDS), n=1)
+    similar = difflib.get_close_matches(text, sorted(HOOK_KINDS), n=1)
     hint = f"Did you mean {similar[0]!r}?" if similar else "There are forward, forward_pre and more"
-    raise ValueError(f"no kind of hook matches {pattern!r}. {hint}")
-
-
-def _signers(given: object) -> tuple[Signer, ...]:
-    listed = [given] if isinstance(given, Signer) else given
-    if isinstance(listed, (str, bytes, Mapping)) or not isinstance(listed, Iterable):
-        raise TypeError(f"signers must be {_SIGNER_OBJECTS}, not {type(given).__name__}")
-    signers = tuple(listed)
-    for signer in signers:
-        require_type(signer, Signer, "signers", _SIGNER_OBJECTS)
-    return signers
+    raise ValueError(f"no kind of hook matches {text!r}. {hint}")
 
 
 _TABLE: Final = "trust"
@@ -391,9 +354,9 @@ class _Reading:
         others = [key for key in document if key != _TABLE]
         self.problems += [f"{key}: nothing but the table [{_TABLE}] is read here" for key in others]
         self.problems += unknown_keys(table, _KEYS, _TABLE)
-        patterns = {field: self._patterns(table, field) for field in PATTERN_FIELDS}
+        patterns = {field: self._texts(table, field) for field in PATTERN_FIELDS}
         allow_code = self._truth(table, "allow_code", False)
-        names = self._names(table)
+        names = self._texts(table, "pickle_globals") or ()
         if allow_code and names:
             self.problems.append(
                 f"{_TABLE}.pickle_globals: adds names for packages without code, and allow_code is "
@@ -413,32 +376,20 @@ class _Reading:
             **patterns,
         )
 
-    def _patterns(self, table: Mapping[str, object], field: str) -> tuple[str, ...] | None:
-        if field not in table:
-            return None
-        value = table[field]
+    def _texts(self, table: Mapping[str, object], field: str) -> tuple[str, ...] | None:
+        """The patterns or names of a field; None if it is missing or wrong."""
+        value = table.get(field)
         listed = [value] if isinstance(value, str) else value
         if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-            self._expected(field, "a pattern or an array of patterns", value)
+            noun = "name" if field == "pickle_globals" else "pattern"
+            if field in table:
+                self._expected(field, f"a {noun} or an array of {noun}s", value)
             return None
-        for pattern in listed:
+        for text in listed:
             try:
-                require_pattern(pattern, field)
+                _check_text(text, field)
             except ValueError as failure:
                 self.problems.append(f"{_TABLE}.{field}: {failure}")
-        return tuple(listed)
-
-    def _names(self, table: Mapping[str, object]) -> tuple[str, ...]:
-        value = table.get("pickle_globals", [])
-        listed = [value] if isinstance(value, str) else value
-        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-            self._expected("pickle_globals", "a name or an array of names", value)
-            return ()
-        for name in listed:
-            try:
-                require_exact_name(name)
-            except ValueError as failure:
-                self.problems.append(f"{_TABLE}.{failure}")
         return tuple(listed)
 
     def _truth(self, table: Mapping[str, object], field: str, default: bool) -> bool:
@@ -472,7 +423,7 @@ class _Reading:
             self._expected(path, 'a table such as { name = "release", key = "release.pub" }', value)
             return None
         self.problems += unknown_keys(value, ("name", "key"), f"{_TABLE}.{path}")
-        name, key = (self._text(path, value, each) for each in ("name", "key"))
+        name, key = (self._signers_text(path, value, each) for each in ("name", "key"))
         if name is None or key is None:
             return None
         try:
@@ -484,15 +435,14 @@ class _Reading:
         self.problems.append(f"{_TABLE}.{path}.key: {reason}")
         return None
 
-    def _text(self, path: str, table: Mapping[str, object], key: str) -> str | None:
+    def _signers_text(self, path: str, table: Mapping[str, object], key: str) -> str | None:
         value = table.get(key)
         if isinstance(value, str) and value.strip():
             return value
         if key not in table:
             self.problems.append(f"{_TABLE}.{path}: has no {key!r}")
         else:
-            shown = "a string that says something"
-            self._expected(f"{path}.{key}", shown, value)
+            self._expected(f"{path}.{key}", "a string that says something", value)
         return None
 
     def _key(self, name: str) -> str:
@@ -514,8 +464,7 @@ _MOST_CHARACTERS: Final = 100
 _NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(NamedTuple):
     """Something that a policy does not allow.
 
     Attributes:
@@ -554,19 +503,7 @@ def violations(
     >>> [each.text for each in violations(TrustPolicy(externs=()), externs=["torch.nn", "yaml"])]
     ["it takes 'yaml' from where it is loaded, which externs of the policy does not allow"]
     """
-    found = [*_of_code(policy, code), *_of_externs(policy, externs)]
-    found += _of_hooks(policy, hook_kinds)
-    if native_records and not policy.native:
-        found.append(
-            Violation(
-                "native",
-                native_records[0],
-                f"it holds machine code, which native of the policy does not allow: "
-                f"{_listed(native_records)}",
-                "load only a package without compiled modules, or set native to true in the policy",
-            )
-        )
-    return tuple(found)
+    return tuple(_violations(policy, code, externs, hook_kinds, native_records))
 
 
 def import_violation(policy: TrustPolicy, module: str) -> Violation | None:
@@ -578,11 +515,17 @@ def import_violation(policy: TrustPolicy, module: str) -> Violation | None:
         field,
         module,
         f"it imports {_shown(module)}, which {field} of the policy does not allow",
-        _allowing(f"{module}", field),
+        _allowing(module, field),
     )
 
 
-def _of_code(policy: TrustPolicy, code: Sequence[str]) -> Iterator[Violation]:
+def _violations(
+    policy: TrustPolicy,
+    code: Sequence[str],
+    externs: Iterable[str],
+    hook_kinds: Mapping[str, Sequence[str]],
+    native_records: Sequence[str],
+) -> Iterator[Violation]:
     if code and not policy.allow_code:
         text = f"it holds code, which allow_code of the policy does not allow: {'; '.join(code)}"
         remedy = (
@@ -591,10 +534,6 @@ def _of_code(policy: TrustPolicy, code: Sequence[str]) -> Iterator[Violation]:
             "are names of which you know that they run nothing, add them to pickle_globals"
         )
         yield Violation("allow_code", code[0], text, remedy)
-
-
-def _of_externs(policy: TrustPolicy, externs: Iterable[str]) -> Iterator[Violation]:
-    """One for each top-level module."""
     by_root: dict[str, list[str]] = {}
     for module in dict.fromkeys(externs):
         if not policy.allows_extern(module):
@@ -602,22 +541,25 @@ def _of_externs(policy: TrustPolicy, externs: Iterable[str]) -> Iterator[Violati
     for root, modules in by_root.items():
         field = _field_of(root)
         text = (
-            f"it takes {_listed(modules)} from where it is loaded, which {field} of the policy "
-            "does not allow"
+            f"it takes {_shown_names(modules)} from where it is loaded, which {field} of the "
+            "policy does not allow"
         )
         pattern = modules[0] if modules == [root] else f"{root}.**"
         yield Violation(field, root, text, _allowing(pattern, field))
-
-
-def _of_hooks(policy: TrustPolicy, hook_kinds: Mapping[str, Sequence[str]]) -> Iterator[Violation]:
     for kind, names in hook_kinds.items():
-        if policy.allows_hook(kind):
-            continue
+        if not policy.allows_hook(kind):
+            text = (
+                f"it has hooks of the kind {_shown(kind)}, which hook_kinds of the policy does not "
+                f"allow: {_shown_names(names)}"
+            )
+            yield Violation("hook_kinds", kind, text, _allowing(kind, "hook_kinds"))
+    if native_records and not policy.native:
         text = (
-            f"it has hooks of the kind {_shown(kind)}, which hook_kinds of the policy does not "
-            f"allow: {_listed(names)}"
+            "it holds machine code, which native of the policy does not allow: "
+            f"{_shown_names(native_records)}"
         )
-        yield Violation("hook_kinds", kind, text, _allowing(kind, "hook_kinds"))
+        remedy = "load only a package without compiled modules, or set native to true in the policy"
+        yield Violation("native", native_records[0], text, remedy)
 
 
 def _field_of(module: str) -> str:
@@ -628,7 +570,7 @@ def _allowing(pattern: str, field: str) -> str:
     return f"add {_shown(pattern)} to {field} of the policy, if you trust the package with it"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _shown_names(names: Sequence[str]) -> str:
     shown = ", ".join(map(_shown, names[:_MOST_NAMED]))
     more = len(names) - _MOST_NAMED
     return f"{shown} and {more} more" if more > 0 else shown
@@ -638,60 +580,3 @@ def _shown(name: str) -> str:
     """A name from a package, which may be anything."""
     text = repr(name)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
-
-
-def policy_to_json(policy: TrustPolicy) -> dict[str, Json]:
-    """A policy as JSON.
-
-    >>> policy = TrustPolicy(externs="numpy.**", native=False)
-    >>> policy_from_json(policy_to_json(policy)) == policy
-    True
-    """
-    return {
-        "allow_code": policy.allow_code,
-        "externs": _list_document(policy.externs),
-        "standard_library": _list_document(policy.standard_library),
-        "pickle_globals": list(policy.pickle_globals),
-        "hook_kinds": _list_document(policy.hook_kinds),
-        "signers": [[signer.name, signer.public_key] for signer in policy.signers],
-        "native": policy.native,
-        "verify": policy.verify,
-    }
-
-
-def policy_from_json(record: Json) -> TrustPolicy:
-    """Read back what :func:`policy_to_json` gave.
-
-    Raises:
-        TypeError, ValueError, KeyError: it is something else.
-    """
-    fields = as_mapping(record, "a policy")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ModpackWarning)  # whoever made the policy was warned
-        return _policy(fields)
-
-
-def _policy(fields: Mapping[str, Json]) -> TrustPolicy:
-    signers = (as_list(each, "a signer") for each in as_list(fields["signers"], "signers"))
-    return TrustPolicy(
-        allow_code=as_truth(fields["allow_code"], "allow_code"),
-        externs=_pattern_document(fields["externs"]),
-        standard_library=_pattern_document(fields["standard_library"]),
-        pickle_globals=_pattern_document(fields["pickle_globals"]) or (),
-        hook_kinds=_pattern_document(fields["hook_kinds"]),
-        signers=tuple(
-            Signer(as_text(name, "a name"), as_text(key, "a key")) for name, key in signers
-        ),
-        native=as_truth(fields["native"], "native"),
-        verify=as_text(fields["verify"], "verify"),
-    )
-
-
-def _list_document(patterns: Sequence[str] | None) -> list[Json] | None:
-    return None if patterns is None else list(patterns)
-
-
-def _pattern_document(value: Json) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    return tuple(as_text(each, "a pattern") for each in as_list(value, "patterns"))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import json
 import warnings
 from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
 
-from modpack.core.policy import Signer, TrustPolicy, policy_from_json, policy_to_json
+from modpack.core.codec import from_json, to_json
+from modpack.core.policy import Signer, TrustPolicy
 from modpack.errors import ModpackWarning
 
 ED25519 = bytes.fromhex("302a300506032b6570032100")
@@ -156,5 +158,5 @@ def test_a_policy_travels_as_json() -> None:
         signers=(Signer("x", KEY),),
         native=False,
     )
-    assert policy_from_json(policy_to_json(policy)) == policy
-    assert policy_from_json(policy_to_json(TrustPolicy())) == TrustPolicy()
+    for each in (policy, TrustPolicy()):
+        assert from_json(TrustPolicy, json.loads(json.dumps(to_json(each))), "it") == each
