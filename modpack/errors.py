@@ -1,16 +1,4 @@
-"""The common base of all errors and warnings.
-
-Package files, and where they are read and written.
-
-Objects that cannot be saved, loaded or found again.
-
-What a package needs from where it is loaded, and does not find or cannot use there.
-
-Models that do not run on their examples, and packages that fail their trial.
-
-What a policy does not allow, and signatures that do not hold.
-
-Every error that modpack raises on purpose.
+"""Every error that modpack raises on purpose.
 
 All of them derive from :class:`ModpackError` and carry their facts as fields, so that a
 caller can act on them; the text is made from the fields, for people. An error that has a

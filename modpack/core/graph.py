@@ -1,9 +1,4 @@
-"""The dependency graph: who imports whom, on what evidence.
-
-All chains of dependencies that lead to a node, the shortest first, one after the other.
-
-Where a module's code is, and the environment that knows it.
-"""
+"""The dependency graph: who imports whom, on what evidence; its chains; where modules are."""
 
 from __future__ import annotations
 

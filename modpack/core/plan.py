@@ -1,11 +1,4 @@
-"""The plan: one decision a module, and everything that is wrong or noteworthy, at once.
-
-What packaged code does with the modules that were mocked, as values.
-
-On what a package with compiled modules runs: platform, machine, Python's ABI, C library.
-
-Small pieces of HTML, for notebooks that show values; and a plan in them.
-"""
+"""The plan: one decision a module, and everything that is wrong or noteworthy, at once."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""The plan as it is stored in a package, and back. The archive format page documents it.
+"""The plan as a package stores it, and scans as the scan cache does, and back.
 
-The recorded environment as it is stored in a package, and back.
-
-The archive format page documents it.
-
-Scans of modules as JSON, for the cache: positions instead of keys, since there are many.
+The archive format page documents the plan's record. Scans are positions instead of keys, since
+there are many.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
-"""Making many objects at once without being searched for cycles meanwhile.
-
-Helpers: other processes of this Python that do in advance what this one will need.
+"""This process and its helpers: pauses of the garbage collector, cores, callers, folders.
 
 Nothing depends on a helper: what it has not done, this process does, only later. A helper runs this
 Python, isolated, with nothing but what its work needs: it imports neither torch nor the user's main
 module, and can be started from anywhere.
-
-Whose code called modpack.
-
-The current folder, which another process may have removed.
-
-Paths as texts, where making a :class:`pathlib.Path` takes longer than what is asked of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What can happen to a module when a package is made.
-
-Whether some patterns match everything that another one matches.
-
-Rules: which action a pattern stands for, and which rule decides a module.
+"""Rules: which action a pattern stands for, which rule decides a module, and dead rules.
 
 The first rule that matches wins. Before all rules, the standard library and torch are
 extern, unless a rule spells their name: ``intern("**")`` does not take the standard library

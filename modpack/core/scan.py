@@ -1,6 +1,4 @@
-"""What a source defines, as values: to be compared with what a process holds.
-
-What a module's source says about imports, as values.
+"""What a module's source says about imports, and what it defines, as values.
 
 The scanner in :mod:`modpack.discovery` produces these; the walk turns them into graph edges.
 """

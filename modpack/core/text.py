@@ -1,7 +1,4 @@
-"""Texts for a package, without the folders of the machine that it is made on.
-
-How numbers and foreign texts are written for people.
-"""
+"""Texts for people and packages: sizes, counts, foreign text, paths without this machine."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What a computation depends on besides model and input: random states, modes, threads.
 
-Recorded in one interpreter and put in place in another, so that both compute the same bits.
-
-Running a live model without leaving a trace: its tensors are put back, whatever their layout.
+Recorded in one interpreter and put in place in another, so that both compute the same bits. A
+live model runs without leaving a trace: its tensors are put back, whatever their layout.
 """
 
 from __future__ import annotations

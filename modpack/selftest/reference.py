@@ -1,17 +1,7 @@
-"""What a model is run on: the arguments of one call.
-
-Where a trial's input, its output and its conditions lie in a package.
-
-The recorded run: the live model, once, on the example; nothing of it stays behind.
-
-Saving an example: its arguments, the live model's output, and the conditions of the run.
-
-Operators that a process declared from Python, which another process lacks.
+"""The recorded run: the live model, once, on the example; nothing of it stays behind.
 
 A script may declare an operator's schema (:mod:`torch.library`) so that a library can be imported
 at all. The package does not hold the script, so whoever loads it has to declare the same.
-
-Tables of this process that name classes of the model: a constructor may have filled them.
 
 A library may note in a table of a module, when an object is constructed, what its class can do.
 Loading makes objects without their constructors, so that such a table stays empty: torch.load and
