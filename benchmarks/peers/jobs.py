@@ -23,6 +23,7 @@ from clocks import (
     profile_clocks,
     read_through,
     run_python,
+    seconds_of,
 )
 from formats import FILES, LOADERS, SAVERS, exporter_of, importer_of
 from rates import make_files, rate
@@ -187,6 +188,38 @@ def look_at(how: str, file: str) -> Figures:
     return {"opening": seconds(), "a tiny one, before": first()}
 
 
+def first_load(times: int) -> Figures:
+    """The first load in a process that has imported torch, and what it takes over torch.package's.
+
+    Each load is in a process of its own, in turns: what either imports is part of it.
+    """
+    import torch
+    from torch.package import PackageExporter
+
+    import modpack
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    modpack.save(model, "plain.modpack", extern="torch.**")
+    with PackageExporter("plain.torch-package") as exporter:
+        exporter.extern("torch.**")
+        exporter.save_pickle("model", "model.pkl", model)
+    taken: dict[str, list[float]] = {how: [] for how in _FIRST_LOADS}
+    for number in range(times + 1):
+        for how, code in _FIRST_LOADS.items():
+            seconds = seconds_of(code, after="import torch")
+            if number:  # the first one compiles what it imports, and fills the cache
+                taken[how].append(seconds)
+    ours, theirs = (statistics.median(taken[how]) for how in _FIRST_LOADS)
+    return {"over torch.package": ours - theirs, "modpack": ours, "torch.package": theirs}
+
+
+_FIRST_LOADS = {
+    "modpack": "import modpack; modpack.load('plain.modpack')",
+    "torch.package": "from torch.package import PackageImporter; "
+    "PackageImporter('plain.torch-package').load_pickle('model', 'model.pkl')",
+}
+
+
 def cpu_of_import(module: str, times: int) -> Figures:
     """The CPU time of an import, less that of an interpreter that does nothing."""
     cpu_of(f"import {module}")
@@ -226,6 +259,7 @@ JOBS: dict[str, Callable[..., Figures]] = {
         import_packaged,
         import_plainly,
         look_at,
+        first_load,
         cpu_of_import,
         process,
         build_large,

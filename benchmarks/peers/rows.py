@@ -61,6 +61,7 @@ def rows(share: int = 1) -> list[Row]:
         *(importing(count, share) for count in (1000, 3000)),
         opening(20_000 // share),
         starting(),
+        first_loading(),
         inspecting(),
         round_trip(),
         _machine(),
@@ -320,6 +321,17 @@ def starting() -> Row:
             for name, module in modules.items()
         },
         (under("CPU", 0.060, "s"),),
+    )
+
+
+def first_loading() -> Row:
+    """What a process waits for that loads a small model: workers, tests, commands."""
+    return Row(
+        "first-load",
+        "first load in a fresh process, modpack beside torch.package",
+        (),
+        {"modpack": Job("first_load", {"times": 15})},
+        (under("over torch.package", 0.015, "s"),),
     )
 
 
