@@ -27,6 +27,8 @@ from modpack.errors import ExternNotFoundError, UntrustedImportError
 if TYPE_CHECKING:
     from modpack.core.policy import TrustPolicy
 
+MODULES_NAME = "__modpack_modules__"
+"""The builtin that takes the place of ``sys.modules`` in packaged code."""
 ANCESTOR_NAME = "torch_package_importer"
 """What code written for torch.package imports to reach its importer."""
 

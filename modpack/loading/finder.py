@@ -167,7 +167,10 @@ class PackageFinder(MetaPathFinder):
         """Where compiled code is kept; None for where Python keeps it, beside the sources."""
         from modpack.loading.compile import code_store  # many packages hold no code
 
-        return code_store(self._tree, "private" if self.prefix else "process")
+        store = code_store(self._tree, "private" if self.prefix else "process")
+        if store is not None:
+            store.compile_ahead(self.prefix, self.index)
+        return store
 
     def keep_code(self) -> None:
         """An import has ended: keep what was compiled for it."""

@@ -19,14 +19,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from modpack.archive.module_index import ANCESTOR_NAME, ModuleIndex, Way
+from modpack.archive.module_index import ANCESTOR_NAME, MODULES_NAME, ModuleIndex, Way
 from modpack.core.names import is_within, root_of
+from modpack.core.process import begin_collecting_rarely, end_collecting_rarely
 
 if TYPE_CHECKING:
     from modpack.loading.metadata import VisibleDistributions
 
-MODULES_NAME = "__modpack_modules__"
-"""The builtin that takes the place of ``sys.modules`` in packaged code."""
 METADATA_NAME = "packages_distributions"
 """What is in :mod:`importlib.metadata`, in its copies, and hardly anywhere else."""
 
@@ -247,7 +246,7 @@ class Redirect:
         self._importer = importer
         self._view = Views(self).of
         self._modules = LoadedModules(self.translated)
-        self._is_importing = False
+        self._is_importing = self._is_large = False
         self._ways: dict[str, Way] = {}
         self.on_miss: Callable[[str], None] | None = None
         self.on_imported: Callable[[], None] | None = None
@@ -455,10 +454,16 @@ class Redirect:
     def note_new_module(self) -> None:
         """Told of each module whose code is about to run."""
         self.refresh_builtins()
+        if self._is_importing and not self._is_large:
+            self._is_large = True
+            begin_collecting_rarely(self)
 
     def _end_of_import(self) -> None:
         """Tell that an import has come to its end; one in another thread may still be running."""
         self._is_importing = False
+        if self._is_large:
+            self._is_large = False
+            end_collecting_rarely(self)
         if self.on_imported is not None:
             self.on_imported()
 
