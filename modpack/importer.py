@@ -120,8 +120,7 @@ class PackageImporter(Importer):
         self._policy, self._verify = policy, level_of(verify, policy)
         self._archive = open_archive(file_or_buffer)
         try:
-            with self._archive.keeping():
-                self._open(file_or_buffer, module_allowed, namespace, strict)
+            self._open(file_or_buffer, module_allowed, namespace, strict)
         except BaseException:
             self._archive.close()
             raise

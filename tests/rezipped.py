@@ -22,10 +22,10 @@ def rezipped(package: bytes, changes: Mapping[str, bytes | None]) -> bytes:
         package: the package.
         changes: by record: its content, or None for no such record; new ones come last.
     """
-    directory = parse_directory(BufferBytes(package), DEFAULT_LIMITS)
+    entries = parse_directory(BufferBytes(package), DEFAULT_LIMITS).entries
     body, lines = bytearray(), []
-    for name in dict.fromkeys([*directory.names(), *changes]):
-        entry = directory.get(name)
+    for name in dict.fromkeys([*entries, *changes]):
+        entry = entries.get(name)
         content = changes.get(name)
         if name in changes and content is None:
             continue

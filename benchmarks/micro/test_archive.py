@@ -5,8 +5,9 @@ import io
 import pytest
 
 from modpack.archive import layout
+from modpack.archive.base import RecordDigest
 from modpack.archive.layout import find_collision, find_unsafe
-from modpack.archive.manifest import RecordDigest, encode_manifest, read_manifest
+from modpack.archive.manifest import encode_manifest, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 

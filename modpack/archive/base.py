@@ -1,10 +1,6 @@
-"""Small deflated records are inflated once in a process, in whatever packages they are.
+"""What every archive can be asked: a zip file, a buffer, or an unzipped folder.
 
-Small records whose content is known to be right, kept for those who ask for it next.
-
-What every archive can be asked, whether it is a file, a buffer or an unzipped folder.
-
-Random access to an archive's bytes, without a shared position that threads could race for.
+Bytes are read at an offset, without a shared position that threads could race for.
 """
 
 from __future__ import annotations
@@ -15,129 +11,14 @@ import hashlib
 import os
 import stat
 import threading
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager
-from functools import lru_cache
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from modpack.archive import layout
 from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.errors import ArchiveError, NotAPackageError, PackageNotFoundError, RecordNotFoundError
-
-RAW_DEFLATE: Final = -15
-MOST_REMEMBERED: Final = 32 << 10
-"""Bytes of a content up to which it is remembered."""
-REMEMBERED: Final = 128
-"""So many are remembered. In packages with more records, none would be met again in time."""
-
-
-class Whole(NamedTuple):
-    """All of a record.
-
-    Attributes:
-        content: its bytes.
-        crc: crc32 of them.
-        sha256: of them, in hex.
-        deflated: what they were inflated from, if they were.
-    """
-
-    content: bytes
-    crc: int
-    sha256: str
-    deflated: bytes | None = None
-
-
-def content_of(payload: bytes, size: int) -> bytes | None:
-    """The content that a small payload inflates to; None if that is not what is stated.
-
-    Args:
-        payload: all of the deflated bytes.
-        size: the stated size of the content.
-    """
-    inflater = zlib.decompressobj(RAW_DEFLATE)
-    try:
-        content = inflater.decompress(payload, size + 1)
-    except zlib.error:
-        return None
-    if len(content) != size or not inflater.eof or inflater.unused_data:
-        return None
-    return content
-
-
-def inflate(payload: bytes, size: int) -> Whole | None:
-    """The same content with its checksums."""
-    content = content_of(payload, size)
-    if content is None:
-        return None
-    return Whole(content, zlib.crc32(content), hashlib.sha256(content).hexdigest(), payload)
-
-
-inflated = lru_cache(maxsize=REMEMBERED)(inflate)
-"""The same, remembered. Sources and metadata are the same in one package after the other: to
-inflate and digest them was a third of the time of opening a small package."""
-
-
-_MOST_EACH: Final = 1 << 20
-_MOST: Final = 64 << 20
-"""Bytes of the contents that are kept while a package is opened."""
-_MOST_LATER: Final = 64 << 10
-"""Bytes that are kept afterwards; if there are more, none."""
-
-
-class KeptRecords:
-    """The contents of records, by name; nothing outside of :meth:`collecting`."""
-
-    def __init__(self) -> None:
-        self._contents: dict[str, bytes] = {}
-        self._deflated: dict[str, tuple[bytes, int]] = {}
-        self._bytes = 0
-        self._is_collecting = False
-
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
-        """Take in what is added in the block; afterwards only what is little is kept."""
-        self._is_collecting = True
-        try:
-            yield
-        finally:
-            self._is_collecting = False
-            if self._bytes > _MOST_LATER:
-                self.clear()
-
-    def get(self, name: str) -> bytes | None:
-        """The content of a record; None if it is not kept."""
-        deflated = self._deflated.get(name)
-        if deflated is None:
-            return self._contents.get(name)
-        return content_of(*deflated)
-
-    def add(self, name: str, content: bytes | memoryview, deflated: bytes | None = None) -> None:
-        """Keep a content if there is room.
-
-        Of many, what they were inflated from is kept. They are asked for only if the package's
-        code is yet to be unpacked, and memory for 3,000 sources took 9 ms of an import's 170.
-
-        Args:
-            name: the record.
-            content: its bytes.
-            deflated: what they were inflated from, if they were.
-        """
-        size = len(content)
-        if not self._is_collecting or size > _MOST_EACH or size > _MOST - self._bytes:
-            return
-        self._bytes += size
-        if deflated is None or self._bytes <= _MOST_LATER:
-            self._contents[name] = bytes(content)
-        else:
-            self._deflated[name] = deflated, size
-
-    def clear(self) -> None:
-        """Keep nothing any more."""
-        self._contents, self._deflated, self._bytes = {}, {}, 0
-
 
 T = TypeVar("T")
 
@@ -157,6 +38,21 @@ class DataRange(NamedTuple):
     path: str
     offset: int
     length: int
+
+
+class RecordDigest(NamedTuple):
+    """What a record should contain, or does.
+
+    Attributes:
+        size: in bytes, uncompressed.
+        sha256: of the content, in hex.
+        deflated: the sha256 of the deflated content; empty if it is stored as it is, or if that
+            is not known.
+    """
+
+    size: int
+    sha256: str
+    deflated: str = ""
 
 
 class RecordVerifier(Protocol):
@@ -179,7 +75,6 @@ class Archive(ABC):
         self.source = source
         self._verifier: RecordVerifier | None = None
         self._remembered: dict[Callable[[Archive], object], object] = {}
-        self._kept = KeptRecords()
 
     def __enter__(self) -> Archive:
         return self
@@ -225,13 +120,8 @@ class Archive(ABC):
         """
 
     @abstractmethod
-    def chunks(self, name: str, *, with_crc: bool = True) -> Iterator[bytes | memoryview]:
+    def chunks(self, name: str) -> Iterator[bytes | memoryview]:
         """A record's content piece by piece, so that gigabytes need not be held at once.
-
-        Args:
-            name: the record.
-            with_crc: whether to check the zip's crc32; a caller who compares a better digest can
-                do without, and is faster by a quarter.
 
         Raises:
             RecordNotFoundError: there is no such record.
@@ -266,9 +156,6 @@ class Archive(ABC):
             ArchiveError: the record is damaged, too large for what it is, or not what ``verify``
                 says.
         """
-        kept = self._kept.get(name)
-        if kept is not None and verify is None:
-            return kept
         self._refuse_too_large(name)
         content = b"".join(self.chunks(name))
         verifier = verify or self._verifier
@@ -302,50 +189,25 @@ class Archive(ABC):
         """
         return
 
-    def deflated_sha256(self, name: str) -> str | None:
-        """The sha256 of what a record's content is inflated from; None if it is not deflated.
-
-        Raises:
-            RecordNotFoundError: there is no such record.
-            ArchiveError: the record's headers contradict each other.
-        """
-        return None
-
-    def verify_with(self, verifier: RecordVerifier | None) -> None:
-        """Check whatever is read from now on: the file may be written to while it is open."""
-        self._verifier = verifier
-
-    def whole(self, name: str, *, with_crc: bool = True) -> Whole | None:
-        """A small record's content with its sha256; None for those that are read in pieces.
+    def digest(
+        self, name: str, advance: Callable[[int], object], *, with_crc: bool = True
+    ) -> RecordDigest:
+        """What a record contains; in a zip, what it is inflated from, too.
 
         Args:
             name: the record.
-            with_crc: whether to check the zip's crc32.
+            advance: is called with the size of each piece that was read.
+            with_crc: whether to check the zip's crc32 as well.
 
         Raises:
             RecordNotFoundError: there is no such record.
             ArchiveError: the record is damaged.
         """
-        return None
+        return digest_of(self.chunks(name), advance)
 
-    @contextmanager
-    def keeping(self) -> Iterator[None]:
-        """While a package is opened: what was compared with its digest is not read again.
-
-        What it needs besides its code is often a few small records; they stay as long as it.
-        """
-        with self._kept.collecting():
-            yield
-
-    def keep(self, name: str, content: bytes | memoryview, deflated: bytes | None = None) -> None:
-        """Tell of a record's content, the whole of it, that it is as the manifest says.
-
-        Args:
-            name: the record.
-            content: its bytes.
-            deflated: what they were inflated from, if they were.
-        """
-        self._kept.add(name, content, deflated)
+    def verify_with(self, verifier: RecordVerifier | None) -> None:
+        """Check whatever is read from now on: the file may be written to while it is open."""
+        self._verifier = verifier
 
     def remembered(self, make: Callable[[Archive], T]) -> T:
         """What a function made of this archive when it was first asked to.
@@ -363,7 +225,7 @@ class Archive(ABC):
             RecordNotFoundError: there is no such record.
             ArchiveError: the record is damaged.
         """
-        return bytes(next(iter(self.chunks(name, with_crc=False)), b"")[:size])
+        return bytes(next(iter(self.chunks(name)), b"")[:size])
 
     def read_view(self, name: str) -> memoryview:
         """A record's content as :meth:`read` tells it; without a copy if it is stored in a buffer.
@@ -400,6 +262,18 @@ class Archive(ABC):
         return RecordNotFoundError(self.source, name, similar_names(name, self.names()))
 
 
+def digest_of(
+    chunks: Iterator[bytes | memoryview], advance: Callable[[int], object]
+) -> RecordDigest:
+    """Size and sha256 of a content that comes in pieces."""
+    size, sha256 = 0, hashlib.sha256()
+    for chunk in chunks:
+        size += len(chunk)
+        sha256.update(chunk)
+        advance(len(chunk))
+    return RecordDigest(size, sha256.hexdigest())
+
+
 def similar_names(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """Up to three of ``names`` that look like ``name``, the closest first.
 
@@ -434,11 +308,6 @@ class ByteSource(ABC):
         Raises:
             ArchiveError: they are not there, or the source was closed.
         """
-
-    @contextlib.contextmanager
-    def reading_end(self, length: int) -> Iterator[None]:
-        """While much of what lies at the end is read: so many bytes may be read at once."""
-        yield
 
     @abstractmethod
     def close(self) -> None:
@@ -477,52 +346,22 @@ class FileBytes(ByteSource):
         self._identity = _identity(status)
         self.size = status.st_size
         self._closed = False
-        self._end = (self.size, b"")
-
-    @contextlib.contextmanager
-    def reading_end(self, length: int) -> Iterator[None]:
-        before, start = self._end, max(0, self.size - length)
-        self._end = (start, self._read(start, self.size - start))
-        try:
-            yield
-        finally:
-            self._end = before
 
     def read_at(self, offset: int, length: int) -> bytes:
-        start, end = self._end
-        if start <= offset and offset + length <= start + len(end) and not self._closed:
-            return end[offset - start : offset - start + length]
-        return self._read(offset, length)
-
-    def _read(self, offset: int, length: int) -> bytes:
         if self._closed:
             raise ArchiveError(self.label, "it was closed")
+        # One call reads at most 2 GiB on Linux, and may be interrupted.
+        parts: list[bytes] = []
         try:
-            first = self._read_some(offset, length)
-            if len(first) == length:
-                return first
-            return self._read_on(first, offset, length)
+            while length > 0:
+                parts.append(self._read_some(offset, length))
+                if not parts[-1]:
+                    reason = "it ends too early: was it truncated while open?"
+                    raise ArchiveError(self.label, reason)
+                offset, length = offset + len(parts[-1]), length - len(parts[-1])
         except OSError as error:
             raise ArchiveError(self.label, f"it cannot be read: {_why(error)}") from error
-
-    def send(self, descriptor: int, offset: int, length: int) -> int:
-        """Copies bytes to another file without their coming here, as far as the system can.
-
-        Returns:
-            How many were copied; the caller has to copy the others.
-        """
-        sent = 0
-        if hasattr(os, "copy_file_range") and not self._closed:
-            # Whatever is in its way will be in the caller's way too, who can tell it better.
-            with contextlib.suppress(OSError):
-                while sent < length:
-                    more = os.copy_file_range(
-                        self._descriptor, descriptor, length - sent, offset + sent
-                    )
-                    if not more:
-                        break
-                    sent += more
-        return sent
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def has_changed(self) -> bool:
         """Whether the path now leads to another file, or the file was written to."""
@@ -540,16 +379,6 @@ class FileBytes(ByteSource):
         if hasattr(self, "_closed"):
             with contextlib.suppress(OSError):
                 self.close()
-
-    def _read_on(self, first: bytes, offset: int, length: int) -> bytes:
-        # One call reads at most 2 GiB on Linux, and may be interrupted.
-        parts, missing = [first], length - len(first)
-        while missing and parts[-1]:
-            parts.append(self._read_some(offset + length - missing, missing))
-            missing -= len(parts[-1])
-        if missing:
-            raise ArchiveError(self.label, "it ends too early: was it truncated while open?")
-        return b"".join(parts)
 
     if hasattr(os, "pread"):
 

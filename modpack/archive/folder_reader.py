@@ -1,7 +1,4 @@
-"""A package that was unzipped into a folder.
-
-A package that torch's own reader has opened.
-"""
+"""Packages that were unzipped into a folder, or that torch's own reader has opened."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
-from modpack.archive.layout import DEFAULT_LIMITS, Limits, find_collision, find_unsafe
+from modpack.archive.layout import DEFAULT_LIMITS, Limits, find_problem
 from modpack.archive.other_files import other_folder
 from modpack.errors import ArchiveError, NotAPackageError
 
@@ -44,7 +41,7 @@ class FolderArchive(Archive):
         self._closed = False
         self._paths = self._collect(limits)
         names = sorted(self._paths)
-        problem = find_unsafe(names) or find_collision(names)
+        problem = find_problem(names)
         if problem is not None:
             raise ArchiveError(folder, problem[1], problem[0])
         self._names = tuple(names)
@@ -71,14 +68,11 @@ class FolderArchive(Archive):
             crc = zlib.crc32(chunk, crc)
         return crc
 
-    def chunks(self, name: str, *, with_crc: bool = True) -> Iterator[bytes | memoryview]:
+    def chunks(self, name: str) -> Iterator[bytes | memoryview]:
         return self._chunks(name, self._path(name))
 
     def data_range(self, name: str) -> DataRange | None:
         return DataRange(self._path(name), 0, self.size(name))
-
-    def keep(self, name: str, content: bytes | memoryview, deflated: bytes | None = None) -> None:
-        """Keeps nothing: files lie open to changes, of which whoever reads one hears."""
 
     def close(self) -> None:
         self._closed = True
@@ -189,7 +183,7 @@ class ReaderArchive(Archive):
         self._names = tuple(reader.get_all_records())
         if len(self._names) > limits.max_records:
             raise ArchiveError(self.source, f"it has more than {limits.max_records} records")
-        problem = find_unsafe(self._names) or find_collision(self._names)
+        problem = find_problem(self._names)
         if problem is not None:
             raise ArchiveError(self.source, problem[1], problem[0])
         self._sizes: dict[str, int | None] = dict.fromkeys(self._names)
@@ -216,7 +210,7 @@ class ReaderArchive(Archive):
     def crc32(self, name: str) -> int:
         return zlib.crc32(self._get(name))
 
-    def chunks(self, name: str, *, with_crc: bool = True) -> Iterator[bytes | memoryview]:
+    def chunks(self, name: str) -> Iterator[bytes | memoryview]:
         return iter((self._get(name),))
 
     def data_range(self, name: str) -> DataRange | None:
@@ -225,7 +219,6 @@ class ReaderArchive(Archive):
 
     def close(self) -> None:
         self._reader = None
-        self._kept.clear()
 
     def _get(self, name: str) -> bytes:
         reader = self._require(name)

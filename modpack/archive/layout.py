@@ -1,12 +1,8 @@
-"""Which record of a package holds what.
+"""Layout of a package: record names, limits on what it may claim, and safe names.
 
 The layout is that of ``torch.package``, so that a package which uses only what torch.package
 knows loads there too. What modpack adds lives under ``.data/modpack/``, where torch.package
 does not look. All names are relative to the archive's one top-level folder.
-
-How large a package may claim to be before anything is allocated for it.
-
-Which names a record may have.
 
 A package must mean the same thing zipped and unzipped, on every file system: its names are
 relative, and no two of them become one file where case or Unicode forms are folded.
@@ -18,7 +14,6 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from modpack.core.names import MOST_COMPONENTS
@@ -67,10 +62,7 @@ OUTSIDE: Final = (MANIFEST, MANIFEST_DIGEST, SIGNATURE)
 """Records that no manifest lists: it cannot hold its own digest, nor signatures of that. They are
 the last ones, in this order."""
 
-_STORAGES: Final = ".data/"
-_STORAGE: Final = ".storage"
-_SHORTER: Final = len(_STORAGES + _STORAGE)
-
+_STORAGE: Final = re.compile(r"\.data/[^/]+\.storage")
 
 RUNTIME_MODULE: Final = "_modpack_mock"
 """The top-level name under which the mock runtime is stored in every package that has mocks."""
@@ -86,7 +78,7 @@ def storage_name(key: int | str) -> str:
 
 
 def hook_records(record: str) -> tuple[str, str]:
-    """The records with the specs and with the pickle of a saved object's hooks.
+    """Return the records with the specs and with the pickle of a saved object's hooks.
 
     >>> hook_records("net/model.pkl")[0]
     '.data/modpack/hooks/net/model.pkl.json'
@@ -100,8 +92,7 @@ def is_storage(name: str) -> bool:
     >>> is_storage(".data/3.storage"), is_storage("model/3.storage")
     (True, False)
     """
-    is_named_so = name.startswith(_STORAGES) and name.endswith(_STORAGE)
-    return is_named_so and "/" not in name[len(_STORAGES) :] and len(name) > _SHORTER
+    return _STORAGE.fullmatch(name) is not None
 
 
 def is_internal(name: str) -> bool:
@@ -212,40 +203,34 @@ class Limits(NamedTuple):
 DEFAULT_LIMITS: Final = Limits()
 
 
-_SUSPICIOUS: Final = ("//", "./", " /", "\\", ":")
-"""What names have, each between two slashes, if one has an empty component, a dot or two for one, a
-component that ends with a dot or a blank, a backslash, or a drive."""
-_DRIVE: Final = r"[A-Za-z]:"
-_STORAGE_NAME: Final = re.compile(r"\.data/[0-9]{1,50}\.storage")
-"""Most names of large packages."""
-_CONTROL: Final = r"[\x00-\x1f\x7f]"
-_DEVICES: Final = r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\u00b9\u00b2\u00b3])"
-"""What Windows takes for devices, in whatever folder and with whatever suffix."""
-_SOME_DEVICE: Final = re.compile(rf"/{_DEVICES}[./]", re.IGNORECASE)
-_FEW_FOLDERS: Final = 50_000
-_FEW_NAMES: Final = 128
-"""So many names are remembered: packages of one project often have the same."""
 _LONGEST_COMPONENT: Final = 255
 """Bytes of a file's name that every file system takes."""
+_DEVICES: Final = r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\u00b9\u00b2\u00b3])"
+"""What Windows takes for devices, in whatever folder and with whatever suffix."""
+_USUAL_COMPONENT: Final = rf"(?!{_DEVICES}(?:[./]|$))[a-z0-9_.+-]{{0,62}}[a-z0-9_+-]"
+_USUAL: Final = re.compile(rf"(?:{_USUAL_COMPONENT}/){{0,9}}{_USUAL_COMPONENT}", re.IGNORECASE)
+"""Safe names, and nearly all there are."""
+_FEW_FOLDERS: Final = 50_000
 
 
-@lru_cache(maxsize=4096)  # the same sources and metadata go into one package after the other
 def why_unsafe(name: str) -> str | None:
-    r"""What is wrong with a record's name, or None if nothing is.
+    r"""Return what is wrong with a record's name, or None if nothing is.
 
     >>> why_unsafe("pkg/data.txt")
     >>> why_unsafe("../data.txt")
     "the name has a '..' component"
     """
-    if _STORAGE_NAME.fullmatch(name) or (_look_safe(f"/{name}/") and not _is_long(name)):
+    if name.isascii() and _USUAL.fullmatch(name):
         return None
     if "\\" in name:
         return "the name has a backslash; components are separated by '/'"
-    if re.search(_CONTROL, name):
+    if re.search(r"[\x00-\x1f\x7f]", name):
         return "the name has a NUL or another control character"
     if name.startswith("/"):
         return "the name is absolute"
-    if not _is_encodable(name):
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
         return "the name cannot be written as UTF-8"
     components = name.split("/")
     if len(components) > DEFAULT_LIMITS.max_components:
@@ -256,59 +241,26 @@ def why_unsafe(name: str) -> str | None:
 def _why_unsafe_component(component: str) -> str | None:
     if component in ("", ".", ".."):
         return f"the name has a {component!r} component"
-    if re.match(_DRIVE, component):
+    if re.match("[A-Za-z]:", component):
         return "the name has a drive"
     if component.endswith((".", " ")):
         return f"{component!r} ends with a dot or a blank, which Windows leaves out"
     if re.fullmatch(_DEVICES + r"(?:\..*)?", component, re.IGNORECASE):
         return f"{component!r} is a device's name on Windows"
-    if len(component) * 4 > _LONGEST_COMPONENT < len(component.encode("utf-8")):
+    if len(component.encode("utf-8")) > _LONGEST_COMPONENT:
         return f"the name has a component of more than {_LONGEST_COMPONENT} bytes"
     return None
 
 
-def find_problem(names: Sequence[str]) -> tuple[str, str] | None:
-    """The first unsafe name, or else one that collides with another, and the reason; or None."""
-    return _remembered(tuple(names)) if len(names) <= _FEW_NAMES else _found(names)
-
-
-def _found(names: Sequence[str]) -> tuple[str, str] | None:
+def find_problem(names: Collection[str]) -> tuple[str, str] | None:
+    """Return the first unsafe name, or else one that collides, and the reason; or None."""
     return find_unsafe(names) or find_collision(names)
 
 
-_remembered = lru_cache(maxsize=16)(_found)
-
-
-def find_unsafe(names: Sequence[str]) -> tuple[str, str] | None:
-    """The first unsafe name and what is wrong with it, or None.
-
-    Looks at all names at once and goes through them one by one only if there is a reason to.
-    """
-    joined = f"/{'/'.join(names)}/" if names else ""
-    if _look_safe(joined) and not _is_excessive(names):
-        return None
+def find_unsafe(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return the first unsafe name and what is wrong with it, or None."""
     reasons = ((name, why_unsafe(name)) for name in names)
     return next(((name, reason) for name, reason in reasons if reason), None)
-
-
-def _look_safe(joined: str) -> bool:
-    """Whether names, each between two slashes, have nothing that an unsafe one must have."""
-    is_suspicious = any(sign in joined for sign in _SUSPICIOUS) or _SOME_DEVICE.search(joined)
-    return joined.isprintable() and not is_suspicious
-
-
-def _is_excessive(names: Sequence[str]) -> bool:
-    """Whether a name may have too many components, or too long ones."""
-    longest = max(map(len, names))
-    return longest > _LONGEST_COMPONENT // 4 and any(map(_is_long, names))
-
-
-def _is_long(name: str) -> bool:
-    if len(name) <= _LONGEST_COMPONENT // 4:
-        return False
-    components = name.split("/")
-    few = len(components) <= DEFAULT_LIMITS.max_components
-    return not few or max(map(len, components)) > _LONGEST_COMPONENT // 4
 
 
 def fold(name: str) -> str:
@@ -324,8 +276,13 @@ def fold(name: str) -> str:
 
 def find_collision(names: Collection[str]) -> tuple[str, str] | None:
     """A name that cannot be unzipped next to the others, and the reason, or None."""
-    if not _collide(map(str.lower if all(map(str.isascii, names)) else fold, names)):
-        return None
+    # In an order in which the separator comes first, what lies in a folder follows its name.
+    ordered = sorted(fold(name).replace("/", "\0") for name in names)
+    if not any(
+        later.startswith(name) and later[len(name) : len(name) + 1] in ("", "\0")
+        for name, later in itertools.pairwise(ordered)
+    ):
+        return None  # the registry names the culprit, but its folders take much more memory
     registry = NameRegistry()
     refused = ((name, registry.add(name)) for name in names)
     return next(((name, reason) for name, reason in refused if reason), None)
@@ -346,9 +303,6 @@ class NameRegistry:
             return "it is there twice" if twin == name else f"it differs only in form from {twin!r}"
         if folded in self._folders:
             return f"it would have to be a folder too, for {self._folders[folded]!r}"
-        if folded.rpartition("/")[0] in self._folders:  # as of nearly all names
-            self._files[folded] = name
-            return None
         parents = _parents(folded)
         blocked = next((parent for parent in parents if parent in self._files), None)
         if blocked is not None:
@@ -381,21 +335,9 @@ def count_folders(names: Collection[str]) -> int:
 
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many components two paths have in common at their beginnings."""
+    """Return how many components two paths have in common at their beginnings."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-
-
-def _collide(folded: Iterable[str]) -> bool:
-    """Whether two names are the same, or one is a folder of another.
-
-    In an order in which the separator comes first, what lies in a folder follows its name.
-    """
-    ordered = sorted(name.replace("/", "\0") for name in folded)
-    return any(
-        later.startswith(name) and later[len(name) : len(name) + 1] in ("", "\0")
-        for name, later in itertools.pairwise(ordered)
-    )
 
 
 def _parents(name: str) -> list[str]:
@@ -403,11 +345,3 @@ def _parents(name: str) -> list[str]:
     while name := name.rpartition("/")[0]:
         parents.append(name)
     return parents
-
-
-def _is_encodable(name: str) -> bool:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -51,6 +51,8 @@ ZIP64_FROM = MAX32
 
 STORED: Final = 0
 DEFLATED: Final = 8
+RAW_DEFLATE: Final = -15
+"""What zlib calls deflated bytes without a header of its own."""
 FLAG_DESCRIPTOR: Final = 0x8
 FLAG_UTF8: Final = 0x800
 KINDS: Final = frozenset(

@@ -1,8 +1,8 @@
-"""A record's own headers, before and behind its data, compared with the central directory.
+"""A package in a zip archive, on disk or in memory.
 
-Whether all of a zip but its contents is, byte for byte, what modpack writes around those.
-
-A package in a zip archive, on disk or in memory.
+The central directory is checked when the archive is opened. A record's own headers, before and
+behind its data, are compared with it when the record is read or located. From format 2 on, all of a
+zip but its contents must be, byte for byte, what modpack writes around those.
 """
 
 from __future__ import annotations
@@ -10,25 +10,19 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import (
     CHUNK_BYTES,
-    MOST_REMEMBERED,
-    RAW_DEFLATE,
-    REMEMBERED,
     Archive,
     BufferBytes,
     ByteSource,
     DataRange,
     FileBytes,
-    Whole,
-    inflate,
-    inflated,
+    RecordDigest,
+    digest_of,
 )
 from modpack.archive.directory import Directory, Entry, parse_directory
 from modpack.archive.layout import DEFAULT_LIMITS, Limits
@@ -44,6 +38,7 @@ from modpack.archive.zip_format import (
     OTHER_METHOD,
     OTHER_ORDER,
     PADDING_ID,
+    RAW_DEFLATE,
     ZIP64_ID,
     central_header,
     descriptors,
@@ -54,9 +49,14 @@ from modpack.archive.zip_format import (
 )
 from modpack.errors import ArchiveError, RepackedError
 
+_AT_ONCE_BYTES: Final = 1 << 20
+"""Bytes of a record that are read together with its header."""
+_USUAL_EXTRA_BYTES: Final = 128
+_LONGEST_DESCRIPTOR: Final = DESCRIPTOR64.size
+
 
 def why_inconsistent(entry: Entry, header: bytes, descriptor: bytes) -> str | None:
-    """What of a record's headers is not as the directory says; None if all is.
+    """Return what of a record's headers is not as the directory says; None if all is.
 
     Args:
         entry: what the directory says about the record.
@@ -105,68 +105,8 @@ def _why_inconsistent_descriptor(
     return None
 
 
-def check_own_form(
-    source: ByteSource, directory: Directory, names: Sequence[str], deflated: Set[str]
-) -> None:
-    """Check a zip's directory, and the order and methods of its records.
-
-    What stands before a record's content is checked where that is read.
-
-    Args:
-        source: the zip.
-        directory: its directory.
-        names: the records that the manifest lists, in its order.
-        deflated: which of them are deflated.
-
-    Raises:
-        RepackedError: another program packed it.
-    """
-    label, present = source.label, directory.names()
-    if not directory.raw_names[0].startswith(f"{layout.ROOT}/".encode()):
-        raise RepackedError(label, OTHER_FOLDER)
-    if not directory.end.is_own:
-        raise RepackedError(label, OTHER_END)
-    if not directory.is_usual:
-        _check_lines(source, directory)
-    expected = (*names, *filter(directory.has, layout.OUTSIDE))
-    if present != expected:
-        if set(present) != set(expected):
-            return  # which are missing, and which are too many, is told for all packages alike
-        first = next(name for name, other in zip(present, expected, strict=True) if name != other)
-        raise RepackedError(label, OTHER_ORDER, first)
-    kinds = zip(present, directory.kinds, strict=True)
-    otherwise = deflated ^ {name for name, kind in kinds if kind > MAX16}
-    if otherwise:
-        raise RepackedError(label, OTHER_METHOD, min(otherwise))
-
-
-def _check_lines(source: ByteSource, directory: Directory) -> None:
-    content = source.read_at(directory.end.offset, directory.end.size)
-    position = 0
-    for name, entry in zip(directory.names(), directory.entries(), strict=True):
-        line = central_header(entry)
-        kind = own_kind(entry.raw_name, entry.kind >> 16)
-        if entry.kind != kind or not content.startswith(line, position):
-            raise RepackedError(source.label, OTHER_HEADER, name)
-        position += len(line)
-
-
-_AT_ONCE_BYTES: Final = 1 << 20
-"""Records up to here are read with their headers, in one go."""
-_USUAL_DIRECTORY: Final = 8 << 10
-_USUAL_RECORDS: Final = 64 << 10
-"""Bytes at the end of a small package that hold its directory, and all of it but tensors."""
-_MOST_RECORDS: Final = 8 << 20
-"""Bytes of the records behind a package's last tensor that are read in one go."""
-_USUAL_EXTRA_BYTES: Final = 128
-_LONGEST_DESCRIPTOR: Final = DESCRIPTOR64.size
-
-
 class ZipArchive(Archive):
     """A zip archive.
-
-    The central directory is checked when it is opened. A record's own headers are compared
-    with it when the record is read or located.
 
     Args:
         content: the archive's bytes; closed together with the archive.
@@ -180,23 +120,22 @@ class ZipArchive(Archive):
     def __init__(self, content: ByteSource, limits: Limits = DEFAULT_LIMITS) -> None:
         super().__init__(content.label)
         self._content = content
-        with content.reading_end(_USUAL_DIRECTORY):
-            self._directory = parse_directory(content, limits)
+        self._directory = parse_directory(content, limits)
+        self._names = tuple(self._directory.entries)
         self._must_be_own = False
         self._other: str | None = None  # a record whose header is not as modpack writes it
-        self._is_remembered = len(self._directory.sizes) <= REMEMBERED
 
     def names(self) -> tuple[str, ...]:
-        return self._directory.names()
+        return self._names
 
     def has(self, name: str) -> bool:
-        return self._directory.has(name)
+        return name in self._directory.entries
 
     def size(self, name: str) -> int:
         return self._entry(name).size
 
     def sizes(self) -> dict[str, int]:
-        return self._directory.sizes_by_name()
+        return {name: entry.size for name, entry in self._directory.entries.items()}
 
     def stored_bytes(self) -> int:
         return self._content.size
@@ -204,65 +143,25 @@ class ZipArchive(Archive):
     def crc32(self, name: str) -> int:
         return self._entry(name).crc
 
-    def chunks(self, name: str, *, with_crc: bool = True) -> Iterator[bytes | memoryview]:
-        entry = self._entry(name)
-        if _is_small(entry):
-            payload = self._small_payload(name, entry)
-            return iter((self._small_content(name, entry, payload, with_crc),))
-        pieces = self._payload(name, entry)
-        if not entry.is_stored:
-            pieces = self._inflated(name, entry, pieces)
-        return self._with_crc_checked(name, entry, pieces) if with_crc else pieces
+    def chunks(self, name: str) -> Iterator[bytes | memoryview]:
+        return self._chunks(name, self._entry(name))
 
-    def whole(self, name: str, *, with_crc: bool = True) -> Whole | None:
-        entry = self._entry(name)
-        if not _is_small(entry):
-            return None
-        payload = self._small_payload(name, entry)
-        if not entry.is_stored:
-            may_be_known = self._is_remembered and entry.size <= MOST_REMEMBERED
-            found = (inflated if may_be_known else inflate)(payload, entry.size)
-            if found is not None and found.crc == entry.crc:
-                return found
-        content = self._small_content(name, entry, payload, with_crc)
-        return Whole(content, entry.crc, hashlib.sha256(content).hexdigest())
-
-    @contextmanager
-    def keeping(self) -> Iterator[None]:
-        # A read for each of thousands of sources would take a tenth of the time of checking them.
-        behind_tensors = self._content.size - self._directory.start_of_last(_MOST_RECORDS)
-        length = max(_USUAL_RECORDS, behind_tensors)
-        with super().keeping(), self._content.reading_end(length):
-            yield
+    def digest(
+        self, name: str, advance: Callable[[int], object], *, with_crc: bool = True
+    ) -> RecordDigest:
+        entry, deflated = self._entry(name), hashlib.sha256()
+        digest = digest_of(self._chunks(name, entry, deflated.update, with_crc), advance)
+        return digest if entry.is_stored else digest._replace(deflated=deflated.hexdigest())
 
     def read_view(self, name: str) -> memoryview:
         entry = self._entry(name)
-        view = self._view(name, entry)
-        if view is None:
+        if not (entry.is_stored and isinstance(self._content, BufferBytes)):
             return super().read_view(name)
-        self._check_crc(name, entry, view)
+        view = self._content.view_at(self._locate(name, entry), entry.size)
+        self._check_crc(name, entry, zlib.crc32(view))
         if self._verifier is not None:
             self._verifier.check(self.source, name, view)
         return view
-
-    def copied(self, name: str) -> bytearray:
-        entry, verifier = self._entry(name), self._verifier
-        if verifier is None or entry.size < _AT_ONCE_BYTES:
-            return super().copied(name)
-        view = self._view(name, entry)
-        if view is None:
-            return super().copied(name)
-        from modpack.archive.manifest import Threads  # threads come with a lot of Python's own
-
-        threads = Threads()
-        try:
-            checked = threads.run(partial(verifier.check, self.source, name), view)
-            content = bytearray(view)
-            self._check_crc(name, entry, view)
-            checked.result()
-        finally:
-            threads.close()
-        return content
 
     def data_range(self, name: str) -> DataRange | None:
         entry = self._entry(name)
@@ -271,34 +170,46 @@ class ZipArchive(Archive):
         return DataRange(self._content.path, self._locate(name, entry), entry.size)
 
     def require_own_form(self, names: Sequence[str], deflated: Set[str]) -> None:
-        check_own_form(self._content, self._directory, names, deflated)
+        # What stands before a record's content is checked where that is read.
+        directory = self._directory
+        if directory.root != layout.ROOT.encode():
+            raise RepackedError(self.source, OTHER_FOLDER)
+        if not directory.end.is_own:
+            raise RepackedError(self.source, OTHER_END)
+        if not directory.is_usual:
+            self._require_own_lines(directory)
+        expected = (*names, *filter(self.has, layout.OUTSIDE))
+        # Which are missing, and which are too many, is told for all packages alike.
+        if set(self._names) == set(expected):
+            pairs = zip(self._names, expected, strict=True)
+            first = next((name for name, other in pairs if name != other), None)
+            if first is not None:
+                raise RepackedError(self.source, OTHER_ORDER, first)
+            inflated = {n for n, entry in directory.entries.items() if not entry.is_stored}
+            if inflated != deflated:
+                raise RepackedError(self.source, OTHER_METHOD, min(inflated ^ deflated))
         if self._other is not None:
             raise RepackedError(self.source, OTHER_HEADER, self._other)
         self._must_be_own = True
-
-    def deflated_sha256(self, name: str) -> str | None:
-        entry, digest = self._entry(name), hashlib.sha256()
-        if entry.is_stored:
-            return None
-        for piece in self._payload(name, entry):
-            digest.update(piece)
-        return digest.hexdigest()
 
     def has_changed(self) -> bool:
         return isinstance(self._content, FileBytes) and self._content.has_changed()
 
     def close(self) -> None:
-        self._kept.clear()
         self._content.close()
 
-    def _view(self, name: str, entry: Entry) -> memoryview | None:
-        """A record's content where it lies; None if it is in a file, or has to be inflated."""
-        if not (entry.is_stored and isinstance(self._content, BufferBytes)):
-            return None
-        return self._content.view_at(self._locate(name, entry), entry.size)
+    def _require_own_lines(self, directory: Directory) -> None:
+        content = self._content.read_at(directory.end.offset, directory.end.size)
+        position = 0
+        for name, entry in directory.entries.items():
+            line = central_header(entry)
+            kind = own_kind(entry.raw_name, entry.kind >> 16)
+            if entry.kind != kind or not content.startswith(line, position):
+                raise RepackedError(self.source, OTHER_HEADER, name)
+            position += len(line)
 
     def _entry(self, name: str) -> Entry:
-        entry = self._directory.get(name)
+        entry = self._directory.entries.get(name)
         if entry is None:
             raise self._missing(name)
         return entry
@@ -309,26 +220,47 @@ class ZipArchive(Archive):
         start = self._content.read_at(entry.offset, min(likely, entry.end - entry.offset))
         return entry.offset + self._data_start(name, entry, start)
 
-    def _small_payload(self, name: str, entry: Entry) -> bytes:
-        """A small record's data as it lies in the archive, read in one go with its headers."""
-        everything = self._content.read_at(entry.offset, entry.end - entry.offset)
-        first = self._data_start(name, entry, everything)
-        return everything[first : first + entry.compressed]
+    def _chunks(
+        self,
+        name: str,
+        entry: Entry,
+        update: Callable[[bytes], object] | None = None,
+        with_crc: bool = True,
+    ) -> Iterator[bytes]:
+        """A record's content, checked against its crc32 at the end.
 
-    def _small_content(self, name: str, entry: Entry, payload: bytes, with_crc: bool) -> bytes:
-        content = payload
-        if not entry.is_stored:
-            content = b"".join(self._inflated(name, entry, (payload,)))
+        Args:
+            name: the record.
+            entry: what the directory says about it.
+            update: is called with each piece as it lies in the archive.
+            with_crc: whether to check the crc32.
+        """
+        crc, pieces = 0, self._payload(name, entry, update)
+        for chunk in pieces if entry.is_stored else self._inflate(name, entry, pieces):
+            if with_crc:
+                crc = zlib.crc32(chunk, crc)
+            yield chunk
         if with_crc:
-            self._check_crc(name, entry, content)
-        return content
+            self._check_crc(name, entry, crc)
 
-    def _payload(self, name: str, entry: Entry) -> Iterator[bytes | memoryview]:
-        """A record's data as it lies in the archive."""
-        position = self._locate(name, entry)
-        last = position + entry.compressed
-        for offset in range(position, last, CHUNK_BYTES):
-            yield self._content.read_at(offset, min(CHUNK_BYTES, last - offset))
+    def _payload(
+        self, name: str, entry: Entry, update: Callable[[bytes], object] | None
+    ) -> Iterator[bytes]:
+        length = entry.end - entry.offset
+        start = self._content.read_at(entry.offset, min(length, _AT_ONCE_BYTES))
+        first = self._data_start(name, entry, start)
+        last = first + entry.compressed
+        piece, position = start[first:last], len(start)
+        while True:
+            if update is not None:
+                update(piece)
+            yield piece
+            if position >= last:
+                return
+            piece = self._content.read_at(
+                entry.offset + position, min(CHUNK_BYTES, last - position)
+            )
+            position += len(piece)
 
     def _data_start(self, name: str, entry: Entry, start: bytes) -> int:
         """Checks a record's local header and descriptor; the distance from header to data.
@@ -361,52 +293,26 @@ class ZipArchive(Archive):
         self._other = name
         return header_length
 
-    def _inflated(
-        self, name: str, entry: Entry, pieces: Iterable[bytes | memoryview]
-    ) -> Iterator[bytes | memoryview]:
+    def _inflate(self, name: str, entry: Entry, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        # At most one byte more than is stated is inflated: that betrays a bomb.
         inflater, left = zlib.decompressobj(RAW_DEFLATE), entry.size
         try:
             for piece in pieces:
-                for chunk in _inflate(inflater, piece, left):
+                pending = piece
+                while left >= 0:
+                    wanted = min(left + 1, CHUNK_BYTES)
+                    chunk = inflater.decompress(pending, wanted)
                     left -= len(chunk)
                     yield chunk
+                    pending = inflater.unconsumed_tail
+                    if not pending and len(chunk) < wanted:
+                        break
         except zlib.error as error:
             raise ArchiveError(self.source, f"it cannot be inflated: {error}", name) from error
         if left or not inflater.eof or inflater.unused_data:
             raise ArchiveError(self.source, "it does not inflate to its stated size", name)
 
-    def _with_crc_checked(
-        self, name: str, entry: Entry, pieces: Iterator[bytes | memoryview]
-    ) -> Iterator[bytes | memoryview]:
-        crc = 0
-        for piece in pieces:
-            crc = zlib.crc32(piece, crc)
-            yield piece
+    def _check_crc(self, name: str, entry: Entry, crc: int) -> None:
         if crc != entry.crc:
-            raise self._damaged(name)
-
-    def _check_crc(self, name: str, entry: Entry, content: bytes | memoryview) -> None:
-        if zlib.crc32(content) != entry.crc:
-            raise self._damaged(name)
-
-    def _damaged(self, name: str) -> ArchiveError:
-        return ArchiveError(self.source, "its content is damaged: the crc32 is wrong", name)
-
-
-def _is_small(entry: Entry) -> bool:
-    return entry.end - entry.offset <= _AT_ONCE_BYTES and entry.size <= CHUNK_BYTES
-
-
-def _inflate(
-    inflater: zlib._Decompress, piece: bytes | memoryview, allowed: int
-) -> Iterator[bytes]:
-    """Inflates one piece, to at most one byte more than ``allowed``: that betrays a bomb."""
-    pending: bytes | memoryview = piece
-    while allowed >= 0:
-        wanted = min(allowed + 1, CHUNK_BYTES)
-        chunk = inflater.decompress(pending, wanted)
-        allowed -= len(chunk)
-        yield chunk
-        pending = inflater.unconsumed_tail
-        if not pending and len(chunk) < wanted:
-            return
+            reason = "its content is damaged: the crc32 is wrong"
+            raise ArchiveError(self.source, reason, name)

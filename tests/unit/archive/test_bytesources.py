@@ -17,61 +17,27 @@ def file(tmp_path):
     return path
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    """Offset and length of each read."""
-    made = []
-    real = os.pread
-
-    def noting(descriptor, length, offset):
-        made.append((offset, length))
-        return real(descriptor, length, offset)
-
-    monkeypatch.setattr(os, "pread", noting)
-    return made
-
-
-def test_what_lies_within_the_end_is_read_once(file, reads):
+def test_more_than_there_is_cannot_be_read(file):
     source = FileBytes(str(file), "digits")
-    with source.reading_end(4):
-        assert [source.read_at(6, 2), source.read_at(8, 2), source.read_at(6, 4)] == [
-            *(b"67", b"89", b"6789"),
-        ]
-        assert reads == [(6, 4)]
-        assert source.read_at(5, 2) == b"56"
-    assert source.read_at(8, 2) == b"89"
-    assert reads == [(6, 4), (5, 2), (8, 2)]
+    assert source.read_at(0, 10) == b"0123456789"
+    with pytest.raises(ArchiveError, match="ends too early"):
+        source.read_at(5, 6)
     source.close()
 
 
-def test_a_file_may_be_shorter_than_the_end_that_is_read(file):
+def test_short_reads_are_continued(file, monkeypatch):
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, length, offset: real(fd, min(length, 3), offset))
     source = FileBytes(str(file), "digits")
-    with source.reading_end(100):
-        assert source.read_at(0, 10) == b"0123456789"
-        with pytest.raises(ArchiveError, match="ends too early"):
-            source.read_at(5, 6)
+    assert source.read_at(1, 8) == b"12345678"
     source.close()
 
 
 def test_nothing_is_read_of_a_closed_file(file):
     source = FileBytes(str(file), "digits")
-    with source.reading_end(4):
-        source.close()
-        with pytest.raises(ArchiveError, match="closed"):
-            source.read_at(8, 2)
-    with pytest.raises(ArchiveError, match="closed"):
-        source.reading_end(4).__enter__()
-
-
-def test_what_is_written_later_is_seen_when_the_end_is_no_longer_held(file):
-    source = FileBytes(str(file), "digits")
-    with source.reading_end(4):
-        pass
-    with file.open("r+b") as opened:
-        opened.seek(9)
-        opened.write(b"!")
-    assert source.read_at(8, 2) == b"8!"
     source.close()
+    with pytest.raises(ArchiveError, match="closed"):
+        source.read_at(8, 2)
 
 
 def test_a_pipe_with_a_name_is_refused_and_not_waited_for(tmp_path):
