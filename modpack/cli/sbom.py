@@ -78,10 +78,9 @@ def sbom_command(
 def _sbom(file: str, form: Form, timestamp: datetime | None) -> str:
     from modpack.archive.reader import open_archive
     from modpack.report.audit import audit_package
-    from modpack.report.bill import code_digests
 
     with needing_extra("sbom", "cyclonedx-python-lib 9", ("cyclonedx", "packageurl")):
-        from modpack.report.sbom import sbom_of
+        from modpack.report.sbom import code_digests, sbom_of
 
     audit = audit_package(file)
     with open_archive(file) as archive:

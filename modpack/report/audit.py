@@ -27,11 +27,10 @@ from modpack.report.audit_findings import (
     source_findings,
 )
 from modpack.report.distribution_index import (
-    Belonging,
-    InstalledBelonging,
-    RecordedBelonging,
+    Provider,
     distributions_of,
-    recorded_distributions,
+    installed_provider,
+    recorded_provider,
     with_distributions,
 )
 from modpack.report.facts import (
@@ -106,15 +105,14 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
         package = facts_of(archive, manifest, plan)
         plan = plan_with_uses(plan, lambda: _packaged_sources(archive, manifest, package.modules))
         environment = environment_of(archive, manifest)
-        interned = recorded_distributions(archive, plan, manifest, environment)
+        provider_of = recorded_provider(archive, plan, manifest, environment)
         with phase("reading pickles and sources"):
             code = list_package(archive, manifest)
             scanned = [
                 *pickle_findings(archive, manifest, code),
                 *source_findings(archive, code),
             ]
-    belonging = RecordedBelonging(interned, environment)
-    modules = _modules(package, plan, belonging)
+    modules = _modules(package, plan, provider_of)
     return _judged(
         AuditFacts(
             package.file,
@@ -144,8 +142,8 @@ def audit_plan(subject: str, plan: Plan) -> AuditFacts:
     """
     facts = plan_facts(plan)
     plan = plan_with_uses(plan, lambda: sources_here(plan))
-    belonging = InstalledBelonging(plan, DistributionIndex())
-    modules = tuple(with_distributions(facts.modules, belonging))
+    provider_of = installed_provider(plan, DistributionIndex())
+    modules = tuple(with_distributions(facts.modules, provider_of))
     return _judged(
         AuditFacts(
             subject,
@@ -178,13 +176,13 @@ def _judged(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> AuditFacts:
     return replace(audit, findings=find_all(audit, scanned))
 
 
-def _modules(package: PackageFacts, plan: Plan, belonging: Belonging) -> tuple[ModuleFacts, ...]:
+def _modules(package: PackageFacts, plan: Plan, provider_of: Provider) -> tuple[ModuleFacts, ...]:
     """The modules of a package, with their distributions; with their importers at any rate."""
     modules = (
         facts if facts.importers else replace(facts, importers=importers_of(plan, facts.module))
         for facts in package.modules
     )
-    return tuple(with_distributions(modules, belonging))
+    return tuple(with_distributions(modules, provider_of))
 
 
 def _packaged_sources(

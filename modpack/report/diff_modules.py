@@ -1,7 +1,4 @@
-"""One of the two packages that are compared: everything that can be read of it at once.
-
-How the modules of two packages differ, and the distributions that they belong to.
-"""
+"""The two packages of a comparison, and how their modules and distributions differ."""
 
 from __future__ import annotations
 
@@ -30,11 +27,7 @@ from modpack.report.diff_facts import (
     SourceChoice,
     TextDifference,
 )
-from modpack.report.distribution_index import (
-    RecordedBelonging,
-    recorded_distributions,
-    with_distributions,
-)
+from modpack.report.distribution_index import recorded_provider, with_distributions
 from modpack.report.facts import ModuleFacts, PackageFacts
 from modpack.report.package_info import facts_of, read_checked_manifest
 from modpack.report.text_diff import Effort, as_text, text_difference
@@ -115,9 +108,8 @@ def read_side(archive: Archive, other: Side | None = None) -> Side:
     # Imports are compared by the plan's graph: each module's share of it is not needed.
     facts = facts_of(archive, manifest, replace(plan, graph=DependencyGraph()))
     environment = environment_of(archive, manifest)
-    interned = recorded_distributions(archive, plan, manifest, environment)
-    belonging = RecordedBelonging(interned, environment)
-    modules = tuple(with_distributions(facts.modules, belonging))
+    provider_of = recorded_provider(archive, plan, manifest, environment)
+    modules = tuple(with_distributions(facts.modules, provider_of))
     return Side(
         archive,
         manifest,
@@ -201,7 +193,9 @@ def compare_modules(
         other_code = _has_other_code(before, old, after, new)
         if fields or other_code:
             is_wanted = other_code and _wants_source(sources, old, new)
-            text = _source(before, after, old, new, effort) if is_wanted else None
+            text = None
+            if is_wanted:
+                text = compare_records(before, old.record, after, new.record, effort)
             yield ModuleDifference(module, Change.CHANGED, old, new, fields, other_code, text)
 
 
@@ -285,12 +279,6 @@ def _wants_source(sources: SourceChoice, old: ModuleFacts, new: ModuleFacts) -> 
     if sources is not SourceChoice.OWN:
         return sources is SourceChoice.ALL
     return (old.distribution, old.version) == (new.distribution, new.version)
-
-
-def _source(
-    before: Side, after: Side, old: ModuleFacts, new: ModuleFacts, effort: Effort
-) -> TextDifference | None:
-    return compare_records(before, old.record, after, new.record, effort)
 
 
 def _whole_source(

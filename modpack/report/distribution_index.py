@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Final, Protocol
+from functools import cache
+from typing import Final, TypeAlias
 
 from modpack.archive.base import Archive, RecordVerifier
 from modpack.core.environment import (
@@ -26,58 +27,24 @@ from modpack.report.facts import ModuleFacts
 
 OUR_LICENCE: Final = "Apache-2.0"
 """modpack's, where it was not installed from a distribution that says so."""
-_PYTHONS_LICENCE: Final = "PSF-2.0"
+PYTHONS_LICENCE: Final = "PSF-2.0"
 _TORCHS: Final = frozenset({"torch", "torchgen", "functorch"})
 """What torch's distribution provides."""
 
 
-class Belonging(Protocol):
-    """Knows the distribution of modules."""
-
-    def of(self, facts: ModuleFacts) -> RecordedDistribution | None:
-        """The distribution that a module belongs to; None if there is none, or nobody knows."""
+Provider: TypeAlias = Callable[[ModuleFacts], RecordedDistribution | None]
+"""Tells the distribution that a module belongs to; None if there is none, or nobody knows."""
 
 
-class RecordedBelonging:
-    """What a package records of it.
-
-    Args:
-        interned: the distributions of interned modules, by module.
-        environment: where the package was made.
-    """
-
-    def __init__(
-        self, interned: Mapping[str, RecordedDistribution], environment: RecordedEnvironment
-    ) -> None:
-        self._interned = interned
-        self._environment = environment
-
-    def of(self, facts: ModuleFacts) -> RecordedDistribution | None:
-        """The distribution that provided a module when the package was made."""
-        if facts.action is Action.INTERN:
-            return self._interned.get(facts.module)
-        if facts.action is not Action.EXTERN or facts.provided_by is Owner.STDLIB:
-            return None
-        if facts.provided_by is Owner.RUNTIME:
-            return self._runtime(root_of(facts.module))
-        return self._environment.provider_of(facts.module)
-
-    def _runtime(self, root: str) -> RecordedDistribution | None:
-        if root in _TORCHS:
-            return self._environment.torchs_distribution
-        ours = self._environment.modpacks_distribution if root == "modpack" else None
-        return ours._replace(licence=ours.licence or OUR_LICENCE) if ours is not None else None
-
-
-def recorded_distributions(
+def recorded_provider(
     archive: Archive, plan: Plan, verify: RecordVerifier | None, environment: RecordedEnvironment
-) -> Mapping[str, RecordedDistribution]:
-    """The distributions of interned modules, by module, with the licences that went along.
+) -> Provider:
+    """What a package records of distributions: those that provided its modules at export.
 
     Raises:
         ArchiveError: a record of metadata is damaged.
     """
-    found: dict[str, RecordedDistribution] = {}
+    interned: dict[str, RecordedDistribution] = {}
     for each in plan.distributions:
         record = f"{each.folder}/METADATA"
         has_text = bool(each.modules) and archive.has(record)
@@ -89,50 +56,52 @@ def recorded_distributions(
             editable=known is not None and known.editable,
             licence=licence_of(headers(text)),
         )
-        found.update(dict.fromkeys(each.modules, described))
-    return found
+        interned.update(dict.fromkeys(each.modules, described))
+
+    def provider_of(facts: ModuleFacts) -> RecordedDistribution | None:
+        if facts.action is Action.INTERN:
+            return interned.get(facts.module)
+        if facts.action is not Action.EXTERN or facts.provided_by is Owner.STDLIB:
+            return None
+        if facts.provided_by is not Owner.RUNTIME:
+            return environment.provider_of(facts.module)
+        if root_of(facts.module) in _TORCHS:
+            return environment.torchs_distribution
+        is_ours = root_of(facts.module) == "modpack"
+        ours = environment.modpacks_distribution if is_ours else None
+        return ours._replace(licence=ours.licence or OUR_LICENCE) if ours is not None else None
+
+    return provider_of
 
 
-class InstalledBelonging:
-    """What is installed here, for a plan that was made here.
+def installed_provider(plan: Plan, index: DistributionIndex) -> Provider:
+    """What is installed here, for a plan that was made here."""
 
-    Args:
-        plan: the plan.
-        index: the installed distributions.
-    """
+    @cache
+    def described(found: Distribution) -> RecordedDistribution:
+        licence = index.licence_of(found)
+        return RecordedDistribution(found.name, found.version, found.editable, licence)
 
-    def __init__(self, plan: Plan, index: DistributionIndex) -> None:
-        self._plan = plan
-        self._index = index
-        self._described: dict[Distribution, RecordedDistribution] = {}
-
-    def of(self, facts: ModuleFacts) -> RecordedDistribution | None:
-        """The installed distribution that a module was found in."""
+    def provider_of(facts: ModuleFacts) -> RecordedDistribution | None:
         if facts.provided_by is Owner.STDLIB:
             return None
         root = root_of(facts.module)
         if facts.provided_by is Owner.RUNTIME:
-            found = self._index.named("torch" if root in _TORCHS else root)
+            found = index.named("torch" if root in _TORCHS else root)
         else:
-            location = self._plan.decisions[facts.module].location
-            found = self._index.distribution_of(facts.module, location)
-        return self._describe(found) if found is not None else None
+            location = plan.decisions[facts.module].location
+            found = index.distribution_of(facts.module, location)
+        return described(found) if found is not None else None
 
-    def _describe(self, found: Distribution) -> RecordedDistribution:
-        if found not in self._described:
-            licence = self._index.licence_of(found)
-            self._described[found] = RecordedDistribution(
-                found.name, found.version, found.editable, licence
-            )
-        return self._described[found]
+    return provider_of
 
 
 def with_distributions(
-    modules: Iterable[ModuleFacts], belonging: Belonging
+    modules: Iterable[ModuleFacts], provider_of: Provider
 ) -> Iterator[ModuleFacts]:
     """Modules with the distribution that each belongs to, its version and licence."""
     for facts in modules:
-        found = belonging.of(facts)
+        found = provider_of(facts)
         if found is not None:
             yield replace(
                 facts,
@@ -142,7 +111,7 @@ def with_distributions(
                 editable=found.editable,
             )
         elif facts.provided_by is Owner.STDLIB:
-            yield replace(facts, licence=_PYTHONS_LICENCE)
+            yield replace(facts, licence=PYTHONS_LICENCE)
         else:
             yield facts
 

@@ -1,11 +1,19 @@
-"""A bill of materials in the words of CycloneDX 1.6; needs the extra ``sbom``."""
+"""The bill of materials of a package: what is in it, and what it needs around it.
+
+As values first, then in the words of CycloneDX 1.6; needs the extra ``sbom``.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import Enum
+from pathlib import PurePath
 from typing import Final, Literal
 
 from cyclonedx.model import (
@@ -31,10 +39,19 @@ from cyclonedx.spdx import fixup_id, is_expression
 from packageurl import PackageURL
 
 from modpack._version import __version__
+from modpack.archive.base import Archive
+from modpack.archive.layout import RUNTIME_MODULE
+from modpack.archive.manifest import read_manifest
+from modpack.core.environment import RecordedDistribution, RecordedEnvironment, needed_at_once
+from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import root_of
+from modpack.core.plan import MockRisk
+from modpack.core.rules import Action, Owner
 from modpack.core.text import printable
 from modpack.errors import ArchiveError
 from modpack.report.audit_facts import AuditFacts
-from modpack.report.bill import PYTHON, Bill, Item, bill_of
+from modpack.report.distribution_index import OUR_LICENCE, PYTHONS_LICENCE
+from modpack.report.facts import ModuleFacts, PackageFacts
 
 _DECLARED: Final = LicenseAcknowledgement.DECLARED
 """Licences are what metadata says; nobody has looked whether that is true."""
@@ -56,6 +73,307 @@ _HASHES: Final = {
     "sha512": (HashAlgorithm.SHA_512, 128),
 }
 """The algorithms that both pip and CycloneDX know, with the length of their digests in hex."""
+PYTHON: Final = "python"
+"""The key of Python itself, standard library included."""
+
+
+class Need(str, Enum):
+    """Whether a package works without something."""
+
+    REQUIRED = "required"
+    """It does not: it holds it, or imports it as soon as it is loaded."""
+    OPTIONAL = "optional"
+    """It may: only functions, or code that copes with its absence, import it."""
+    EXCLUDED = "excluded"
+    """It does: stand-ins replace it."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that a package consists of or needs.
+
+    Attributes:
+        key: names it within the bill (``pypi:numpy@2.1.0``).
+        name: its name.
+        need: whether the package works without it.
+        origins: how it gets to where the package is loaded: ``intern``, ``extern``, ``mock``, or
+            ``required``: by other items only.
+        version: its version, if it has one that is known.
+        licence: its licence, if known.
+        is_indexed: whether name and version are those of the Python package index, as far as
+            anybody knows.
+        url: where it was installed from instead, if that is known.
+        hashes: hex digests of the file that it was installed from, by algorithm.
+        facts: what else is known, by name.
+        needs: the keys of the items that it needs directly.
+    """
+
+    key: str
+    name: str
+    need: Need
+    origins: tuple[str, ...]
+    version: str | None = None
+    licence: str | None = None
+    is_indexed: bool = False
+    url: str | None = None
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    needs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Bill:
+    """The bill of materials of a package.
+
+    Attributes:
+        name: the name of the package's file, without its suffix.
+        digest: the hex digest that names its content.
+        facts: what else is known of it, by name.
+        needs: the keys of the items that it needs directly.
+        items: all items, by key.
+    """
+
+    name: str
+    digest: str
+    facts: Mapping[str, str]
+    needs: frozenset[str]
+    items: tuple[Item, ...]
+
+
+def bill_of(audit: AuditFacts, digests: Mapping[str, str]) -> Bill:
+    """Draws up the bill of materials of a package.
+
+    Args:
+        audit: the audit of a package file.
+        digests: the sha256 of records in hex, by record; of all that hold code.
+
+    Raises:
+        ValueError: it is the audit of a plan: there is no package yet.
+    """
+    package = audit.package
+    if package is None:
+        raise ValueError(f"{audit.subject} is a plan; only a package has a bill of materials")
+    environment = audit.environment or RecordedEnvironment(package.python, torch=package.torch)
+    draft = _Draft(audit, environment, digests)
+    items = {key: draft.item(key) for key in draft.all_keys()}
+    for name, need in draft.closure().items():
+        found = _required_item(environment.distributions[name], need, draft)
+        known = items.get(found.key, found)
+        is_needed = need is Need.REQUIRED and known.need is Need.OPTIONAL
+        items[found.key] = replace(known, need=need) if is_needed else known
+    needed = frozenset().union(*(item.needs for item in items.values()))
+    return Bill(
+        PurePath(package.file).stem,
+        package.digest,
+        _package_facts(package),
+        draft.needed_by_objects() | (items.keys() - needed),
+        tuple(items[key] for key in sorted(items)),
+    )
+
+
+def code_digests(archive: Archive) -> dict[str, str]:
+    """The sha256 in hex of an archive's records of code, by record.
+
+    Raises:
+        ArchiveError: the archive is damaged.
+    """
+    manifest = read_manifest(archive)
+    if manifest is not None:
+        return {name: record.sha256 for name, record in manifest.records.items()}
+    code = [name for name in archive.names() if name.endswith(".py")]
+    return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in code}
+
+
+class _Draft:
+    """What is known of each item while the bill is drawn up."""
+
+    def __init__(
+        self, audit: AuditFacts, environment: RecordedEnvironment, digests: Mapping[str, str]
+    ) -> None:
+        self._environment = environment
+        self._digests = digests
+        writer = audit.package.writer if audit.package is not None else None
+        self._own_version = (writer or "").removeprefix("modpack ") or None
+        self._members: dict[str, list[ModuleFacts]] = defaultdict(list)
+        for facts in audit.modules:
+            self._members[_key(facts)].append(facts)
+        self._risks = {mock.module: mock.risk for mock in audit.mocks}
+        self._at_once = needed_at_once(audit.graph)
+        self._needs = self._edges(audit)
+
+    def all_keys(self) -> list[str]:
+        """The keys of all items that modules belong to, and Python."""
+        return [*self._members, *([PYTHON] if PYTHON not in self._members else [])]
+
+    def item(self, key: str) -> Item:
+        """The item with a key."""
+        if key == PYTHON:
+            return self._python()
+        members = self._members[key]
+        first = members[0]
+        known = self._recorded(first)
+        version = self._own_version if root_of(first.module) == "modpack" else first.version
+        is_editable = any(facts.editable for facts in members)
+        return Item(
+            key,
+            first.distribution or root_of(first.module),
+            self._need(members),
+            tuple(dict.fromkeys(facts.action.value for facts in members)),
+            version,
+            _licence(members),
+            first.distribution is not None and not is_editable and not (known and known.url),
+            _address(known),
+            known.hashes if known is not None else {},
+            self._facts(members, is_editable),
+            (self._needs[key] | self.required_by(known)) - {key},
+        )
+
+    def needed_by_objects(self) -> frozenset[str]:
+        """The keys of the items that the package's own objects need."""
+        return self._needs[""]
+
+    def closure(self) -> dict[str, Need]:
+        """What the extern distributions require, and what that requires; by normalised name."""
+        found: dict[str, Need] = {}
+        for need in (Need.REQUIRED, Need.OPTIONAL):
+            waiting = [
+                name
+                for members in self._members.values()
+                if (known := self._recorded(members[0])) and self._need(members) is need
+                for name in known.requires
+            ]
+            while waiting:
+                name = waiting.pop()
+                if name in found or name not in self._environment.distributions:
+                    continue
+                found[name] = need
+                waiting += self._environment.distributions[name].requires
+        return found
+
+    def required_by(self, known: RecordedDistribution | None) -> frozenset[str]:
+        """The keys of what a distribution requires, as far as that is recorded."""
+        names = known.requires if known is not None else ()
+        found = filter(None, map(self._environment.distributions.get, names))
+        return frozenset(_distribution_key(each.name, each.version) for each in found)
+
+    def _python(self) -> Item:
+        facts = {"implementation": self._environment.implementation}
+        return Item(
+            PYTHON,
+            "Python",
+            Need.REQUIRED,
+            (Action.EXTERN.value,),
+            self._environment.python,
+            PYTHONS_LICENCE,
+            facts={name: value for name, value in facts.items() if value is not None},
+        )
+
+    def _recorded(self, facts: ModuleFacts) -> RecordedDistribution | None:
+        """What is recorded of the distribution that an extern module comes from."""
+        if facts.distribution is None:
+            return None
+        known = self._environment.distributions.get(normalised(facts.distribution))
+        return known if known is not None and known.version == facts.version else None
+
+    def _need(self, members: Iterable[ModuleFacts]) -> Need:
+        actions = {facts.action for facts in members}
+        if actions == {Action.MOCK}:
+            return Need.EXCLUDED
+        if Action.INTERN in actions or self._at_once is None:
+            return Need.REQUIRED
+        is_at_once = any(facts.module in self._at_once for facts in members)
+        return Need.REQUIRED if is_at_once else Need.OPTIONAL
+
+    def _facts(self, members: list[ModuleFacts], is_editable: bool) -> dict[str, str]:
+        told = {"modules": str(len(members))}
+        records = sorted(each.record for each in members if each.record)
+        records = [record for record in records if record in self._digests]
+        if records and members[0].action is Action.INTERN:
+            told["code:bytes"] = str(sum(facts.size_bytes or 0 for facts in members))
+            told["code:sha256"] = self._digest(records)
+        told |= {"editable": "true"} if is_editable else {}
+        risks = [self._risks[each.module] for each in members if each.module in self._risks]
+        if risks:
+            told["mock:risk"] = max(risks, key=list(MockRisk).index).value
+        return told
+
+    def _digest(self, records: Iterable[str]) -> str:
+        """The sha256 of what ``sha256sum`` prints of some records."""
+        lines = (f"{self._digests[record]}  {record}\n" for record in records)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    def _edges(self, audit: AuditFacts) -> defaultdict[str, frozenset[str]]:
+        """The keys that each key needs by its code's imports; those of saved objects by ``""``."""
+        key_of = {facts.module: _key(facts) for facts in audit.modules}
+        needs: defaultdict[str, set[str]] = defaultdict(set)
+        for edge in audit.graph.edges():
+            needed = key_of.get(edge.imported)
+            if needed is not None and edge.kind.is_dependency:
+                needs[key_of.get(edge.importer, "")].add(needed)
+        found = {key: frozenset(keys - {key}) for key, keys in needs.items()}
+        return defaultdict(frozenset, found)
+
+
+def _required_item(found: RecordedDistribution, need: Need, draft: _Draft) -> Item:
+    """A distribution of which the package itself needs no module."""
+    key = _distribution_key(found.name, found.version)
+    return Item(
+        key,
+        found.name,
+        need,
+        ("required",),
+        found.version,
+        found.licence,
+        not found.editable and found.url is None,
+        _address(found),
+        found.hashes,
+        {"editable": "true"} if found.editable else {},
+        draft.required_by(found) - {key},
+    )
+
+
+def _key(facts: ModuleFacts) -> str:
+    """The item that a module belongs to."""
+    root = root_of(facts.module)
+    if facts.action is Action.MOCK:
+        return f"mocked:{root}"
+    if facts.provided_by is Owner.STDLIB:
+        return PYTHON
+    if facts.distribution is not None:
+        return _distribution_key(facts.distribution, facts.version or "")
+    return f"{'code' if facts.action is Action.INTERN else 'extern'}:{root}"
+
+
+def _licence(members: Iterable[ModuleFacts]) -> str | None:
+    known = (OUR_LICENCE if each.module == RUNTIME_MODULE else each.licence for each in members)
+    return next(filter(None, known), None)
+
+
+def _address(known: RecordedDistribution | None) -> str | None:
+    """From where pip installed a distribution, if not from an index; checked as pip is given it."""
+    _, at, url = (known.requirement or "").partition(" @ ") if known is not None else ("", "", "")
+    return url if at else None
+
+
+def _distribution_key(name: str, version: str) -> str:
+    return f"pypi:{normalised(name)}@{version}"
+
+
+def _package_facts(package: PackageFacts) -> dict[str, str]:
+    trial = package.trial
+    told = {
+        "digest": package.digest,
+        "format": package.format,
+        "writer": package.writer,
+        "platform": package.platform,
+        "entry": "/".join(package.entry) if package.entry is not None else None,
+        "namespace": package.namespace,
+        "trial": ("passed" if trial.passed else "failed") if trial is not None else "none",
+        "tensors:storages": str(package.storages.count),
+        "tensors:bytes": str(package.storages.size_bytes),
+        "hooks": str(len(package.hooks)),
+    }
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def sbom_of(

@@ -13,8 +13,8 @@ from modpack.core.plan import MockRisk
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.report.audit_facts import AuditFacts, MockFacts
-from modpack.report.bill import Bill, Item, Need, bill_of
 from modpack.report.facts import ModuleFacts, PackageFacts, StorageFacts
+from modpack.report.sbom import Bill, Item, Need, bill_of
 
 PACKAGE = PackageFacts(
     "out/net.modpack", 10, "modpack 1", "d1", (), (), StorageFacts(2, 64), python="3.11.7"
