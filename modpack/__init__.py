@@ -100,7 +100,12 @@ def __getattr__(name: str) -> object:
     home = _HOME_OF[name]
     if home == "modpack":  # a module of its own
         return importlib.import_module(f"modpack.{name}")
-    value = globals()[name] = getattr(importlib.import_module(home), name)
+    from modpack.core.process import collection_paused
+
+    # What an import makes stays. Otherwise a search of all that torch has made, 85 ms, may fall
+    # into the import or into the next one (benchmark rows import-1000 and first-load).
+    with collection_paused():
+        value = globals()[name] = getattr(importlib.import_module(home), name)
     return value
 
 

@@ -108,7 +108,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 _FACTOR = 10
 """Without it, a search of all that torch has made falls into the import of 1,000 compiled modules,
-which then takes 0.15 s instead of 0.10 (benchmark rows import-1000 and import-3000)."""
+which then takes 0.18 s instead of 0.11 (benchmark rows import-1000 and import-3000)."""
 
 _importing: set[int] = set()
 _usual = (0, 0, 0)
