@@ -60,9 +60,10 @@ class MismatchError(TypeError):
         self._steps.append(step)
 
     def __str__(self) -> str:
-        names = [f"item {s}" if isinstance(s, int) else f"the {s}" for s in self._steps]
+        # A key may be anything, and as long as the document.
+        names = [f"item {s}" if isinstance(s, int) else f"the {s:.60}" for s in self._steps]
         if self._quotes_key and self._steps and isinstance(self._steps[0], str):
-            names[0] = repr(self._steps[0])
+            names[0] = f"{self._steps[0]!r:.60}"
         return f"{' of '.join([*names, self.what])} {self._problem}"
 
 

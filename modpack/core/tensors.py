@@ -145,7 +145,7 @@ def tensors_from_json(record: Mapping[str, Json]) -> dict[str, tuple[TensorFacts
 
 def _check(tensor: TensorFacts) -> None:
     sizes = (*(tensor.shape or ()), *tensor.stride, tensor.offset)
-    if len(sizes) > 2 * _MOST_DIMENSIONS + 1:
+    if max(len(tensor.shape or ()), len(tensor.stride)) > _MOST_DIMENSIONS:
         raise ValueError(f"{tensor.name!r} has too many dimensions")
     is_stored = tensor.storage is not None
     if is_stored and (tensor.shape is None or len(tensor.shape) != len(tensor.stride)):

@@ -315,7 +315,7 @@ class ImportedEnvironment:
 
     def locate(self, module: str) -> Location | None:
         """Find a module by importing it; None if the importer does not have it."""
-        from modpack.core.graph import CodeKind  # loading does without
+        from modpack.core.graph import CodeKind, Location  # loading does without
 
         found = self._get(module)
         if found is None:

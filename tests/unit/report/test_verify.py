@@ -271,7 +271,7 @@ def without(good, record, key):
         (layout.ENVIRONMENT, b"{}", "'externs' is missing"),
         (layout.ENTRY, b"{", "it is not as modpack writes it"),
         (layout.ENTRY, b'{"main":null,"pickles":[["..","x/../y"]]}', "not"),
-        (layout.TRIAL, b'{"version":1}', "is missing"),
+        (layout.TRIAL, b'{"version":1}', "has no 'passed'"),
         (layout.TENSORS, b'{"version":1}', "'resources' is missing"),
         (SPECS, b'{"version":1,"hooks":[{}]}', "has no"),
         (SPECS, b"[" * 100_000, "is no JSON"),
