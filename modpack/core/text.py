@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from modpack.core.process import current_folder
@@ -81,3 +81,13 @@ def printable(text: str, keep: str = "") -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Names in a row, and how many more there are.
+
+    >>> listed(["a", "b"], 2), listed(["a", "b", "c"], 2)
+    ('a, b', 'a, b and 1 more')
+    """
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

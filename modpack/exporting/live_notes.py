@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any, Final
 from modpack.core.graph import CodeKind, Location
 from modpack.core.plan import Note, NoteKind, Plan
 from modpack.core.rules import Action
-from modpack.core.scan import Defined, ImportKind, Setting
+from modpack.core.scan import ImportKind, Setting
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import contents_of
 from modpack.discovery.walk import Walker
@@ -52,7 +52,7 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
     """
     package = _PackageSources(plan, walker)
     changed: list[Note] = []
-    for module in package.modules:
+    for module, defined in package.defined.items():
         location = plan.decisions[module].location
         live = _running(location) if location is not None else {}
         if not live or location is None:
@@ -73,9 +73,9 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
             )
             yield Note(NoteKind.SOURCE_EDITED, module, text, f"{file}:{line}")
             continue
-        defined = walker.scan(module).defined
         is_plain = type(sys.modules.get(module)) is ModuleType
-        compared = LiveModule(live, defined, file if is_python_s else None, package, is_plain)
+        sources, read = package.defined, file if is_python_s else None
+        compared = LiveModule(live, defined, read, sources, is_plain)
         deviations = list(compared.deviations())
         changed += _notes(module, file, deviations, package) if deviations else ()
     yield from changed
@@ -233,28 +233,17 @@ def _listed(found: Sequence[Deviation]) -> str:
     return f"{'; '.join(first)}; and {last}" if first else last
 
 
-class _PackageSources(Mapping[str, Defined]):
-    """What the sources of all interned modules define; and what that does by itself."""
+class _PackageSources:
+    """What the sources of all interned modules define; and what that does by itself.
+
+    Attributes:
+        defined: what each of them defines.
+    """
 
     def __init__(self, plan: Plan, walker: Walker) -> None:
-        self.modules = plan.modules(Action.INTERN)
+        self.defined = {m: walker.scan(m).defined for m in plan.modules(Action.INTERN)}
         self._decisions = plan.decisions
         self._walker = walker
-
-    def __getitem__(self, module: str) -> Defined:
-        if module not in self._known:
-            raise KeyError(module)
-        return self._walker.scan(module).defined
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.modules)
-
-    def __len__(self) -> int:
-        return len(self.modules)
-
-    @cached_property
-    def _known(self) -> frozenset[str]:
-        return frozenset(self.modules)
 
     def when(self, module: str, found: Deviation) -> Setting:
         """When a name came to deviate: if code of the package does so anyway, if it ran, or else.
@@ -263,43 +252,26 @@ class _PackageSources(Mapping[str, Defined]):
         """
         if found.home and found.home not in self._decisions:
             return Setting.ON_REQUEST
-        if self[module].is_dynamic or self._comes_by_star(module, found):
+        own, every = self.defined[module], self.defined.values()
+        if own.is_dynamic or self._comes_by_star(module, found):
             return Setting.AT_IMPORT
         name = found.path.rpartition(".")[2]
-        when = {*self._settings.get(f".{name}", ())}
-        setters = {*self._setters.get(f".{name}", ())}
-        if not found.is_attribute:
-            when |= {self[module].settings[n] for n in (name,) if n in self[module].settings}
-            setters |= {f for f, names in self[module].setters.items() if name in names}
-        setters |= self._setters.get("*", set()) & set(self[module].called)
-        if setters & self._called or Setting.AT_IMPORT in when:
+        attribute = f".{name}"
+        when = {each.settings[attribute] for each in every if attribute in each.settings}
+        if not found.is_attribute and name in own.settings:
+            when.add(own.settings[name])
+        called = {each for defined in every for each in defined.called}
+        for defined in every:
+            for function, names in defined.setters.items():
+                sets_it = attribute in names or ("*" in names and function in own.called)
+                sets_it |= defined is own and not found.is_attribute and name in names
+                if sets_it and function in called:
+                    when.add(Setting.AT_IMPORT)
+        if Setting.AT_IMPORT in when:
             return Setting.AT_IMPORT if found.home else Setting.RUNNING
         if found.is_own:
             when.add(Setting.RUNNING)
         return Setting.RUNNING if when == {Setting.RUNNING} else Setting.ON_REQUEST
-
-    @cached_property
-    def _settings(self) -> Mapping[str, set[int]]:
-        """For attributes, when code of the package sets them."""
-        found: dict[str, set[int]] = {}
-        for defined in self.values():
-            for name, when in defined.settings.items():
-                found.setdefault(name, set()).add(when)
-        return found
-
-    @cached_property
-    def _setters(self) -> Mapping[str, set[str]]:
-        """For attributes, the functions of the package that set them."""
-        found: dict[str, set[str]] = {}
-        for defined in self.values():
-            for function, names in defined.setters.items():
-                for name in names:
-                    found.setdefault(name, set()).add(function)
-        return found
-
-    @cached_property
-    def _called(self) -> frozenset[str]:
-        return frozenset(name for defined in self.values() for name in defined.called)
 
     def _comes_by_star(self, module: str, found: Deviation) -> bool:
         """Whether a name stands for what a star import gives."""

@@ -72,7 +72,7 @@ class MatchHooks:
         for hook in list(self.by_action[match.rule.action].values()):
             self.current = Match(match.module, match.rule, outcome.action, match.importers)
             try:
-                answer = hook(exporter, match.module)
+                answer: object = hook(exporter, match.module)
             except Exception as refusal:
                 veto = f"{hook_name(hook)} raised {type(refusal).__name__}: {refusal}"
                 outcome = replace(outcome, veto=outcome.veto or veto)
@@ -80,17 +80,12 @@ class MatchHooks:
             finally:
                 self.current = None
                 outcome = replace(outcome, fired=(*outcome.fired, hook_name(hook)))
-            outcome = self._after(hook, answer, outcome)
+            if isinstance(answer, Action):
+                outcome = replace(outcome, action=answer, overridden_by=hook_name(hook))
+            elif answer is not None:
+                veto = f"{hook_name(hook)} returned {answer!r}; a hook returns None or an Action"
+                outcome = replace(outcome, veto=outcome.veto or veto)
         return outcome
-
-    @staticmethod
-    def _after(hook: MatchHook, answer: object, before: Outcome) -> Outcome:
-        if answer is None:
-            return before
-        if not isinstance(answer, Action):
-            reason = f"{hook_name(hook)} returned {answer!r}; a hook returns None or an Action"
-            return replace(before, veto=before.veto or reason)
-        return replace(before, action=answer, overridden_by=hook_name(hook))
 
 
 def require_hook(hook: object) -> None:

@@ -16,6 +16,7 @@ from modpack.core.process import collection_paused
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.tensors import TensorFacts
+from modpack.core.text import listed
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.importers import Importer, importer_of, local_path, sys_importer
 from modpack.errors import ObjMismatchError, ObjNotFoundError
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from modpack.pickling.pickler import Pickled
     from modpack.pickling.storages import StorageSaver
 
-_SCRIPTS = ("__main__", "__mp_main__")
 _MOST_NAMES = 4
 _VALUES_PROTOCOL = 3
 
@@ -60,20 +60,20 @@ def nested_notes(plan: Plan, nested: Nested) -> Iterator[Note]:
     """
     for record, names in nested.items():
         packaged = _packaged(plan, names)
-        of_scripts = [str(each) for each in names if each.module in _SCRIPTS]
+        of_scripts = [str(each) for each in names if each.module in SCRIPTS]
         if packaged:
             text = (
                 f"{record} contains bytes that are pickles themselves, made by a __getstate__ for "
-                f"example. They name {_shown(packaged)}, which pickle.loads looks up among the "
-                "process's own modules. So the package records namespace='process'. modpack.load "
-                "uses that; pass namespace='process' to PackageImporter"
+                f"example. They name {listed(packaged, _MOST_NAMES)}, which pickle.loads looks up "
+                "among the process's own modules. So the package records namespace='process'. "
+                "modpack.load uses that; pass namespace='process' to PackageImporter"
             )
             yield Note(NoteKind.NESTED_PICKLE, record, text)
         if of_scripts:
             text = (
                 f"{record} contains bytes that are pickles themselves. They name "
-                f"{_shown(of_scripts)}, of the script that runs, which is not there when the "
-                "package is loaded. Move what they name into a module, and import it"
+                f"{listed(of_scripts, _MOST_NAMES)}, of the script that runs, which is not there "
+                "when the package is loaded. Move what they name into a module, and import it"
             )
             yield Note(NoteKind.NESTED_PICKLE, record, text)
 
@@ -81,11 +81,6 @@ def nested_notes(plan: Plan, nested: Nested) -> Iterator[Note]:
 def _packaged(plan: Plan, names: Iterable[PickledName]) -> list[str]:
     interned = set(plan.modules(Action.INTERN))
     return [str(each) for each in names if each.module in interned]
-
-
-def _shown(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 class ObjectSaver:
@@ -335,5 +330,5 @@ def _edges(record: str, pickled: Pickled, nested: Iterable[PickledName] = ()) ->
     for each in nested:
         inner.setdefault(each.module, []).append(each.name)
     for module, used in inner.items():
-        if module not in _SCRIPTS:
+        if module not in SCRIPTS:
             yield Edge(node, module, ImportKind.PICKLE, None, tuple(used))

@@ -17,6 +17,7 @@ from typing import Any, Final
 from modpack.core.names import root_of
 from modpack.core.plan import Note, NoteKind, Plan
 from modpack.core.rules import Action, Owner
+from modpack.core.text import listed
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import contents_of
@@ -152,65 +153,51 @@ def registered_notes(plan: Plan, walker: Walker, installed: DistributionIndex) -
     """
     found: dict[str, dict[str, None]] = {}
     for module in plan.modules(Action.INTERN):
-        for holder, entry in _entries(module):
-            home = getattr(entry, "__module__", None)
-            if isinstance(home, str) and home != module and home not in plan.decisions:
-                found.setdefault(home, {})[f"{entry.__name__} in {module}.{holder}"] = None
+        for holder, container in _containers(module):
+            for entry in _values(container):
+                home = getattr(entry, "__module__", None)
+                if isinstance(home, str) and home != module and home not in plan.decisions:
+                    found.setdefault(home, {})[f"{entry.__name__} in {module}.{holder}"] = None
     for home, entries in found.items():
         if _is_own(home, walker, installed):
-            yield _registered_note(home, list(entries))
+            text = (
+                f"{home} is not in the package, for no packaged code imports it. It is imported in "
+                f"this process, and registered {listed(list(entries), _MOST_NAMES)}. Code that "
+                "looks that up fails where the package is loaded, with a KeyError for example. If "
+                f"the model needs it, import {home} in a packaged module"
+            )
+            yield Note(NoteKind.REGISTERED_OUTSIDE, home, text)
 
 
-def _entries(module: str) -> Iterator[tuple[str, type | FunctionType]]:
-    """The functions and classes in a live module's containers, and what these are called."""
+def _containers(module: str) -> Iterator[tuple[str, object]]:
+    """What a live module binds, and what the classes and objects hold that are its own."""
     for name, value in list(contents_of(sys.modules.get(module)).items()):
-        for path, container in _containers(module, name, value):
-            for entry in _values(container):
-                if is_a(entry, (type, FunctionType)):
-                    yield path, entry
+        yield name, value
+        kind = value if is_a(value, type) else type(value)
+        if type.__getattribute__(kind, "__module__") == module:
+            for attribute, inner in list(contents_of(value).items()):
+                yield f"{name}.{attribute}", inner
 
 
-def _containers(module: str, name: str, value: object) -> Iterator[tuple[str, object]]:
-    """A container that a module binds, or those of a class or an object that it binds."""
-    yield name, value
-    kind = value if is_a(value, type) else type(value)
-    if type.__getattribute__(kind, "__module__") == module:
-        for attribute, inner in list(contents_of(value).items()):
-            yield f"{name}.{attribute}", inner
+def _values(container: object) -> Iterator[type | FunctionType]:
+    """The functions and classes in a plain container.
 
-
-def _values(container: object) -> Sequence[object]:
-    """The elements of a plain container; a class of one's own might run code when asked."""
+    A class of one's own might run code when asked.
+    """
+    values: Sequence[object] = ()
     if is_a(container, dict):
         values = list(dict.values(container))
     elif type(container) in (list, tuple, set):
         values = list(container)  # type: ignore[call-overload]
-    else:
-        return ()
-    return values if len(values) <= _MOST_ENTRIES else ()
+    if len(values) <= _MOST_ENTRIES:
+        yield from (each for each in values if is_a(each, (type, FunctionType)))
 
 
 def _is_own(module: str, walker: Walker, installed: DistributionIndex) -> bool:
-    if module in SCRIPTS or module not in sys.modules or _is_test(module):
+    parts = module.split(".")
+    if any(part in ("tests", "test", "conftest") or part[:5] == "test_" for part in parts):
         return False
     location = walker.locate(module)
-    if location is None or location.file is None:
+    if module in SCRIPTS or module not in sys.modules or location is None or not location.file:
         return False
     return installed.owner(module, location) is Owner.LOCAL
-
-
-def _is_test(module: str) -> bool:
-    parts = module.split(".")
-    return any(part in ("tests", "test", "conftest") or part[:5] == "test_" for part in parts)
-
-
-def _registered_note(module: str, entries: Sequence[str]) -> Note:
-    more = len(entries) - _MOST_NAMES
-    shown = ", ".join(entries[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-    text = (
-        f"{module} is not in the package, for no packaged code imports it. It is imported in this "
-        f"process, and registered {shown}. Code that looks that up fails where the package is "
-        f"loaded, with a KeyError for example. If the model needs it, import {module} in a "
-        "packaged module"
-    )
-    return Note(NoteKind.REGISTERED_OUTSIDE, module, text)

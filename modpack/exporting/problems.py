@@ -66,9 +66,8 @@ def find_problems(
                 context = f"{edge.importer} holds {', '.join(edge.names)}, but {decision.why}"
                 yield _problem(walker, module, Reason.MOCKED_BUT_STILL_USED, context)
     for module in walker.open_questions():
-        if module in left_out:
-            continue
-        yield from _undecided_problems(walker, module)
+        if module not in left_out:
+            yield from _undecided_problems(walker, module)
     for rule in unmatched:
         yield Problem(str(rule), Reason.EMPTY_MATCH)
 
@@ -131,7 +130,11 @@ def _interning_problems(
         where = f"{file}:{failure.line}" if failure.line else file
         reason = Reason.SOURCE_NOT_PARSABLE
         yield _problem(walker, module, reason, failure.reason, where)
-    elif location is None and not _holds_interned(module, decisions):
+    elif location is None and not any(
+        # It will exist as the folder of a module whose source was given.
+        other != module and is_within(other, module) and each.action is Action.INTERN
+        for other, each in decisions.items()
+    ):
         reason = Reason.SOURCE_FILE_NOT_FOUND
         context, place = _asked_by(walker, walker.graph.edges_to(module))
         made = _MADE_BY_CODE if walker.is_loaded(module) else ""
@@ -144,16 +147,9 @@ def _interning_problems(
 
 
 def _is_extension(location: Location | None) -> bool:
-    is_file = location is not None and location.file is not None
-    return is_file and location is not None and location.kind is CodeKind.EXTENSION
-
-
-def _holds_interned(package: str, decisions: Mapping[str, Decision]) -> bool:
-    """Whether a package will exist as the folder of a module whose source was given."""
-    return any(
-        other != package and is_within(other, package) and decision.action is Action.INTERN
-        for other, decision in decisions.items()
-    )
+    if location is None or location.file is None:
+        return False
+    return location.kind is CodeKind.EXTENSION
 
 
 def _undecided_problems(walker: Walker, module: str) -> Iterator[Problem]:
@@ -227,9 +223,12 @@ class Absence:
             return self._why_not_here(module, rule, edges)
         if rule is None or rule.origin is not Origin.PRESET or rule.action is not Action.INTERN:
             return None
-        is_sourceless = location.kind is CodeKind.UNKNOWN and not _had_source(location)
+        # A module that was loaded from a source file has lost it, if it has none now.
+        file = location.file or ""
+        had_source = file.endswith(tuple(SOURCE_SUFFIXES)) and Path(file).is_absolute()
+        is_sourceless = location.kind is CodeKind.UNKNOWN and not had_source
         if is_sourceless and self._walker.is_loaded(module):
-            return None if _is_named_by_object(module, edges) else _made_by_code(module, edges)
+            return _made_by_code(module, edges)
         if portability is not None and self._is_optional(location, edges, portability):
             by = edges[0].importer
             return (
@@ -248,7 +247,7 @@ class Absence:
         if rule is None or rule.origin is not Origin.PRESET:
             return None
         if self._walker.is_loaded(module):
-            return None if _is_named_by_object(module, edges) else _made_by_code(module, edges)
+            return _made_by_code(module, edges)
         if all(edge.kind.may_be_absent or self._is_theirs(edge.importer) for edge in edges):
             return (
                 f"{module} is not installed here: {edges[0].importer} cannot import it here either"
@@ -257,11 +256,12 @@ class Absence:
 
     def _is_theirs(self, importer: str) -> bool:
         """Whether code was taken from an installed distribution, or from a package."""
-        location = self._walker.locate(importer)
-        if location is None:
-            return False
-        is_installed = self._installed.owner(importer, location) is Owner.INSTALLED
-        return is_installed or self._walker.is_from_package(importer)
+        is_found = self._walker.locate(importer) is not None
+        return is_found and (self._is_installed(importer) or self._walker.is_from_package(importer))
+
+    def _is_installed(self, module: str) -> bool:
+        location = self._walker.locate(module)
+        return self._installed.owner(module, location) is Owner.INSTALLED
 
     def _is_optional(
         self, location: Location, edges: Sequence[Edge], portability: Portability
@@ -269,28 +269,19 @@ class Absence:
         """Whether a whole distribution was not needed so far, and nobody says that it will be."""
         if not edges or self._walker.is_loaded(root_of(location.module)):
             return False
-        return all(self._may_do_without(edge, location, portability) for edge in edges)
-
-    def _may_do_without(self, edge: Edge, location: Location, portability: Portability) -> bool:
-        importer = self._walker.locate(edge.importer)
-        if importer is None or not self._walker.is_loaded(root_of(edge.importer)):
-            return False
-        is_installed = self._installed.owner(edge.importer, importer) is Owner.INSTALLED
-        return is_installed and portability.is_optional(location, importer)
-
-
-def _had_source(location: Location) -> bool:
-    """Whether a module was loaded from a source file, which is gone if it has none now."""
-    file = location.file
-    return file is not None and file.endswith(tuple(SOURCE_SUFFIXES)) and Path(file).is_absolute()
+        for importer in (edge.importer for edge in edges):
+            place = self._walker.locate(importer)
+            if place is None or not self._walker.is_loaded(root_of(importer)):
+                return False
+            if not (self._is_installed(importer) and portability.is_optional(location, place)):
+                return False
+        return True
 
 
-def _is_named_by_object(module: str, edges: Sequence[Edge]) -> bool:
-    """Whether a saved object needs it, and no package around it can make it again."""
-    return root_of(module) == module and any(each.kind is ImportKind.PICKLE for each in edges)
-
-
-def _made_by_code(module: str, edges: Sequence[Edge]) -> str:
+def _made_by_code(module: str, edges: Sequence[Edge]) -> str | None:
+    """That running code makes a module; None if an object needs one that no package can make."""
+    if root_of(module) == module and any(each.kind is ImportKind.PICKLE for each in edges):
+        return None
     by = edges[0].importer if edges else "some code"
     return f"{module}, which {by} imports, has no file: code makes it when it runs"
 
@@ -330,27 +321,23 @@ class AstrayImports:
             yield self._problem(module, f"{astray.statement}: {module} {why}", astray.line)
 
     def _of_missing_names(self, module: str) -> Iterator[Problem]:
-        for target in self._walker.graph.successors(module):
+        walker = self._walker
+        for target in walker.graph.successors(module):
             if target not in self._interned:
                 continue
-            bound = self._walker.scan(target).bound
+            scan = walker.scan(target)
             unbound: dict[str, Edge] = {}
-            for edge in self._walker.graph.edges_between(module, target):
+            for edge in walker.graph.edges_between(module, target):
                 if edge.kind.is_dependency and not edge.kind.may_be_absent:
-                    unbound.update((name, edge) for name in edge.names if name not in bound)
-            if not unbound or not self._is_known(target):
-                continue
+                    unbound.update((name, edge) for name in edge.names if name not in scan.bound)
+            is_here = walker.environment_of(target) is not None and walker.has_source(target)
+            if not (unbound and is_here and self._is_own(target)) or scan.binds_unseen:
+                continue  # not all names of the module can be read off its source
             for name, edge in unbound.items():
                 if self._is_missing(target, name):
                     why = f"{target} has no such name, nor a submodule"
                     context = f"from {target} import {name}: {why}"
                     yield self._problem(module, context, edge.line)
-
-    def _is_known(self, target: str) -> bool:
-        """Whether all names of a module can be read off its source."""
-        walker = self._walker
-        is_here = walker.environment_of(target) is not None and walker.has_source(target)
-        return is_here and self._is_own(target) and not walker.scan(target).binds_unseen
 
     def _is_missing(self, target: str, name: str) -> bool:
         walker = self._walker
@@ -378,5 +365,4 @@ class AstrayImports:
 
     def _problem(self, module: str, context: str, line: int | None) -> Problem:
         place = place_of(self._walker, module, line) or file_of(self._walker, module)
-        chain = self._walker.graph.shortest_path(module)
-        return Problem(module, Reason.IMPORT_LEADS_NOWHERE, context, place, chain)
+        return _problem(self._walker, module, Reason.IMPORT_LEADS_NOWHERE, context, place)

@@ -168,22 +168,6 @@ class SecretGuard:
         known = dict(self._known())
         known.update(self._values_around(map(str, own_folders)))
         leaks = [leak for saved in self._saved.values() for leak in saved]
-        leaks += self._in_sources(plan, walker, known, is_published, place)
-        leaks += self._in_files(plan.files, known, is_published)
-        for leak in leaks:
-            if self._admits(leak):
-                _log.info("%s: %s is allowed to go along", leak.place, leak.secret.what)
-            else:
-                yield leak.problem(plan.graph, leak.subject in self._saved)
-
-    def _in_sources(
-        self,
-        plan: Plan,
-        walker: Walker,
-        known: Mapping[bytes, str],
-        is_published: _IsPublished,
-        place: Callable[[str], str],
-    ) -> Iterator[Leak]:
         for module in interned_records(plan, walker):
             source = walker.source(module)
             if walker.scan(module).is_clean and not any(value in source for value in known):
@@ -192,29 +176,30 @@ class SecretGuard:
             found = self._search(source, TextKind.SOURCE, known)
             if found and is_published(module, file, source):
                 found = self._search(source, TextKind.PUBLISHED, known)
-            for secret in found:
-                yield Leak(module, secret, place(_place(file, secret)))
+            leaks += [Leak(module, secret, place(_place(file, secret))) for secret in found]
+        for each in plan.files:
+            leaks += self._in_file(each, known, is_published)
+        for leak in leaks:
+            if any(a.admits(leak.subject, leak.secret.fingerprint) for a in self._allowed):
+                _log.info("%s: %s is allowed to go along", leak.place, leak.secret.what)
+            else:
+                yield leak.problem(plan.graph, leak.subject in self._saved)
 
-    def _in_files(
-        self,
-        files: Iterable[PlannedFile],
-        known: Mapping[bytes, str],
-        is_published: _IsPublished,
-    ) -> Iterator[Leak]:
-        for file in files:
-            if file.kind is FileKind.COMPILED:
-                continue
-            try:
-                data = Path(file.source).read_bytes()
-            except OSError:  # writing it will say so
-                continue
-            is_metadata = file.kind is FileKind.METADATA
-            kind = TextKind.DESCRIPTION if is_metadata else TextKind.DATA
-            found = (*_by_name(file.record, data), *self._search(data, kind, known))
-            if found and is_published(file.owner, file.source, data):
-                found = self._search(data, TextKind.PUBLISHED, known)
-            for secret in found:
-                yield Leak(file.record, secret, _place(file.source, secret), is_file=True)
+    def _in_file(
+        self, file: PlannedFile, known: Mapping[bytes, str], is_published: _IsPublished
+    ) -> list[Leak]:
+        if file.kind is FileKind.COMPILED:
+            return []
+        try:
+            data = Path(file.source).read_bytes()
+        except OSError:  # writing it will say so
+            return []
+        is_metadata = file.kind is FileKind.METADATA
+        kind = TextKind.DESCRIPTION if is_metadata else TextKind.DATA
+        found = (*_by_name(file.record, data), *self._search(data, kind, known))
+        if found and is_published(file.owner, file.source, data):
+            found = self._search(data, TextKind.PUBLISHED, known)
+        return [Leak(file.record, each, _place(file.source, each), is_file=True) for each in found]
 
     def _search(
         self, data: bytes, kind: TextKind, known: Mapping[bytes, str]
@@ -224,9 +209,6 @@ class SecretGuard:
         if key not in self._found:
             self._found[key] = find_secrets(data, kind, known)
         return self._found[key]
-
-    def _admits(self, leak: Leak) -> bool:
-        return any(a.admits(leak.subject, leak.secret.fingerprint) for a in self._allowed)
 
     def _known(self) -> Mapping[bytes, str]:
         """The secret values of the ``.env`` files around what is running."""

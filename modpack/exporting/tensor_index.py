@@ -7,7 +7,6 @@ subclass of Tensor makes of torch's functions.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,14 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from modpack.core.plan import Note, NoteKind
 from modpack.core.tensors import StorageView, TensorFacts, TensorKind, bytes_used, is_mostly_unused
-from modpack.core.text import human_size
+from modpack.core.text import human_size, listed
 from modpack.pickling.object_paths import with_paths
 from modpack.pickling.storages import StorageSaver
 from modpack.pickling.tensors import ORDINARY, is_ordinary, view_of_large
 
 _MOST_PATHS: Final = 1000
 """So many paths to one module are followed: shared modules in shared modules multiply."""
-_CONTAINERS: Final = (dict, list, tuple)
 _PLAIN: Final = (str, bytes, int, float, type(None))
 _LEAVES: Final = frozenset({*_PLAIN, bool})
 """Of what is in containers, most is of these types."""
@@ -61,10 +59,6 @@ def named_tensors(
     )
 
 
-_Place = tuple["_Place | None", str]
-"""A step down, and the place above it: most places are never spelled out."""
-
-
 class _Walk:
     """Finds tensors, each container once, each module by all of its paths."""
 
@@ -73,29 +67,19 @@ class _Walk:
         self._paths: dict[int, int] = {}
 
     def of(self, path: str, root: object) -> Iterator[_Found]:
-        todo: list[tuple[_Place, Any]] = [((None, path), root)]
+        todo: list[tuple[str, Any]] = [(path, root)]
         while todo:
-            place, each = todo.pop()
-            if type(each) in _CONTAINERS:
-                todo.extend(self._inside(place, each))
-            elif isinstance(each, torch.Tensor):
-                yield _spelled(place), TensorKind.VALUE, each, True
+            path, each = todo.pop()
+            if isinstance(each, torch.Tensor):
+                yield path, TensorKind.VALUE, each, True
             elif isinstance(each, torch.nn.Module):
-                yield from self._of_module(_spelled(place), each)
+                yield from self._of_module(path, each)
             elif isinstance(each, torch.optim.Optimizer):
-                yield from _of_optimizer(_spelled(place), each)
-            elif not isinstance(each, _PLAIN):
-                todo.extend(self._inside(place, each))
-
-    def _inside(self, place: _Place, obj: object) -> Iterable[tuple[_Place, object]]:
-        """What an object holds, the last first; nothing if it was entered before."""
-        if id(obj) in self._entered:
-            return ()
-        self._entered.add(id(obj))
-        parts = _parts(obj)
-        inside: list[tuple[_Place, object]]
-        inside = [((place, name), part) for name, part in parts if type(part) not in _LEAVES]
-        return reversed(inside)
+                yield from _of_optimizer(path, each)
+            elif not isinstance(each, _PLAIN) and id(each) not in self._entered:
+                self._entered.add(id(each))
+                parts = [(n, part) for n, part in _parts(each) if type(part) not in _LEAVES]
+                todo.extend((_below(path, name), part) for name, part in reversed(parts))
 
     def _of_module(self, path: str, root: torch.nn.Module) -> Iterator[_Found]:
         todo: list[tuple[str, torch.nn.Module, tuple[int, ...]]] = [(path, root, ())]
@@ -147,14 +131,6 @@ def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Foun
         for name, value in state.items() if isinstance(state, dict) else ():
             if isinstance(value, torch.Tensor):
                 yield _below(path, f"state.{number}.{name}"), TensorKind.STATE, value, True
-
-
-def _spelled(place: _Place | None) -> str:
-    names: list[str] = []
-    while place is not None:
-        place, name = place
-        names.append(name)
-    return functools.reduce(_below, reversed(names), "")
 
 
 def _parts(obj: object) -> Iterable[tuple[str, Any]]:
@@ -318,9 +294,7 @@ def _storage_of(obj: Any) -> tuple[torch.UntypedStorage | None, bool]:
 
 def _note(use: _Use) -> Note:
     paths = list(use.paths) or [f"a tensor of {use.record}"]
-    names = ", ".join(paths[:_SHOWN])
-    if len(paths) > _SHOWN:
-        names += f" and {len(paths) - _SHOWN} more"
+    names = listed(paths, _SHOWN)
     verb, copies = ("use", "copies of them") if len(paths) > 1 else ("uses", "a copy of it")
     text = (
         f"{names} {verb} {human_size(use.used)} of a storage of {human_size(use.size)}, and a "
