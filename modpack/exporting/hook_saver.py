@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -47,10 +47,6 @@ class HookOptions:
     reset_state: HookChoice = False
 
 
-class _Naming(Protocol):
-    def is_importable(self, function: FunctionType) -> bool: ...
-
-
 def require_optimizer(optimizer: object) -> None:
     """Check an argument that must be an optimizer, or None.
 
@@ -67,7 +63,7 @@ class HookSaver:
     """Watches one object being pickled, and writes what was found.
 
     Args:
-        naming: tells which functions can be imported.
+        is_importable: whether a function can be imported.
         obj: the object.
         options: what to do about its hooks.
 
@@ -76,11 +72,16 @@ class HookSaver:
         observer: sees the parts of the object.
     """
 
-    def __init__(self, naming: _Naming, obj: object, options: HookOptions | None) -> None:
+    def __init__(
+        self,
+        is_importable: Callable[[FunctionType], bool],
+        obj: object,
+        options: HookOptions | None,
+    ) -> None:
         self._options = options or HookOptions()
         self._tells_process_wide = options is not None and not options.process_wide
         self._collector = HookCollector(
-            naming.is_importable,
+            is_importable,
             selector(self._options.choice),
             references_stay=self._options.choice is True,
             numbers=HookNumbers(),
@@ -92,7 +93,7 @@ class HookSaver:
             obj,
             self.extras,
             self._options.reset_state,
-            naming.is_importable,
+            is_importable,
             self._options.process_wide,
         )
         self.observer = HookObserver(obj, self.extras, self._collector, self._emptied)

@@ -151,7 +151,7 @@ class ObjectSaver:
             self._usage = StorageUsage(self._storages)
         self._storages.next_object()
         self.scripts.refresh()
-        hooked = HookSaver(self, obj, hooks)
+        hooked = HookSaver(self.is_importable, obj, hooks)
         observer = hooked.observer
         pickled = pickle_object(
             obj, context=self, resource=record, protocol=protocol, root=name, observer=observer
