@@ -24,7 +24,7 @@ import codecs, os, sys
 import modpack, torch
 from modpack.errors import ModpackError
 codecs.lookup("raw_unicode_escape")
-import modpack.discovery.finder
+import modpack.core.plan_json, modpack.discovery.finder
 modpack.load(good, policy=modpack.TrustPolicy())  # imports what loading needs
 events = []
 watching = False
