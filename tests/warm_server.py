@@ -144,4 +144,5 @@ def run(job: dict[str, Any], numbers: list[int]) -> NoReturn:
         os._exit(code & 0xFF)
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])
