@@ -23,6 +23,16 @@ def test_an_honest_forgery_opens(forge, record):
         assert archive.read("b") == text
 
 
+@pytest.mark.parametrize("payload", [deflated(b"x" * 39), deflated(b"x" * 40) + b"hidden"])
+def test_start_of_a_record_that_inflates_otherwise_is_refused(forge, record, payload):
+    path = forge(record(b"p/a", b"x" * 40, method=8, payload=payload))
+    with (
+        open_archive(path) as archive,
+        pytest.raises(ArchiveError, match="does not inflate to its stated size"),
+    ):
+        archive.start("a", 2)
+
+
 @pytest.mark.parametrize(
     ("forged", "reason"),
     [
