@@ -415,6 +415,11 @@ class HookObserver:
             return function, tuple(map(self._collector.state_without_hooks, arguments))
         return parts
 
+    @property
+    def has_payload(self) -> bool:
+        """Whether there is something to be saved along, or hooks of the process, or of a model."""
+        return self._pending or self._collector.has_news
+
     def next_payload(self) -> dict[str, Any] | None:
         """First what is saved along, then hooks, until no new ones turn up."""
         if self._pending:

@@ -354,6 +354,10 @@ class Observer(Protocol):
         None to search the saved object.
         """
 
+    @property
+    def has_payload(self) -> bool:
+        """Whether there is something to pickle after the object, whatever that holds."""
+
     def next_payload(self) -> object | None:
         """What else to pickle after the object itself; None when there is nothing more."""
 

@@ -1,4 +1,4 @@
-"""Plain data is pickled as pickle does it, and beside it what is not plain."""
+"""Plain data is pickled without being asked about, and all else as if that had never been tried."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from modpack.errors import PicklingError
+from modpack.pickling import pickler as picklers
 from modpack.pickling.pickler import Pickled, pickle_object
 from tests.unit.pickling.test_saving import Notes
 
@@ -40,6 +41,25 @@ def save(obj: object, protocol: int = 3) -> Pickled:
     return pickle_object(obj, context=Notes(), resource="m/o.pkl", protocol=protocol)
 
 
+@pytest.fixture
+def asked(monkeypatch):
+    """The types of all objects that were asked for a persistent id."""
+    kinds: list[type] = []
+    own = picklers.Pickler._persistent_ids
+
+    def persistent_ids(self: Any) -> Any:
+        asks = own(self)
+
+        def noting(obj: Any) -> Any:
+            kinds.append(type(obj))
+            return asks(obj)
+
+        return noting
+
+    monkeypatch.setattr(picklers.Pickler, "_persistent_ids", persistent_ids)
+    return kinds
+
+
 def slotted() -> Slotted:
     obj = Slotted()
     obj.x = (1, 2)
@@ -56,11 +76,12 @@ PLAIN = {
 
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_plain_data_is_pickled_as_pickle_does_it(name, protocol):
+def test_plain_data_is_pickled_as_pickle_does_it_and_nothing_is_asked(asked, name, protocol):
     obj = PLAIN[name]
     if protocol == 2 and name == "values":
         obj = {"a": [1, "text"]}  # bytes are calls of a function there
     assert save(obj, protocol).data == pickle.dumps(obj, protocol, fix_imports=False)
+    assert asked == []
 
 
 def test_what_plain_data_names_is_listed():
@@ -68,17 +89,19 @@ def test_what_plain_data_names_is_listed():
     assert named == ["Entry", "deque", "Words"]
 
 
-def test_sets_are_still_in_order():
+def test_sets_are_still_in_order(asked):
     forth, back = ["delta", "alpha", "omega"], ["omega", "alpha", "delta"]
     for protocol in (2, 3, 4, 5):
         one, other = ({"x": [set(names), 1]} for names in (forth, back))
         assert save(one, protocol).data == save(other, protocol).data
+    assert set in asked
 
 
-def test_the_state_of_an_object_is_asked_for_once():
+def test_the_state_of_an_object_is_asked_for_once(asked):
     Counting.asked = 0
     save([Entry(1), Counting(), Entry(2)])
     assert Counting.asked == 1
+    assert Counting in asked
 
 
 def test_references_are_in_order_where_something_is_not_plain():
