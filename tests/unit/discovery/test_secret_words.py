@@ -1,0 +1,73 @@
+"""Looking for many words at once finds what looking for each of them finds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from modpack.discovery.secret_shapes import HINTS
+from modpack.discovery.secret_words import _FEW, Words
+from modpack.discovery.secrets import _ANCHORS
+
+EXACT = [b"ghp_", b"gho_", b"://", b"Q~", b"-----BEGIN ", b"AKIA", b"x"]
+ANY_CASE = [b"pass", b"passw", b"key", b"credential"]
+WORDS = Words(EXACT, ANY_CASE)
+
+
+def one_by_one(data: bytes) -> set[bytes]:
+    found = {word for word in EXACT if word in data}
+    return found | {word for word in ANY_CASE if word in data.lower()}
+
+
+def found_at_once(data: bytes) -> set[bytes]:
+    places = WORDS.places(data)
+    for word, told in places.items():
+        everywhere = [at for at in range(len(data)) if data.startswith(word, at)]
+        assert told in (None, everywhere)
+        assert (told is None) == (word in ANY_CASE or len(everywhere) > _FEW)
+    return set(places)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_same_words_are_found_as_one_by_one(seed):
+    numbers = random.Random(seed)
+    pieces = [*EXACT, *ANY_CASE, b"gh", b"PASS", b"Credential", b"\0", b"\xff", b"p", b"-", b" KEY"]
+    data = b"".join(numbers.choice(pieces)[: numbers.randrange(1, 9)] for _ in range(200))
+    assert found_at_once(data) == one_by_one(data)
+    binary = numbers.randbytes(200_000)
+    assert found_at_once(binary) == one_by_one(binary)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bytes_between_letters_make_no_words_and_hide_none(seed):
+    numbers = random.Random(seed)
+    pieces = [*EXACT, *ANY_CASE, b"\0", b"\1\2", b"123", b"\xff\xfe", b" "]
+    split = [piece[:cut] + b"\0" + piece[cut:] for piece in pieces for cut in (1, 2, 3)]
+    drawn = [numbers.choice([*pieces, *split]) for _ in range(30)]
+    data = b"\0".join(drawn) + bytes(100_000) + b"".join(drawn[::-1])
+    assert found_at_once(data) == one_by_one(data)
+
+
+@pytest.mark.parametrize("word", [*EXACT, *ANY_CASE])
+@pytest.mark.parametrize("before", [0, 1, (64 << 10) - 5, (64 << 10) - 1, 64 << 10, 200_000])
+def test_a_word_is_found_wherever_it_is(word, before):
+    assert word in WORDS.places(b"." * before + word)
+    assert word in WORDS.places(bytes(before) + word + bytes(70_000))
+
+
+def test_a_part_of_a_word_is_none():
+    for data in (b"gh", b"-----BEGIN", b"g\0h\0p_", b""):
+        assert WORDS.places(data) == {}
+
+
+def test_letters_count_where_a_word_is_spelled_like_that():
+    assert WORDS.places(b"GHP_ akia") == {}
+    assert WORDS.places(b"KeY") == {b"key": None}
+
+
+@pytest.mark.parametrize("word", [*_ANCHORS, *HINTS])
+def test_every_word_that_the_guard_knows_is_found_among_all_others(word):
+    others = b" ".join(each for each in _ANCHORS if word not in each)
+    assert word in Words(_ANCHORS, HINTS).places(others + word + others)
+    assert word in Words(_ANCHORS, HINTS).places(bytes(9) + others + word + others)
