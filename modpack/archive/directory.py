@@ -203,6 +203,13 @@ class _Header(NamedTuple):
     extra: bytes
 
 
+_USUAL_STARTS: Final = tuple(
+    (CENTRAL_SIGNATURE, MADE_ON_UNIX | NEEDED, NEEDED, method << 16, FIRST_DATE << 16)
+    for method in (STORED, DEFLATED)
+)
+"""The first five fields of a header as modpack writes it."""
+
+
 @collection_paused()
 def parse_directory(source: ByteSource, limits: Limits) -> Directory:
     """Read and check the central directory.
@@ -263,12 +270,8 @@ def _is_usual_or_allowed(label: str, header: _Header) -> bool:
         ArchiveError: a package cannot have it; names and places aside.
     """
     is_usual = (
-        header.signature == CENTRAL_SIGNATURE
-        and header.kind in (STORED << 16, DEFLATED << 16)
+        header[:5] in _USUAL_STARTS
         and header[9:13] == (0, 0, 0, REGULAR_FILE)
-        and header.made_by == MADE_ON_UNIX | NEEDED
-        and header.needed == NEEDED
-        and header.time == FIRST_DATE << 16
         and header.raw_name.isascii()
     )
     reason = None if is_usual else _why_refused(header)

@@ -233,6 +233,7 @@ def _decode_manifest(source: str, content: bytes, archive_bytes: int) -> Manifes
 
 def _decode_rows(source: str, rows: Sequence[object]) -> dict[str, RecordDigest]:
     listed: dict[str, RecordDigest] = {}
+    is_sha256 = re.compile(_SHA256).fullmatch
     for row in rows:
         if not (isinstance(row, list) and len(row) in (3, 4) and isinstance(row[0], str)):
             reason = f"it has a row that is none of a record: {str(row)[:80]}"
@@ -241,7 +242,7 @@ def _decode_rows(source: str, rows: Sequence[object]) -> dict[str, RecordDigest]
         if type(size) is not int or size < 0:
             raise ArchiveError(source, f"it states no size for {name!r}", layout.MANIFEST)
         for digest in digests:
-            if not (type(digest) is str and re.fullmatch(_SHA256, digest)):
+            if not (type(digest) is str and is_sha256(digest)):
                 raise ArchiveError(source, f"it states no sha256 for {name!r}", layout.MANIFEST)
         if name in listed:
             raise ArchiveError(source, f"it lists {name!r} twice", layout.MANIFEST)
