@@ -208,6 +208,11 @@ _USUAL_STARTS: Final = tuple(
     for method in (STORED, DEFLATED)
 )
 """The first five fields of a header as modpack writes it."""
+_USUAL_END: Final = (0, 0, 0, REGULAR_FILE)
+"""Its fields from the length of extra fields to the attributes."""
+
+_Place = tuple[bytes, int, int, int, int, int, bytes]
+"""What a header says: name, kind, crc32, compressed size, size, offset, extra fields."""
 
 
 @collection_paused()
@@ -225,12 +230,15 @@ def parse_directory(source: ByteSource, limits: Limits) -> Directory:
     content = source.read_at(end.offset, end.size)
     if b"/version" not in content:  # first of all, lest another zip be called a broken package
         raise _no_package(label, content)
-    headers = _split(label, content)
-    if len(headers) != end.records:
-        reason = f"its directory holds {len(headers)} records, its end record says {end.records}"
+    places, unusual = _split(label, content)
+    if len(places) != end.records:
+        reason = f"its directory holds {len(places)} records, its end record says {end.records}"
         raise ArchiveError(label, reason)
-    is_usual = all([_is_usual_or_allowed(label, header) for header in headers])
-    entries = _entries(label, headers, end)
+    for header in unusual:
+        refused = _why_refused(header)
+        if refused is not None:
+            raise ArchiveError(label, refused, _shown(header.raw_name))
+    entries = _entries(label, places, end)
     if entries[0].offset:
         raise ArchiveError(label, "something lies before its first record")
     _check_places_and_sizes(label, entries, limits, source.size)
@@ -241,14 +249,15 @@ def parse_directory(source: ByteSource, limits: Limits) -> Directory:
     folders = count_folders(names)
     if folders > limits.most_folders(source.size):
         raise ArchiveError(label, f"its names have {folders} folders, which is too many")
-    directory = Directory(end, dict(zip(names, entries, strict=True)), is_usual)
+    directory = Directory(end, dict(zip(names, entries, strict=True)), not unusual)
     if not any(version in directory.entries for version in layout.VERSIONS):
         raise _no_package(label, content)
     return directory
 
 
-def _split(label: str, content: bytes) -> list[_Header]:
-    headers = []
+def _split(label: str, content: bytes) -> tuple[list[_Place], list[_Header]]:
+    """Return what each header says of a record, and those that modpack mostly does not write."""
+    places, unusual = [], []
     position, last = 0, len(content) - CENTRAL.size
     while position <= last:
         fields = CENTRAL.unpack_from(content, position)
@@ -256,28 +265,13 @@ def _split(label: str, content: bytes) -> list[_Header]:
         name_end = name_start + fields[8]
         extra_end = name_end + fields[9]
         position = extra_end + (fields[10] & MAX16)
-        extra = content[name_end:extra_end]
-        headers.append(_Header._make((*fields, content[name_start:name_end], extra)))
+        name, extra = content[name_start:name_end], content[name_end:extra_end]
+        if not (fields[:5] in _USUAL_STARTS and fields[9:13] == _USUAL_END and name.isascii()):
+            unusual.append(_Header._make((*fields, name, extra)))
+        places.append((name, fields[3], *fields[5:8], fields[13], extra))
     if position != len(content):
         raise ArchiveError(label, "its directory ends within a record")
-    return headers
-
-
-def _is_usual_or_allowed(label: str, header: _Header) -> bool:
-    """Return whether a header is as modpack mostly writes it.
-
-    Raises:
-        ArchiveError: a package cannot have it; names and places aside.
-    """
-    is_usual = (
-        header[:5] in _USUAL_STARTS
-        and header[9:13] == (0, 0, 0, REGULAR_FILE)
-        and header.raw_name.isascii()
-    )
-    reason = None if is_usual else _why_refused(header)
-    if reason is not None:
-        raise ArchiveError(label, reason, _shown(header.raw_name))
-    return is_usual
+    return places, unusual
 
 
 def _why_refused(header: _Header) -> str | None:
@@ -302,22 +296,17 @@ def _why_refused(header: _Header) -> str | None:
     return None
 
 
-def _entries(label: str, headers: Sequence[_Header], end: End) -> list[Entry]:
+def _entries(label: str, places: Sequence[_Place], end: End) -> list[Entry]:
     found: list[Entry] = []
     next_offset = end.offset
-    for header in reversed(headers):
-        numbers = header.size, header.compressed, header.offset
-        if header.extra or MAX32 in numbers:
-            wide = _widen(numbers, header.extra)
+    for name, kind, crc, compressed, size, offset, extra in reversed(places):
+        if extra or MAX32 in (size, compressed, offset):
+            wide = _widen((size, compressed, offset), extra)
             if wide is None:
-                is_foreign = are_of_files(header.extra)
-                reason = FOREIGN_EXTRAS if is_foreign else "its extra fields are malformed"
-                raise ArchiveError(label, reason, _shown(header.raw_name))
-            numbers = wide
-        size, compressed, offset = numbers
-        found.append(
-            Entry(header.raw_name, header.kind, header.crc, compressed, size, offset, next_offset)
-        )
+                reason = FOREIGN_EXTRAS if are_of_files(extra) else "its extra fields are malformed"
+                raise ArchiveError(label, reason, _shown(name))
+            size, compressed, offset = wide
+        found.append(Entry(name, kind, crc, compressed, size, offset, next_offset))
         next_offset = offset
     return found[::-1]
 
