@@ -10,6 +10,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.core.names import root_of
+from modpack.core.process import collection_paused
 from modpack.discovery.importers import Importer, sys_importer
 from modpack.discovery.importers import importer_of as module_importer
 from modpack.errors import ModpackError
@@ -93,7 +94,8 @@ def save(
         ExampleError: the live object does not run on the example inputs.
         TrialError: the package was tried and failed; what was there before is still there.
     """
-    from modpack.exporter import PackageExporter
+    with collection_paused():  # as for a name of modpack (benchmark row round-trip)
+        from modpack.exporter import PackageExporter
     from modpack.exporting.arguments import require_target
 
     try:
