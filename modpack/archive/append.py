@@ -14,7 +14,7 @@ from modpack.archive.reader import open_archive
 from modpack.archive.target import open_sink
 from modpack.archive.zip_format import (
     STORED,
-    NewEntry,
+    Entry,
     central_header,
     end_records,
     local_header,
@@ -51,7 +51,7 @@ def write_with_signature(
         size, lines, count, root = _without_signature(source)
         name = root + b"/" + layout.SIGNATURE.encode()
         kind, crc = own_kind(name, STORED), zlib.crc32(content)
-        entry = NewEntry(name, kind, crc, len(content), len(content), size)
+        entry = Entry(name, kind, crc, len(content), len(content), size)
         header, lines = local_header(entry, align=False), lines + central_header(entry)
         end = end_records(count + 1, len(lines), size + len(header) + len(content))
         sink = open_sink(target)

@@ -11,14 +11,18 @@ import hashlib
 import os
 import stat
 import threading
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Set
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from modpack.archive import layout
 from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.errors import ArchiveError, NotAPackageError, PackageNotFoundError, RecordNotFoundError
+
+if TYPE_CHECKING:
+    from modpack.archive.manifest import Manifest
 
 T = TypeVar("T")
 
@@ -55,13 +59,6 @@ class RecordDigest(NamedTuple):
     deflated: str = ""
 
 
-class RecordVerifier(Protocol):
-    """Something that knows what a record's content should be, such as a manifest."""
-
-    def check(self, source: str, name: str, content: bytes | memoryview) -> None:
-        """Raises ArchiveError if the record ``name`` should have another content."""
-
-
 class Archive(ABC):
     """The records of one package. Reading is safe from several threads at once.
 
@@ -71,9 +68,11 @@ class Archive(ABC):
         source: the archive as the user named it; "<buffer>" for buffers.
     """
 
+    _names: tuple[str, ...]
+
     def __init__(self, source: str) -> None:
         self.source = source
-        self._verifier: RecordVerifier | None = None
+        self._manifest: Manifest | None = None
         self._remembered: dict[Callable[[Archive], object], object] = {}
 
     def __enter__(self) -> Archive:
@@ -87,9 +86,9 @@ class Archive(ABC):
     ) -> None:
         self.close()
 
-    @abstractmethod
     def names(self) -> tuple[str, ...]:
         """All records: in file order for a zip, sorted for a folder."""
+        return self._names
 
     @abstractmethod
     def has(self, name: str) -> bool:
@@ -107,17 +106,20 @@ class Archive(ABC):
         """Bytes of each record's content, by name, in the order of :meth:`names`."""
         return {name: self.size(name) for name in self.names()}
 
-    @abstractmethod
     def stored_bytes(self) -> int:
         """Bytes that the whole archive takes where it is."""
+        return sum(self.sizes().values())
 
-    @abstractmethod
     def crc32(self, name: str) -> int:
-        """The crc32 of a record's content: the stated one for a zip, computed for a folder.
+        """The crc32 of a record's content: the stated one for a zip, else computed.
 
         Raises:
             RecordNotFoundError: there is no such record.
         """
+        crc = 0
+        for chunk in self.chunks(name):
+            crc = zlib.crc32(chunk, crc)
+        return crc
 
     @abstractmethod
     def chunks(self, name: str) -> Iterator[bytes | memoryview]:
@@ -143,7 +145,7 @@ class Archive(ABC):
     def close(self) -> None:
         """Lets go of the file. Every later read raises ArchiveError. May be called twice."""
 
-    def read(self, name: str, *, verify: RecordVerifier | None = None) -> bytes:
+    def read(self, name: str, *, verify: Manifest | None = None) -> bytes:
         """A record's content, checked against the zip's crc32.
 
         Args:
@@ -158,9 +160,9 @@ class Archive(ABC):
         """
         self._refuse_too_large(name)
         content = b"".join(self.chunks(name))
-        verifier = verify or self._verifier
-        if verifier is not None:
-            verifier.check(self.source, name, content)
+        manifest = verify or self._manifest
+        if manifest is not None:
+            manifest.check(self.source, name, content)
         return content
 
     def _refuse_too_large(self, name: str) -> None:
@@ -205,9 +207,9 @@ class Archive(ABC):
         """
         return digest_of(self.chunks(name), advance)
 
-    def verify_with(self, verifier: RecordVerifier | None) -> None:
+    def verify_with(self, manifest: Manifest | None) -> None:
         """Check whatever is read from now on: the file may be written to while it is open."""
-        self._verifier = verifier
+        self._manifest = manifest
 
     def remembered(self, make: Callable[[Archive], T]) -> T:
         """What a function made of this archive when it was first asked to.

@@ -26,10 +26,7 @@ from modpack.archive.zip_format import (
     END64_SIGNATURE,
     END_SIGNATURE,
     FIRST_DATE,
-    FLAG_DESCRIPTOR,
     FLAG_UTF8,
-    FOLDER_ENTRY,
-    FOREIGN_EXTRAS,
     KINDS,
     LOCAL,
     LOCAL_SIGNATURE,
@@ -38,10 +35,11 @@ from modpack.archive.zip_format import (
     MAX32,
     NEEDED,
     NEEDED_ZIP64,
-    NO_TOP_FOLDER,
     REGULAR_FILE,
+    REPACKED,
     STORED,
     ZIP64_ID,
+    Entry,
     are_of_files,
     end_records,
     extra_fields,
@@ -129,38 +127,6 @@ def _widen_end(label: str, tail: bytes, end: End, follows: int) -> End:
     if any(n not in (w, mark) for n, w, mark in pairs):
         raise ArchiveError(label, "its two end records contradict each other")
     return wide
-
-
-class Entry(NamedTuple):
-    """A record as the central directory describes it.
-
-    Attributes:
-        raw_name: the full name as it stands in the zip.
-        kind: flags and method, see :data:`.zip_format.KINDS`.
-        crc: crc32 of the content.
-        compressed: bytes of content in the zip.
-        size: bytes of content.
-        offset: of the local header.
-        end: where the next record, or the directory, begins.
-    """
-
-    raw_name: bytes
-    kind: int
-    crc: int
-    compressed: int
-    size: int
-    offset: int
-    end: int
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether the content lies in the zip as it is."""
-        return self.kind >> 16 == STORED
-
-    @property
-    def has_descriptor(self) -> bool:
-        """Whether sizes and crc follow the data instead of standing before it."""
-        return bool(self.kind & FLAG_DESCRIPTOR)
 
 
 class Directory(NamedTuple):
@@ -290,7 +256,9 @@ def _why_refused(header: _Header) -> str | None:
     if file_type == stat.S_IFLNK:
         return "it is a symbolic link"
     if file_type not in (0, stat.S_IFREG) or header.attributes & _DOS_FOLDER:
-        return FOLDER_ENTRY if header.raw_name.endswith(b"/") else "it is no regular file"
+        if header.raw_name.endswith(b"/"):
+            return f"it is an entry for a folder, which no package has: {REPACKED}"
+        return "it is no regular file"
     if not header.raw_name.isascii() and not flags & FLAG_UTF8:
         return "its name is not marked as UTF-8"
     return None
@@ -303,7 +271,12 @@ def _entries(label: str, places: Sequence[_Place], end: End) -> list[Entry]:
         if extra or MAX32 in (size, compressed, offset):
             wide = _widen((size, compressed, offset), extra)
             if wide is None:
-                reason = FOREIGN_EXTRAS if are_of_files(extra) else "its extra fields are malformed"
+                reason = "its extra fields are malformed"
+                if are_of_files(extra):
+                    reason = (
+                        "its extra fields tell times or owners of files, which no package has: "
+                        + REPACKED
+                    )
                 raise ArchiveError(label, reason, _shown(name))
             size, compressed, offset = wide
         found.append(Entry(name, kind, crc, compressed, size, offset, next_offset))
@@ -353,8 +326,12 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
         known = other_zip(label, lambda mark: any(n.endswith(mark.encode()) for n in raw_names))
         if known is not None:
             raise NotAPackageError(label, known)
-        is_bare = any(raw_name.startswith(b".data/") for raw_name in raw_names)
-        reason = NO_TOP_FOLDER if is_bare else f"it is not in the top-level folder {_shown(root)!r}"
+        reason = f"it is not in the top-level folder {_shown(root)!r}"
+        if any(raw_name.startswith(b".data/") for raw_name in raw_names):
+            reason = (
+                "it was packed without the folder that all records lie in. Remedy: unzip it into "
+                "a folder and load that"
+            )
         raise ArchiveError(label, reason, _shown(stranger))
     try:
         folder = root.decode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -46,9 +45,6 @@ class FolderArchive(Archive):
             raise ArchiveError(folder, problem[1], problem[0])
         self._names = tuple(names)
 
-    def names(self) -> tuple[str, ...]:
-        return self._names
-
     def has(self, name: str) -> bool:
         return name in self._paths
 
@@ -58,15 +54,6 @@ class FolderArchive(Archive):
             return os.stat(path).st_size
         except OSError as error:
             raise self._unreadable(name, error) from error
-
-    def stored_bytes(self) -> int:
-        return sum(map(self.size, self._names))
-
-    def crc32(self, name: str) -> int:
-        crc = 0
-        for chunk in self.chunks(name):
-            crc = zlib.crc32(chunk, crc)
-        return crc
 
     def chunks(self, name: str) -> Iterator[bytes | memoryview]:
         return self._chunks(name, self._path(name))
@@ -190,9 +177,6 @@ class ReaderArchive(Archive):
         if not any(map(self.has, layout.VERSIONS)):
             raise NotAPackageError(self.source, "it has no version record")
 
-    def names(self) -> tuple[str, ...]:
-        return self._names
-
     def has(self, name: str) -> bool:
         return name in self._sizes
 
@@ -203,12 +187,6 @@ class ReaderArchive(Archive):
             known = int(ask(name)) if ask is not None and self.has(name) else len(self._get(name))
             self._sizes[name] = known
         return known
-
-    def stored_bytes(self) -> int:
-        return sum(map(self.size, self._names))
-
-    def crc32(self, name: str) -> int:
-        return zlib.crc32(self._get(name))
 
     def chunks(self, name: str) -> Iterator[bytes | memoryview]:
         return iter((self._get(name),))

@@ -210,7 +210,6 @@ _DEVICES: Final = r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\u00b9\u0
 _USUAL_COMPONENT: Final = rf"(?!{_DEVICES}(?:[./]|$))[a-z0-9_.+-]{{0,62}}[a-z0-9_+-]"
 _USUAL: Final = re.compile(rf"(?:{_USUAL_COMPONENT}/){{0,9}}{_USUAL_COMPONENT}", re.IGNORECASE)
 """Safe names, and nearly all there are."""
-_FEW_FOLDERS: Final = 50_000
 
 
 def why_unsafe(name: str) -> str | None:
@@ -328,7 +327,7 @@ def count_folders(names: Collection[str]) -> int:
     4
     """
     at_most = sum(name.count("/") for name in names)
-    if at_most <= _FEW_FOLDERS:
+    if at_most <= _FREE_FOLDERS:
         return at_most
     folders = sorted(folder.split("/") for folder in {name.rpartition("/")[0] for name in names})
     shared = itertools.starmap(_shared, itertools.pairwise(folders))

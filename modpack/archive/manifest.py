@@ -32,9 +32,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordDigest
 from modpack.archive.layout import DEFAULT_LIMITS
-from modpack.archive.zip_format import OTHER_DEFLATED
+from modpack.archive.zip_format import REPACKED
 from modpack.core.json_values import parse_json
-from modpack.core.process import usable_cores
 from modpack.core.progress import Unit, phase
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
@@ -197,7 +196,7 @@ def mismatch(declared: RecordDigest | None, found: RecordDigest) -> str | None:
     if declared.sha256 != found.sha256:
         return "its sha256 is not the declared one"
     if declared.deflated and found.deflated and declared.deflated != found.deflated:
-        return OTHER_DEFLATED
+        return f"its content is deflated otherwise than it was: {REPACKED}"
     return None
 
 
@@ -250,11 +249,6 @@ def _decode_rows(source: str, rows: Sequence[object]) -> dict[str, RecordDigest]
             raise ArchiveError(source, f"it lists {name!r}, which no manifest can", layout.MANIFEST)
         listed[name] = RecordDigest(size, *digests)
     return listed
-
-
-def default_workers() -> int:
-    """How many threads read unless somebody says: one for each core that this process may use."""
-    return usable_cores()
 
 
 def verify_records(

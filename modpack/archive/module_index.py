@@ -1,7 +1,4 @@
-"""Which imports of packaged code stay in the package, and which may go to the host.
-
-What a package offers to the import system: an index of its modules.
-"""
+"""An index of a package's modules: what it offers to imports, and which may go to the host."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from enum import Enum
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from modpack.core.names import (
     RUNTIME_ROOTS,
@@ -70,7 +67,6 @@ def keeps(module: str, roots: Collection[str], extern_roots: Collection[str]) ->
 
 _log = logging.getLogger("modpack")
 
-_METADATA: Final = r"(([^/]+?)-[^/-]+\.dist-info)/METADATA"
 _FEW_RECORDS = 128
 _NONE: Mapping[str, str | None] = MappingProxyType({})
 
@@ -103,11 +99,6 @@ class Entry(NamedTuple):
     def is_code(self) -> bool:
         """Whether the package holds code of that path."""
         return self.kind in (EntryKind.SOURCE, EntryKind.COMPILED)
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it leads to something in the package."""
-        return self.kind is not EntryKind.EXTERN
 
 
 class ModuleIndex(NamedTuple):
@@ -161,17 +152,12 @@ class ModuleIndex(NamedTuple):
         (<EntryKind.SOURCE: 'source'>, None, ['data', 'mylib'])
         """
         few = len(records) <= _FEW_RECORDS
-        known = (_remembered if few else _paths_of)(tuple(records), tuple(externs))
-        return ModuleIndex(
-            known.entries,
-            externs,
-            known.roots,
-            known.extern_roots,
-            known.shared,
-            known.distributions,
-            hides_distributions,
-            missing,
-            policy,
+        index = (_remembered if few else _index_of)(tuple(records), tuple(externs))
+        return index._replace(
+            externs=externs,
+            hides_distributions=hides_distributions,
+            missing=missing,
+            policy=policy,
         )
 
     def find(self, module: str) -> Entry | None:
@@ -245,7 +231,9 @@ class ModuleIndex(NamedTuple):
         if self.policy is None or self.policy.allows_extern(module):
             return False
         entry = self.find(module)
-        return root_of(module) not in self.roots if entry is None else not entry.is_own
+        if entry is None:
+            return root_of(module) not in self.roots
+        return entry.kind is EntryKind.EXTERN
 
     def require_trust(self, source: str, module: str) -> None:
         """Refuse a module from outside that the loader's policy does not allow.
@@ -269,17 +257,8 @@ class ModuleIndex(NamedTuple):
         raise UntrustedImportError(source, module, problem)
 
 
-class _Paths(NamedTuple):
-    """What the names of records and extern modules tell; see :class:`ModuleIndex`."""
-
-    entries: Mapping[str, Entry]
-    roots: frozenset[str]
-    extern_roots: frozenset[str]
-    shared: frozenset[str]
-    distributions: Mapping[str, str]
-
-
-def _paths_of(records: tuple[str, ...], externs: tuple[str, ...]) -> _Paths:
+def _index_of(records: tuple[str, ...], externs: tuple[str, ...]) -> ModuleIndex:
+    """What the names of records and extern modules tell."""
     distributions = _distributions(records)
     held = set(distributions.values())
     entries = _entries(name for name in records if name.partition("/")[0] not in held)
@@ -296,17 +275,17 @@ def _paths_of(records: tuple[str, ...], externs: tuple[str, ...]) -> _Paths:
             entries[module] = Entry(module, EntryKind.EXTERN)
     packages = {module.rpartition(".")[0] for module in code} - {""}
     shared = frozenset(packages.union(*map(parents, packages)))
-    return _Paths(entries, roots, extern_roots, shared, distributions)
+    return ModuleIndex(entries, _NONE, roots, extern_roots, shared, distributions)
 
 
-_remembered = lru_cache(maxsize=16)(_paths_of)
+_remembered = lru_cache(maxsize=16)(_index_of)
 """Packages of one project often have the same names, and nobody changes what is read off them."""
 
 
 def _distributions(records: Collection[str]) -> dict[str, str]:
     """The folders with distributions' metadata, by the names that they say."""
     listed = (name for name in records if name.endswith("/METADATA"))
-    found = (re.fullmatch(_METADATA, name) for name in listed)
+    found = (re.fullmatch(r"(([^/]+?)-[^/-]+\.dist-info)/METADATA", name) for name in listed)
     return {normalised_distribution(m.group(2)): m.group(1) for m in found if m is not None}
 
 
@@ -319,8 +298,10 @@ def _entries(records: Iterable[str]) -> dict[str, Entry]:
         package = folder.replace("/", ".")
         if folder not in seen:
             seen.add(folder)
-            for module, entry in _folders(folder).items():
-                folders.setdefault(module, entry)
+            parts = folder.split("/")
+            for depth in range(1, len(parts) + 1):
+                module, above = ".".join(parts[:depth]), "/".join(parts[:depth])
+                folders.setdefault(module, Entry(module, EntryKind.FOLDER, above, True))
         if file == "__init__.py" and package:
             entries[package] = Entry(package, EntryKind.SOURCE, record, True)
         elif file.endswith(".py"):
@@ -330,16 +311,6 @@ def _entries(records: Iterable[str]) -> dict[str, Entry]:
             module = _joined(package, file.removesuffix(suffix))
             entries[module] = Entry(module, EntryKind.COMPILED, record)
     return {**folders, **entries}
-
-
-def _folders(folder: str) -> dict[str, Entry]:
-    """A folder and those around it, the outermost first."""
-    parts = folder.split("/")
-    found = {}
-    for depth in range(1, len(parts) + 1):
-        module = ".".join(parts[:depth])
-        found[module] = Entry(module, EntryKind.FOLDER, "/".join(parts[:depth]), True)
-    return found
 
 
 def _joined(package: str, name: str) -> str:

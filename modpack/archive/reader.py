@@ -1,15 +1,328 @@
-"""Opening a package, wherever it is."""
+"""Opening a package, and reading it from a zip archive, on disk or in memory.
+
+The central directory is checked when the archive is opened. A record's own headers, before and
+behind its data, are compared with it when the record is read or located. From format 2 on, all of a
+zip but its contents must be, byte for byte, what modpack writes around those.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from typing import BinaryIO, Protocol, runtime_checkable
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from typing import BinaryIO, Final, NoReturn, Protocol, runtime_checkable
 
 from modpack.archive import layout
-from modpack.archive.base import Archive, BufferBytes, FileBytes
+from modpack.archive.base import (
+    CHUNK_BYTES,
+    Archive,
+    BufferBytes,
+    ByteSource,
+    DataRange,
+    FileBytes,
+    RecordDigest,
+    digest_of,
+)
+from modpack.archive.directory import Directory, parse_directory
 from modpack.archive.layout import DEFAULT_LIMITS, Limits
-from modpack.archive.zip_reader import ZipArchive
-from modpack.errors import ArchiveError, NotAPackageError
+from modpack.archive.zip_format import (
+    DESCRIPTOR64,
+    LOCAL,
+    LOCAL_SIGNATURE,
+    MAX16,
+    MAX32,
+    PADDING_ID,
+    RAW_DEFLATE,
+    REPACKED,
+    ZIP64_ID,
+    Entry,
+    central_header,
+    descriptors,
+    extra_fields,
+    is_padding,
+    local_header,
+    own_kind,
+)
+from modpack.errors import ArchiveError, NotAPackageError, RepackedError
+
+_AT_ONCE_BYTES: Final = 1 << 20
+"""Bytes of a record that are read together with its header."""
+_USUAL_EXTRA_BYTES: Final = 128
+_OTHER_HEADER: Final = "its headers are not those that modpack writes"
+
+
+def why_inconsistent(entry: Entry, header: bytes, descriptor: bytes) -> str | None:
+    """Return what of a record's headers is not as the directory says; None if all is.
+
+    Args:
+        entry: what the directory says about the record.
+        header: the whole local header.
+        descriptor: what follows the data.
+    """
+    fields = LOCAL.unpack_from(header)
+    signature, _, kind, _, _, crc, compressed, size, name_length, _ = fields
+    name_end = LOCAL.size + name_length
+    if signature != LOCAL_SIGNATURE:
+        return "there is no local header where one should be"
+    if kind != entry.kind:
+        return "the flags" if kind & MAX16 != entry.kind & MAX16 else "the method"
+    if header[LOCAL.size : name_end] != entry.raw_name:
+        return "the name"
+    extra = extra_fields(header[name_end:])
+    if extra is None:
+        return "an extra field that is unknown or malformed"
+    if not is_padding(extra.get(PADDING_ID, b"")):
+        return "something is hidden in its padding"
+    wide = extra.get(ZIP64_ID, b"")
+    if entry.has_descriptor:
+        return _why_inconsistent_descriptor(entry, (crc, compressed, size), wide, descriptor)
+    stated = (compressed, size, wide)
+    plain = (entry.compressed, entry.size, b"")
+    zip64 = (MAX32, MAX32, struct.pack("<QQ", entry.size, entry.compressed))
+    if crc != entry.crc:
+        return "the crc32"
+    if stated not in (plain, zip64):
+        return "the compressed size" if size == entry.size else "the size"
+    return "something lies behind its data" if descriptor else None
+
+
+def _why_inconsistent_descriptor(
+    entry: Entry, stated: tuple[int, int, int], wide: bytes, descriptor: bytes
+) -> str | None:
+    # What torch writes: zeros in the header, and in its zip64 field what the directory's has,
+    # but for the compressed size, which it does not know yet.
+    large = [n for n in (entry.size, entry.compressed, entry.offset) if n >= MAX32]
+    unknown = [0 if i == 1 and entry.size >= MAX32 else n for i, n in enumerate(large)]
+    known_forms = [struct.pack(f"<{len(large)}Q", *numbers) for numbers in (large, unknown)]
+    if any(stated) or (wide and wide not in known_forms):
+        return "sizes stand before its data and behind it"
+    if descriptor not in descriptors(entry.crc, entry.compressed, entry.size):
+        return "the sizes or the crc32 behind its data"
+    return None
+
+
+class ZipArchive(Archive):
+    """A zip archive.
+
+    Args:
+        content: the archive's bytes; closed together with the archive.
+        limits: what the archive may claim.
+
+    Raises:
+        NotAPackageError: this is no zip archive, or holds no package.
+        ArchiveError: the archive is damaged, ambiguous, unsafe or too large.
+    """
+
+    def __init__(self, content: ByteSource, limits: Limits = DEFAULT_LIMITS) -> None:
+        super().__init__(content.label)
+        self._content = content
+        self._directory = parse_directory(content, limits)
+        self._names = tuple(self._directory.entries)
+        self._must_be_own = False
+        self._other: str | None = None  # a record whose header is not as modpack writes it
+
+    def has(self, name: str) -> bool:
+        return name in self._directory.entries
+
+    def size(self, name: str) -> int:
+        return self._entry(name).size
+
+    def sizes(self) -> dict[str, int]:
+        return {name: entry.size for name, entry in self._directory.entries.items()}
+
+    def stored_bytes(self) -> int:
+        return self._content.size
+
+    def crc32(self, name: str) -> int:
+        return self._entry(name).crc
+
+    def chunks(self, name: str) -> Iterator[bytes | memoryview]:
+        return self._chunks(name, self._entry(name))
+
+    def start(self, name: str, size: int) -> bytes:
+        # The end of a deflated record tells whether it inflates to its stated size. It costs no
+        # further read while the record fits into one piece.
+        entry = self._entry(name)
+        pieces = self._chunks(name, entry, with_crc=False)
+        is_small = entry.size <= CHUNK_BYTES
+        return (b"".join(pieces) if is_small else next(pieces, b""))[:size]
+
+    def digest(
+        self, name: str, advance: Callable[[int], object], *, with_crc: bool = True
+    ) -> RecordDigest:
+        entry, deflated = self._entry(name), hashlib.sha256()
+        digest = digest_of(self._chunks(name, entry, deflated.update, with_crc), advance)
+        return digest if entry.is_stored else digest._replace(deflated=deflated.hexdigest())
+
+    def read_view(self, name: str) -> memoryview:
+        entry = self._entry(name)
+        if not (entry.is_stored and isinstance(self._content, BufferBytes)):
+            return super().read_view(name)
+        view = self._content.view_at(self._locate(name, entry), entry.size)
+        self._check_crc(name, entry, zlib.crc32(view))
+        if self._manifest is not None:
+            self._manifest.check(self.source, name, view)
+        return view
+
+    def data_range(self, name: str) -> DataRange | None:
+        entry = self._entry(name)
+        if not (entry.is_stored and isinstance(self._content, FileBytes)):
+            return None
+        return DataRange(self._content.path, self._locate(name, entry), entry.size)
+
+    def require_own_form(self, names: Sequence[str], deflated: Set[str]) -> None:
+        # What stands before a record's content is checked where that is read.
+        directory = self._directory
+        if directory.root != layout.ROOT.encode():
+            self._refuse_repacked(f"its top-level folder is not {layout.ROOT!r}")
+        if not directory.end.is_own:
+            self._refuse_repacked("its end record is not the one that modpack writes")
+        if not directory.is_usual:
+            self._require_own_lines(directory)
+        expected = (*names, *filter(self.has, layout.OUTSIDE))
+        # Which are missing, and which are too many, is told for all packages alike.
+        if set(self._names) == set(expected):
+            pairs = zip(self._names, expected, strict=True)
+            first = next((name for name, other in pairs if name != other), None)
+            if first is not None:
+                self._refuse_repacked("its records are not in the order of the manifest", first)
+            inflated = {n for n, entry in directory.entries.items() if not entry.is_stored}
+            if inflated != deflated:
+                reason = "it is stored and should be deflated, or the other way round"
+                self._refuse_repacked(reason, min(inflated ^ deflated))
+        if self._other is not None:
+            self._refuse_repacked(_OTHER_HEADER, self._other)
+        self._must_be_own = True
+
+    def has_changed(self) -> bool:
+        return isinstance(self._content, FileBytes) and self._content.has_changed()
+
+    def close(self) -> None:
+        self._content.close()
+
+    def _require_own_lines(self, directory: Directory) -> None:
+        content = self._content.read_at(directory.end.offset, directory.end.size)
+        position = 0
+        for name, entry in directory.entries.items():
+            line = central_header(entry)
+            kind = own_kind(entry.raw_name, entry.kind >> 16)
+            if entry.kind != kind or not content.startswith(line, position):
+                self._refuse_repacked(_OTHER_HEADER, name)
+            position += len(line)
+
+    def _refuse_repacked(self, reason: str, name: str | None = None) -> NoReturn:
+        raise RepackedError(self.source, f"{reason}: {REPACKED}", name)
+
+    def _entry(self, name: str) -> Entry:
+        entry = self._directory.entries.get(name)
+        if entry is None:
+            raise self._missing(name)
+        return entry
+
+    def _locate(self, name: str, entry: Entry) -> int:
+        """Offset of a record's data in the archive."""
+        likely = LOCAL.size + len(entry.raw_name) + _USUAL_EXTRA_BYTES
+        start = self._content.read_at(entry.offset, min(likely, entry.end - entry.offset))
+        return entry.offset + self._data_start(name, entry, start)
+
+    def _chunks(
+        self,
+        name: str,
+        entry: Entry,
+        update: Callable[[bytes], object] | None = None,
+        with_crc: bool = True,
+    ) -> Iterator[bytes]:
+        """A record's content, checked against its crc32 at the end.
+
+        Args:
+            name: the record.
+            entry: what the directory says about it.
+            update: is called with each piece as it lies in the archive.
+            with_crc: whether to check the crc32.
+        """
+        crc, pieces = 0, self._payload(name, entry, update)
+        for chunk in pieces if entry.is_stored else self._inflate(name, entry, pieces):
+            if with_crc:
+                crc = zlib.crc32(chunk, crc)
+            yield chunk
+        if with_crc:
+            self._check_crc(name, entry, crc)
+
+    def _payload(
+        self, name: str, entry: Entry, update: Callable[[bytes], object] | None
+    ) -> Iterator[bytes]:
+        length = entry.end - entry.offset
+        start = self._content.read_at(entry.offset, min(length, _AT_ONCE_BYTES))
+        first = self._data_start(name, entry, start)
+        last = first + entry.compressed
+        piece, position = start[first:last], len(start)
+        while True:
+            if update is not None:
+                update(piece)
+            yield piece
+            if position >= last:
+                return
+            piece = self._content.read_at(
+                entry.offset + position, min(CHUNK_BYTES, last - position)
+            )
+            position += len(piece)
+
+    def _data_start(self, name: str, entry: Entry, start: bytes) -> int:
+        """Checks a record's local header and descriptor; the distance from header to data.
+
+        Args:
+            name: the record.
+            entry: what the directory says about it.
+            start: the first bytes of the local header, or all bytes up to the next record.
+        """
+        length = entry.end - entry.offset
+        own = local_header(entry, align=layout.is_storage(name))
+        if len(own) + entry.compressed == length and start.startswith(own):
+            return len(own)
+        lengths: tuple[int, int] = LOCAL.unpack_from(start)[-2:]
+        header_length = LOCAL.size + sum(lengths)
+        after = header_length + entry.compressed
+        if not 0 <= length - after <= DESCRIPTOR64.size:
+            raise ArchiveError(self.source, "its data does not end where the next record is", name)
+        if len(start) < header_length:
+            start = self._content.read_at(entry.offset, header_length)
+        if len(start) == length:
+            descriptor = start[after:]
+        else:
+            descriptor = self._content.read_at(entry.offset + after, length - after)
+        reason = why_inconsistent(entry, start[:header_length], descriptor)
+        if reason is not None:
+            raise ArchiveError(self.source, f"its headers contradict each other: {reason}", name)
+        if self._must_be_own:
+            self._refuse_repacked(_OTHER_HEADER, name)
+        self._other = name
+        return header_length
+
+    def _inflate(self, name: str, entry: Entry, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        # At most one byte more than is stated is inflated: that betrays a bomb.
+        inflater, left = zlib.decompressobj(RAW_DEFLATE), entry.size
+        try:
+            for piece in pieces:
+                pending = piece
+                while left >= 0:
+                    wanted = min(left + 1, CHUNK_BYTES)
+                    chunk = inflater.decompress(pending, wanted)
+                    left -= len(chunk)
+                    yield chunk
+                    pending = inflater.unconsumed_tail
+                    if not pending and len(chunk) < wanted:
+                        break
+        except zlib.error as error:
+            raise ArchiveError(self.source, f"it cannot be inflated: {error}", name) from error
+        if left or not inflater.eof or inflater.unused_data:
+            raise ArchiveError(self.source, "it does not inflate to its stated size", name)
+
+    def _check_crc(self, name: str, entry: Entry, crc: int) -> None:
+        if crc != entry.crc:
+            reason = "its content is damaged: the crc32 is wrong"
+            raise ArchiveError(self.source, reason, name)
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ from modpack.archive.zip_format import (
     MAX16,
     RAW_DEFLATE,
     STORED,
-    NewEntry,
+    Entry,
     central_header,
     end_records,
     local_header,
@@ -138,7 +138,7 @@ class _Body:
         self._preparing_bytes = 0
         self._pieces: deque[tuple[memoryview, _Checksums | None]] = deque()
         self._hashing: dict[str, _Checksums] = {}
-        self._entries: dict[str, NewEntry] = {}
+        self._entries: dict[str, Entry] = {}
         self._digests: dict[str, RecordDigest] = {}
         self._position = 0
         self._inflated = 0
@@ -277,14 +277,14 @@ class _Body:
         """Note a record at the current position; return its header."""
         raw_name = f"{layout.ROOT}/{name}".encode()
         kind = own_kind(raw_name, method)
-        entry = NewEntry(raw_name, kind, crc, compressed, size, self._position)
+        entry = Entry(raw_name, kind, crc, compressed, size, self._position)
         header = _header(name, entry)
         self._entries[name] = entry
         self._position += len(header) + compressed
         return header
 
 
-def _header(name: str, entry: NewEntry) -> bytes:
+def _header(name: str, entry: Entry) -> bytes:
     return local_header(entry, align=layout.is_storage(name))
 
 

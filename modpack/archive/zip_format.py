@@ -2,17 +2,13 @@
 
 One disk, no encryption, no comments, the methods "stored" and "deflated", names in UTF-8,
 and zip64 for records and offsets from 4 GiB on.
-
-Archives that another zip program packed again: told by what no package has, and what helps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
-
-from modpack.archive import layout
+from typing import Final, NamedTuple
 
 LOCAL_SIGNATURE: Final = b"PK\x03\x04"
 CENTRAL_SIGNATURE: Final = b"PK\x01\x02"
@@ -66,6 +62,8 @@ KINDS: Final = frozenset(
 ZIP64_ID: Final = 0x0001
 PADDING_ID: Final = 0x4246
 """The extra field "FB", with which torch moves data to an aligned offset."""
+_OF_FILES: Final = frozenset({0x000A, 0x000D, 0x5455, 0x5855, 0x7855, 0x7875})
+"""NTFS, PKWARE's Unix, and Info-ZIP's: times and owners of files, and nothing about content."""
 ALIGNMENT: Final = 64
 """Tensor data starts at a multiple of so many bytes from the start of the file, as in torch."""
 
@@ -76,37 +74,22 @@ REGULAR_FILE: Final = 0o100644 << 16
 FIRST_DATE: Final = 0x21
 """1980-01-01: archives of the same content are the same bytes."""
 
-
-class Described(Protocol):
-    """What headers say of a record."""
-
-    @property
-    def raw_name(self) -> bytes:
-        """The full name in UTF-8, the top-level folder included."""
-
-    @property
-    def kind(self) -> int:
-        """Flags and method as one number."""
-
-    @property
-    def crc(self) -> int:
-        """The crc32 of the content."""
-
-    @property
-    def compressed(self) -> int:
-        """Bytes of content as they lie in the archive."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of content."""
-
-    @property
-    def offset(self) -> int:
-        """Where the local header starts, in bytes."""
+REPACKED: Final = "another program packed it again. Remedy: unzip it and load the folder"
+"""Ends the reason of every refusal of what no package has, and other zip programs write."""
 
 
-class NewEntry(NamedTuple):
-    """What a writer knows about one record: see :class:`Described`."""
+class Entry(NamedTuple):
+    """A record as the headers describe it.
+
+    Attributes:
+        raw_name: the full name in UTF-8, the top-level folder included.
+        kind: flags and method as one number, see :data:`KINDS`.
+        crc: crc32 of the content.
+        compressed: bytes of content in the zip.
+        size: bytes of content.
+        offset: of the local header.
+        end: where the next record, or the directory, begins; a writer does not need it.
+    """
 
     raw_name: bytes
     kind: int
@@ -114,6 +97,17 @@ class NewEntry(NamedTuple):
     compressed: int
     size: int
     offset: int
+    end: int = 0
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the content lies in the zip as it is."""
+        return self.kind >> 16 == STORED
+
+    @property
+    def has_descriptor(self) -> bool:
+        """Whether sizes and crc follow the data instead of standing before it."""
+        return bool(self.kind & FLAG_DESCRIPTOR)
 
 
 def own_kind(raw_name: bytes, method: int) -> int:
@@ -126,7 +120,7 @@ def own_kind(raw_name: bytes, method: int) -> int:
     return (0 if raw_name.isascii() else FLAG_UTF8) | method << 16
 
 
-def local_header(entry: Described, *, align: bool) -> bytes:
+def local_header(entry: Entry, *, align: bool) -> bytes:
     """The header before a record's data; with ``align``, padded so that the data is aligned."""
     raw_name, size, compressed = entry.raw_name, entry.size, entry.compressed
     extra, needed = b"", NEEDED
@@ -139,7 +133,7 @@ def local_header(entry: Described, *, align: bool) -> bytes:
     return LOCAL.pack(*what, len(raw_name), len(extra)) + raw_name + extra
 
 
-def central_header(entry: Described) -> bytes:
+def central_header(entry: Entry) -> bytes:
     """A record's line in the central directory."""
     large: list[int] = []
     compressed, size, offset = entry.compressed, entry.size, entry.offset
@@ -201,14 +195,31 @@ def extra_fields(extra: bytes) -> dict[int, bytes] | None:
     None if it is malformed, has a field twice, or has one that no package has: some of those
     would rename the record for other readers.
     """
-    fields: dict[int, bytes] = {}
+    listed = _split_extra(extra)
+    if listed is None:
+        return None
+    fields = dict(listed)
+    is_known = len(fields) == len(listed) and fields.keys() <= {ZIP64_ID, PADDING_ID}
+    return fields if is_known else None
+
+
+def are_of_files(extra: bytes) -> bool:
+    """Whether an extra area is whole, and what is foreign in it tells of files.
+
+    >>> are_of_files(bytes.fromhex("5554010000")), are_of_files(bytes.fromhex("75700000"))
+    (True, False)
+    """
+    foreign = {identifier for identifier, _ in _split_extra(extra) or ()} - {ZIP64_ID, PADDING_ID}
+    return bool(foreign) and foreign <= _OF_FILES
+
+
+def _split_extra(extra: bytes) -> list[tuple[int, bytes]] | None:
+    fields = []
     position = 0
     while position + EXTRA.size <= len(extra):
         identifier, length = EXTRA.unpack_from(extra, position)
         position += EXTRA.size
-        if identifier in fields or identifier not in (ZIP64_ID, PADDING_ID):
-            return None
-        fields[identifier] = extra[position : position + length]
+        fields.append((identifier, extra[position : position + length]))
         position += length
     return fields if position == len(extra) else None
 
@@ -229,50 +240,9 @@ def _zip64(*numbers: int) -> bytes:
 
 def padding(data_offset: int) -> bytes:
     """The extra field that moves data from an offset to the next aligned one; none if it is."""
-    return _PADDINGS[-data_offset % ALIGNMENT]
-
-
-def _padding_of(missing: int) -> bytes:
+    missing = -data_offset % ALIGNMENT
     if not missing:
         return b""
     if missing < EXTRA.size:
         missing += ALIGNMENT
     return EXTRA.pack(PADDING_ID, missing - EXTRA.size) + bytes(missing - EXTRA.size)
-
-
-_PADDINGS: Final = [_padding_of(missing) for missing in range(ALIGNMENT)]
-
-
-_REPACKED: Final = "another program packed it again. Remedy: unzip it and load the folder"
-FOLDER_ENTRY: Final = f"it is an entry for a folder, which no package has: {_REPACKED}"
-FOREIGN_EXTRAS: Final = (
-    f"its extra fields tell times or owners of files, which no package has: {_REPACKED}"
-)
-NO_TOP_FOLDER: Final = (
-    "it was packed without the folder that all records lie in. Remedy: unzip it into a folder and "
-    "load that"
-)
-OTHER_DEFLATED: Final = f"its content is deflated otherwise than it was: {_REPACKED}"
-OTHER_HEADER: Final = f"its headers are not those that modpack writes: {_REPACKED}"
-OTHER_END: Final = f"its end record is not the one that modpack writes: {_REPACKED}"
-OTHER_FOLDER: Final = f"its top-level folder is not {layout.ROOT!r}: {_REPACKED}"
-OTHER_METHOD: Final = f"it is stored and should be deflated, or the other way round: {_REPACKED}"
-OTHER_ORDER: Final = f"its records are not in the order of the manifest: {_REPACKED}"
-_OF_FILES: Final = frozenset({0x000A, 0x000D, 0x5455, 0x5855, 0x7855, 0x7875})
-"""NTFS, PKWARE's Unix, and Info-ZIP's: times and owners of files, and nothing about content."""
-
-
-def are_of_files(extra: bytes) -> bool:
-    """Whether an extra area is whole, and what is foreign in it tells of files.
-
-    >>> are_of_files(bytes.fromhex("5554010000")), are_of_files(bytes.fromhex("75700000"))
-    (True, False)
-    """
-    known = _OF_FILES | {ZIP64_ID, PADDING_ID}
-    position = 0
-    identifiers = set()
-    while position + EXTRA.size <= len(extra):
-        identifier, length = EXTRA.unpack_from(extra, position)
-        position += EXTRA.size + length
-        identifiers.add(identifier)
-    return position == len(extra) and identifiers <= known and bool(identifiers & _OF_FILES)

@@ -65,7 +65,7 @@ def sign_command(
     """
     if output is not None and not is_inside:
         refuse_same(file, Path(output))
-    from modpack.archive.manifest import default_workers
+    from modpack.core.process import usable_cores
     from modpack.security.signing import sign_package
     from modpack.security.signing_keys import is_readable_by_others, read_private
 
@@ -79,7 +79,7 @@ def sign_command(
             is_inside=is_inside,
             output=output,
             replace=replace,
-            workers=default_workers(),
+            workers=usable_cores(),
         )
     if as_json:
         write_json(

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final, TypeVar
 
-from modpack.archive.base import Archive, RecordVerifier
+from modpack.archive.base import Archive
+from modpack.archive.manifest import Manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.records import environment_of, read_plan
 from modpack.core.plan import MockRisk, MockTouch, NameUse, Plan, risk_of
@@ -186,7 +187,7 @@ def _modules(package: PackageFacts, plan: Plan, provider_of: Provider) -> tuple[
 
 
 def _packaged_sources(
-    archive: Archive, verify: RecordVerifier | None, modules: Sequence[ModuleFacts]
+    archive: Archive, verify: Manifest | None, modules: Sequence[ModuleFacts]
 ) -> Mapping[str, tuple[bytes, bool]]:
     return {
         facts.module: (archive.read(record, verify=verify), record.endswith("/__init__.py"))

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Final, TypeAlias
 
-from modpack.archive.base import Archive, RecordVerifier
+from modpack.archive.base import Archive
+from modpack.archive.manifest import Manifest
 from modpack.core.environment import (
     RecordedDistribution,
     RecordedEnvironment,
@@ -37,7 +38,7 @@ Provider: TypeAlias = Callable[[ModuleFacts], RecordedDistribution | None]
 
 
 def recorded_provider(
-    archive: Archive, plan: Plan, verify: RecordVerifier | None, environment: RecordedEnvironment
+    archive: Archive, plan: Plan, verify: Manifest | None, environment: RecordedEnvironment
 ) -> Provider:
     """What a package records of distributions: those that provided its modules at export.
 

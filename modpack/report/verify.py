@@ -18,7 +18,6 @@ from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.manifest import (
     Manifest,
-    default_workers,
     find_damage,
     find_unreadable,
     package_digest,
@@ -26,6 +25,7 @@ from modpack.archive.manifest import (
 )
 from modpack.archive.reader import open_archive
 from modpack.core.policy import CODE_FROM_ANYBODY, PATTERN_FIELDS, Signer, TrustPolicy
+from modpack.core.process import usable_cores
 from modpack.core.progress import phase
 from modpack.core.text import counted, human_size, printable
 from modpack.errors import (
@@ -234,7 +234,7 @@ def verify_package(
         return _refused_at_once(failure, source)
     with archive, phase("verifying"):
         path = source if isinstance(source, (str, os.PathLike)) else None
-        return _Verification(archive, path, policy, keys, workers or default_workers()).facts()
+        return _Verification(archive, path, policy, keys, workers or usable_cores()).facts()
 
 
 def _refused_at_once(

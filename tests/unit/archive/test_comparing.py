@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from modpack.archive.manifest import (
-    default_workers,
     find_damage,
     find_unreadable,
     read_manifest,
@@ -81,7 +80,3 @@ def test_a_crc32_that_is_wrong_in_all_headers_is_seen_unless_nobody_asks(package
         manifest, names = read_manifest(archive), archive.names()
         assert find_damage(archive, manifest, names, with_crc=False) == {}
         assert set(find_damage(archive, manifest, names)) == {".data/1.storage"}
-
-
-def test_there_is_a_thread_for_each_core_that_may_be_used():
-    assert default_workers() >= 1

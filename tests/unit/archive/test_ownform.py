@@ -11,11 +11,11 @@ import pytest
 from modpack.archive import layout
 from modpack.archive import zip_format as zipformat
 from modpack.archive.base import BufferBytes
-from modpack.archive.directory import Entry, parse_directory
+from modpack.archive.directory import parse_directory
 from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.archive.manifest import find_damage, read_manifest
-from modpack.archive.reader import open_archive
-from modpack.archive.zip_reader import why_inconsistent
+from modpack.archive.reader import open_archive, why_inconsistent
+from modpack.archive.zip_format import Entry
 from modpack.errors import ArchiveError, RepackedError
 from tests.rezipped import rezipped
 

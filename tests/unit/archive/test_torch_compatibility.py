@@ -11,9 +11,8 @@ from modpack.archive import layout
 from modpack.archive import zip_format as zipformat
 from modpack.archive.base import FileBytes
 from modpack.archive.manifest import package_digest, read_manifest
-from modpack.archive.reader import open_archive
+from modpack.archive.reader import ZipArchive, open_archive
 from modpack.archive.writer import ArchiveWriter
-from modpack.archive.zip_reader import ZipArchive
 
 
 @pytest.fixture(params=["file", "buffer"])
