@@ -9,9 +9,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Annotated, NamedTuple, Protocol, TypeAlias
 
+from modpack.core.codec import Line
+from modpack.core.names import why_too_long
 from modpack.core.scan import ImportKind
+
+
+def _why_no_node(name: str) -> str | None:
+    return None if name.startswith("<") else why_too_long(name)
+
+
+Node: TypeAlias = Annotated[str, _why_no_node]
+"""A module path, or a saved object, whose file may have any number of dots in its name."""
 
 
 class Edge(NamedTuple):
@@ -25,10 +35,10 @@ class Edge(NamedTuple):
         names: the names taken from the module, where they are known.
     """
 
-    importer: str
-    imported: str
+    importer: Node
+    imported: Node
     kind: ImportKind
-    line: int | None = None
+    line: Line | None = None
     names: tuple[str, ...] = ()
 
 
@@ -438,13 +448,17 @@ class Environment(Protocol):
             Its module path; None if the module is not loaded here, does not bind the name, or
             binds it to something that does not say where it is from.
         """
+        return None
 
     def loaded(self) -> Collection[str]:
         """The modules that are known to be needed: those that are loaded, or all of a package."""
+        return ()
 
     def lacks(self, module: str) -> bool:
         """Whether code from here cannot import a module, wherever it runs."""
+        return False
 
     @property
     def is_package(self) -> bool:
         """Whether it is a package, which lacks what was left out when it was made."""
+        return False

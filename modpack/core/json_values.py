@@ -13,8 +13,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias, cast
 
-from modpack.core.names import why_too_long
-
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 _BYTES_OF: Final = ((b"[", 100), (b"{", 100), (b",", 40), (b":", 60))
@@ -98,20 +96,6 @@ def as_text(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{what} is no text")
     return value
-
-
-def as_module_path(value: object, what: str) -> str:
-    """A text that is not too long for a module path; nothing else about it is checked.
-
-    Raises:
-        TypeError: it is no text.
-        ValueError: it is too long.
-    """
-    text = as_text(value, what)
-    reason = why_too_long(text)
-    if reason is not None:
-        raise ValueError(f"{what} is too long, {text!r:.60}: {reason}")
-    return text
 
 
 def as_optional_text(value: object, what: str) -> str | None:

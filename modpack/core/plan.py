@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from html import escape
 
+from modpack.core.codec import Line, ModulePath, json_keys
 from modpack.core.graph import DependencyGraph, Location
 from modpack.core.rules import Action, Rule
 from modpack.errors import ModpackError
@@ -110,6 +111,7 @@ _QUIET = frozenset(
 )
 
 
+@json_keys(optional=("place",))
 @dataclass(frozen=True)
 class Note:
     """Something that does not stop the package, but that its user should know.
@@ -381,14 +383,14 @@ class NameUse:
             once its module is imported: it is a stand-in, too.
     """
 
-    module: str
+    module: ModulePath
     name: str
-    importer: str
-    line: int
+    importer: ModulePath
+    line: Line
     kind: UseKind
     scope: str = ""
     is_live: bool = True
-    via: tuple[str, ...] = ()
+    via: tuple[ModulePath, ...] = ()
     is_called_later: bool = False
 
     @property

@@ -13,18 +13,33 @@ of this process.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any, Final, TypeAlias, cast
 
 from modpack._version import __version__
 from modpack.core.cache_dir import cache_folder, make_private, refuse_strangers
-from modpack.core.plan_json import scan_from_json, scan_to_json
-from modpack.core.scan import ModuleScan
+from modpack.core.scan import (
+    AstrayImport,
+    Body,
+    Defined,
+    FileRead,
+    FolderListing,
+    ImportKind,
+    ImportStatement,
+    Initializer,
+    ModuleScan,
+    ReadKind,
+    ScanFailure,
+    UnreadableImport,
+)
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.secrets import TextKind, find_secrets
 from modpack.discovery.walk import Scan
@@ -33,6 +48,30 @@ _log = logging.getLogger(__name__)
 _LAYOUT = "v1"
 _CHECKSUM = 16
 """Bytes of the checksum that an entry begins with."""
+_KINDS: Final = {kind.value: kind for kind in ImportKind}
+_READS: Final = {kind.value: kind for kind in ReadKind}
+
+_DefinedRow: TypeAlias = tuple[
+    dict[str, Sequence[Any]],
+    dict[str, Sequence[Any]],
+    dict[str, int],
+    dict[str, Sequence[str]],
+    list[str],
+    bool,
+]
+_Rows: TypeAlias = tuple[
+    list[tuple[str, list[str], str, int, bool, list[str]]],
+    list[tuple[str, int, bool]],
+    list[tuple[str, int]],
+    tuple[list[str], bool],
+    list[str] | None,
+    tuple[str, int | None] | None,
+    list[tuple[str, str, int, str | None]],
+    list[tuple[str, bool, int, str | None]],
+    _DefinedRow,
+    bool,
+]
+"""A scan in positions instead of keys, since there are many."""
 
 
 def remembering_scan() -> Scan:
@@ -139,6 +178,73 @@ def _scanner() -> bytes:
     """Names the code that scans: Python with its parser, and this room's sources."""
     digest = hashlib.blake2b(f"{sys.version}\0{__version__}".encode(), digest_size=20)
     here, core = Path(__file__).parent, Path(__file__).parents[1] / "core"
-    for file in (*sorted(here.glob("*.py")), core / "scan.py", core / "plan_json.py"):
+    for file in (*sorted(here.glob("*.py")), core / "scan.py"):
         digest.update(file.read_bytes())
     return digest.digest()
+
+
+def scan_to_json(scan: ModuleScan) -> bytes:
+    """A scan as bytes; the same scan gives the same bytes."""
+    defined = scan.defined
+    rows: _Rows = (
+        [
+            (i.module, list(i.names), i.kind.value, i.line, i.is_optional, list(i.asked))
+            for i in scan.imports
+        ],
+        [(u.call, u.line, u.guarded) for u in scan.unreadable],
+        [(a.statement, a.line) for a in scan.astray],
+        (sorted(scan.bound), scan.binds_unseen),
+        None if scan.exported is None else list(scan.exported),
+        None if scan.failure is None else (scan.failure.reason, scan.failure.line),
+        [(r.kind.value, r.path, r.line, r.module) for r in scan.reads],
+        [(e.path, e.is_deep, e.line, e.module) for e in scan.listings],
+        (
+            dict(defined.bodies),
+            dict(defined.initializers),
+            dict(defined.settings),
+            dict(defined.setters),
+            list(defined.called),
+            defined.is_dynamic,
+        ),
+        scan.is_clean,
+    )
+    return json.dumps(rows, separators=(",", ":")).encode("ascii")
+
+
+def scan_from_json(data: bytes) -> ModuleScan:
+    """The scan that :func:`scan_to_json` made these bytes of.
+
+    Raises:
+        ValueError, TypeError, LookupError: it made no such bytes.
+
+    >>> scan = ModuleScan(bound=frozenset({"x"}), exported=("x",))
+    >>> scan_from_json(scan_to_json(scan)) == scan
+    True
+    """
+    rows = cast(_Rows, json.loads(data))
+    imports, unreadable, astray, names, exported, failure, reads, listings, defined, clean = rows
+    bound, binds_unseen = names
+    bodies, initializers, settings, setters, called, is_dynamic = defined
+    return ModuleScan(
+        imports=tuple(
+            ImportStatement(module, tuple(names), _KINDS[kind], line, optional, tuple(asked))
+            for module, names, kind, line, optional, asked in imports
+        ),
+        unreadable=tuple(UnreadableImport(*row) for row in unreadable),
+        astray=tuple(AstrayImport(*row) for row in astray),
+        bound=frozenset(bound),
+        binds_unseen=binds_unseen is True,
+        exported=None if exported is None else tuple(exported),
+        failure=None if failure is None else ScanFailure(*failure),
+        reads=tuple(FileRead(_READS[row[0]], *row[1:]) for row in reads),
+        listings=tuple(FolderListing(*row) for row in listings),
+        is_clean=clean is True,
+        defined=Defined(
+            {path: Body._make(body) for path, body in bodies.items()},
+            settings,
+            setters,
+            called,
+            is_dynamic,
+            {path: Initializer._make(each) for path, each in initializers.items()},
+        ),
+    )

@@ -10,21 +10,21 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from modpack.archive import layout
-from modpack.archive.base import Archive, RecordVerifier
-from modpack.archive.manifest import default_workers, find_unreadable, read_manifest, verify_records
-from modpack.archive.records import read_json, read_plan
+from modpack.archive.base import Archive
+from modpack.archive.manifest import Manifest, find_unreadable, read_manifest, verify_records
+from modpack.archive.records import Objects, read_objects, read_plan
 from modpack.core.environment import (
     EnvironmentComparison,
     NativeTag,
     RecordedEnvironment,
     repair_command,
 )
-from modpack.core.json_values import as_list, as_mapping, as_module_path, as_text, require_type
+from modpack.core.json_values import require_type
+from modpack.core.process import usable_cores
 from modpack.discovery.environment import compare
 from modpack.errors import (
     ArchiveError,
@@ -38,7 +38,6 @@ from modpack.errors import (
 from modpack.loading.namespace import NAMESPACES
 
 if TYPE_CHECKING:
-    from modpack.core.json_values import Json
     from modpack.core.policy import TrustPolicy
 
 _VERIFY_LEVELS: Final = ("code", "all")
@@ -92,7 +91,7 @@ def require_contents(archive: Archive, level: str) -> None:
         _compare(archive, chosen, is_all)
         archive.verify_with(manifest)
     elif is_all:
-        problems = find_unreadable(archive, names, default_workers())
+        problems = find_unreadable(archive, names, usable_cores())
         if problems:
             listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
             raise ArchiveError(archive.source, f"records cannot be read: {listed}")
@@ -117,7 +116,7 @@ def require_storages(archive: Archive, keys: Iterable[str], level: str) -> None:
 def _compare(archive: Archive, names: Iterable[str], is_much: bool) -> None:
     manifest = read_manifest(archive)
     if manifest is not None:
-        workers = default_workers() if is_much else 1
+        workers = usable_cores() if is_much else 1
         # A storage with its sha256 has its crc32, unless somebody lied about that in the zip.
         verify_records(archive, manifest, names, workers, with_crc=not is_much)
 
@@ -131,20 +130,19 @@ def find_entry(archive: Archive) -> tuple[str, str]:
         ModpackError: there is none, or there are several; they are listed.
         ArchiveError: it names one that it does not list.
     """
-    main, saved = _recorded(archive) if archive.has(layout.ENTRY) else (None, _guessed(archive))
-    if main is not None:
-        if main not in saved:  # whoever looked at all saved objects has not seen it
-            reason = f"its main object {main!r:.200} is not among its saved objects"
-            raise ArchiveError(archive.source, reason, layout.ENTRY)
-        return main
-    if len(saved) == 1:
-        return saved[0]
-    if not saved:
+    objects = read_objects(archive) if archive.has(layout.ENTRY) else _guessed(archive)
+    main = objects.main
+    if main is not None and main not in objects.pickles:  # no look at these has seen it
+        reason = f"its main object {main!r:.200} is not among its saved objects"
+        raise ArchiveError(archive.source, reason, layout.ENTRY)
+    if objects.entry is not None:
+        return objects.entry
+    if not objects.pickles:
         raise ModpackError(
             f"{archive.source}: the package contains no saved object. Open it with "
             "modpack.PackageImporter, which imports its modules and reads its resources"
         )
-    listed = "".join(f"\n    package={p!r}, resource={r!r}" for p, r in saved)
+    listed = "".join(f"\n    package={p!r}, resource={r!r}" for p, r in objects.pickles)
     raise ModpackError(
         f"{archive.source} does not say which of its saved objects to load; name one. "
         f"It holds:{listed}"
@@ -159,39 +157,16 @@ def find_namespace(archive: Archive) -> str:
     """
     if not archive.has(layout.ENTRY):
         return "private"
-    with _reading_entry(archive):
-        document = as_mapping(read_json(archive, layout.ENTRY), "the record")
-    namespace = document.get("namespace", "private")
+    namespace = read_objects(archive).namespace
     if namespace not in NAMESPACES:
         raise ArchiveError(archive.source, f"names no namespace with {namespace!r}", layout.ENTRY)
-    return str(namespace)
+    return namespace
 
 
-def _recorded(archive: Archive) -> tuple[tuple[str, str] | None, list[tuple[str, str]]]:
-    with _reading_entry(archive):
-        record = as_mapping(read_json(archive, layout.ENTRY), "the record")
-        main = _pair(record["main"]) if record["main"] is not None else None
-        return main, [_pair(each) for each in as_list(record["pickles"], "pickles")]
-
-
-@contextmanager
-def _reading_entry(archive: Archive) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, KeyError, TypeError) as failure:
-        reason = f"is not as it should be ({failure})"
-        raise ArchiveError(archive.source, reason, layout.ENTRY) from failure
-
-
-def _pair(value: Json) -> tuple[str, str]:
-    package, resource = as_list(value, "an object's name")
-    return as_module_path(package, "a package"), as_text(resource, "a resource")
-
-
-def _guessed(archive: Archive) -> list[tuple[str, str]]:
+def _guessed(archive: Archive) -> Objects:
     pickles = [n for n in archive.names() if n.endswith(".pkl") and not n.startswith(".data/")]
     split = (name.rpartition("/") for name in pickles)
-    return [(folder.replace("/", "."), resource) for folder, _, resource in split]
+    return Objects(tuple((folder.replace("/", "."), resource) for folder, _, resource in split))
 
 
 _told: set[str] = set()
@@ -203,7 +178,7 @@ def compare_environment(
     archive: Archive,
     recorded: RecordedEnvironment,
     externs: Sequence[str],
-    verify: RecordVerifier | None = None,
+    verify: Manifest | None = None,
 ) -> EnvironmentComparison:
     """What a package was made with, beside what is here.
 

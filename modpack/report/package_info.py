@@ -18,6 +18,7 @@ from modpack.archive.manifest import Manifest, package_digest, read_manifest, ve
 from modpack.archive.reader import open_archive
 from modpack.archive.records import (
     Objects,
+    object_records,
     read_environment,
     read_externs,
     read_objects,
@@ -27,11 +28,10 @@ from modpack.archive.records import (
 )
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.hookspec import CallableSpec, HookSpec
-from modpack.core.names import module_record, resource_record
+from modpack.core.names import module_record
 from modpack.core.plan import Decision, FileKind, Plan
 from modpack.core.process import collection_paused
 from modpack.core.rules import Action, Owner
-from modpack.errors import ArchiveError
 from modpack.report.facts import (
     HookFacts,
     ModuleFacts,
@@ -110,7 +110,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
         digest=archive.read(layout.MANIFEST_DIGEST).decode("ascii"),
         modules=modules,
         resources=_resources(
-            archive, modules, _pickle_records(archive, objects), _files(archive, plan)
+            archive, modules, frozenset(object_records(archive, objects)), _files(archive, plan)
         ),
         storages=_storages(archive),
         writer=manifest.writer,
@@ -250,13 +250,6 @@ def _text(archive: Archive, record: str) -> str:
     return archive.read(record).decode("utf-8", "replace") if archive.has(record) else ""
 
 
-def _pickle_records(archive: Archive, objects: Objects) -> frozenset[str]:
-    try:
-        return frozenset(resource_record(package, name) for package, name in objects.pickles)
-    except ValueError as failure:
-        raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure
-
-
 def _files(archive: Archive, plan: Plan) -> dict[str, ResourceFacts]:
     """The records that came with the code, with what they came with."""
     files = {file.record: (ResourceKind(file.kind.value), file.owner) for file in plan.files}
@@ -304,7 +297,7 @@ def _only_pickle(resources: tuple[ResourceFacts, ...]) -> tuple[str, str] | None
 
 
 def _hooks(archive: Archive, manifest: Manifest, objects: Objects) -> tuple[HookFacts, ...]:
-    saved = sorted(_pickle_records(archive, objects))
+    saved = sorted(set(object_records(archive, objects)))
     for record in saved:
         for name in filter(archive.has, hook_records(record)):
             archive.read(name, verify=manifest)

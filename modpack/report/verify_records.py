@@ -18,12 +18,13 @@ from functools import partial
 from typing import Final, TypeVar
 
 from modpack.archive import layout
-from modpack.archive.base import Archive, RecordVerifier
+from modpack.archive.base import Archive
 from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest, canonical_json
 from modpack.archive.records import (
     Objects,
     checking,
+    object_records,
     read_document,
     read_environment,
     read_externs,
@@ -46,7 +47,7 @@ from modpack.core.json_values import (
     as_text,
     as_truth,
 )
-from modpack.core.names import module_record, normalised_distribution, resource_record
+from modpack.core.names import module_record, normalised_distribution
 from modpack.core.plan import Decision, FileKind, Plan, PlannedDistribution
 from modpack.core.rules import Action
 from modpack.core.selftest import CaseRecords, TrialRecord
@@ -78,9 +79,7 @@ class TrialTensor:
     size_bytes: int | None
 
 
-def _read_output(
-    archive: Archive, verify: RecordVerifier, case: CaseRecords
-) -> tuple[TrialTensor, ...]:
+def _read_output(archive: Archive, verify: Manifest, case: CaseRecords) -> tuple[TrialTensor, ...]:
     """The tensors of what an example is known to return, in order.
 
     Raises:
@@ -96,7 +95,7 @@ def _read_output(
         return tuple(_tensor(leaf["tensor"]) for leaf in leaves if "tensor" in leaf)
 
 
-def _read_conditions(archive: Archive, verify: RecordVerifier, case: CaseRecords) -> None:
+def _read_conditions(archive: Archive, verify: Manifest, case: CaseRecords) -> None:
     """Check what is recorded of the circumstances of an example's run.
 
     Raises:
@@ -221,10 +220,7 @@ def read_own_records(archive: Archive, manifest: Manifest, damaged: frozenset[st
 
     def decode_objects() -> Objects:
         objects = read_objects(archive, manifest)
-        try:
-            own.saved = tuple(resource_record(*each) for each in objects.pickles)
-        except ValueError as failure:
-            raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure
+        own.saved = object_records(archive, objects)
         if objects.namespace not in _NAMESPACES:
             told(layout.ENTRY, f"it names no namespace with {objects.namespace!r}")
         return objects

@@ -16,11 +16,9 @@ from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
-from modpack.archive.records import read_objects
-from modpack.core.names import resource_record
+from modpack.archive.records import object_records, read_objects
 from modpack.core.plan import is_machine_code
 from modpack.core.text import counted
-from modpack.errors import ArchiveError
 from modpack.pickling.allowlist import is_dangerous
 from modpack.security.pickle_names import PickleContents, PickleReader
 from modpack.security.pickle_tree import PickledName
@@ -142,7 +140,7 @@ def list_package(archive: Archive, manifest: Manifest | None) -> CodeListing:
     """
     if manifest is None:
         return archive.remembered(list_undeclared)
-    return list_code(archive, _declared(archive, manifest))
+    return list_code(archive, object_records(archive, read_objects(archive, manifest)))
 
 
 def code_kinds(listing: CodeListing, added: Iterable[str] = ()) -> tuple[str, ...]:
@@ -173,11 +171,3 @@ def some(names: Sequence[str], most: int = _SHOWN) -> str:
     """The first of some names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def _declared(archive: Archive, manifest: Manifest) -> tuple[str, ...]:
-    try:
-        pickles = read_objects(archive, manifest).pickles
-        return tuple(resource_record(package, name) for package, name in pickles)
-    except ValueError as failure:
-        raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from modpack.core import json_values as jsonvalues
-from modpack.core.json_values import as_module_path, parse_json
+from modpack.core.codec import ModulePath, from_json
+from modpack.core.json_values import parse_json
 
 
 def test_a_document_is_what_json_says():
@@ -90,8 +91,9 @@ def test_no_object_is_looked_at_where_counting_tells(monkeypatch):
 
 
 def test_a_module_path_is_a_text_that_is_not_too_long():
-    assert as_module_path("a.b", "a module") == "a.b"
-    with pytest.raises(TypeError, match="a module is no text"):
-        as_module_path(3, "a module")
-    with pytest.raises(ValueError, match=r"a module is too long, 'a\.a\..*: it has 65 components"):
-        as_module_path("a" + ".a" * 64, "a module")
+    kind = tuple[ModulePath, ...]
+    assert from_json(kind, ["a.b"], "the modules") == ("a.b",)
+    with pytest.raises(TypeError, match="item 0 of the modules must be a string"):
+        from_json(kind, [3], "the modules")
+    with pytest.raises(TypeError, match=r"cannot be 'a\.a\..*: it has 65 components"):
+        from_json(kind, ["a" + ".a" * 64], "the modules")
