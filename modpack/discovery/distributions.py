@@ -7,6 +7,7 @@ Python was started. It is loose code: the project's metadata and requirements ar
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import hashlib
 import json
@@ -15,11 +16,12 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.machinery import PathFinder
+from itertools import chain
 from operator import eq
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from modpack.core.environment import headers, licence_of
@@ -30,21 +32,32 @@ from modpack.core.process import spelled_path
 from modpack.core.rules import Owner
 from modpack.discovery.import_path import (
     ORIGIN,
+    Folder,
     Found,
-    ImportPath,
-    Metadata,
-    Status,
+    discover,
+    folders_on,
     is_settled,
     lies_in,
     status_of,
 )
 
+if TYPE_CHECKING:
+    from importlib_metadata import Distribution as LibraryDistribution
+
+_OF_EGGS = ("requires.txt", "top_level.txt")
 _METADATA = frozenset(
-    {"METADATA", "PKG-INFO", "WHEEL", "entry_points.txt", "namespace_packages.txt"}
-    | {"requires.txt", "top_level.txt"}
+    {"METADATA", "PKG-INFO", "WHEEL", "entry_points.txt", "namespace_packages.txt", *_OF_EGGS}
 )
 _LICENCE = re.compile(r"(LICEN[CS]E|COPYING|COPYRIGHT|NOTICE|AUTHORS)", re.IGNORECASE)
 _LICENCE_FOLDERS = ("licenses", "license_files")
+_TELLING = ("METADATA", "PKG-INFO", "RECORD", ORIGIN, *_OF_EGGS, *_LICENCE_FOLDERS)
+"""The metadata that is read, files and folders; others come and go with the folder of all."""
+_COMPILED = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
+"""A file of machine code, as a line of a RECORD starts with it."""
+_OUTERMOST = re.compile(r"\n([^/,\n]+)")
+_LISTED = re.compile(r"\n([^,\n]*),")
+_ANOTHER_EXTRA: Final = re.compile(r";.*\bextra\s*==\s*(?:'[^']+'|\"[^\"]+\")")
+_OR: Final = re.compile(r"\bor\b")
 
 
 @dataclass(frozen=True)
@@ -63,20 +76,6 @@ class DistributionContents:
     metadata: Mapping[str, Path] = field(default_factory=dict)
 
 
-def read_contents(found: Metadata) -> DistributionContents:
-    """List the files of an installed distribution.
-
-    Args:
-        found: the distribution, as :mod:`importlib.metadata` finds it.
-    """
-    folder = Path(str(found.locate_file("")))
-    listed = [row[0] for row in csv.reader((found.read_text("RECORD") or "").splitlines()) if row]
-    place = getattr(found, "_path", None)
-    home = Path(str(place)) if place is not None else None
-    travelling = dict(_travelling(home)) if home is not None and home.is_dir() else {}
-    return DistributionContents(folder, tuple(listed), travelling)
-
-
 def metadata_folder(name: str, version: str) -> str:
     """The folder of a distribution's metadata, as installers name it.
 
@@ -84,16 +83,6 @@ def metadata_folder(name: str, version: str) -> str:
     'ruamel_yaml-0.18.6.dist-info'
     """
     return f"{re.sub(r'[-_.]+', '_', name)}-{version.replace('-', '_')}.dist-info"
-
-
-def _travelling(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The metadata files that go along; an egg's have the names that a wheel's have."""
-    for file in sorted(folder.rglob("*")):
-        name = file.relative_to(folder).as_posix()
-        top = name.partition("/")[0]
-        is_licence = top in _LICENCE_FOLDERS if "/" in name else bool(_LICENCE.match(name))
-        if (name in _METADATA or is_licence) and file.is_file():
-            yield ("METADATA" if name == "PKG-INFO" else name), file
 
 
 def folders_on_path(home: Path, files: Iterable[str]) -> frozenset[str] | None:
@@ -106,20 +95,16 @@ def folders_on_path(home: Path, files: Iterable[str]) -> frozenset[str] | None:
     Returns:
         The folders; None if it has no path file, or one that runs code, which may do anything.
     """
-    lines = [line for name in files if name.endswith(".pth") for line in _lines(home / name)]
+    lines = []
+    for name in files:
+        if name.endswith(".pth"):
+            with contextlib.suppress(OSError, ValueError):
+                text = (home / name).read_text("utf-8-sig")
+                lines += [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
     if not lines or any(line.startswith(("import ", "import\t")) for line in lines):
         return None
     return frozenset(os.path.normpath(home / line) for line in lines)
-
-
-def _lines(file: Path) -> list[str]:
-    """What a path file says; nothing if it cannot be read."""
-    try:
-        text = file.read_text("utf-8-sig")
-    except (OSError, ValueError):
-        return []
-    told = (line.strip() for line in text.splitlines())
-    return [line for line in told if line and not line.startswith("#")]
 
 
 def found_through(module: str, place: Path, is_folder: bool) -> str:
@@ -141,10 +126,6 @@ def found_through(module: str, place: Path, is_folder: bool) -> str:
     return os.path.normpath(parents[depth]) if depth < len(parents) else ""
 
 
-_ANOTHER_EXTRA: Final = re.compile(r";.*\bextra\s*==\s*(?:'[^']+'|\"[^\"]+\")")
-_OR: Final = re.compile(r"\bor\b")
-
-
 def required_names(lines: Iterable[str]) -> frozenset[str]:
     """The normalised names in ``Requires-Dist`` lines that count here, without any extra."""
     return frozenset(name for name in map(_required_by, lines) if name is not None)
@@ -156,7 +137,8 @@ def _required_by(line: str) -> str | None:
 
     Kept from one export to the next: parsing is most of what it takes to know a distribution.
     """
-    if _is_for_an_extra(line):
+    # Nine of ten count for some extra only.
+    if "@" not in line and _ANOTHER_EXTRA.search(line) and not _OR.search(line):
         return None
     from packaging.requirements import InvalidRequirement, Requirement
 
@@ -167,25 +149,6 @@ def _required_by(line: str) -> str | None:
     if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
         return normalised(requirement.name)
     return None
-
-
-def _is_for_an_extra(line: str) -> bool:
-    """Whether a requirement certainly counts for some extra only, as nine of ten do.
-
-    >>> _is_for_an_extra("pytest; python_version > '3' and extra == 'test'")
-    True
-    """
-    return "@" not in line and _ANOTHER_EXTRA.search(line) is not None and not _OR.search(line)
-
-
-_COMPILED = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
-"""A file of machine code, as a line of a RECORD starts with it."""
-_OUTERMOST = re.compile(r"\n([^/,\n]+)")
-_LISTED = re.compile(r"\n([^,\n]*),")
-_OF_EGGS = ("requires.txt", "top_level.txt")
-_FOLDERS = ("licenses", "license_files")
-_TELLING = ("METADATA", "PKG-INFO", "RECORD", ORIGIN, *_OF_EGGS, *_FOLDERS)
-"""The metadata that is read, files and folders; others come and go with the folder of all."""
 
 
 @dataclass(frozen=True)
@@ -211,21 +174,40 @@ class Distribution:
 
 
 class Installation:
-    """One installed distribution, its metadata read piece by piece as it is needed."""
+    """One installed distribution, its metadata read piece by piece as it is needed.
 
-    def __init__(self, metadata: Metadata, may_be_editable: bool = True) -> None:
-        self.metadata = metadata
-        self._may_be_editable = may_be_editable
-        self._read_besides: dict[str, Status | None] = {}
+    Args:
+        place: the folder of its metadata, or the file; empty if it has none.
+        library: reads its metadata, where that are no files in a folder.
+    """
+
+    def __init__(self, place: str, library: LibraryDistribution | None = None) -> None:
+        self.place = place
+        self._library = library
+        folder = status_of(place)
+        files = {name: status_of(name) for name in (f"{place}/{each}" for each in _TELLING)}
+        # What is missing cannot come without a trace in a folder that has not changed of late.
+        telling = {f: s for f, s in files.items() if s is not None or not is_settled(folder)}
+        self._statuses = {place: folder, **telling}
+        # Nearly none has it, and reading what is not there takes its time.
+        self._may_have_origin = folder is None or files[f"{place}/{ORIGIN}"] is not None
 
     @classmethod
     def of(cls, found: Found) -> Installation:
         """The installation, with what is known of it from another time, if it has not changed."""
         known = _known.get(found.place)
-        if known is None or not (known[0].is_current() and known[1]._is_current()):
-            looks = _Looks(found.place)
-            known = _known[found.place] = looks, cls(found.metadata, looks.may_have_origin)
-        return known[1]
+        if known is None or not known._is_current():
+            known = _known[found.place] = cls(*found)
+        return known
+
+    def _is_current(self) -> bool:
+        """Whether all that was read looks the same now."""
+        then = self._statuses
+        return then[self.place] is not None and all(map(eq, map(status_of, then), then.values()))
+
+    def _note(self, files: Iterable[str]) -> None:
+        """Note how further files look that are about to be read; other threads may compare."""
+        self._statuses = {**self._statuses, **{file: status_of(file) for file in files}}
 
     def lists(self, module: str, file: str, is_folder: bool = False) -> bool:
         """Whether the distribution claims a file, or something in a folder."""
@@ -244,11 +226,15 @@ class Installation:
         What was installed from somewhere else, such as a folder, says so (PEP 610); what an
         index gave away has its digest in the RECORD.
         """
-        if (self._may_be_editable and self.text(ORIGIN)) or not file.startswith(self._home):
+        has_origin = self._may_have_origin and self.text(ORIGIN)
+        if has_origin or not file.startswith(self._home):
             return False
         listed = file[len(self._home) :].replace(os.sep, "/")
         row = re.search(f"\n{re.escape(listed)},sha256=([\\w-]+)", self._record())
-        return row is not None and row[1] == _digest(content)
+        if row is None:
+            return False
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
+        return row[1] == digest.decode("ascii").rstrip("=")
 
     def _has_source(self, module: str, file: str, is_folder: bool) -> bool:
         """Whether something in the folder of an editable install is importable through it."""
@@ -295,7 +281,9 @@ class Installation:
             return None
         lines = said.get("requires-dist") or ()
         if not lines and self.text("requires.txt"):  # of an egg
-            lines = self.metadata.requires or ()
+            from importlib_metadata import PathDistribution
+
+            lines = (self._library or PathDistribution(Path(self.place))).requires or ()
         return Distribution(name, version, self.source_folder is not None, required_names(lines))
 
     @cached_property
@@ -309,15 +297,26 @@ class Installation:
 
     @cached_property
     def contents(self) -> DistributionContents:
-        """Its files and its metadata."""
-        places = os.walk(str(getattr(self.metadata, "_path", "")))
+        """Its files and its metadata; an egg's have the names that a wheel's have."""
+        places = os.walk(self.place)
         self._note(f"{place}/{name}" for place, names, _ in places for name in names)
-        return read_contents(self.metadata)
+        listed = [row[0] for row in csv.reader(self.text("RECORD").splitlines()) if row]
+        metadata = {}
+        home = Path(self.place)
+        for file in sorted(home.rglob("*")) if self.place and home.is_dir() else ():
+            name = file.relative_to(home).as_posix()
+            top = name.partition("/")[0]
+            is_licence = top in _LICENCE_FOLDERS if "/" in name else bool(_LICENCE.match(name))
+            if (name in _METADATA or is_licence) and file.is_file():
+                metadata["METADATA" if name == "PKG-INFO" else name] = file
+        return DistributionContents(self.folder, tuple(listed), metadata)
 
     @cached_property
     def folder(self) -> Path:
         """What its record is relative to."""
-        return Path(str(self.metadata.locate_file(""))).absolute()
+        if self._library is None:
+            return Path(self.place).parent
+        return Path(str(self._library.locate_file(""))).absolute()
 
     @cached_property
     def _home(self) -> str:
@@ -340,14 +339,6 @@ class Installation:
         names = (f"{self._home}{name}" for name in self._roots if name.endswith(".pth"))
         self._note(names)
         return folders_on_path(self.folder, self._roots)
-
-    def _note(self, files: Iterable[str]) -> None:
-        """Note how files and folders look that are about to be read; other threads may compare."""
-        self._read_besides = {**self._read_besides, **{file: status_of(file) for file in files}}
-
-    def _is_current(self) -> bool:
-        """Whether what was read besides the usual metadata, which few need, looks the same now."""
-        return all(status_of(name) == then for name, then in self._read_besides.items())
 
     @cached_property
     def _listed(self) -> frozenset[str]:
@@ -378,54 +369,38 @@ class Installation:
         return frozenset(self.text("top_level.txt").split())
 
     @cached_property
-    def source_folder(self) -> Path | None:
-        """The folder of an editable install (PEP 610); None for all others."""
-        if not self._may_be_editable:  # nearly all: reading what is not there takes its time
-            return None
-        from urllib.request import url2pathname  # it brings networking along, which is not cheap
-
+    def origin(self) -> Mapping[str, Any]:
+        """What pip was given to install it (PEP 610); empty if it came from an index."""
         try:
-            direct_url = json.loads(self.text(ORIGIN) or "{}")
-            if not direct_url.get("dir_info", {}).get("editable", False):
+            origin = json.loads(self.text(ORIGIN) or "{}") if self._may_have_origin else {}
+        except ValueError:  # not as PEP 610 has it
+            return {}
+        return origin if isinstance(origin, dict) else {}
+
+    @cached_property
+    def source_folder(self) -> Path | None:
+        """The folder of an editable install; None for all others."""
+        try:
+            if not self.origin.get("dir_info", {}).get("editable", False):
                 return None
-            return Path(url2pathname(urlsplit(direct_url["url"]).path))
+            from urllib.request import url2pathname  # it brings networking along
+
+            return Path(url2pathname(urlsplit(self.origin["url"]).path))
         except (ValueError, KeyError, AttributeError):  # not as PEP 610 has it
             return None
 
     def text(self, name: str) -> str:
         """The text of a file of its metadata; empty if it cannot be read."""
         try:
-            return self.metadata.read_text(name) or ""
+            if self._library is not None:
+                return self._library.read_text(name) or ""
+            # As importlib_metadata does, but without a path of each, which takes as long as
+            # reading. An old tool's metadata may be one file.
+            place = f"{self.place}/{name}" if name else self.place
+            with open(place, encoding="utf-8") as file:  # noqa: PTH123
+                return file.read()
         except (OSError, ValueError):
             return ""
-
-
-class _Looks:
-    """How the metadata of a distribution looked when it was met.
-
-    Args:
-        place: its folder.
-    """
-
-    def __init__(self, place: str) -> None:
-        folder = status_of(place)
-        files = {name: status_of(name) for name in (f"{place}/{each}" for each in _TELLING)}
-        # What is missing cannot come without a trace in a folder that has not changed of late.
-        telling = {f: s for f, s in files.items() if s is not None or not is_settled(folder)}
-        self._statuses = {place: folder, **telling}
-        self._is_there = folder is not None
-        self.may_have_origin = folder is None or files[f"{place}/{ORIGIN}"] is not None
-
-    def is_current(self) -> bool:
-        """Whether it looks the same now."""
-        then = self._statuses
-        return self._is_there and all(map(eq, map(status_of, then), then.values()))
-
-
-def _digest(content: bytes) -> str:
-    """The sha256 of a file, as a RECORD has it."""
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
-    return digest.decode("ascii").rstrip("=")
 
 
 def in_site_packages(file: Path) -> bool:
@@ -433,12 +408,12 @@ def in_site_packages(file: Path) -> bool:
     return any(part in ("site-packages", "dist-packages") for part in file.parts)
 
 
-_known: dict[str, tuple[_Looks, Installation]] = {}
-"""What this process has seen, by the folder of metadata, and how that looked then."""
+_known: dict[str, Installation] = {}
+"""What this process has seen, by the folder of metadata."""
 
 
 def _is_elsewhere(root: str) -> bool:
-    """Whether the import system finds a standard library name outside the standard library."""
+    """Whether a file of the user's has the name of a standard library module and wins."""
     loaded = sys.modules.get(root)
     if loaded is None:
         spec = PathFinder.find_spec(root) if root not in sys.builtin_module_names else None
@@ -475,11 +450,12 @@ class DistributionIndex:
     def __init__(self, path: Sequence[str] | None = None) -> None:
         self._path = path
         self._owners: dict[tuple[str, str], Distribution | None] = {}
-        self._shadowed: dict[str, bool] = {}
+        self._is_shadowed = cache(_is_elsewhere)
         self._closures: dict[str, frozenset[str]] = {}
         self._named: dict[str, Installation | None] = {}
         self._met_before: dict[str, Installation] = {}
         self._candidates: dict[str, tuple[Installation, ...]] = {}
+        self._editable: dict[str, Sequence[Found]] = {}
 
     def owner(self, module: str, location: Location | None) -> Owner:
         """Who is responsible for a module, where it was found."""
@@ -494,12 +470,6 @@ class DistributionIndex:
         # Its tests are no names of it: a user's own package may well be called ``test``.
         is_python_s = file is not None and _is_in_standard_library(file)
         return Owner.STDLIB if is_python_s else Owner.LOCAL
-
-    def _is_shadowed(self, root: str) -> bool:
-        """Whether a file of the user's has the name of a standard library module and wins."""
-        if root not in self._shadowed:
-            self._shadowed[root] = _is_elsewhere(root)
-        return self._shadowed[root]
 
     def distribution_of(self, module: str, location: Location | None) -> Distribution | None:
         """The distribution that provides a module; None for loose code."""
@@ -535,19 +505,34 @@ class DistributionIndex:
         first = self._entry_named(normalised(distribution.name))
         if first is not None and first.described == distribution:
             return first
-        entries = map(self._met, self._import_path.all())
+        entries = self.installations()
         return next((entry for entry in entries if entry.described == distribution), None)
+
+    def installations(self) -> Iterator[Installation]:
+        """All that is installed, in the order of the path."""
+        return map(self._met, self._found)
 
     def _entry_named(self, name: str) -> Installation | None:
         """The first distribution of a name: found by its folder's, not by reading all metadata."""
         if name not in self._named:
-            entries = map(self._met, self._import_path.named(name))
+            if self._folders is None:
+                found = discover(self._path, name)
+            else:
+                found = [each for folder in self._folders for each in folder.named.get(name, ())]
+            entries = map(self._met, found)
             self._named[name] = next((e for e in entries if e.described is not None), None)
         return self._named[name]
 
     @cached_property
-    def _import_path(self) -> ImportPath:
-        return ImportPath(self._path)
+    def _folders(self) -> Sequence[Folder] | None:
+        """What is installed when that is first asked; None if it is not in folders alone."""
+        return folders_on(self._path)
+
+    @cached_property
+    def _found(self) -> Sequence[Found]:
+        if self._folders is None:
+            return discover(self._path)
+        return [each for folder in self._folders for each in folder.found]
 
     def _met(self, found: Found) -> Installation:
         """An installation; whether what is known of it still holds is asked once."""
@@ -583,10 +568,29 @@ class DistributionIndex:
         """The distributions that may have installed a file: the same for all files beside it."""
         folder = os.path.dirname(file)  # noqa: PTH120 - asked for every module
         if folder not in self._candidates:
-            near = map(self._met, self._import_path.claiming(folder))
-            able = tuple(entry for entry in near if entry.may_have(folder))
-            self._candidates[folder] = able
+            near = map(self._met, self._near(folder))
+            self._candidates[folder] = tuple(entry for entry in near if entry.may_have(folder))
         return self._candidates[folder]
+
+    def _near(self, folder: str) -> Iterable[Found]:
+        """Those that may have put files into a folder; no other one has.
+
+        Most distributions have nothing to do with most folders: they are installed elsewhere, and
+        are not editable. Of those nothing is looked at but whether they might be.
+        """
+        if self._folders is None:
+            return self._found
+        return chain.from_iterable(
+            each.found if lies_in(folder, each.home) else self._editable_in(each)
+            for each in self._folders
+        )
+
+    def _editable_in(self, folder: Folder) -> Sequence[Found]:
+        """Those in a folder that may be editable: of each, that is asked once in an export."""
+        if folder.home not in self._editable:
+            found = [each for file, each in folder.origins if os.access(file, os.F_OK)]
+            self._editable[folder.home] = found
+        return self._editable[folder.home]
 
     def _search(self, module: str, location: Location) -> Distribution | None:
         """Who claims a module's file; of a folder without code, whoever claims something in it.

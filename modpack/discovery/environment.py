@@ -1,21 +1,18 @@
-"""What is installed here, compared with what a package was made with.
+"""The environment: what a package records of installed distributions, and how that compares here.
 
-Runs whenever a package is opened, so that it must cost little: a look at the folder of each
+Comparing runs whenever a package is opened, so it must cost little: a look at the folder of each
 recorded distribution's metadata, none at all others. Nothing is imported or executed.
-
-What a package records of the distributions that it needs where it is loaded.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from modpack.core.environment import (
@@ -177,9 +174,6 @@ def _requirement(known: RecordedDistribution, status: str) -> str | None:
     return requirement
 
 
-_DIGEST: Final = r"(sha256|sha384|sha512)=([0-9a-f]+)"
-
-
 def recorded_closure(
     index: DistributionIndex, needed: Iterable[Distribution]
 ) -> Mapping[str, RecordedDistribution]:
@@ -205,9 +199,7 @@ def recorded_closure(
 @lru_cache(maxsize=2048)
 def _recorded(entry: Installation | None, found: Distribution) -> RecordedDistribution:
     """Kept for the next export: an installation that changes is another object."""
-    from modpack.discovery.import_path import ORIGIN
-
-    origin = _origin(entry.text(ORIGIN) if entry is not None else "")
+    origin = entry.origin if entry is not None else {}
     return RecordedDistribution(
         found.name,
         found.version,
@@ -219,21 +211,13 @@ def _recorded(entry: Installation | None, found: Distribution) -> RecordedDistri
     )
 
 
-def _origin(direct_url: str) -> Mapping[str, object]:
-    """What pip was given to install a distribution (PEP 610); empty if it came from an index."""
-    try:
-        origin = json.loads(direct_url or "{}")
-    except ValueError:  # not as PEP 610 has it
-        return {}
-    return origin if isinstance(origin, dict) else {}
-
-
 def _hashes(origin: Mapping[str, object]) -> Mapping[str, str]:
     """The digests of the archive that was installed: a wheel, or a source distribution."""
     archive = _part(origin, "archive_info")
     hashes = {f"{name}={digest}" for name, digest in _part(archive, "hashes").items()}
     stated = sorted(hashes | {str(archive.get("hash"))})
-    matches = filter(None, (re.fullmatch(_DIGEST, each) for each in stated))
+    known = r"(sha256|sha384|sha512)=([0-9a-f]+)"
+    matches = filter(None, (re.fullmatch(known, each) for each in stated))
     return {match[1]: match[2] for match in matches}
 
 

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import importlib_metadata
 
-from modpack.discovery.distributions import metadata_folder, read_contents
+from modpack.discovery.distributions import Installation, metadata_folder
 
 
-def written(folder: Path, **files: str) -> importlib_metadata.Distribution:
+def written(folder: Path, **files: str) -> Installation:
     for name, text in files.items():
         place = folder / name.replace("__", "/").replace("_dot_", ".")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
-    return importlib_metadata.PathDistribution(folder)
+    return Installation(str(folder))
 
 
 def test_the_files_are_those_that_the_record_lists(tmp_path):
     record = 'shop/__init__.py,sha256=x,3\n"shop/a, b.txt",,\nshop-1.0.dist-info/RECORD,,\n'
     found = written(tmp_path / "shop-1.0.dist-info", METADATA="Name: shop\n", RECORD=record)
-    contents = read_contents(found)
+    contents = found.contents
     assert contents.listed == ("shop/__init__.py", "shop/a, b.txt", "shop-1.0.dist-info/RECORD")
     assert contents.folder == tmp_path
 
@@ -39,7 +39,7 @@ def test_metadata_is_what_means_the_same_everywhere(tmp_path):
         REQUESTED="",
         direct_url_dot_json="{}",
     )
-    assert sorted(read_contents(found).metadata) == [
+    assert sorted(found.contents.metadata) == [
         "LICENSE.txt",
         "METADATA",
         "WHEEL",
@@ -55,7 +55,7 @@ def test_the_metadata_of_an_egg_gets_the_names_of_a_wheels(tmp_path):
     folder.mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)
-    contents = read_contents(importlib_metadata.PathDistribution(folder))
+    contents = Installation(str(folder)).contents
     assert sorted(contents.metadata) == ["METADATA", "top_level.txt"]
     assert contents.metadata["METADATA"] == folder / "PKG-INFO"
     assert contents.listed == ()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from modpack.discovery import import_path as importpath
-from modpack.discovery.import_path import ImportPath
+from modpack.discovery.distributions import DistributionIndex
 
 Settle = Callable[[], None]
 
@@ -52,40 +52,41 @@ def long_ago(folder: Path) -> None:
     os.utime(folder, (past, past))
 
 
-def names(path: ImportPath) -> set[str]:
-    return {Path(found.place).name for found in path.all()}
+def names(index: DistributionIndex) -> set[str]:
+    return {Path(found.place).name for found in index.installations()}
 
 
 def test_a_folder_that_stays_as_it_is_is_listed_once(site: Path, listed: list[str]) -> None:
     install(site, "one")
     long_ago(site)
     for _ in range(3):
-        assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
+        assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info"}
     assert listed == [str(site)]
 
 
 def test_what_is_installed_and_removed_between_two_looks_is_noticed(site: Path) -> None:
     install(site, "one")
     long_ago(site)
-    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
+    assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info"}
     two = install(site, "two")
-    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info", "two-1.0.dist-info"}
-    assert [f.place for f in ImportPath([str(site)]).named("two")] == [str(two)]
+    assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info", "two-1.0.dist-info"}
+    found = DistributionIndex([str(site)]).named("two")
+    assert found is not None and found.pin == "two==1.0"
     long_ago(site)
-    assert list(ImportPath([str(site)]).named("two"))
+    assert DistributionIndex([str(site)]).named("two") is not None
     shutil.rmtree(two)
-    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
-    assert not list(ImportPath([str(site)]).named("two"))
+    assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info"}
+    assert DistributionIndex([str(site)]).named("two") is None
 
 
 def test_a_change_at_the_very_time_of_the_last_one_is_noticed(site: Path) -> None:
     now = time.time_ns()
     install(site, "one")
     os.utime(site, ns=(now, now))
-    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
+    assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info"}
     install(site, "two")
     os.utime(site, ns=(now, now))  # as a coarse clock would have it
-    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info", "two-1.0.dist-info"}
+    assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info", "two-1.0.dist-info"}
 
 
 def test_a_folder_of_another_name_is_another_folder(site: Path, tmp_path: Path) -> None:
@@ -93,9 +94,12 @@ def test_a_folder_of_another_name_is_another_folder(site: Path, tmp_path: Path) 
     other = tmp_path / "other"
     other.mkdir()
     install(other, "two")
-    assert names(ImportPath([str(site), str(other)])) == {"one-1.0.dist-info", "two-1.0.dist-info"}
-    assert names(ImportPath([str(other)])) == {"two-1.0.dist-info"}
-    assert names(ImportPath([str(tmp_path / "missing")])) == set()
+    assert names(DistributionIndex([str(site), str(other)])) == {
+        "one-1.0.dist-info",
+        "two-1.0.dist-info",
+    }
+    assert names(DistributionIndex([str(other)])) == {"two-1.0.dist-info"}
+    assert names(DistributionIndex([str(tmp_path / "missing")])) == set()
 
 
 def test_an_empty_entry_is_the_folder_that_is_current(
@@ -103,19 +107,19 @@ def test_an_empty_entry_is_the_folder_that_is_current(
 ) -> None:
     install(site, "one")
     monkeypatch.chdir(site)
-    assert names(ImportPath([""])) == {"one-1.0.dist-info"}
+    assert names(DistributionIndex([""])) == {"one-1.0.dist-info"}
     monkeypatch.chdir(tmp_path)
-    assert names(ImportPath([""])) == set()
-    assert names(ImportPath([site.name])) == {"one-1.0.dist-info"}
+    assert names(DistributionIndex([""])) == set()
+    assert names(DistributionIndex([site.name])) == {"one-1.0.dist-info"}
 
 
 def test_a_folder_that_joins_the_import_path_counts(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(site, "one")
-    assert "one-1.0.dist-info" not in names(ImportPath())
+    assert "one-1.0.dist-info" not in names(DistributionIndex())
     monkeypatch.syspath_prepend(site)
-    assert "one-1.0.dist-info" in names(ImportPath())
+    assert "one-1.0.dist-info" in names(DistributionIndex())
 
 
 def test_distributions_in_an_archive_are_found_and_noticed_when_it_changes(tmp_path: Path) -> None:
@@ -127,10 +131,10 @@ def test_distributions_in_an_archive_are_found_and_noticed_when_it_changes(tmp_p
                 file.writestr(f"{name}-1.0.dist-info/METADATA", f"Name: {name}\nVersion: 1.0\n")
 
     pack("one")
-    (found,) = ImportPath([str(archive)]).all()
-    assert "Name: one" in (found.metadata.read_text("METADATA") or "")
+    (found,) = DistributionIndex([str(archive)]).installations()
+    assert "Name: one" in found.text("METADATA")
     pack("one", "two")
-    assert len(list(ImportPath([str(archive)]).all())) == 2
+    assert len(list(DistributionIndex([str(archive)]).installations())) == 2
 
 
 def test_what_another_finder_tells_counts_as_long_as_it_is_there(
@@ -147,9 +151,9 @@ def test_what_another_finder_tells_counts_as_long_as_it_is_there(
 
     with monkeypatch.context() as changed:
         changed.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
-        found = ImportPath([str(site)])
+        found = DistributionIndex([str(site)])
         assert names(found) == {"one-1.0.dist-info", "hidden-1.0.dist-info"}
-    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
+    assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info"}
 
 
 def test_a_finder_that_has_nothing_to_tell_of_costs_no_import(
@@ -166,7 +170,7 @@ def test_a_finder_that_has_nothing_to_tell_of_costs_no_import(
     monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
     for module in [name for name in sys.modules if name.startswith("importlib_metadata")]:
         monkeypatch.delitem(sys.modules, module)
-    assert names(ImportPath([str(site)])) == {"one-1.0.dist-info"}
+    assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info"}
     assert [(context.name, context.path) for context in asked] == [(None, [str(site)])]
     assert "importlib_metadata" not in sys.modules
 
@@ -183,10 +187,11 @@ def test_metadata_is_read_as_importlib_metadata_reads_it(site: Path) -> None:
     expected = {
         str(each._path): each for each in importlib_metadata.distributions(path=[str(site)])
     }
-    found = {each.place: each.metadata for each in ImportPath([str(site)]).all()}
+    found = {each.place: each for each in DistributionIndex([str(site)]).installations()}
     assert found.keys() == expected.keys() == set(map(str, places))
-    for place, metadata in found.items():
+    for place, installation in found.items():
         for name in ("METADATA", "RECORD", "requires.txt", "missing", ""):
-            assert metadata.read_text(name) == expected[place].read_text(name)
-        assert str(metadata.locate_file("a/b")) == str(expected[place].locate_file("a/b"))
-    assert found[str(places[2])].requires == expected[str(places[2])].requires
+            assert installation.text(name) == (expected[place].read_text(name) or "")
+        assert installation.folder == Path(str(expected[place].locate_file("")))
+    described = found[str(places[2])].described
+    assert described is not None and described.requires == {"numpy"}
