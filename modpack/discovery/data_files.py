@@ -19,8 +19,7 @@ from modpack.discovery.syntax import ParsedSource, dotted_name, resolve_relative
 
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
-
-PATHS = frozenset({ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.JoinedStr, ast.Call})
+_PATHS = frozenset({ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.JoinedStr, ast.Call})
 """The kinds of expressions that may stand for a path."""
 _OWN_FILE = "\0"
 """Stands for the module's own file as the last part of a path."""
@@ -42,6 +41,10 @@ _RESOURCE_OF_PACKAGE = frozenset(
 )
 _FOLDER_OF_PACKAGE = frozenset({"contents", "files", "resource_listdir"})
 _OF_PACKAGE = _RESOURCE_OF_PACKAGE | _FOLDER_OF_PACKAGE
+_PLACES = ("__file__", "__path__", "__spec__", "get_data")
+_RESOURCES = re.compile(r"importlib[._]resources|from importlib import .*resources|resource_\w+\(")
+_FILE_NAME = re.compile(r"[\w.][\w .+@=-]*(/[\w.+@=-]+)*")
+_NO_READ = frozenset({"sys.path.append", "sys.path.insert", "sys.path.remove", "os.chdir"})
 
 
 @dataclass(frozen=True)
@@ -169,9 +172,7 @@ class Places:
         if place is None:
             self._no_paths.update(map(id, chain))
             return None
-        for each in reversed(chain):
-            place = place.down(self._text(each.right))
-        return place
+        return self._below(place, [each.right for each in reversed(chain)])
 
     def named(self, name: str) -> Place | None:
         values = self.values.get(name)
@@ -253,7 +254,7 @@ class Places:
             return Place()
         if isinstance(node.func, ast.Name) and node.func.id in self._functions:
             return self._sole(f"{node.func.id}()", self._returned(node.func.id))
-        return self._method(node) if isinstance(node.func, ast.Attribute) else None
+        return self._method(node.func, node.args) if isinstance(node.func, ast.Attribute) else None
 
     def _called(self, name: str, arguments: list[ast.expr]) -> Place | None:
         """What a function of the standard library makes of its arguments."""
@@ -267,9 +268,7 @@ class Places:
         if name == "os.path.dirname":
             return place.up()
         if name in _SAME_PATH or name == "os.path.join" or name.endswith("resources.as_file"):
-            for argument in arguments[1:]:
-                place = place.down(self._text(argument))
-            return place
+            return self._below(place, arguments[1:])
         return place.down(None) if name in _LISTING else None
 
     def _resource(self, function: str, arguments: list[ast.expr]) -> Place | None:
@@ -283,21 +282,21 @@ class Places:
             return place.down(None)
         return place.down(self._text(arguments[1]))
 
-    def _method(self, node: ast.Call) -> Place | None:
-        function = node.func
-        place = self.of(function.value) if isinstance(function, ast.Attribute) else None
-        if place is None or not isinstance(function, ast.Attribute):
-            return None
-        if function.attr in _SAME_PATH_METHODS:
+    def _method(self, method: ast.Attribute, arguments: list[ast.expr]) -> Place | None:
+        place = self.of(method.value)
+        if place is None or method.attr in _SAME_PATH_METHODS:
             return place
-        if function.attr in _LISTING_METHODS:
+        if method.attr in _LISTING_METHODS:
             return place.down(None)
-        if function.attr in ("joinpath", "with_name"):
-            place = place.up() if function.attr == "with_name" else place
-            for argument in node.args:
-                place = place.down(self._text(argument))
-            return place
+        if method.attr in ("joinpath", "with_name"):
+            place = place.up() if method.attr == "with_name" else place
+            return self._below(place, arguments)
         return None
+
+    def _below(self, place: Place, arguments: list[ast.expr]) -> Place:
+        for argument in arguments:
+            place = place.down(self._text(argument))
+        return place
 
     def _text(self, node: ast.expr) -> str | None:
         """The text that an expression stands for, if it is known."""
@@ -323,12 +322,6 @@ class Places:
         return f"{self._aliases.get(root, root)}{dot}{rest}" if root else None
 
 
-_PLACES = ("__file__", "__path__", "__spec__", "get_data")
-_RESOURCES = re.compile(r"importlib[._]resources|from importlib import .*resources|resource_\w+\(")
-_FILE_NAME = re.compile(r"[\w.][\w .+@=-]*(/[\w.+@=-]+)*")
-_NO_READ = frozenset({"sys.path.append", "sys.path.insert", "sys.path.remove", "os.chdir"})
-
-
 def find_reads(parsed: ParsedSource, module: str, package: str) -> tuple[FileRead, ...]:
     """The files and folders beside the code that a source reads, in source order.
 
@@ -341,57 +334,47 @@ def find_reads(parsed: ParsedSource, module: str, package: str) -> tuple[FileRea
     if not knows_place and ("resource" not in parsed.text or not _RESOURCES.search(parsed.text)):
         return ()  # as most
     try:
-        found = dict.fromkeys(_Reads(parsed.tree, module, package).all())
+        places = Places(parsed.tree, module, package)
+        found = dict.fromkeys(_reads(parsed.tree, places))
     except RecursionError:  # a table of thousands of calls in one expression: no path is in there
         return ()
     return tuple(sorted(found, key=lambda read: read.line))
 
 
-class _Reads:
-    def __init__(self, tree: ast.Module, module: str, package: str) -> None:
-        self._tree = tree
-        self._places = Places(tree, module, package)
+def _reads(tree: ast.Module, places: Places) -> Iterator[FileRead]:
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        place = places.of(node) if type(node) in _PATHS else None
+        if place is not None:
+            if not place.is_own_file:
+                is_folder = place.is_open or not place.parts or place.parts[-1] == ".."
+                kind = ReadKind.FOLDER if is_folder else ReadKind.FILE
+                line = getattr(node, "lineno", 1)
+                yield FileRead(kind, "/".join(place.parts), line, place.module)
+        elif isinstance(node, ast.Constant):
+            if id(node) not in places.docstrings and _may_name_file(node.value):
+                yield FileRead(ReadKind.NAME, str(node.value), node.lineno)
+        elif isinstance(node, ast.Call) and places.qualified(node.func) in _NO_READ:
+            continue  # it only tells Python where to look for modules
+        elif not _names_path(node, places):
+            waiting.extend(reversed(list(ast.iter_child_nodes(node))))
 
-    def all(self) -> Iterator[FileRead]:
-        waiting: list[ast.AST] = [self._tree]
-        while waiting:
-            node = waiting.pop()
-            if isinstance(node, ast.Constant):
-                yield from self._name(node)
-                continue
-            place = self._places.of(node) if type(node) in PATHS else None
-            if place is not None:
-                yield from self._read(node, place)
-            elif not self._is_no_read(node) and not self._is_name_of_path(node):
-                waiting.extend(reversed(list(ast.iter_child_nodes(node))))
 
-    def _read(self, node: ast.AST, place: Place) -> Iterator[FileRead]:
-        if place.is_own_file:
-            return
-        path = "/".join(place.parts)
-        is_folder = place.is_open or not place.parts or place.parts[-1] == ".."
-        kind = ReadKind.FOLDER if is_folder else ReadKind.FILE
-        yield FileRead(kind, path, getattr(node, "lineno", 1), place.module)
+def _may_name_file(text: object) -> bool:
+    if not isinstance(text, str) or len(text) > 200:
+        return False
+    has_form = "." in text or "/" in text or text.isupper()
+    return has_form and _FILE_NAME.fullmatch(text) is not None
 
-    def _name(self, node: ast.Constant) -> Iterator[FileRead]:
-        """A text that may well be the name of a file."""
-        text = node.value
-        if not isinstance(text, str) or id(node) in self._places.docstrings or len(text) > 200:
-            return
-        if ("." in text or "/" in text or text.isupper()) and _FILE_NAME.fullmatch(text):
-            yield FileRead(ReadKind.NAME, text, node.lineno)
 
-    def _is_no_read(self, node: ast.AST) -> bool:
-        """Whether a call only tells Python where to look for modules."""
-        return isinstance(node, ast.Call) and self._places.qualified(node.func) in _NO_READ
-
-    def _is_name_of_path(self, node: ast.AST) -> bool:
-        """Whether a node gives a path a name: then it counts where the name is used."""
-        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
-            return False
-        target = node.targets[0]
-        if not isinstance(target, ast.Name) or target.id not in self._places.used:
-            return False
-        place = self._places.of(node.value)
-        is_whole = place is not None and not place.is_open
-        return is_whole and self._places.named(target.id) is not None
+def _names_path(node: ast.AST, places: Places) -> bool:
+    """Whether a node gives a path a name: then it counts where the name is used."""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+        return False
+    target = node.targets[0]
+    if not isinstance(target, ast.Name) or target.id not in places.used:
+        return False
+    place = places.of(node.value)
+    is_whole = place is not None and not place.is_open
+    return is_whole and places.named(target.id) is not None

@@ -1,11 +1,13 @@
-"""Looking at what is loaded, without waking anything up.
+"""The environments that modules are taken from: this interpreter, and a user's own importer.
 
-The interpreter that exports, as an environment that modules are taken from.
+In this interpreter modules are found, and what is loaded is looked at, without running anything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
+import inspect
 import os
 import pkgutil
 import sys
@@ -14,9 +16,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast
 
-from modpack.core.graph import CodeKind, Location
+from modpack.core.graph import CodeKind, Environment, Location
 from modpack.core.process import current_folder
-from modpack.discovery.importers import contents_of
+from modpack.discovery.importers import Importer, contents_of
 
 if TYPE_CHECKING:
     from _typeshed.importlib import PathEntryFinderProtocol
@@ -47,7 +49,7 @@ class _NamesFile(Protocol):
     def get_filename(self, name: str) -> str: ...
 
 
-class HostEnvironment:
+class HostEnvironment(Environment):
     """Finds modules where this interpreter would find them, without importing them.
 
     ``importlib.util.find_spec("a.b")`` imports ``a``; this asks the finders on
@@ -100,15 +102,6 @@ class HostEnvironment:
     def loaded(self) -> Collection[str]:
         """What ``sys.modules`` holds."""
         return sys.modules.keys()
-
-    def lacks(self, module: str) -> bool:
-        """Nothing is ruled out."""
-        return False
-
-    @property
-    def is_package(self) -> bool:
-        """It is not."""
-        return False
 
     def _search(self, module: str) -> Location | None:
         if is_blocked(module):
@@ -172,6 +165,51 @@ class HostEnvironment:
         return CodeKind.SOURCE
 
 
+class ImportedEnvironment(Environment):
+    """Asks an importer for its modules: the one kind of environment that has to import them.
+
+    Args:
+        importer: an importer that modpack knows nothing else about.
+    """
+
+    def __init__(self, importer: Importer) -> None:
+        self._importer = importer
+
+    def locate(self, module: str) -> Location | None:
+        """Find a module by importing it; None if the importer does not have it."""
+        found = self._get(module)
+        if found is None:
+            return None
+        is_package = hasattr(found, "__path__")
+        file = getattr(found, "__file__", None)
+        try:
+            inspect.getsource(found)
+        except (OSError, TypeError):
+            kind = CodeKind.NAMESPACE if is_package and file is None else CodeKind.UNKNOWN
+            return Location(module, kind, file, is_package)
+        return Location(module, CodeKind.SOURCE, file, is_package)
+
+    def read_source(self, location: Location) -> bytes:
+        """The source, as :mod:`inspect` finds it."""
+        found = self._get(location.module)
+        return inspect.getsource(found).encode() if found is not None else b""
+
+    def live_attribute(self, module: str, name: str) -> str | None:
+        """What the importer's module binds a name to."""
+        bound = getattr(self._get(module), "__dict__", {})
+        if name not in bound:
+            return None
+        value = bound[name]
+        same = isinstance(value, ModuleType) and value.__name__.endswith(f"{module}.{name}")
+        return "submodule" if same else "attribute"
+
+    def _get(self, module: str) -> ModuleType | None:
+        try:
+            return self._importer.import_module(module)
+        except ModuleNotFoundError:
+            return None
+
+
 def _ask(finder: object, module: str, path: list[str] | None) -> ModuleSpec | None:
     if finder is PathFinder:
         return _search_folders(module, sys.path if path is None else path)
@@ -225,8 +263,10 @@ def _loaded_spec(module: str) -> ModuleSpec | None:
 
 def _as_loaded(module: str, spec: ModuleSpec) -> ModuleSpec:
     """A spec whose origin is the source that its loader reads: a loader may be replaced later."""
-    loader = spec.loader
-    origin = _filename(loader, module) if hasattr(loader, "get_filename") else spec.origin
+    loader, origin = spec.loader, spec.origin
+    if hasattr(loader, "get_filename"):
+        with contextlib.suppress(ImportError):  # it is the loader of another module
+            origin = cast("_NamesFile", loader).get_filename(module)
     suffixes = tuple(importlib.machinery.SOURCE_SUFFIXES)
     if origin == spec.origin or not isinstance(origin, str) or not origin.endswith(suffixes):
         return spec
@@ -234,14 +274,6 @@ def _as_loaded(module: str, spec: ModuleSpec) -> ModuleSpec:
     loaded.submodule_search_locations = spec.submodule_search_locations
     loaded.has_location = True
     return loaded
-
-
-def _filename(loader: object, module: str) -> str | None:
-    """The file that a loader reads a module from, by the loader protocol (PEP 302)."""
-    try:
-        return cast("_NamesFile", loader).get_filename(module)
-    except ImportError:  # it is the loader of another module
-        return None
 
 
 def _folders(path: Iterable[str] | None) -> tuple[str, ...]:

@@ -2,29 +2,21 @@
 
 The names and the contract are torch.package's: ``get_name`` tells under which module path
 and attribute path an object can be found again, and finds nothing else.
-
-A user's own :class:`Importer` as an environment that modules are taken from.
 """
 
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from types import FunctionType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 
-if TYPE_CHECKING:
-    from modpack.core.graph import Location
-
 _MISSING = object()
-_ANOTHER_IMPORTER = (
-    ". If another importer has it, name that one too: importer=[package, sys_importer]"
-)
+_BOTH = "importer=[package, sys_importer]"
 
 
 def contents_of(module: object) -> Mapping[str, object]:
@@ -76,18 +68,22 @@ class Importer(ABC):
         found = self._lookup(module, attribute)
         if found is obj:
             return module, attribute
-        owner = _package_of(obj)
+        owner = importer_of(sys.modules.get(str(getattr(obj, "__module__", None))))
         path = module if owner is None else owner.whichmodule(obj, attribute)
         if found is _MISSING and path != module:
             found = self._lookup(path, attribute)
+        remedy = ""
+        if owner is not None:
+            remedy = f". It was loaded from {owner!r}: name that one too, {_BOTH}"
         if found is not _MISSING or (self.has_unloaded(path) and "<locals>" not in attribute):
             other = _place(found) if found is not _MISSING else repr(self)
+            remedy = remedy or f". If another importer has it, name that one too: {_BOTH}"
             raise ObjMismatchError(
                 f"{obj!r} says that it is {path}.{attribute}, but that is another object, "
-                f"from {other}; this one is from {_place(obj)}{_hint(owner) or _ANOTHER_IMPORTER}"
+                f"from {other}; this one is from {_place(obj)}{remedy}"
             )
-        hint = _hint(owner) or _how_to_be_found(obj, module)
-        raise ObjNotFoundError(f"{obj!r} is not found as {module}.{attribute}{hint}")
+        remedy = remedy or _how_to_be_found(obj, module)
+        raise ObjNotFoundError(f"{obj!r} is not found as {module}.{attribute}{remedy}")
 
     def whichmodule(self, obj: object, name: str) -> str:
         """The module path that an object says it lives in; overridable.
@@ -135,9 +131,8 @@ class _SysImporter(Importer):
 
     def loaded_module(self, module_name: str) -> ModuleType | None:
         module = sys.modules.get(module_name)
-        if module is not None and importer_of(module) is not None:
-            return None  # it belongs to a package: its own importer answers for it
-        return module
+        # One that belongs to a package: its own importer answers for it.
+        return module if importer_of(module) is None else None
 
     def __repr__(self) -> str:
         return "sys_importer"
@@ -253,30 +248,16 @@ def _binding_module(obj: object, name: str, modules: Mapping[str, ModuleType]) -
     return "__main__"
 
 
-def importer_of(module: ModuleType) -> Importer | None:
-    """The package importer that a loaded module came from; None for ordinary modules."""
+def importer_of(module: ModuleType | None) -> Importer | None:
+    """The package importer that a loaded module came from; None for ordinary modules, and None."""
     owner = contents_of(module).get("__modpack__")
     return owner if isinstance(owner, Importer) else None
 
 
 def local_path(module_name: str) -> str:
     """A loaded module's path as its own package knows it; without a package, the path itself."""
-    module = sys.modules.get(module_name)
-    owner = importer_of(module) if module is not None else None
+    owner = importer_of(sys.modules.get(module_name))
     return owner.whichmodule(SimpleNamespace(__module__=module_name), "") if owner else module_name
-
-
-def _package_of(obj: object) -> Importer | None:
-    """The package importer that an object was loaded from."""
-    module = sys.modules.get(str(getattr(obj, "__module__", None)))
-    return importer_of(module) if module is not None else None
-
-
-def _hint(owner: Importer | None) -> str:
-    """What to do about an object that a package's importer would know."""
-    if owner is None:
-        return ""
-    return f". It was loaded from {owner!r}: name that one too, importer=[package, sys_importer]"
 
 
 def _how_to_be_found(obj: object, module: str) -> str:
@@ -301,67 +282,3 @@ def _place(obj: object) -> str:
     module = sys.modules.get(str(getattr(obj, "__module__", None)))
     file = getattr(module, "__file__", None)
     return str(file or getattr(obj, "__module__", None) or "an unknown place")
-
-
-class ImportedEnvironment:
-    """Asks an importer for its modules: the one kind of environment that has to import them.
-
-    Args:
-        importer: an importer that modpack knows nothing else about.
-    """
-
-    def __init__(self, importer: Importer) -> None:
-        self._importer = importer
-
-    def locate(self, module: str) -> Location | None:
-        """Find a module by importing it; None if the importer does not have it."""
-        from modpack.core.graph import CodeKind, Location  # loading does without
-
-        found = self._get(module)
-        if found is None:
-            return None
-        is_package = hasattr(found, "__path__")
-        file = getattr(found, "__file__", None)
-        try:
-            inspect.getsource(found)
-        except (OSError, TypeError):
-            kind = CodeKind.NAMESPACE if is_package and file is None else CodeKind.UNKNOWN
-            return Location(module, kind, file, is_package)
-        return Location(module, CodeKind.SOURCE, file, is_package)
-
-    def read_source(self, location: Location) -> bytes:
-        """The source, as :mod:`inspect` finds it."""
-        found = self._get(location.module)
-        return inspect.getsource(found).encode() if found is not None else b""
-
-    def live_attribute(self, module: str, name: str) -> str | None:
-        """What the importer's module binds a name to."""
-        bound = getattr(self._get(module), "__dict__", {})
-        if name not in bound:
-            return None
-        value = bound[name]
-        same = isinstance(value, ModuleType) and value.__name__.endswith(f"{module}.{name}")
-        return "submodule" if same else "attribute"
-
-    def live_home(self, module: str, name: str) -> str | None:
-        """Unknown: the importer's modules are imported one by one, when they are asked for."""
-        return None
-
-    def loaded(self) -> Collection[str]:
-        """Unknown as well."""
-        return ()
-
-    def lacks(self, module: str) -> bool:
-        """Nothing is ruled out."""
-        return False
-
-    @property
-    def is_package(self) -> bool:
-        """Whether it lacks what it does not have, or only has not been asked."""
-        return False
-
-    def _get(self, module: str) -> ModuleType | None:
-        try:
-            return self._importer.import_module(module)
-        except ModuleNotFoundError:
-            return None

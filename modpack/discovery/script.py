@@ -1,13 +1,8 @@
-"""Which names of its module a statement uses: when it runs, and later.
-
-Read off the compiled code, which knows what is local, global, or a closure's; it is never run.
-
-The statements of a script, or of a notebook's cells, that bind names. Nothing is run.
+"""The statements of a script, or a notebook, that bind names, and the module made of some of them.
 
 A script defines classes and functions, and then does its work. What an object needs of it are
-the definitions; :class:`Script` finds the statements that can have made a name.
-
-The text of a module made of a script's definitions: their own text, in their own order.
+the definitions; :class:`Script` finds the statements that can have made a name, and which other
+names they use: compiled code, which is never run, knows what is local, global, or a closure's.
 """
 
 from __future__ import annotations
@@ -15,16 +10,22 @@ import __future__
 
 import ast
 import dis
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from types import CodeType
 
 from modpack.discovery.conditions import catches_absence
-from modpack.discovery.syntax import asks_for_main, bodies, is_main_guard, is_type_checking
+from modpack.discovery.syntax import (
+    asks_for_main,
+    bodies,
+    is_main_guard,
+    is_type_checking,
+    resolve_relative,
+)
 
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _OPTIMIZED = 0x1  # CO_OPTIMIZED: a function's code, not that of a class or a module
 _AT_ONCE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters")
@@ -49,24 +50,6 @@ class Uses:
     late: frozenset[str]
 
 
-def uses_of(node: ast.stmt, flags: int) -> Uses:
-    """The names of the module that a statement of its top level uses.
-
-    Args:
-        node: the statement.
-        flags: compiler flags of the ``from __future__`` statements in force.
-
-    Raises:
-        SyntaxError, ValueError, RecursionError: it does not compile.
-    """
-    module = ast.Module([node], [])
-    code = compile(module, "<script>", "exec", flags | _TOP_LEVEL_AWAIT, dont_inherit=True)
-    found = list(_names(code, True))
-    eager = {name for name, is_eager in found if is_eager}
-    late = {name for name, is_eager in found if not is_eager} | set(_annotated(node))
-    return Uses(frozenset(eager - _OF_EVERY_MODULE), frozenset(late - _OF_EVERY_MODULE))
-
-
 def _names(code: CodeType, eager: bool) -> Iterator[tuple[str, bool]]:
     own: set[str] = set()  # what a class body has bound by then is its own
     for instruction in dis.get_instructions(code):
@@ -77,11 +60,8 @@ def _names(code: CodeType, eager: bool) -> Iterator[tuple[str, bool]]:
             yield name, eager
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            yield from _names(inner, eager and _runs_at_once(inner))
-
-
-def _runs_at_once(code: CodeType) -> bool:
-    return not code.co_flags & _OPTIMIZED or code.co_name.startswith(_AT_ONCE)
+            runs_at_once = not inner.co_flags & _OPTIMIZED or inner.co_name.startswith(_AT_ONCE)
+            yield from _names(inner, eager and runs_at_once)
 
 
 def _annotated(node: ast.stmt) -> Iterator[str]:
@@ -164,10 +144,18 @@ class Statement:
 
     @cached_property
     def uses(self) -> Uses:
-        """The names of the module that it uses, in force its cell's ``__future__``."""
+        """The names of the module that it uses, in force its cell's ``__future__``.
+
+        Raises:
+            SyntaxError, ValueError, RecursionError: it does not compile.
+        """
         if self.kind is Kind.IMPORT:
             return Uses(frozenset(), frozenset())
-        return uses_of(self.node, self.flags)
+        module, flags = ast.Module([self.node], []), self.flags | _TOP_LEVEL_AWAIT
+        found = list(_names(compile(module, "<script>", "exec", flags, dont_inherit=True), True))
+        eager = {name for name, is_eager in found if is_eager}
+        late = {name for name, is_eager in found if not is_eager} | set(_annotated(self.node))
+        return Uses(frozenset(eager - _OF_EVERY_MODULE), frozenset(late - _OF_EVERY_MODULE))
 
     @cached_property
     def decorated_by(self) -> frozenset[str]:
@@ -184,7 +172,8 @@ class Statement:
         """What ``name = value`` binds its one name to; None for any other statement."""
         if isinstance(self.node, ast.Assign):
             targets = self.node.targets
-            return self.node.value if _is_one_name(targets) else None
+            is_one_name = len(targets) == 1 and isinstance(targets[0], ast.Name)
+            return self.node.value if is_one_name else None
         if isinstance(self.node, ast.AnnAssign) and isinstance(self.node.target, ast.Name):
             return self.node.value
         return None
@@ -203,14 +192,27 @@ class Script:
         self._by_name: dict[str, list[Statement]] = {}
         flags = 0  # those of a notebook's cell hold for the cells after it, too
         for cell in cells:
-            tree = _parsed(cell)
+            tree = _parsed(cell.text)
             if tree is not None:
                 self.cells[cell] = tree
-                flags |= future_flags(tree)
-                self._statements.extend(_Reader(cell, tree, len(self._statements), flags).read())
+                flags |= _future_flags(tree)
+                self._read(cell, tree.body, (), flags)
         for statement in self._statements:
             for name in dict.fromkeys(statement.binds):
                 self._by_name.setdefault(name, []).append(statement)
+
+    def _read(
+        self, cell: Cell, body: Sequence[ast.stmt], inside: tuple[str, ...], flags: int
+    ) -> None:
+        for node in body:
+            kind, binds = _bound_by(node)
+            if kind is not None and binds:
+                number = len(self._statements)
+                self._statements.append(Statement(cell, number, kind, node, binds, inside, flags))
+            if kind in (None, Kind.OTHER):
+                first_line = cell.text.split("\n")[node.lineno - 1].strip()
+                for _, _, block in bodies(node):
+                    self._read(cell, block, (*inside, first_line), flags)
 
     def binding(self, name: str) -> Sequence[Statement]:
         """The statements that bind a name, in the order of execution."""
@@ -243,7 +245,14 @@ class Script:
     @cached_property
     def patched(self) -> frozenset[tuple[str, str]]:
         """The attributes that statements outside of functions set: ``Net.scale = 2``."""
-        return frozenset(pair for tree in self.cells.values() for pair in _attributes_set(tree))
+        parts = (part for tree in self.cells.values() for part in _outside_of_functions(tree))
+        return frozenset(
+            (part.value.id, part.attr)
+            for part in parts
+            if isinstance(part, ast.Attribute)
+            and isinstance(part.ctx, ast.Store)
+            and isinstance(part.value, ast.Name)
+        )
 
 
 def does_work(source: str) -> bool:
@@ -254,11 +263,8 @@ def does_work(source: str) -> bool:
     >>> does_work("model = build()")
     True
     """
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError):
-        return False
-    return not all(map(_only_defines, body))
+    tree = _parsed(source)
+    return tree is not None and not all(map(_only_defines, tree.body))
 
 
 def _only_defines(node: ast.stmt) -> bool:
@@ -271,18 +277,14 @@ def _only_defines(node: ast.stmt) -> bool:
     return is_import_block(node) or is_main_guard(node)
 
 
-def future_flags(tree: ast.Module) -> int:
+def _future_flags(tree: ast.Module) -> int:
     """The compiler flags of a source's ``from __future__`` statements."""
-    features = [
-        alias.name
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
-        for alias in node.names
-    ]
     flags = 0
-    for feature in features:
-        known = getattr(__future__, feature, None)
-        flags |= known.compiler_flag if known is not None else 0
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            for alias in node.names:
+                feature = getattr(__future__, alias.name, None)
+                flags |= feature.compiler_flag if feature is not None else 0
     return flags
 
 
@@ -295,53 +297,11 @@ def imported_as(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, ast.al
             yield alias.name.partition(".")[0], alias
 
 
-def _parsed(cell: Cell) -> ast.Module | None:
+def _parsed(source: str) -> ast.Module | None:
     try:
-        return ast.parse(cell.text)
+        return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
-
-
-def _is_one_name(targets: Sequence[ast.expr]) -> bool:
-    return len(targets) == 1 and isinstance(targets[0], ast.Name)
-
-
-@dataclass
-class _Reader:
-    """Reads the statements of one cell."""
-
-    cell: Cell
-    tree: ast.Module
-    first: int
-    flags: int
-    found: list[Statement] = field(default_factory=list)
-
-    def read(self) -> list[Statement]:
-        """All statements that bind names, in order."""
-        self._read(self.tree.body, ())
-        return self.found
-
-    def _read(self, body: Sequence[ast.stmt], inside: tuple[str, ...]) -> None:
-        for node in body:
-            kind, binds = _bound_by(node)
-            if kind is not None and binds:
-                self._note(kind, node, binds, inside)
-            if kind in (None, Kind.OTHER):
-                header = (*inside, self._first_line(node))
-                for _, _, block in bodies(node):
-                    self._read(block, header)
-
-    def _note(
-        self, kind: Kind, node: ast.stmt, binds: tuple[str, ...], inside: tuple[str, ...]
-    ) -> None:
-        number = self.first + len(self.found)
-        self.found.append(Statement(self.cell, number, kind, node, binds, inside, self.flags))
-
-    def _first_line(self, node: ast.stmt) -> str:
-        return self.cell.text.split("\n")[node.lineno - 1].strip()
-
-
-_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _bound_by(node: ast.stmt) -> tuple[Kind | None, tuple[str, ...]]:
@@ -372,11 +332,16 @@ def _names_bound_in(block: ast.stmt) -> Iterator[str]:
 
 def _stored_in(node: ast.AST) -> Iterator[str]:
     """The names that a statement or an expression assigns to, outside of functions in it."""
+    for part in _outside_of_functions(node):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            yield part.id
+
+
+def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
     todo: list[ast.AST] = [node]
     while todo:
         part = todo.pop()
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-            yield part.id
+        yield part
         if not isinstance(part, (*_Function, ast.Lambda, ast.ClassDef)):
             todo.extend(ast.iter_child_nodes(part))
 
@@ -389,17 +354,6 @@ def _header_of(node: ast.stmt) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
             yield child
-
-
-def _attributes_set(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    todo: list[ast.AST] = [tree]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if isinstance(node.value, ast.Name):
-                yield node.value.id, node.attr
-        if not isinstance(node, (*_Function, ast.Lambda, ast.ClassDef)):
-            todo.extend(ast.iter_child_nodes(node))
 
 
 _WIDTH = 96
@@ -502,7 +456,9 @@ def text_of_statement(statement: Statement, names: frozenset[str], package: str)
     else:
         start = first - _comments_above(lines, first)
         text = "\n".join(lines[start : last + 1])
-    branch = _branch(statement)
+    branch = ""
+    if statement.inside:
+        branch = f"if True:  # in the script: {' '.join(statement.inside)}\n"
     return branch + text, start + 1 - bool(branch)
 
 
@@ -540,22 +496,8 @@ def _changed_import(
         return ast.Import(wanted) if len(wanted) < len(node.names) else None
     if wanted == node.names and not node.level:
         return None
-    return ast.ImportFrom(_absolute(node, package), wanted, 0)
-
-
-def _absolute(node: ast.ImportFrom, package: str) -> str | None:
-    """The module that an import names, from the top."""
-    if not node.level:
-        return node.module
-    base = package.rsplit(".", node.level - 1)[0] if package else ""
-    return ".".join(filter(None, (base, node.module)))
-
-
-def _branch(statement: Statement) -> str:
-    """The line over a statement that stands inside another one."""
-    if not statement.inside:
-        return ""
-    return f"if True:  # in the script: {' '.join(statement.inside)}\n"
+    module = resolve_relative(package, node.level, node.module or "")
+    return ast.ImportFrom(module or node.module, wanted, 0)
 
 
 def _shares_lines(statement: Statement, first: str, last: str) -> bool:
@@ -569,8 +511,7 @@ def _shares_lines(statement: Statement, first: str, last: str) -> bool:
 
 def _comments_above(lines: Sequence[str], first: int) -> int:
     """How many lines of comments stand right above a line, with its indentation."""
-    indentation = re.match(r"\s*", lines[first])
-    margin = indentation[0] if indentation else ""
+    margin = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
     count = 0
     while count < first and lines[first - count - 1].startswith(f"{margin}#"):
         count += 1
@@ -600,9 +541,8 @@ def is_import_block(node: ast.stmt) -> bool:
 def _only_imports(body: list[ast.stmt]) -> bool:
     """Whether there are imports, and besides them only names for what is absent."""
     leaves = list(_leaves(body))
-    imports = [leaf for leaf in leaves if isinstance(leaf, (ast.Import, ast.ImportFrom))]
     others = [leaf for leaf in leaves if not isinstance(leaf, (ast.Import, ast.ImportFrom))]
-    return bool(imports) and all(_is_plain(leaf) for leaf in others)
+    return len(others) < len(leaves) and all(map(_is_plain, others))
 
 
 def _leaves(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -1,6 +1,6 @@
-"""What secrets look like: one row for each shape that is known by itself.
+"""The shapes of secrets: one row for each that shows by itself, and names that say it of a value.
 
-Values whose names say that they are secret: ``password = "..."`` in any notation.
+Such a name is ``password`` in ``password = "..."``, in any notation.
 """
 
 from __future__ import annotations
@@ -70,12 +70,7 @@ class Shape:
         return all(re.search(_KINDS[kind], value) for kind in self.kinds) and looks_random(value)
 
 
-_KINDS: Final = {
-    "0": rb"[0-9]",
-    "a": rb"[a-z]",
-    "A": rb"[A-Z]",
-    "x": rb"[A-Za-z]",
-}
+_KINDS: Final = {"0": rb"[0-9]", "a": rb"[a-z]", "A": rb"[A-Z]", "x": rb"[A-Za-z]"}
 
 
 def _row(

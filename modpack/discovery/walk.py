@@ -25,9 +25,7 @@ Scan = Callable[[bytes, str, bool], ModuleScan]
 
 _MOST_KEPT: Final = 64 << 20
 """Bytes of sources that are kept; of further ones, each is read as often as it is asked for."""
-
-
-PROVIDED_ON_LOAD = frozenset({"torch_package_importer", "_modpack_mock"})
+_PROVIDED_ON_LOAD: Final = frozenset({"torch_package_importer", "_modpack_mock"})
 """Names that packaged code may import although no module of theirs is ever found: the
 importer under the ancestor's name, and the runtime of stand-ins, which comes with them."""
 
@@ -150,9 +148,7 @@ class Walker:
         environment, location = self._find(module)
         if environment is None or location is None:
             raise FileNotFoundError(f"there is no module {module!r}")
-        return self._keep(module, environment.read_source(location))
-
-    def _keep(self, module: str, source: bytes) -> bytes:
+        source = environment.read_source(location)
         if self._kept + len(source) <= _MOST_KEPT:
             self._kept += len(source)
             self._sources[module] = source
@@ -214,13 +210,6 @@ class Walker:
                 self._found[module] = environment, location
                 return environment, location
         return None, None
-
-    def _take_from(self, root: str, environment: Environment) -> None:
-        """Look for all modules under a root in one environment from here on."""
-        self._home[root] = environment
-        self._found.clear()
-        for module in [m for m in (*self.scans, *self._sources) if root_of(m) == root]:
-            self._forget_source(module)
 
     def _forget_source(self, module: str) -> None:
         """Read and scan a module again when it is asked for the next time."""
@@ -313,13 +302,14 @@ class Walker:
                     found = self.environment_of(module)
                     if found not in (None, environment):
                         return module
-            self._take_from(root, environment)
+            self._home[root] = environment
+            self._found.clear()
+            for module in [m for m in (*self.scans, *self._sources) if root_of(m) == root]:
+                self._forget_source(module)
         return None
 
     def _run(self) -> None:
-        if self._running:  # deciding a module brought up others: they wait for their turn
-            return
-        if not self._queue:
+        if self._running or not self._queue:  # what a decision brings up waits for its turn
             return
         self._running = True
         try:
@@ -350,7 +340,7 @@ class Walker:
 
     def _reach(self, edge: Edge) -> None:
         new = self.graph.add_edge(edge) and edge.kind.is_dependency
-        if new and edge.imported not in PROVIDED_ON_LOAD:
+        if new and edge.imported not in _PROVIDED_ON_LOAD:
             self._queue.append(edge.imported)
 
     def _reach_parents(self, module: str) -> None:
@@ -389,13 +379,11 @@ class Walker:
     def _leads_to_submodule(self, package: str, name: str) -> bool:
         """The same for all who ask in one run: what everybody takes is looked up once."""
         submodule = f"{package}.{name}"
-        known = self._submodule.get(submodule)
-        if known is None:
-            known = self._submodule[submodule] = self._is_submodule(package, name)
-        return known
+        if submodule not in self._submodule:
+            self._submodule[submodule] = self._is_submodule(package, name, submodule)
+        return self._submodule[submodule]
 
-    def _is_submodule(self, package: str, name: str) -> bool:
-        submodule = f"{package}.{name}"
+    def _is_submodule(self, package: str, name: str, submodule: str) -> bool:
         if submodule in self._provided:
             return True
         if package not in self._provided:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from modpack.core.graph import Environment
 from modpack.core.names import root_of
-from modpack.discovery.finder import HostEnvironment
-from modpack.discovery.importers import ImportedEnvironment, Importer, OrderedImporter, sys_importer
+from modpack.discovery.finder import HostEnvironment, ImportedEnvironment
+from modpack.discovery.importers import Importer, OrderedImporter, sys_importer
 from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 
