@@ -304,12 +304,13 @@ class NameRegistry:
         if folded in self._folders:
             return f"it would have to be a folder too, for {self._folders[folded]!r}"
         parents = _parents(folded)
-        blocked = next((parent for parent in parents if parent in self._files), None)
-        if blocked is not None:
-            return f"{self._files[blocked]!r} would have to be a folder too"
+        if parents and parents[0] not in self._folders:  # otherwise all of them are known folders
+            for parent in parents:
+                if parent in self._files:
+                    return f"{self._files[parent]!r} would have to be a folder too"
+            for parent in parents:
+                self._folders.setdefault(parent, name)
         self._files[folded] = name
-        for parent in parents:
-            self._folders.setdefault(parent, name)
         return None
 
     def forget_after(self, count: int) -> None:

@@ -13,8 +13,9 @@ import hashlib
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
@@ -41,12 +42,18 @@ from modpack.errors import ArchiveError
 if TYPE_CHECKING:
     from hashlib import _Hash
 
+    from modpack.archive.hash_helper import HashHelper, Slot
+
 _BATCH_BYTES: Final = 1 << 20
 """Bytes of records from which handing them to a thread costs less than it saves."""
 _MOST_WAITING: Final = 8 << 20
 """Bytes of records that wait before the writer does."""
 _LARGE: Final = 1 << 20
 """Bytes from which a record does not wait."""
+_WORTH_HELPING: Final = 4 << 10
+"""Bytes of a record from which a helper process saves more than handing it over costs."""
+_WORTH_A_HELPER: Final = 32 << 20
+"""Bytes of such records from which starting one is worth it."""
 _PIECE_BYTES: Final = 2 << 20
 _MOST_PIECES: Final = 3
 """One piece is written while the one before is hashed, and the next one copied."""
@@ -55,7 +62,7 @@ _DEFLATE_LEVEL: Final = 6
 
 class _Record(NamedTuple):
     name: str
-    content: bytes
+    content: bytes | memoryview
     compress: bool
 
 
@@ -63,7 +70,7 @@ class _Prepared(NamedTuple):
     """A record that can be written; ``deflated`` is None if it had better be stored."""
 
     name: str
-    content: bytes
+    content: bytes | memoryview
     crc: int
     sha256: str
     deflated: bytes | None
@@ -89,7 +96,15 @@ def _prepare(records: Sequence[_Record]) -> list[_Prepared]:
     ]
 
 
-def _deflate(content: bytes) -> bytes | None:
+def _hashed(helper: HashHelper, slot: Slot, records: Sequence[_Record]) -> list[_Prepared]:
+    digests = zip(records, helper.digests(slot), strict=True)
+    return [
+        _Prepared(name, content, crc, sha256.hex(), None)
+        for (name, content, _), (crc, sha256) in digests
+    ]
+
+
+def _deflate(content: bytes | memoryview) -> bytes | None:
     if len(content) > DEFAULT_LIMITS.max_code_record_bytes:
         return None
     compressor = zlib.compressobj(_DEFLATE_LEVEL, zlib.DEFLATED, RAW_DEFLATE)
@@ -134,8 +149,11 @@ class _Body:
         self._threads = Threads(2)
         self._batch: list[_Record] = []
         self._batch_bytes = 0
-        self._preparing: deque[tuple[int, Future[list[_Prepared]]]] = deque()
+        self._slot: Slot | None = None
+        self._preparing: deque[tuple[int, Callable[[], list[_Prepared]], Slot | None]] = deque()
         self._preparing_bytes = 0
+        self._helper: HashHelper | None = None
+        self._for_helper = 0
         self._pieces: deque[tuple[memoryview, _Checksums | None]] = deque()
         self._hashing: dict[str, _Checksums] = {}
         self._entries: dict[str, Entry] = {}
@@ -150,12 +168,15 @@ class _Body:
             self._lay_waiting()
             self._lay_large(name, memoryview(content))
             return
-        self._batch.append(_Record(name, bytes(content), compress))
+        copy = None
+        if not compress and (self._slot is not None or len(content) >= _WORTH_HELPING):
+            copy = self._shared_copy(content)
+        elif self._slot is not None:
+            self._begin_batch()
+        self._batch.append(_Record(name, bytes(content) if copy is None else copy, compress))
         self._batch_bytes += len(content)
-        if self._batch_bytes >= _BATCH_BYTES:
-            self._preparing.append((self._batch_bytes, self._threads.run(_prepare, self._batch)))
-            self._preparing_bytes += self._batch_bytes
-            self._batch, self._batch_bytes = [], 0
+        if self._slot is None and self._batch_bytes >= _BATCH_BYTES:
+            self._begin_batch()
         while self._preparing_bytes > _MOST_WAITING:
             self._lay_first()
 
@@ -214,6 +235,8 @@ class _Body:
         self._batch.clear()
         self._preparing.clear()
         self._threads.close()
+        if self._helper is not None:
+            self._helper.close()
 
     def _chunks(self, offset: int, remaining: int) -> Iterator[bytes]:
         with open(self._sink.path(), "rb") as file:
@@ -222,7 +245,41 @@ class _Body:
                 remaining -= len(chunk)
                 yield chunk
 
+    def _shared_copy(self, content: bytes | memoryview) -> memoryview | None:
+        """Copy a record to where the helper sees it; None if there is no helper or no room."""
+        self._for_helper += len(content)
+        if self._helper is None:
+            if self._for_helper < _WORTH_A_HELPER:
+                return None
+            from modpack.archive.hash_helper import start_hash_helper  # few saves need it
+
+            self._helper, self._for_helper = start_hash_helper(), 0
+            if self._helper is None:
+                return None
+        copy = None if self._slot is None else self._slot.add(content)
+        if copy is None:
+            self._begin_batch()
+            self._slot = self._helper.slot()
+            copy = None if self._slot is None else self._slot.add(content)
+        return copy
+
+    def _begin_batch(self) -> None:
+        """Have the helper or a thread prepare what is gathered."""
+        batch, size, slot = self._batch, self._batch_bytes, self._slot
+        self._batch, self._batch_bytes, self._slot = [], 0, None
+        if not batch:
+            return
+        if slot is None or self._helper is None:
+            prepared = self._threads.run(_prepare, batch).result
+        else:
+            prepared = partial(_hashed, self._helper, slot, batch)
+            self._helper.begin(slot)
+        self._preparing.append((size, prepared, slot))
+        self._preparing_bytes += size
+
     def _lay_waiting(self) -> None:
+        if self._slot is not None:
+            self._begin_batch()
         while self._preparing:
             self._lay_first()
         # A few small ones are prepared here: for those, threads are not worth being started.
@@ -230,12 +287,14 @@ class _Body:
         self._lay_all(_prepare(batch))
 
     def _lay_first(self) -> None:
-        size, prepared = self._preparing.popleft()
+        size, prepared, slot = self._preparing.popleft()
         self._preparing_bytes -= size
-        self._lay_all(prepared.result())
+        self._lay_all(prepared())
+        if self._helper is not None and slot is not None:
+            self._helper.take_back(slot)
 
     def _lay_all(self, records: Sequence[_Prepared]) -> None:
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         for name, content, crc, sha256, deflated in records:
             size, payload, method, of_deflated = len(content), content, STORED, ""
             if deflated is not None and self._may_inflate(size):

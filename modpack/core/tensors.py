@@ -8,7 +8,7 @@ from itertools import chain
 from math import prod
 from typing import Final, NamedTuple
 
-from modpack.core.codec import from_json, json_keys, record_to_json
+from modpack.core.codec import from_json, json_keys
 from modpack.core.json_values import Json
 
 TENSORS_VERSION: Final = 1
@@ -122,12 +122,23 @@ def tensors_to_json(tensors: Mapping[str, Sequence[TensorFacts]]) -> dict[str, J
 
 
 def _tensor(tensor: TensorFacts) -> Json:
-    """A tensor without what goes without saying."""
-    entry = record_to_json(tensor)
-    implied = {"persistent": True, "device": "cpu", "storage": None, "form": ""}
-    if tensor.storage is None:
-        implied |= {"offset": tensor.offset, "stride": list(tensor.stride)}
-    return {k: v for k, v in entry.items() if k not in implied or v != implied[k]}
+    """Return a tensor's JSON without what goes without saying."""
+    entry: dict[str, Json] = {
+        "name": tensor.name,
+        "kind": tensor.kind.value,
+        "dtype": tensor.dtype,
+        "shape": None if tensor.shape is None else list(tensor.shape),
+        "requires_grad": tensor.requires_grad,
+    }
+    if tensor.storage is not None:
+        entry |= {"storage": tensor.storage, "offset": tensor.offset, "stride": list(tensor.stride)}
+    if not tensor.is_persistent:
+        entry["persistent"] = False
+    if tensor.device != "cpu":
+        entry["device"] = tensor.device
+    if tensor.form:
+        entry["form"] = tensor.form
+    return entry
 
 
 def tensors_from_json(record: Mapping[str, Json]) -> dict[str, tuple[TensorFacts, ...]]:
