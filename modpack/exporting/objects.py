@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from modpack.hooks.report import HookStatus
     from modpack.pickling.base import Reference, ScriptSource
     from modpack.pickling.pickler import Pickled
-    from modpack.pickling.storages import StorageSaver
+    from modpack.pickling.tensors import StorageSaver
 
 _MOST_NAMES = 4
 _VALUES_PROTOCOL = 3
@@ -143,7 +143,7 @@ class ObjectSaver:
         from modpack.exporting.hook_saver import HookSaver
         from modpack.exporting.tensor_index import StorageUsage, named_tensors
         from modpack.pickling.pickler import pickle_object
-        from modpack.pickling.storages import StorageSaver
+        from modpack.pickling.tensors import StorageSaver
 
         name = "obj" if hooks is None else "model"
         if self._storages is None:

@@ -18,8 +18,7 @@ from modpack.core.plan import Note, NoteKind
 from modpack.core.tensors import StorageView, TensorFacts, TensorKind, bytes_used, is_mostly_unused
 from modpack.core.text import human_size, listed
 from modpack.pickling.object_paths import with_paths
-from modpack.pickling.storages import StorageSaver
-from modpack.pickling.tensors import ORDINARY, is_ordinary, view_of_large
+from modpack.pickling.tensors import ORDINARY, StorageSaver, is_ordinary, view_of_large
 
 _MOST_PATHS: Final = 1000
 """So many paths to one module are followed: shared modules in shared modules multiply."""

@@ -35,7 +35,7 @@ from modpack.hooks.kinds import (
 from modpack.hooks.loaded import instances_in, modules_in
 from modpack.hooks.model_parts import Path, part_at, roots_beside
 from modpack.pickling.rebuild import named_in_packages
-from modpack.pickling.storages import StorageLoader, storage_record
+from modpack.pickling.tensor_loading import StorageLoader, storage_record
 from modpack.pickling.unpickler import unpickle_object
 
 Fresh = dict[tuple[int, str, int], RemovableHandle]
@@ -255,7 +255,7 @@ class Target:
         """An attachment."""
         return self.captured.storages[name]
 
-    # -- what storages are loaded from (modpack.pickling.storages.StorageSource) --------------
+    # -- what storages are loaded from (modpack.pickling.tensor_loading.StorageSource) --------
 
     def has(self, name: str) -> bool:
         """Whether the capture holds a record."""

@@ -55,7 +55,7 @@ from modpack.pickling.base import Reference
 from modpack.pickling.functions import home_module
 from modpack.pickling.pickler import pickle_object
 from modpack.pickling.remade import fresh_lock, fresh_rlock
-from modpack.pickling.storages import storage_bytes
+from modpack.pickling.tensors import storage_bytes
 from modpack.pickling.torch_archives import script_bytes
 
 

@@ -32,7 +32,7 @@ from modpack.errors import (
 )
 from modpack.hooks.loaded import reserve_ids
 from modpack.loading.checks import require_hook_kinds
-from modpack.pickling.storages import StorageLoader, placing
+from modpack.pickling.tensor_loading import StorageLoader, placing
 from modpack.pickling.unpickler import unpickle_object
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from modpack.loading.checks import (
     require_signature,
     require_storages,
 )
-from modpack.pickling.storages import StorageLoader, placing
+from modpack.pickling.tensor_loading import StorageLoader, placing
 from modpack.security.pickle_names import read_pickle
 
 _READ: Final = (layout.ENTRY, layout.BYTEORDER)

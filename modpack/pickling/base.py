@@ -1,22 +1,11 @@
-"""What the tables of special objects are made of.
+"""Terms of pickling: rows for special types, script definitions, protocols, and problems.
 
-A row is for one kind of object that plain pickle refuses, or gets wrong without a word. It
-tells how to reduce such an object where there is one right meaning, or why there is none and
-what to do about it.
+Plain pickle refuses some objects, and gets others wrong without a word. A row says how to reduce
+objects of such a type where there is one right meaning, or why there is none and what to do.
 
-Definitions of a script: how what is made by them goes through a pickle.
-
-The package holds a module with the definitions' source. Values that the script computed, and
+A package holds a module with the definitions of a script. Values that the script computed, and
 that the definitions use, are a part of the pickle: they are set in that module before a class
-or function is taken from it, so that what the script shared stays shared. Pickles in packages
-name :func:`defined`, :func:`script_module` and :func:`set_in_script`; their module paths and
-signatures are part of the archive format.
-
-What pickling asks of those who use it, and what it tells them.
-
-All that cannot be saved in one object, told at once.
-
-What is known about the graph of objects that is being saved.
+or function is taken from it, so what the script shared stays shared.
 """
 
 from __future__ import annotations
@@ -24,7 +13,7 @@ from __future__ import annotations
 import abc
 import pickle
 import traceback
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -35,6 +24,8 @@ from modpack.pickling.rebuild import named_in_packages
 
 if TYPE_CHECKING:
     import torch
+
+    from modpack.pickling.graph_context import ObjectGraph
 
 LEAVE_OUT = (
     "let the object that holds it leave it out (__getstate__) and make it anew when it is used"
@@ -47,25 +38,6 @@ Kind = type | str
 
 class RefusedError(ModpackError):
     """An object has no meaning outside of this process."""
-
-
-class Surroundings(Protocol):
-    """What a row may ask about the graph that an object is saved in."""
-
-    def keeps(self, obj: object) -> bool:
-        """Whether an object will be alive after loading, without a weak reference to it."""
-
-    def ordered(self, members: Collection[Any]) -> list[Any] | None:
-        """Members of a set in the order of every process; None if they are in it already."""
-
-    def held_by_module(self, obj: object) -> tuple[ModuleType, str] | None:
-        """The module that holds this very object, if it is needed anyway, and the name."""
-
-    def named(self, obj: object) -> Any:
-        """The reduction of an object that is found under its own name; None if it is not."""
-
-    def attach(self, data: bytes) -> str:
-        """Store bytes in a record of their own; returns its name."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +62,7 @@ class Substitute:
     """
 
     kinds: tuple[Kind, ...]
-    reduce: Callable[[Any, Surroundings], Any] | None = None
+    reduce: Callable[[Any, ObjectGraph], Any] | None = None
     subclasses: bool = False
     by_name: bool = False
 
@@ -132,18 +104,12 @@ class Rows:
     def of(self, kind: type) -> Row | None:
         """The row of a type: its own, or one of a base that holds for derived types as well."""
         for base in type.mro(kind):
-            row = self._by_kind.get(base) or self._by_kind.get(_dotted(base))
+            dotted = f"{base.__module__}.{base.__qualname__}"
+            row = self._by_kind.get(base) or self._by_kind.get(dotted)
             if row is not None and (base is kind or _holds_for(row, kind, base)):
                 return row
-        return self._of_abstract_base(kind)
-
-    def _of_abstract_base(self, kind: type) -> Row | None:
-        """The row of an abstract class that says of itself what is derived from it."""
+        # An abstract class says of itself what is derived from it.
         return next((row for base, row in self._abstract if issubclass(kind, base)), None)
-
-
-def _dotted(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _holds_for(row: Row, kind: type, base: type) -> bool:
@@ -151,11 +117,10 @@ def _holds_for(row: Row, kind: type, base: type) -> bool:
         return False
     if isinstance(row, Refusal) and row.mixin:
         return True
-    return all(_same(kind, base, name) for name in ("__reduce__", "__reduce_ex__", "__getstate__"))
-
-
-def _same(kind: type, base: type, name: str) -> bool:
-    return getattr(kind, name, None) is getattr(base, name, None)
+    return all(
+        getattr(kind, name, None) is getattr(base, name, None)
+        for name in ("__reduce__", "__reduce_ex__", "__getstate__")
+    )
 
 
 SCRIPT_MARK = "__modpack_script__"
@@ -215,8 +180,8 @@ def fillings_of(namespace: dict[str, Any]) -> list[Filling]:
     found = []
     for path in namespace.get(FILLED, ()):
         owner, last = _owner(namespace, path), path[-1]
-        value = owner[last] if isinstance(owner, dict) else _kept(owner, last)
-        found.append(Filling(path, value))
+        held = owner if isinstance(owner, dict) else vars(owner)
+        found.append(Filling(path, held[last] if last in held else getattr(owner, last)))
     return found
 
 
@@ -267,10 +232,6 @@ def _owner(namespace: dict[str, Any], path: tuple[str, ...]) -> Any:
         owner = owner[part] if isinstance(owner, dict) else vars(owner)[part]
         owner = owner.__func__ if isinstance(owner, (staticmethod, classmethod)) else owner
     return owner
-
-
-def _kept(owner: Any, name: str) -> Any:
-    return vars(owner)[name] if name in vars(owner) else getattr(owner, name)
 
 
 @dataclass(frozen=True)
@@ -411,13 +372,12 @@ def problems_as_error(
         path = problem.place[0] if problem.place else paths.get(id(problem.obj))
         told[path, _reason(problem)] = None
     (path, reason), *_ = told
-    return _kind_of(problems[0].failure)(resource, reason, path, tuple(told))
-
-
-def _kind_of(failure: Exception) -> type[PicklingError]:
+    kind, failure = PicklingError, problems[0].failure
     if isinstance(failure, ObjMismatchError):
-        return MisnamedObjectError
-    return UnnamedObjectError if isinstance(failure, ObjNotFoundError) else PicklingError
+        kind = MisnamedObjectError
+    elif isinstance(failure, ObjNotFoundError):
+        kind = UnnamedObjectError
+    return kind(resource, reason, path, tuple(told))
 
 
 _EXPECTED = (ModpackError, pickle.PicklingError, TypeError, AttributeError, NotImplementedError)
@@ -430,15 +390,12 @@ def _reason(problem: Problem) -> str:
         place = f"raised at {raised.filename}:{raised.lineno}"
         return f"{type(failure).__name__}: {failure} ({place})"
     reason = str(failure) or type(failure).__name__
-    own = [] if "Remedy: " in reason else [_remedy(problem)]
-    remedies = [remedy for remedy in (*own, elsewhere) if remedy]
-    joint = ". Remedy: " if own else ", or "
-    return reason + (joint + ", or ".join(remedies) if remedies else "")
-
-
-def _remedy(problem: Problem) -> str:
-    if isinstance(problem.failure, ModpackError) and problem.place is None:
-        return ""  # which tells all that is known
-    if isinstance(problem.obj, type):
-        return "define the class at the top level of a module"
-    return LEAVE_OUT
+    if "Remedy: " in reason:
+        return f"{reason}, or {elsewhere}" if elsewhere else reason
+    remedy = LEAVE_OUT
+    if isinstance(failure, ModpackError) and problem.place is None:
+        remedy = ""  # the error says all that is known
+    elif isinstance(problem.obj, type):
+        remedy = "define the class at the top level of a module"
+    remedies = ", or ".join(each for each in (remedy, elsewhere) if each)
+    return f"{reason}. Remedy: {remedies}" if remedies else reason

@@ -1,14 +1,10 @@
-"""Classes whose contents something generates: dataclasses, named tuples, enums, typed dictionaries.
-
-Generated functions have no source. What they are generated from is saved, and they are
-generated again.
-
-Classes that cannot be imported: made in functions, or on the spot.
+"""Classes that cannot be imported: made in functions, or on the spot.
 
 Such a class is taken apart, for its text alone would not do: names in it stood for variables
-of a call that is over. Its functions travel by their source like any other, and the class is
+of a call that is over. Its functions are saved by their source like any other, and the class is
 made again in two steps, so that it may refer to itself: first an empty one, by its metaclass,
-then what stands in it.
+then what stands in it. Of dataclasses, named tuples, enums and typed dictionaries, whose generated
+functions have no source, that is saved from which they are generated again.
 """
 
 from __future__ import annotations
@@ -21,19 +17,18 @@ import inspect
 import sys
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 from modpack.pickling.base import RefusedError
 from modpack.pickling.graph_context import live_object
 from modpack.pickling.rebuild import named_in_packages
 
+_Generated = tuple[Callable[..., type], tuple[Any, ...], dict[str, Any]]
+"""What makes a class again, its arguments, and the attributes that are set afterwards."""
 
-def reduce_generated(cls: type, module: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """How an enum or a named tuple is made again, and with what attributes; None for others.
 
-    Raises:
-        RefusedError: it is an enum that makes its members in a way of its own.
-    """
+def _generated(cls: type, module: Any) -> _Generated | None:
     if isinstance(cls, enum.EnumMeta):
         return _enum_parts(cls, module)
     if type(cls) is type(_Typed):
@@ -43,10 +38,7 @@ def reduce_generated(cls: type, module: Any) -> tuple[Any, tuple[Any, ...], dict
     return None
 
 
-# -- named tuples --------------------------------------------------------------------------------
-
-
-def _named_tuple_parts(cls: Any, module: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _named_tuple_parts(cls: Any, module: Any) -> _Generated:
     fields, defaults = cls._fields, dict(cls._field_defaults)
     plain = vars(make_named_tuple(cls.__name__, cls.__qualname__, "", fields, defaults))
     attributes = {
@@ -103,14 +95,11 @@ def _is_generated(function: Any) -> bool:
     )
 
 
-# -- typed dictionaries --------------------------------------------------------------------------
-
-
 class _Typed(typing.TypedDict):
     """Shows of what type such classes are."""
 
 
-def _typed_dict_parts(cls: Any, module: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _typed_dict_parts(cls: Any, module: Any) -> _Generated:
     names = ("__required_keys__", "__optional_keys__", "__doc__")
     attributes = {name: getattr(cls, name) for name in names}
     hints = dict(cls.__annotations__)
@@ -136,13 +125,12 @@ def make_typed_dict(
     return made
 
 
-# -- enums ---------------------------------------------------------------------------------------
-
-
-def _enum_parts(cls: Any, module: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _enum_parts(cls: Any, module: Any) -> _Generated:
     for name in ("__new__", "__init__", "_generate_next_value_"):
         own = vars(cls).get("__new_member__" if name == "__new__" else name)
-        if isinstance(getattr(own, "__func__", own), types.FunctionType) and _is_the_users(own):
+        function = getattr(own, "__func__", own)
+        is_function = isinstance(function, types.FunctionType)
+        if is_function and function.__module__ not in ("enum", "builtins", None):
             raise RefusedError(
                 f"the enum {cls.__qualname__} has {name}, and is not found under its name. "
                 "Remedy: define it at the top level of a module"
@@ -163,11 +151,6 @@ def _enum_parts(cls: Any, module: Any) -> tuple[Any, tuple[Any, ...], dict[str, 
 _ENUM_TABLES = frozenset(
     {"_unhashable_values_", "_hashable_values_", "_unhashable_values_map_", "__new_member__"}
 )
-
-
-def _is_the_users(function: Any) -> bool:
-    module = getattr(getattr(function, "__func__", function), "__module__", None)
-    return module not in ("enum", "builtins", None)
 
 
 @named_in_packages
@@ -192,16 +175,12 @@ def make_enum(
         boundary: of a flag, what it does with other values; see :class:`enum.FlagBoundary`.
     """
     body = kind.__prepare__(name, bases)
-    for key, value in (("__module__", _path(module)), ("__qualname__", qualname)):
+    for key, value in {"__module__": _path(module), "__qualname__": qualname, **members}.items():
         body[key] = value
-    for member, value in members.items():
-        body[member] = value
     options = {} if boundary is None or sys.version_info < (3, 11) else {"boundary": boundary}
     made: type = kind(name, bases, body, **options)
     return made
 
-
-# -- dataclasses ---------------------------------------------------------------------------------
 
 _OPTIONS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
 _GENERATED = frozenset(
@@ -305,7 +284,7 @@ def parts_of_class(cls: type, home: types.ModuleType | None) -> tuple[Any, ...]:
         RefusedError: it is of a kind that cannot be made again.
     """
     module: Any = cls.__module__ if home is None else home
-    generated = reduce_generated(cls, module)
+    generated = _generated(cls, module)
     if generated is not None:
         function, arguments, attributes = generated
         return function, arguments, {"attributes": attributes}, None, None, fill_class
@@ -354,8 +333,7 @@ def make_class(
         bases: its bases.
         at_once: what has to stand in it when it is made, such as ``__slots__``.
     """
-    path = module.__name__ if isinstance(module, types.ModuleType) else module
-    namespace = {**at_once, "__module__": path, "__qualname__": qualname}
+    namespace = {**at_once, "__module__": _path(module), "__qualname__": qualname}
     return types.new_class(name, bases, {"metaclass": kind}, lambda body: body.update(namespace))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import datetime
 import decimal
+import functools
 import importlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,8 +22,13 @@ import torch
 from modpack.errors import ModpackError, UnpicklingError
 from modpack.pickling.allowlist import DATA
 from modpack.pickling.pickle_machine import Actions, MalformedError, PickleMachine
-from modpack.pickling.storages import StorageLoader, wants_fakes
-from modpack.pickling.tensor_rebuilding import OF_TORCH, UnsoundTensorError, rebuilding, unsound
+from modpack.pickling.tensor_loading import (
+    StorageLoader,
+    UnsoundTensorError,
+    rebuilding,
+    sound,
+    wants_fakes,
+)
 
 _LARGEST_KEY: Final = 2**61 - 1
 """Larger numbers can be chosen to have one hash, and a dict of them takes quadratic time."""
@@ -31,13 +37,12 @@ _MOST_CONTAINERS: Final = 5_000_000
 """An empty one takes a byte of a pickle, or a two-hundredth deflated, and 56 bytes of memory."""
 _SET: Final = 4
 """So many others take the room of a set."""
-
-
 _QUANTIZED: Final = (torch.qint8, torch.qint32, torch.quint8, torch.quint4x2, torch.quint2x4)
 """Element types that cannot be conjugated or negated by a flag: torch crashes on such tensors."""
+_DICTS: Final = (dict, OrderedDict, Counter, defaultdict)
 
 
-class NotDataError(MalformedError):
+class NotDataError(ModpackError, MalformedError):
     """A pickle wants something that is no data."""
 
 
@@ -74,9 +79,6 @@ def unpickle_data(
     if end != len(data):
         raise UnpicklingError(resource, f"{len(data) - end} bytes follow where the pickle ends")
     return made
-
-
-# -- what may be called, with the checks that a pickle makes necessary ------------------------
 
 
 def _require(holds: bool, what: str) -> None:
@@ -132,12 +134,9 @@ def _encode(text: Any, encoding: Any) -> Any:
     return text.encode("latin1")
 
 
-def _of_integers(kind: Callable[..., Any]) -> Callable[..., Any]:
-    def make(*numbers: Any) -> Any:
-        _require(all(type(each) in (int, type(None)) for each in numbers), "a number is none")
-        return kind(*numbers)
-
-    return make
+def _of_integers(kind: Callable[..., Any], *numbers: Any) -> Any:
+    _require(all(type(each) in (int, type(None)) for each in numbers), "a number is none")
+    return kind(*numbers)
 
 
 def _counter(counts: Any = None) -> Counter[Any]:
@@ -166,24 +165,16 @@ def _deque(items: Any = (), longest: Any = None) -> deque[Any]:
     return deque(items, longest)
 
 
-def _moment(kind: Callable[..., Any]) -> Callable[..., Any]:
+def _moment(kind: Callable[..., Any], *parts: Any) -> Any:
     """Of bytes and a time zone, or of numbers and a text."""
-
-    def make(*parts: Any) -> Any:
-        plain = (bytes, str, int, datetime.timedelta, datetime.timezone)
-        _require(all(type(each) in plain for each in parts), "a point in time has odd parts")
-        return kind(*parts)
-
-    return make
+    plain = (bytes, str, int, datetime.timedelta, datetime.timezone)
+    _require(all(type(each) in plain for each in parts), "a point in time has odd parts")
+    return kind(*parts)
 
 
 def _decimal(text: Any) -> decimal.Decimal:
     _require(type(text) is str, "a Decimal is made of no text")
     return decimal.Decimal(text)
-
-
-def _size(numbers: Any = ()) -> torch.Size:
-    return torch.Size(_integers(numbers))
 
 
 def _layout(name: Any) -> Any:
@@ -221,107 +212,81 @@ def _require_view(storage: Any, offset: Any, shape: Any, strides: Any) -> None:
     _integers(shape), _integers(strides)
 
 
-def _sound(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of torch's; what it raises tells what a pickle has wrong."""
-
-    def tried(*arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except (MalformedError, ModpackError):
-            raise
-        except OF_TORCH as failure:
-            raise unsound(failure) from failure
-
-    return tried
-
-
-def _view(function: Callable[..., Any]) -> Callable[..., Any]:
-    def make(
-        storage: Any,
-        offset: Any,
-        shape: Any,
-        strides: Any,
-        requires_grad: Any = False,
-        hooks: Any = None,
-        *more: Any,
-    ) -> Any:
-        _require_view(storage, offset, shape, strides)
-        _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
-        is_typed = bool(more) and isinstance(more[0], torch.dtype)
-        _require(len(more) <= 1 + is_typed, "a tensor has too many parts")
-        _require_plain(hooks, *more[is_typed:])
-        # Hooks of its own: the pickle can still fill those that it gave.
-        made = function(storage, offset, shape, strides, requires_grad, OrderedDict(), *more)
-        has_flags = any(more[is_typed:])
-        _require(not (has_flags and made.dtype in _QUANTIZED), "what is noted of a tensor is odd")
-        return made
-
-    return make
+def _view(
+    function: Callable[..., Any],
+    storage: Any,
+    offset: Any,
+    shape: Any,
+    strides: Any,
+    requires_grad: Any = False,
+    hooks: Any = None,
+    *more: Any,
+) -> Any:
+    _require_view(storage, offset, shape, strides)
+    _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
+    is_typed = bool(more) and isinstance(more[0], torch.dtype)
+    _require(len(more) <= 1 + is_typed, "a tensor has too many parts")
+    _require_plain(hooks, *more[is_typed:])
+    # Hooks of its own: the pickle can still fill those that it gave.
+    made = function(storage, offset, shape, strides, requires_grad, OrderedDict(), *more)
+    has_flags = any(more[is_typed:])
+    _require(not (has_flags and made.dtype in _QUANTIZED), "what is noted of a tensor is odd")
+    return made
 
 
-def _quantized(function: Callable[..., Any]) -> Callable[..., Any]:
-    def make(
-        storage: Any,
-        offset: Any,
-        shape: Any,
-        strides: Any,
-        quantizer: Any,
-        requires_grad: Any,
-        hooks: Any,
-    ) -> Any:
-        _require_view(storage, offset, shape, strides)
-        plain = (torch.qscheme, torch.Tensor, float, int)
-        is_plain = type(quantizer) is tuple and all(type(each) in plain for each in quantizer)
-        _require(is_plain and type(requires_grad) is bool, "a quantized tensor has odd parts")
-        _require_plain(hooks)
-        own_hooks: OrderedDict[int, Any] = OrderedDict()
-        return function(storage, offset, shape, strides, quantizer, requires_grad, own_hooks)
-
-    return make
+def _quantized(
+    function: Callable[..., Any],
+    storage: Any,
+    offset: Any,
+    shape: Any,
+    strides: Any,
+    quantizer: Any,
+    requires_grad: Any,
+    hooks: Any,
+) -> Any:
+    _require_view(storage, offset, shape, strides)
+    plain = (torch.qscheme, torch.Tensor, float, int)
+    is_plain = type(quantizer) is tuple and all(type(each) in plain for each in quantizer)
+    _require(is_plain and type(requires_grad) is bool, "a quantized tensor has odd parts")
+    _require_plain(hooks)
+    own_hooks: OrderedDict[int, Any] = OrderedDict()
+    return function(storage, offset, shape, strides, quantizer, requires_grad, own_hooks)
 
 
-def _meta(function: Callable[..., Any]) -> Callable[..., Any]:
-    def make(dtype: Any, shape: Any, strides: Any, requires_grad: Any) -> Any:
-        _require(isinstance(dtype, torch.dtype), "an element type is none")
-        _integers(shape), _integers(strides)
-        _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
-        return function(dtype, shape, strides, requires_grad)
-
-    return make
-
-
-def _parameter(_: Callable[..., Any]) -> Callable[..., Any]:
-    def make(data: Any, requires_grad: Any, hooks: Any, *state: Any) -> Any:
-        _require(type(data) is torch.Tensor, "a parameter is made of no plain tensor")
-        _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
-        _require(len(state) <= 1, "a parameter has too many parts")
-        _require_plain(hooks, None, *state)
-        made = torch._utils._rebuild_parameter(data, requires_grad, OrderedDict())  # type: ignore[no-untyped-call]
-        return _with_attributes(made, *state)
-
-    return make
+def _meta(
+    function: Callable[..., Any], dtype: Any, shape: Any, strides: Any, requires_grad: Any
+) -> Any:
+    _require(isinstance(dtype, torch.dtype), "an element type is none")
+    _integers(shape), _integers(strides)
+    _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
+    return function(dtype, shape, strides, requires_grad)
 
 
-def _sparse(function: Callable[..., Any]) -> Callable[..., Any]:
-    def make(layout: Any, parts: Any) -> Any:
-        plain = (torch.Tensor, torch.Size, tuple, bool)
-        is_plain = type(parts) is tuple and all(type(each) in plain for each in parts)
-        _require(isinstance(layout, torch.layout) and is_plain, "a sparse tensor has odd parts")
-        for each in parts:
-            if isinstance(each, tuple):
-                _integers(torch.Size(each) if type(each) is torch.Size else each)
-        return function(layout, parts)
-
-    return make
+def _parameter(
+    _: Callable[..., Any], data: Any, requires_grad: Any, hooks: Any, *state: Any
+) -> Any:
+    _require(type(data) is torch.Tensor, "a parameter is made of no plain tensor")
+    _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
+    _require(len(state) <= 1, "a parameter has too many parts")
+    _require_plain(hooks, None, *state)
+    made = torch._utils._rebuild_parameter(data, requires_grad, OrderedDict())  # type: ignore[no-untyped-call]
+    return _with_attributes(made, *state)
 
 
-def _nested(function: Callable[..., Any]) -> Callable[..., Any]:
-    def make(*parts: Any) -> Any:
-        are_tensors = all(type(each) is torch.Tensor for each in parts)
-        _require(len(parts) == 4 and are_tensors, "a nested tensor has odd parts")
-        return function(*parts)
+def _sparse(function: Callable[..., Any], layout: Any, parts: Any) -> Any:
+    plain = (torch.Tensor, torch.Size, tuple, bool)
+    is_plain = type(parts) is tuple and all(type(each) in plain for each in parts)
+    _require(isinstance(layout, torch.layout) and is_plain, "a sparse tensor has odd parts")
+    for each in parts:
+        if isinstance(each, tuple):
+            _integers(torch.Size(each) if type(each) is torch.Size else each)
+    return function(layout, parts)
 
-    return make
+
+def _nested(function: Callable[..., Any], *parts: Any) -> Any:
+    are_tensors = all(type(each) is torch.Tensor for each in parts)
+    _require(len(parts) == 4 and are_tensors, "a nested tensor has odd parts")
+    return function(*parts)
 
 
 def _with_attributes(made: Any, state: Any = None) -> Any:
@@ -342,26 +307,26 @@ def _require_new(made: Any, state: Mapping[Any, Any]) -> None:
 _MADE: Final[Mapping[Any, Callable[..., Any]]] = {
     bytearray: _bytearray,
     complex: _complex,
-    range: _of_integers(range),
+    range: functools.partial(_of_integers, range),
     slice: slice,
     codecs.encode: _encode,
     Counter: _counter,
     OrderedDict: _ordered,
     defaultdict: _defaults,
     deque: _deque,
-    datetime.date: _moment(datetime.date),
-    datetime.datetime: _moment(datetime.datetime),
-    datetime.time: _moment(datetime.time),
-    datetime.timedelta: _of_integers(datetime.timedelta),
-    datetime.timezone: _moment(datetime.timezone),
+    datetime.date: functools.partial(_moment, datetime.date),
+    datetime.datetime: functools.partial(_moment, datetime.datetime),
+    datetime.time: functools.partial(_moment, datetime.time),
+    datetime.timedelta: functools.partial(_of_integers, datetime.timedelta),
+    datetime.timezone: functools.partial(_moment, datetime.timezone),
     decimal.Decimal: _decimal,
-    torch.Size: _size,
+    torch.Size: lambda numbers=(): torch.Size(_integers(numbers)),
     torch.device: torch.device,
     torch.serialization._get_layout: _layout,
 }
 """What makes plain values."""
 
-_CHECKED: Final[Mapping[Any, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
+_CHECKED: Final[Mapping[Any, Callable[..., Any]]] = {
     torch._utils._rebuild_tensor_v2: _view,
     torch._utils._rebuild_tensor_v3: _view,
     torch._utils._rebuild_meta_tensor_no_storage: _meta,
@@ -371,7 +336,7 @@ _CHECKED: Final[Mapping[Any, Callable[[Callable[..., Any]], Callable[..., Any]]]
     torch._utils._rebuild_qtensor: _quantized,
     torch._utils._rebuild_sparse_tensor: _sparse,
 }
-"""What makes tensors, and what looks at its arguments first."""
+"""What makes tensors, and what is called with that instead, to look at its arguments first."""
 
 
 class _Data(Actions):
@@ -391,7 +356,8 @@ class _Data(Actions):
         self._containers = 0
         ours = rebuilding(wants_fakes())
         self._calls = {id(made): make for made, make in _MADE.items()}
-        self._calls |= {id(made): check(ours(made)) for made, check in _CHECKED.items()}
+        for made, check in _CHECKED.items():
+            self._calls[id(made)] = functools.partial(check, ours(made))
         self._calls[id(torch._tensor._rebuild_from_type_v2)] = self._retyped
         self._calls[id(set)] = self._keys.set_of
         self._calls[id(frozenset)] = self._keys.frozenset_of
@@ -399,23 +365,17 @@ class _Data(Actions):
     def find(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
         if full in self._added:
-            return self._take(module, name)
+            try:
+                found = getattr(self._import_module(module), name)
+            except (ImportError, AttributeError) as failure:
+                raise NotDataError(f"it names {full}, which is not here: {failure}") from failure
+            self._taken[id(found)] = found
+            return found
         if full not in DATA:
             raise NotDataError(f"it names {full!r:.200}")
         found = getattr(importlib.import_module(module), name, None)
         if found is None:
             raise NotDataError(f"it names {full}, which this version of torch does not have")
-        return found
-
-    def _take(self, module: str, name: str) -> Any:
-        """What a name stands for that the policy adds."""
-        try:
-            found = getattr(self._import_module(module), name)
-        except (ImportError, AttributeError) as failure:
-            raise NotDataError(
-                f"it names {module}.{name}, which is not here: {failure}"
-            ) from failure
-        self._taken[id(found)] = found
         return found
 
     def persistent(self, pid: Any) -> Any:
@@ -436,7 +396,7 @@ class _Data(Actions):
             raise NotDataError(f"it calls {_named(function)}")
         self._count(_SET)
         try:
-            return _sound(make)(*arguments)
+            return sound(make, *arguments)
         except UnsoundTensorError:
             if any(function is each for each in _MADE):
                 raise NotDataError(f"it makes a {_named(function)} of odd parts") from None
@@ -456,7 +416,7 @@ class _Data(Actions):
             requires_grad, _, hooks = state
             _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
             _require_plain(hooks)
-            _sound(made.requires_grad_)(requires_grad)
+            sound(made.requires_grad_, requires_grad)
         elif id(type(made)) in self._taken:
             self._set_state(made, state)
         else:
@@ -519,9 +479,6 @@ class _Data(Actions):
         _require(any(function is each for each in _CHECKED), "a tensor is made by what makes none")
         _require_plain(state=state)
         return _with_attributes(self.call(function, arguments), state)
-
-
-_DICTS: Final = (dict, OrderedDict, Counter, defaultdict)
 
 
 def _named(value: Any) -> str:

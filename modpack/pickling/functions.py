@@ -1,9 +1,7 @@
-"""The exact source text of a function that cannot be imported: lambdas, nested functions.
+"""Functions that cannot be imported, by their source: lambdas, nested functions.
 
 The text is proved, not guessed: it is compiled again and its code compared with the code of
 the live function. A source file that changed since it was imported is noticed that way.
-
-Functions by source: how a lambda or a nested function goes through a pickle.
 
 A function is made in two steps, so that it may refer to itself, or to an object that refers
 to it: first an empty one from its text, then its cells, defaults and attributes are filled
@@ -23,10 +21,9 @@ import sys
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from modpack.core.cell_magic import magic_texts
 from modpack.pickling.rebuild import named_in_packages
@@ -38,8 +35,7 @@ class NoSourceError(ValueError):
     """No source text can be had for a function, or none that compiles to its code."""
 
 
-@dataclass(frozen=True)
-class FunctionText:
+class FunctionText(NamedTuple):
     """A function as text.
 
     Attributes:
@@ -190,12 +186,8 @@ def _innermost(module: CodeType, text: FunctionText) -> CodeType:
 
 @lru_cache(maxsize=8)
 def _parsed(source: str) -> tuple[ast.Module, tuple[str, ...]]:
+    """A module, and the names that import statements bind in it, once each."""
     tree = ast.parse(source)
-    return tree, tuple(_imported_by(tree))
-
-
-def _imported_by(tree: ast.Module) -> Iterator[str]:
-    """The names that import statements bind in a module, once each."""
     names: dict[str, None] = {}
     todo: list[ast.AST] = [tree]
     while todo:
@@ -206,7 +198,7 @@ def _imported_by(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Module | ast.stmt | ast.excepthandler | ast.match_case):
             if not isinstance(node, _Function | ast.ClassDef):
                 todo.extend(ast.iter_child_nodes(node))
-    yield from names
+    return tree, tuple(names)
 
 
 def _candidates(source: str, tree: ast.Module, code: CodeType) -> Iterator[FunctionText]:
@@ -314,44 +306,32 @@ def home_module(function: FunctionType) -> ModuleType | None:
     return module if vars(module) is function.__globals__ else None
 
 
-def parts_of(function: FunctionType, module: object, shared: GlobalNames | None) -> tuple[Any, ...]:
+def parts_of(function: FunctionType, home: object) -> tuple[Any, ...]:
     """What pickle needs to make a function again (the six-part form of ``__reduce__``).
 
     Args:
         function: the function.
-        module: the module whose globals it uses; None if it cannot be imported.
-        shared: the namespace for the globals of a function without a module.
+        home: the module whose globals it uses, or a :class:`GlobalNames`.
 
     Raises:
         NoSourceError: its source cannot be had.
     """
     text = text_of(function)
     identity = (function.__name__, function.__qualname__, function.__module__ or "__main__")
-    fields = (text.source, text.is_lambda, text.name, text.free, text.flags, text.class_name)
-    cells = function.__closure__ or ()
+    itself = [n for n, v in function.__dict__.items() if type(v) is int and v == id(function)]
     state = {
         "cells": dict(closed_over(function)),
         "defaults": function.__defaults__,
         "kwdefaults": function.__kwdefaults__,
         "doc": function.__doc__,
-        "annotations": _plain_annotations(function),
-        **_attributes(function),
-        "globals": named_globals(function) if module is None else {},
+        # Those that are text; live types would drag in modules that no call needs.
+        "annotations": {n: t for n, t in function.__annotations__.items() if isinstance(t, str)},
+        "attributes": {n: v for n, v in function.__dict__.items() if n not in itself},
+        **({"identities": tuple(itself)} if itself else {}),
+        "globals": named_globals(function) if isinstance(home, GlobalNames) else {},
     }
-    home = shared if module is None else module
-    arguments = ((*fields, text.line), identity, home, cells)
+    arguments = (tuple(text), identity, home, function.__closure__ or ())
     return make_function, arguments, state, None, None, fill_function
-
-
-def _attributes(function: FunctionType) -> dict[str, Any]:
-    """A function's attributes; of those by which it knows itself by its address, the names."""
-    own = [name for name, value in function.__dict__.items() if _is(value, id(function))]
-    others = {name: value for name, value in function.__dict__.items() if name not in own}
-    return {"attributes": others, "identities": tuple(own)} if own else {"attributes": others}
-
-
-def _is(value: object, number: int) -> bool:
-    return type(value) is int and value == number
 
 
 @named_in_packages
@@ -450,10 +430,10 @@ def named_globals(function: FunctionType) -> dict[str, Any]:
     return names
 
 
-_USES_GLOBAL = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}) | {
-    "LOAD_FROM_DICT_OR_GLOBALS"
-}
-"""The last two stand in the bodies of classes."""
+_USES_GLOBAL = frozenset(
+    {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL"}
+    | {"LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}  # in the bodies of classes
+)
 
 
 def closed_over(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -464,11 +444,6 @@ def closed_over(function: FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
         except ValueError:
             continue
-
-
-def _plain_annotations(function: FunctionType) -> dict[str, Any]:
-    """Annotations that are text; live types would drag in modules that no call needs."""
-    return {name: note for name, note in function.__annotations__.items() if isinstance(note, str)}
 
 
 def _shown_source(text: FunctionText, place: str) -> str:

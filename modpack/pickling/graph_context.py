@@ -1,20 +1,36 @@
-"""What is known about the graph of objects that is being saved."""
+"""The objects that are saved together: by which names modules hold them, and in which order.
+
+A set has the order of its members' hashes, and those of texts and of most objects differ from
+process to process. A package must not: what is written is ordered by what the members are.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import pickle
 import sys
 from collections.abc import Callable, Collection
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from modpack.core.names import root_of
 from modpack.errors import ModpackError
-from modpack.pickling.determinism import Ordering
 from modpack.pickling.functions import SCRIPTS
-from modpack.pickling.object_paths import HeldNames, reached_from
+from modpack.pickling.object_paths import objects_in, reached_from
 
-if TYPE_CHECKING:
-    pass
+_SETS = (set, frozenset)
+_SAME_HASHES = frozenset({int, bool, float})
+"""Types whose hashes are the same in every process."""
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by Python code, as lists and dicts are not
+_PROTOCOL = 4
+_PLATFORM = frozenset({"torch", *sys.stdlib_module_names}) - {*SCRIPTS}
+_FOUND_OTHERWISE = (
+    *(ModuleType, FunctionType, BuiltinFunctionType, type),
+    *(str, bytes, int, float, complex, type(None), list, tuple, dict, set, frozenset),
+)
 
 
 def live_object(module: str, name: str) -> object:
@@ -30,7 +46,11 @@ def is_where_it_says(obj: Any, name: str) -> bool:
     return live_object(str(obj.__module__), name) is obj
 
 
-_PLATFORM = frozenset({"torch", *sys.stdlib_module_names}) - {*SCRIPTS}
+def name_in_module(obj: object, module: str) -> str | None:
+    """The name under which a loaded module holds an object; None if it does not."""
+    found = sys.modules.get(module)
+    contents = vars(found) if isinstance(found, ModuleType) else {}
+    return next((name for name, value in list(contents.items()) if value is obj), None)
 
 
 def is_of_platform(module: str) -> bool:
@@ -38,19 +58,20 @@ def is_of_platform(module: str) -> bool:
     return root_of(module) in _PLATFORM
 
 
-class Graph:
-    """The objects that are saved together (:class:`modpack.pickling.base.Surroundings`).
+class ObjectGraph:
+    """The objects that are saved together.
 
     Args:
-        attach: stores bytes in a record of their own.
+        attach: stores bytes in a record of their own; returns its name.
         named: the reduction of an object that is found under its name; else raises.
     """
 
     def __init__(self, attach: Callable[[bytes], str], named: Callable[[Any], Any]) -> None:
         self.attach = attach
         self._named = named
-        self._held = HeldNames(SCRIPTS)
+        self._held: dict[int, list[tuple[object, ModuleType, str]]] | None = None
         self._ordering = Ordering()
+        self.ordered = self._ordering.ordered
         self._roots: list[object] = []
         self._reached: set[int] = set()
         self._homes: set[str] = set()
@@ -60,15 +81,15 @@ class Graph:
         self._roots.append(root)
         self._ordering.add_root(root)
 
-    def ordered(self, members: Collection[Any]) -> list[Any] | None:
-        """Members of a set in the order of every process; None if they are in it already."""
-        return self._ordering.ordered(members)
-
-    def keeps(self, obj: object) -> bool:
+    def keeps(self, obj: Any) -> bool:
         """Whether an object will be alive after loading, without a weak reference to it."""
-        if isinstance(obj, (type, FunctionType, BuiltinFunctionType)):
-            return is_where_it_says(obj, obj.__qualname__) or self._reaches(obj)
-        return isinstance(obj, ModuleType) or self._reaches(obj)
+        if isinstance(obj, ModuleType):
+            return True
+        is_named = isinstance(obj, (type, FunctionType, BuiltinFunctionType))
+        if is_named and is_where_it_says(obj, obj.__qualname__):
+            return True
+        self._walk()
+        return id(obj) in self._reached
 
     def held_by_module(self, obj: object) -> tuple[ModuleType, str] | None:
         """The module that holds this very object, and the name.
@@ -77,7 +98,9 @@ class Graph:
         graph live, torch's, and the standard library's. Others are the program that makes the
         objects, and must not become a part of them.
         """
-        found = self._held.find(obj)
+        if self._held is None:
+            self._held = _held_by_modules()
+        found = [(m, name) for value, m, name in self._held.get(id(obj), ()) if value is obj]
         if found:
             self._walk()
         needed = [m for m in found if m[0].__name__ in self._homes or is_of_platform(m[0].__name__)]
@@ -95,10 +118,90 @@ class Graph:
         except ModpackError:
             return None
 
-    def _reaches(self, obj: object) -> bool:
-        self._walk()
-        return id(obj) in self._reached
-
     def _walk(self) -> None:
         while self._roots:
             reached_from(self._roots.pop(), self._reached, self._homes)
+
+
+def _held_by_modules() -> dict[int, list[tuple[object, ModuleType, str]]]:
+    """By their ids, the objects that modules hold under a name, in the order of their import."""
+    held: dict[int, list[tuple[object, ModuleType, str]]] = {}
+    for path, module in list(sys.modules.items()):
+        is_itself = issubclass(type(module), ModuleType) and vars(module).get("__name__") == path
+        for name, value in list(vars(module).items()) if is_itself and path not in SCRIPTS else ():
+            if not issubclass(type(value), _FOUND_OTHERWISE):
+                held.setdefault(id(value), []).append((value, module, name))
+    return held
+
+
+class Ordering:
+    """Orders members of sets, for one pickle.
+
+    Members that are texts or bytes are compared as such, others by what a pickle of them alone
+    would say. Where it comes to objects that are what they are by their identity, it counts where
+    they are reached from the saved objects, in any other way than through a set.
+    """
+
+    def __init__(self) -> None:
+        self._roots: list[object] = []
+        self._places: dict[int, tuple[object, int]] = {}
+
+    def add_root(self, root: object) -> None:
+        """One more object that is saved, with everything that it holds."""
+        self._roots.append(root)
+
+    def ordered(self, members: Collection[Any]) -> list[Any] | None:
+        """Members of a set in the order of every process; None if they are in it already."""
+        kinds = set(map(type, members))
+        if len(members) < 2 or kinds <= _SAME_HASHES:
+            return None
+        return sorted(members, key=None if kinds in ({str}, {bytes}) else self.key)
+
+    def key(self, member: object) -> bytes:
+        """What a member is ordered by."""
+        buffer = io.BytesIO()
+        try:
+            _Describing(buffer, self).dump(member)
+        except Exception:  # an object's own methods may raise anything: saving it will tell
+            return f"{type(member).__module__}.{type(member).__qualname__}".encode()
+        return buffer.getvalue()
+
+    def place(self, obj: object) -> int:
+        """When an object is met on the way from the saved ones; -1 if only sets lead to it."""
+        while self._roots:
+            for each in objects_in(self._roots.pop(0), closed=_SETS):
+                self._places.setdefault(id(each), (each, len(self._places)))
+        known = self._places.get(id(obj))
+        return -1 if known is None else known[1]
+
+
+class _Describing(pickle.Pickler):
+    """Writes what a member is, to be compared and not to be read."""
+
+    def __init__(self, buffer: io.BytesIO, order: Ordering) -> None:
+        super().__init__(buffer, _PROTOCOL)
+        self._order = order
+
+    def persistent_id(self, obj: Any) -> Any:
+        """What stands for an object in the description; None to look into it."""
+        kind = type(obj)
+        if issubclass(kind, (type, FunctionType, BuiltinFunctionType)):
+            line = getattr(getattr(obj, "__code__", None), "co_firstlineno", 0)
+            return obj.__module__, obj.__qualname__, line, self._order.place(obj)
+        if issubclass(kind, ModuleType):
+            return (obj.__name__,)
+        if issubclass(kind, _SETS):
+            named = f"{kind.__module__}.{kind.__qualname__}"
+            return named, sorted(map(self._order.key, obj)), getattr(obj, "__dict__", None)
+        own: Any = kind.__hash__
+        is_tensor = issubclass(kind, torch.Tensor)
+        if own is not None and own is not object.__hash__ and not is_tensor:
+            return None  # equal ones are alike, wherever they are
+        place = self._order.place(obj) if kind.__flags__ & _HEAP else -1
+        if place >= 0:
+            return (place,)
+        if not is_tensor:
+            return None
+        values = obj.detach().cpu().contiguous().flatten().view(torch.uint8)
+        digest = hashlib.sha256(bytes(values.tolist())).digest()
+        return str(obj.dtype), list(obj.shape), digest

@@ -1,15 +1,13 @@
-"""Where an object hangs: the attribute path that leads to it, for error messages.
+"""Attribute paths of objects and of texts in objects, for messages; and walks without paths.
 
-Where texts hang in an object: the attribute paths of strings that contain them.
-
-Objects that modules hold under a name, found by identity.
+Nothing here runs code of the objects: ``__dict__`` and slots are read, no property is, and no
+``__getattr__`` is called.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
-import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,9 +23,23 @@ from types import (
 )
 from typing import Any
 
+from modpack.pickling.functions import closed_over
+
 _MOST_OBJECTS = 1_000_000
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _LEAVES = (str, bytes, int, float)
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_SLOT = MemberDescriptorType
+_HOLDERS: dict[type, tuple[str, ...]] = {
+    MethodType: ("__self__", "__func__"),
+    BuiltinFunctionType: ("__self__",),
+    functools.partial: ("func", "args", "keywords"),
+    property: ("fget", "fset", "fdel"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    super: ("__self__",),
+}
+"""What objects of Python's own types hold without saying so."""
 
 
 def path_to(
@@ -58,23 +70,14 @@ def paths_to(
     root: object, targets: Iterable[object], name: str = "obj", closed: tuple[type, ...] = ()
 ) -> dict[int, str]:
     """The shortest paths to several objects, by their ids; see :func:`path_to`."""
-    known: dict[type, tuple[_Steps, ...]] = {}
     wanted = {id(target) for target in targets}
     found: dict[int, str] = {}
-    seen = {id(root)}
-    queue = deque([(root, name)])
-    while queue and wanted and len(seen) < _MOST_OBJECTS:
-        obj, path = queue.popleft()
-        for each in (id(obj), id(type(obj))):
-            if each in wanted:
-                wanted.remove(each)
-                found[each] = path
-        if issubclass(type(obj), closed):
-            continue
-        for step, child in _children(obj, known):
-            if id(child) not in seen and not issubclass(type(child), _LEAVES):
-                seen.add(id(child))
-                queue.append((child, path + step))
+    for obj, trail in _walk(root, name, closed) if wanted else ():
+        for each in wanted.intersection((id(obj), id(type(obj)))):
+            wanted.remove(each)
+            found[each] = _spelled(trail)
+        if not wanted:
+            break
     return found
 
 
@@ -87,33 +90,47 @@ def objects_in(root: object, closed: tuple[type, ...] = ()) -> Iterator[object]:
         root: where to begin.
         closed: types of objects that are not looked into.
     """
-    known: dict[type, tuple[_Steps, ...]] = {}
-    seen = {id(root)}
-    queue = deque([root])
-    while queue and len(seen) < _MOST_OBJECTS:
-        obj = queue.popleft()
+    for obj, _ in _walk(root, "", closed):
         if not issubclass(type(obj), weakref.ProxyTypes):
             yield obj
-        if issubclass(type(obj), closed):
-            continue
-        for _, child in _children(obj, known):
-            if id(child) not in seen and not issubclass(type(child), _LEAVES):
-                seen.add(id(child))
-                queue.append(child)
 
 
 def with_paths(root: object, name: str) -> Iterator[tuple[object, str]]:
     """Every object that :func:`path_to` can reach, texts too, each with its shortest path."""
+    return ((obj, _spelled(trail)) for obj, trail in _walk(root, name, unseen=()))
+
+
+_Trail = tuple["_Trail | None", str]
+"""The last step to an object, behind those before it: a whole path for each would be quadratic."""
+
+
+def _walk(
+    root: object,
+    name: str,
+    closed: tuple[type, ...] = (),
+    unseen: tuple[type, ...] = _LEAVES,
+) -> Iterator[tuple[object, _Trail]]:
     known: dict[type, tuple[_Steps, ...]] = {}
     seen = {id(root)}
-    queue = deque([(root, name)])
+    queue: deque[tuple[object, _Trail]] = deque([(root, (None, name))])
     while queue and len(seen) < _MOST_OBJECTS:
-        obj, path = queue.popleft()
-        yield obj, path
+        obj, trail = queue.popleft()
+        yield obj, trail
+        if issubclass(type(obj), closed):
+            continue
         for step, child in _children(obj, known):
-            if id(child) not in seen:
+            if id(child) not in seen and not issubclass(type(child), unseen):
                 seen.add(id(child))
-                queue.append((child, path + step))
+                queue.append((child, (trail, step)))
+
+
+def _spelled(trail: _Trail) -> str:
+    steps = []
+    last: _Trail | None = trail
+    while last is not None:
+        last, step = last
+        steps.append(step)
+    return "".join(reversed(steps))
 
 
 def reached_from(root: object, seen: set[int], homes: set[str]) -> None:
@@ -125,22 +142,17 @@ def reached_from(root: object, seen: set[int], homes: set[str]) -> None:
         homes: paths of the modules in which their classes, and functions among them, live.
     """
     known: dict[type, tuple[_Steps, ...]] = {}
-    todo = [root]
+    todo: list[Any] = [root]
     while todo:
         obj = todo.pop()
         if id(obj) not in seen and not issubclass(type(obj), _LEAVES):
             seen.add(id(obj))
-            homes.update(_home_of(obj))
+            if type(obj) is FunctionType:
+                homes.add(str(obj.__globals__.get("__name__")))
+            elif issubclass(type(obj), type):
+                homes.add(str(obj.__module__))
             todo.extend(child for _, child in _children(obj, known))
     homes.update(str(base.__module__) for kind in known for base in type.mro(kind))
-
-
-def _home_of(obj: Any) -> Iterator[str]:
-    """The module of a function or a class."""
-    if type(obj) is FunctionType:
-        yield str(obj.__globals__.get("__name__"))
-    elif issubclass(type(obj), type):
-        yield str(obj.__module__)
 
 
 _Steps = Callable[[Any], Iterator[tuple[str, object]]]
@@ -177,9 +189,18 @@ def _ways_into(kind: type) -> Iterator[_Steps]:
         return
     if any("__dict__" in vars(base) for base in type.mro(kind)):
         yield _attributes
-    if slots := tuple(_slots_of(kind)):
+    bases = [base for base in type.mro(kind) if "__slots__" in vars(base)]
+    slots = [slot for base in bases for slot in vars(base).items() if type(slot[1]) is _SLOT]
+    for base, names in _HOLDERS.items():
+        slots += [(name, vars(base)[name]) for name in names if issubclass(kind, base)]
+    if slots:
         yield functools.partial(_slots, slots)
-    yield from _ways_into_builtins(kind)
+    if issubclass(kind, FunctionType):
+        yield _captured
+    elif issubclass(kind, (MappingProxyType, *_VIEWS)):
+        yield lambda obj: iter([(".mapping", gc.get_referents(obj)[0])])
+    elif issubclass(kind, CellType):
+        yield lambda obj: iter([(".cell_contents", held) for held in gc.get_referents(obj)])
     if "<locals>" in kind.__qualname__:  # such a class travels along
         yield lambda obj: iter([(".__class__", kind)])
 
@@ -208,38 +229,9 @@ def _standing_in(cls: type) -> Iterator[tuple[str, object]]:
         yield from ((f".__bases__[{n}]", base) for n, base in enumerate(cls.__bases__))
 
 
-def _ways_into_builtins(kind: type) -> Iterator[_Steps]:
-    """What objects of Python's own types hold without saying so."""
-    if issubclass(kind, FunctionType):
-        yield _captured
-    elif issubclass(kind, (MappingProxyType, *_VIEWS)):
-        yield lambda obj: iter([(".mapping", gc.get_referents(obj)[0])])
-    elif issubclass(kind, CellType):
-        yield lambda obj: iter([(".cell_contents", held) for held in gc.get_referents(obj)])
-    for base, names in _HOLDERS.items():
-        if issubclass(kind, base):
-            yield functools.partial(_slots, [(name, vars(base)[name]) for name in names])
-
-
-_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
-_HOLDERS: dict[type, tuple[str, ...]] = {
-    MethodType: ("__self__", "__func__"),
-    BuiltinFunctionType: ("__self__",),
-    functools.partial: ("func", "args", "keywords"),
-    property: ("fget", "fset", "fdel"),
-    staticmethod: ("__func__",),
-    classmethod: ("__func__",),
-    super: ("__self__",),
-}
-
-
 def _captured(function: FunctionType) -> Iterator[tuple[str, object]]:
     """What a function closes over, and its defaults."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield f" -> {name}", cell.cell_contents
-        except ValueError:  # nothing was bound to it yet
-            continue
+    yield from ((f" -> {name}", value) for name, value in closed_over(function))
     for index, default in enumerate(function.__defaults__ or ()):
         yield f".__defaults__[{index}]", default
     for name, default in (function.__kwdefaults__ or {}).items():
@@ -265,14 +257,6 @@ def _attributes(obj: object) -> Iterator[tuple[str, object]]:
             yield f".{name}", value
 
 
-def _slots_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """The slots of a class, with the descriptors that read them."""
-    for base in type.mro(kind):
-        if "__slots__" in vars(base):
-            slots = vars(base).items()
-            yield from ((name, slot) for name, slot in slots if type(slot) is MemberDescriptorType)
-
-
 def _slots(slots: Iterable[tuple[str, Any]], obj: object) -> Iterator[tuple[str, object]]:
     for name, slot in slots:
         try:
@@ -290,8 +274,6 @@ def _part(name: str) -> str:
 
 def places_of_texts(root: object, texts: Sequence[bytes], name: str) -> dict[bytes, str]:
     """The shortest path to a string, to bytes, or to a function's source that has a text in it.
-
-    Runs no code of the object's, like :func:`modpack.pickling.object_paths.path_to`.
 
     Args:
         root: the object.
@@ -339,54 +321,3 @@ def _without(path: str, texts: Sequence[bytes]) -> str:
     for text in texts:
         path = path.replace(text.decode("utf-8", "replace"), "...")
     return path
-
-
-_Index = dict[int, list[tuple[object, ModuleType, str]]]
-"""By the object's id: the object, a module, and the name there."""
-
-_FOUND_OTHERWISE = (
-    *(ModuleType, FunctionType, BuiltinFunctionType, type),
-    *(str, bytes, int, float, complex, type(None), list, tuple, dict, set, frozenset),
-)
-
-
-def name_in_module(obj: object, module: str) -> str | None:
-    """The name under which a loaded module holds an object; None if it does not."""
-    found = sys.modules.get(module)
-    contents = vars(found) if isinstance(found, ModuleType) else {}
-    return next((name for name, value in list(contents.items()) if value is obj), None)
-
-
-class HeldNames:
-    """Which loaded modules hold an object under a name.
-
-    All modules are looked through once, when the first such object is met.
-
-    Args:
-        scripts: names of modules that cannot be imported elsewhere.
-    """
-
-    def __init__(self, scripts: tuple[str, ...]) -> None:
-        self._scripts = scripts
-        self._index: _Index | None = None
-
-    def find(self, obj: object) -> list[tuple[ModuleType, str]]:
-        """The modules that hold the very object, in the order of their import, and the names."""
-        if self._index is None:
-            self._index = self._look_through()
-        found = self._index.get(id(obj), ())
-        return [(module, name) for value, module, name in found if value is obj]
-
-    def _look_through(self) -> _Index:
-        index: _Index = {}
-        for path, module in list(sys.modules.items()):
-            if path in self._scripts or not self._is_itself(path, module):
-                continue
-            for name, value in list(vars(module).items()):
-                if not issubclass(type(value), _FOUND_OTHERWISE):
-                    index.setdefault(id(value), []).append((value, module, name))
-        return index
-
-    def _is_itself(self, path: str, module: Any) -> bool:
-        is_module = issubclass(type(module), ModuleType)
-        return is_module and vars(module).get("__name__") == path

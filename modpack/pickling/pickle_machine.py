@@ -2,8 +2,8 @@
 
 :mod:`pickletools` documents the opcodes. The machine keeps the stack, the memo and the marks, and
 is stricter than Python's own: whatever no pickler writes, and unpicklers do not all read alike, is
-refused. What names, calls and states mean is for those who use it: :mod:`.closed` makes data of
-them, :mod:`modpack.security.pickle_names` only writes down what they are.
+refused. Its actions decide what names, calls and states mean: :mod:`.data_unpickler` makes data
+of them, :mod:`modpack.security.pickle_names` only writes down what they are.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import _compat_pickle
 import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 StackItem = object
 """What lies on the stack: values, and whatever the actions return."""
@@ -49,31 +49,27 @@ OPAQUE: Final = _Opaque()
 """A value that only the old text opcodes write, for which nobody needs it."""
 
 
-class Actions:
-    """What a pickle can ask for beyond plain values. The defaults refuse everything."""
+class Actions(Protocol):
+    """What a pickle can ask for beyond plain values."""
 
     def find(self, module: str, name: str) -> StackItem:
         """What a name stands for."""
-        raise MalformedError(f"it names {module}.{name}")
 
     def persistent(self, pid: StackItem) -> StackItem:
         """What a persistent id stands for."""
-        raise MalformedError("it has a persistent id")
 
     def call(self, function: StackItem, arguments: StackItem) -> StackItem:
-        """What REDUCE pushes."""
-        raise MalformedError("it makes a call")
+        """What REDUCE, OBJ and INST push."""
 
     def make(self, kind: StackItem, arguments: StackItem, named: StackItem) -> StackItem:
-        """What NEWOBJ, NEWOBJ_EX, OBJ and INST push."""
-        raise MalformedError("it makes an object")
+        """What NEWOBJ and NEWOBJ_EX push."""
 
     def build(self, made: StackItem, state: StackItem) -> None:
         """Give an object its state, as BUILD does."""
-        raise MalformedError("it sets the state of an object")
 
     def dropped(self, value: StackItem) -> None:
         """Note that a value is taken off the stack, and used no further."""
+        return None
 
     def grouped(self, items: Sequence[StackItem]) -> StackItem:
         """A tuple."""
@@ -81,33 +77,24 @@ class Actions:
 
     def listed(self, items: Sequence[StackItem]) -> StackItem:
         """A list."""
-        return list(items)
 
     def dictionary(self) -> StackItem:
         """An empty dict."""
-        return {}
 
     def extend(self, target: StackItem, items: Sequence[StackItem]) -> None:
         """Add to a list."""
-        if type(target) is not list:
-            raise MalformedError("it appends to what is no list")
-        target.extend(items)
 
     def store(self, target: StackItem, items: Sequence[StackItem]) -> None:
         """Add keys and values, in turn, to a dict."""
-        raise MalformedError("it stores in a dict")
 
     def collected(self, items: Sequence[StackItem]) -> StackItem:
         """A frozenset."""
-        raise MalformedError("it makes a set")
 
     def emptied(self) -> StackItem:
         """An empty set."""
-        raise MalformedError("it makes a set")
 
     def add(self, target: StackItem, items: Sequence[StackItem]) -> None:
         """Add to a set."""
-        raise MalformedError("it adds to a set")
 
 
 class PickleMachine:
@@ -120,7 +107,6 @@ class PickleMachine:
 
     def __init__(self, actions: Actions, *, is_modern: bool = False) -> None:
         self._actions = actions
-        self._grouped = actions.grouped
         self._handlers = _MODERN if is_modern else _ALL
         self._memo: list[StackItem] = []
         self._has_old_names: bool | None = None
@@ -167,7 +153,12 @@ class PickleMachine:
             failure.position = position
             raise
         except _OF_BAD_PICKLES as failure:
-            told = MalformedError(_reason(failure))
+            reason = str(failure) or type(failure).__name__
+            if isinstance(failure, IndexError):
+                reason = "it is cut off"
+            elif isinstance(failure, RecursionError):
+                reason = "it lies deeper in itself than can be followed"
+            told = MalformedError(reason)
             told.position = position
             raise told from failure
         finally:  # whoever keeps the machine, or the error, need not keep this
@@ -192,8 +183,6 @@ class PickleMachine:
             raise MalformedError("it ends before its frame does")
         return made, self._at
 
-    # -- bytes -------------------------------------------------------------------------------
-
     def _take(self, size: int) -> bytes:
         end = self._at + size
         if end > len(self._data):
@@ -213,111 +202,32 @@ class PickleMachine:
         self._at = end + 1
         return line
 
-    # -- the stack ---------------------------------------------------------------------------
-
     def _push(self, value: StackItem) -> None:
         self._stack.append(value)
 
     def _pop(self) -> StackItem:
-        if len(self._stack) <= (self._marks[-1] if self._marks else 0):
+        return self._pop_many(1)[0]
+
+    def _pop_many(self, count: int) -> list[StackItem]:
+        start = len(self._stack) - count
+        if start < (self._marks[-1] if self._marks else 0):
             raise MalformedError("it takes more than there is")
-        return self._stack.pop()
+        return self._pop_from(start)
+
+    def _pop_to_mark(self) -> list[StackItem]:
+        if not self._marks:
+            raise MalformedError("it takes up to a mark that is not there")
+        return self._pop_from(self._marks.pop())
+
+    def _pop_from(self, start: int) -> list[StackItem]:
+        values = self._stack[start:]
+        del self._stack[start:]
+        return values
 
     def _top(self) -> StackItem:
         if len(self._stack) <= (self._marks[-1] if self._marks else 0):
             raise MalformedError("it takes more than there is")
         return self._stack[-1]
-
-    def _pop_to_mark(self) -> list[StackItem]:
-        if not self._marks:
-            raise MalformedError("it takes up to a mark that is not there")
-        start = self._marks.pop()
-        values = self._stack[start:]
-        del self._stack[start:]
-        return values
-
-    # -- values ------------------------------------------------------------------------------
-
-    def _signed(self) -> None:
-        self._push(int.from_bytes(self._take(4), "little", signed=True))
-
-    def _float(self) -> None:
-        (value,) = struct.unpack(">d", self._take(8))
-        self._push(value)
-
-    def _long4(self) -> None:
-        size = int.from_bytes(self._take(4), "little", signed=True)
-        if size < 0:
-            raise MalformedError("a number has fewer than no bytes")
-        self._push(_integer(self._take(size)))
-
-    def _text_line(self) -> None:
-        """A value of protocol 0 that no name is made of."""
-        self._line()
-        self._push(OPAQUE)
-
-    def _unicode_line(self) -> None:
-        self._push(self._line().decode("raw-unicode-escape"))
-
-    def _string_line(self) -> None:
-        line = self._line().strip()
-        if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
-            raise MalformedError("a text has no quotes around it")
-        if b"\\" in line:  # which Python's two unpicklers do not read quite alike
-            self._push(OPAQUE)
-        else:
-            self._push(line[1:-1].decode("ascii"))
-
-    # -- containers --------------------------------------------------------------------------
-
-    def _tuple(self) -> None:
-        self._push(self._actions.grouped(self._pop_to_mark()))
-
-    def _empty_list(self) -> None:
-        self._push(self._actions.listed(()))
-
-    def _list(self) -> None:
-        self._push(self._actions.listed(self._pop_to_mark()))
-
-    def _empty_dict(self) -> None:
-        self._push(self._actions.dictionary())
-
-    def _dict(self) -> None:
-        items = self._pop_to_mark()
-        self._push(self._actions.dictionary())
-        self._store(items)
-
-    def _empty_set(self) -> None:
-        self._push(self._actions.emptied())
-
-    def _frozenset(self) -> None:
-        self._push(self._actions.collected(self._pop_to_mark()))
-
-    def _append(self) -> None:
-        item = self._pop()
-        self._actions.extend(self._top(), (item,))
-
-    def _appends(self) -> None:
-        items = self._pop_to_mark()
-        self._actions.extend(self._top(), items)
-
-    def _set_item(self) -> None:
-        value, key = self._pop(), self._pop()
-        self._store((key, value))
-
-    def _set_items(self) -> None:
-        self._store(self._pop_to_mark())
-
-    def _store(self, items: Sequence[StackItem]) -> None:
-        if len(items) % 2:
-            raise MalformedError("a key has no value")
-        self._actions.store(self._top(), items)
-
-    def _add_items(self) -> None:
-        items = self._pop_to_mark()
-        self._actions.add(self._top(), items)
-
-    # -- the stack and the memo --------------------------------------------------------------
 
     def _mark(self) -> None:
         if len(self._marks) >= _MOST_MARKS:
@@ -330,11 +240,41 @@ class PickleMachine:
         else:
             self._actions.dropped(self._pop())
 
-    def _drop_to_mark(self) -> None:
-        self._pop_to_mark()
+    def _long4(self) -> None:
+        size = _integer(self._take(4))
+        if size < 0:
+            raise MalformedError("a number has fewer than no bytes")
+        self._push(_integer(self._take(size)))
 
-    def _duplicate(self) -> None:
-        self._push(self._top())
+    def _text_line(self) -> None:
+        """A value of protocol 0 that no name is made of."""
+        self._line()
+        self._push(OPAQUE)
+
+    def _string_line(self) -> None:
+        line = self._line().strip()
+        if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
+            raise MalformedError("a text has no quotes around it")
+        if b"\\" in line:  # which Python's two unpicklers do not read quite alike
+            self._push(OPAQUE)
+        else:
+            self._push(line[1:-1].decode("ascii"))
+
+    def _dict(self) -> None:
+        items = self._pop_to_mark()
+        self._push(self._actions.dictionary())
+        self._store(items)
+
+    def _extend(self, items: Sequence[StackItem]) -> None:
+        self._actions.extend(self._top(), items)
+
+    def _store(self, items: Sequence[StackItem]) -> None:
+        if len(items) % 2:
+            raise MalformedError("a key has no value")
+        self._actions.store(self._top(), items)
+
+    def _add(self, items: Sequence[StackItem]) -> None:
+        self._actions.add(self._top(), items)
 
     def _memoize(self) -> None:
         if self._kept_at == self._at - 1:
@@ -357,20 +297,8 @@ class PickleMachine:
             raise MalformedError("it takes what is not in the memo")
         self._push(self._memo[number])
 
-    def _put_line(self) -> None:
-        self._put(_decimal(self._line()))
-
-    def _get_line(self) -> None:
-        self._get(_decimal(self._line()))
-
-    # -- names, calls and states -------------------------------------------------------------
-
-    def _global(self) -> None:
-        module, name = self._line(), self._line()
-        self._push(self._found(module.decode(), name.decode()))
-
     def _stack_global(self) -> None:
-        name, module = self._pop(), self._pop()
+        module, name = self._pop_many(2)
         if not (type(module) is str and type(name) is str):
             raise MalformedError("it takes a name that is no text in it")
         self._push(self._found(module, name))
@@ -385,30 +313,6 @@ class PickleMachine:
                 module = _compat_pickle.IMPORT_MAPPING.get(module, module)
         return self._actions.find(module, name)
 
-    def _extension(self) -> None:
-        raise MalformedError("it names something by a number of copyreg's registry")
-
-    def _buffer(self) -> None:
-        raise MalformedError("it takes data that is not in it")
-
-    def _persistent(self) -> None:
-        self._push(self._actions.persistent(self._pop()))
-
-    def _persistent_line(self) -> None:
-        self._push(self._actions.persistent(self._line().decode("ascii")))
-
-    def _reduce(self) -> None:
-        arguments, function = self._pop(), self._pop()
-        self._push(self._actions.call(function, arguments))
-
-    def _new(self) -> None:
-        arguments, kind = self._pop(), self._pop()
-        self._push(self._actions.make(kind, arguments, None))
-
-    def _new_named(self) -> None:
-        named, arguments, kind = self._pop(), self._pop(), self._pop()
-        self._push(self._actions.make(kind, arguments, named))
-
     def _object(self) -> None:
         parts = self._pop_to_mark()
         if not parts:
@@ -416,15 +320,16 @@ class PickleMachine:
         self._push(self._actions.call(parts[0], tuple(parts[1:])))
 
     def _instance(self) -> None:
-        module, name = self._line(), self._line()
-        kind = self._found(module.decode("ascii"), name.decode("ascii"))
+        module, name = self._line().decode("ascii"), self._line().decode("ascii")
+        kind = self._found(module, name)
         self._push(self._actions.call(kind, tuple(self._pop_to_mark())))
+
+    def _new(self, kind: StackItem, arguments: StackItem, named: StackItem = None) -> None:
+        self._push(self._actions.make(kind, arguments, named))
 
     def _build(self) -> None:
         state = self._pop()
         self._actions.build(self._top(), state)
-
-    # -- the frame around it all -------------------------------------------------------------
 
     def _protocol(self) -> None:
         protocol = self._number(1)
@@ -441,13 +346,9 @@ class PickleMachine:
             raise MalformedError("a frame ends behind the pickle")
         self._frame_end = self._at + size
 
-    def _unknown(self) -> None:
+    def _refuse(self, reason: str) -> None:
         code = self._data[self._at - 1 : self._at]
-        raise MalformedError(f"{code!r} is no opcode")
-
-    def _outdated(self) -> None:
-        code = self._data[self._at - 1 : self._at]
-        raise MalformedError(f"{code!r} is an opcode of protocol 0 or 1")
+        raise MalformedError(reason.format(code=code))
 
 
 def _integer(data: bytes) -> int:
@@ -460,53 +361,39 @@ def _decimal(line: bytes) -> int:
     return int(line)
 
 
-def _reason(failure: BaseException) -> str:
-    if isinstance(failure, IndexError):
-        return "it is cut off"
-    if isinstance(failure, RecursionError):
-        return "it lies deeper in itself than can be followed"
-    return str(failure) or type(failure).__name__
-
-
 _STOP: Final = ord(".")
 _OF_BAD_PICKLES: Final = (IndexError, ValueError, OverflowError, RecursionError, MemoryError)
 
-
-_Handler = Callable[[PickleMachine], None]
+_Handler = Callable[[PickleMachine], object]
 
 
 def _constant(value: StackItem) -> _Handler:
-    return lambda machine: machine._push(value)
+    return lambda m: m._push(value)
 
 
 def _unsigned(size: int) -> _Handler:
-    return lambda machine: machine._push(machine._number(size))
+    return lambda m: m._push(m._number(size))
 
 
 def _sized(size: int, made: Callable[[bytes], StackItem]) -> _Handler:
     """Bytes with their number before them, and what becomes of them."""
-    return lambda machine: machine._push(made(machine._take(machine._number(size))))
+    return lambda m: m._push(made(m._take(m._number(size))))
 
 
 def _tuple_of(size: int) -> _Handler:
-    def push(machine: PickleMachine) -> None:
-        stack, marks = machine._stack, machine._marks
-        start = len(stack) - size
-        if start < (marks[-1] if marks else 0):
-            raise MalformedError("it takes more than there is")
-        values = stack[start:]
-        del stack[start:]
-        stack.append(machine._grouped(values))
-
-    return push
+    return lambda m: m._push(m._actions.grouped(m._pop_many(size)))
 
 
 def _put(size: int) -> _Handler:
-    return lambda machine: machine._put(machine._number(size))
+    return lambda m: m._put(m._number(size))
 
 
 def _get(size: int) -> _Handler:
-    return lambda machine: machine._get(machine._number(size))
+    return lambda m: m._get(m._number(size))
+
+
+def _refused(reason: str) -> _Handler:
+    return lambda m: m._refuse(reason)
 
 
 def _ascii(data: bytes) -> str:
@@ -517,6 +404,9 @@ def _utf8(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
+_BY_NUMBER: Final = _refused("it names something by a number of copyreg's registry")
+_OUT_OF_BAND: Final = _refused("it takes data that is not in it")
+
 _WRITTEN_TODAY: Final[Mapping[bytes, _Handler]] = {
     b"N": _constant(None),
     b"\x88": _constant(True),
@@ -524,10 +414,10 @@ _WRITTEN_TODAY: Final[Mapping[bytes, _Handler]] = {
     b")": _constant(()),
     b"K": _unsigned(1),
     b"M": _unsigned(2),
-    b"J": PickleMachine._signed,
+    b"J": lambda m: m._push(_integer(m._take(4))),
     b"\x8a": _sized(1, _integer),
     b"\x8b": PickleMachine._long4,
-    b"G": PickleMachine._float,
+    b"G": lambda m: m._push(struct.unpack(">d", m._take(8))[0]),
     b"C": _sized(1, bytes),
     b"B": _sized(4, bytes),
     b"\x8e": _sized(8, bytes),
@@ -537,71 +427,62 @@ _WRITTEN_TODAY: Final[Mapping[bytes, _Handler]] = {
     b"\x8c": _sized(1, _utf8),
     b"X": _sized(4, _utf8),
     b"\x8d": _sized(8, _utf8),
-    b"t": PickleMachine._tuple,
+    b"t": lambda m: m._push(m._actions.grouped(m._pop_to_mark())),
     b"\x85": _tuple_of(1),
     b"\x86": _tuple_of(2),
     b"\x87": _tuple_of(3),
-    b"]": PickleMachine._empty_list,
-    b"}": PickleMachine._empty_dict,
-    b"\x8f": PickleMachine._empty_set,
-    b"\x91": PickleMachine._frozenset,
-    b"a": PickleMachine._append,
-    b"e": PickleMachine._appends,
-    b"s": PickleMachine._set_item,
-    b"u": PickleMachine._set_items,
-    b"\x90": PickleMachine._add_items,
+    b"]": lambda m: m._push(m._actions.listed(())),
+    b"}": lambda m: m._push(m._actions.dictionary()),
+    b"\x8f": lambda m: m._push(m._actions.emptied()),
+    b"\x91": lambda m: m._push(m._actions.collected(m._pop_to_mark())),
+    b"a": lambda m: m._extend(m._pop_many(1)),
+    b"e": lambda m: m._extend(m._pop_to_mark()),
+    b"s": lambda m: m._store(m._pop_many(2)),
+    b"u": lambda m: m._store(m._pop_to_mark()),
+    b"\x90": lambda m: m._add(m._pop_to_mark()),
     b"(": PickleMachine._mark,
     b"0": PickleMachine._drop,
-    b"1": PickleMachine._drop_to_mark,
-    b"2": PickleMachine._duplicate,
+    b"1": PickleMachine._pop_to_mark,
+    b"2": lambda m: m._push(m._top()),
     b"\x94": PickleMachine._memoize,
     b"q": _put(1),
     b"r": _put(4),
     b"h": _get(1),
     b"j": _get(4),
-    b"c": PickleMachine._global,
+    b"c": lambda m: m._push(m._found(m._line().decode(), m._line().decode())),
     b"\x93": PickleMachine._stack_global,
-    b"Q": PickleMachine._persistent,
-    b"R": PickleMachine._reduce,
-    b"\x81": PickleMachine._new,
-    b"\x92": PickleMachine._new_named,
+    b"Q": lambda m: m._push(m._actions.persistent(m._pop())),
+    b"R": lambda m: m._push(m._actions.call(*m._pop_many(2))),
+    b"\x81": lambda m: m._new(*m._pop_many(2)),
+    b"\x92": lambda m: m._new(*m._pop_many(3)),
     b"b": PickleMachine._build,
     b"\x80": PickleMachine._protocol,
     b"\x95": PickleMachine._frame,
-    b"\x82": PickleMachine._extension,
-    b"\x83": PickleMachine._extension,
-    b"\x84": PickleMachine._extension,
-    b"\x97": PickleMachine._buffer,
-    b"\x98": PickleMachine._buffer,
+    **dict.fromkeys((b"\x82", b"\x83", b"\x84"), _BY_NUMBER),
+    **dict.fromkeys((b"\x97", b"\x98"), _OUT_OF_BAND),
 }
 """What picklers of protocol 2 and later write."""
 
 _WRITTEN_ONCE: Final[Mapping[bytes, _Handler]] = {
-    b"I": PickleMachine._text_line,
-    b"L": PickleMachine._text_line,
-    b"F": PickleMachine._text_line,
+    **dict.fromkeys((b"I", b"L", b"F"), PickleMachine._text_line),
     b"S": PickleMachine._string_line,
-    b"V": PickleMachine._unicode_line,
-    b"l": PickleMachine._list,
+    b"V": lambda m: m._push(m._line().decode("raw-unicode-escape")),
+    b"l": lambda m: m._push(m._actions.listed(m._pop_to_mark())),
     b"d": PickleMachine._dict,
-    b"p": PickleMachine._put_line,
-    b"g": PickleMachine._get_line,
-    b"P": PickleMachine._persistent_line,
+    b"p": lambda m: m._put(_decimal(m._line())),
+    b"g": lambda m: m._get(_decimal(m._line())),
+    b"P": lambda m: m._push(m._actions.persistent(m._line().decode("ascii"))),
     b"o": PickleMachine._object,
     b"i": PickleMachine._instance,
 }
 """What only those of protocols 0 and 1 write."""
 
 
-def _table(
-    *parts: Mapping[bytes, _Handler],
-    otherwise: _Handler = PickleMachine._unknown,
-    outdated: Iterable[bytes] = (),
-) -> tuple[_Handler, ...]:
-    known = {ord(code): handler for part in parts for code, handler in part.items()}
-    known |= {ord(code): PickleMachine._outdated for code in outdated}
-    return tuple(known.get(code, otherwise) for code in range(256))
+def _table(handlers: Mapping[bytes, _Handler]) -> tuple[_Handler, ...]:
+    unknown = _refused("{code!r} is no opcode")
+    return tuple(handlers.get(bytes([code]), unknown) for code in range(256))
 
 
-_MODERN: Final = _table(_WRITTEN_TODAY, outdated=_WRITTEN_ONCE)
-_ALL: Final = _table(_WRITTEN_TODAY, _WRITTEN_ONCE)
+_OUTDATED: Final = _refused("{code!r} is an opcode of protocol 0 or 1")
+_MODERN: Final = _table({**_WRITTEN_TODAY, **dict.fromkeys(_WRITTEN_ONCE, _OUTDATED)})
+_ALL: Final = _table({**_WRITTEN_TODAY, **_WRITTEN_ONCE})

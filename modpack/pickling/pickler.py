@@ -29,27 +29,28 @@ from modpack.pickling.base import (
     Refusal,
     problems_as_error,
 )
-from modpack.pickling.determinism import SetWriting
-from modpack.pickling.graph_context import Graph
-from modpack.pickling.names import ModuleNamed, Naming, rename_modules
+from modpack.pickling.graph_context import ObjectGraph
+from modpack.pickling.names import ModuleNamed, Naming
+from modpack.pickling.pickle_edits import Reduced, SetWriting, rename_modules
 from modpack.pickling.reducers import (
+    BOUND,
     ROWS,
+    GraphModules,
     is_empty,
     is_kind_of_stream,
+    reduce_bound,
     reduce_constant,
     reduce_stream,
     reduced_by,
 )
 from modpack.pickling.remade import set_state
 from modpack.pickling.tensors import (
-    Reduced,
-    StorageIds,
     ordinary_reduction,
     reduce_tensor,
     state_last,
+    storage_parts,
 )
 from modpack.pickling.torch_archives import load_script_module, script_bytes, without_folders
-from modpack.pickling.torch_reducers import BOUND, GraphModules, reduce_bound
 
 
 class Nothing:
@@ -59,19 +60,26 @@ class Nothing:
         """Pickle takes callables only."""
 
 
-REDUCED_ALONE = frozenset({OrderedDict, defaultdict, deque})
+_REDUCED_ALONE: Final = frozenset({OrderedDict, defaultdict, deque})
 """Types with a reduction of their own that cannot fail, and runs no code but Python's."""
+_MADE_BY: Final = getattr(copyreg, "__newobj__")  # noqa: B009 - hidden from type checkers
+"""What makes an object of its class alone, when it is loaded; pickle has an opcode for it."""
+_METHODS_OF_OBJECTS: Final = (b"__getstate__", b"__reduce_ex__")
+"""Methods that pickle takes from an object itself if it has an attribute that is named like that.
+Whether there is one is seen in the pickle, in a twentieth of the time of looking in each object."""
+_CODE_OF_CLASSES: Final = ("__getattr__", "__getattribute__")
+_CONTAINERS_AND_VALUES: Final = (dict, list, tuple, str, bytes, int, float, bool, type(None))
+"""Types that pickle writes without asking anybody but for a persistent id."""
+_PROTOCOLS: Final = frozenset({2, 3})
+"""In these pickle names the type of a set. In later ones it writes sets without asking anybody, in
+an order that is not the same in every process."""
 
 
-def forwards_attributes(kind: type) -> bool:
-    """Whether asking an object for a method that its class lacks runs code of the class."""
-    if hasattr(kind, "__setstate__"):
-        return False
-    asked = ("__getattr__", "__getattribute__")
-    return any(name in vars(base) for base in kind.__mro__[:-1] for name in asked)
+def _has_code_for_attributes(base: type) -> bool:
+    return any(name in vars(base) for name in _CODE_OF_CLASSES)
 
 
-def has_own_reduction(kind: Any) -> bool:
+def _has_own_reduction(kind: Any) -> bool:
     """Whether a class has a say in how its objects are pickled."""
     if any(hasattr(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__")):
         return True
@@ -81,18 +89,10 @@ def has_own_reduction(kind: Any) -> bool:
     )
 
 
-MADE_BY: Final = getattr(copyreg, "__newobj__")  # noqa: B009 - hidden from type checkers
-"""What makes an object of its class alone, when it is loaded; pickle has an opcode for it."""
-METHODS_OF_OBJECTS: Final = (b"__getstate__", b"__reduce_ex__")
-"""Methods that pickle takes from an object itself if it has an attribute that is named like that.
-Whether there is one is seen in the pickle, in a twentieth of the time of looking in each object."""
-_CODE_OF_CLASSES: Final = ("__getattr__", "__getattribute__")
-
-
 def is_made_of_attributes(first: Any, protocol: int) -> bool:
     """Whether pickle reduces all objects of a class to the class and their attributes.
 
-    Unless they have no attributes, or one of :data:`METHODS_OF_OBJECTS`.
+    Unless they have no attributes, or one of :data:`_METHODS_OF_OBJECTS`.
 
     Args:
         first: an object of the class.
@@ -105,14 +105,14 @@ def is_made_of_attributes(first: Any, protocol: int) -> bool:
     (True, False)
     """
     kind = type(first)
-    if has_own_reduction(kind) or any(map(_has_other_attributes, kind.__mro__[:-1])):
+    if _has_own_reduction(kind) or any(map(_has_other_attributes, kind.__mro__[:-1])):
         return False
     attributes = getattr(first, "__dict__", None)
     if not attributes:
         return False
     reduced: Any = object.__reduce_ex__(first, protocol)
     made_by, arguments, *parts = reduced
-    is_made = made_by is MADE_BY and len(arguments) == 1 and arguments[0] is kind
+    is_made = made_by is _MADE_BY and len(arguments) == 1 and arguments[0] is kind
     return is_made and all(map(operator.is_, parts, (attributes, None, None)))
 
 
@@ -122,15 +122,7 @@ def _has_other_attributes(base: type) -> bool:
     own = defined.get("__dict__")
     if own is not None and not isinstance(own, GetSetDescriptorType):
         return True
-    return bool(defined.get("__slots__")) or any(name in defined for name in _CODE_OF_CLASSES)
-
-
-CONTAINERS_AND_VALUES: Final = (dict, list, tuple, str, bytes, int, float, bool, type(None))
-"""Types that pickle writes without asking anybody but for a persistent id."""
-
-PROTOCOLS: Final = frozenset({2, 3})
-"""In these pickle names the type of a set. In later ones it writes sets without asking anybody, in
-an order that is not the same in every process."""
+    return bool(defined.get("__slots__")) or _has_code_for_attributes(base)
 
 
 class _NotPlainError(Exception):
@@ -148,20 +140,19 @@ class PlainPickler(pickle.Pickler):
     begin anew.
 
     Args:
-        buffer: where to write.
-        protocol: the pickle protocol, one of :data:`PROTOCOLS`.
+        protocol: the pickle protocol, one of :data:`_PROTOCOLS`.
         is_plain: of a type, and the first object of it, whether pickle may write its objects alone.
         is_found: whether a class is found by the name that it gives itself.
     """
 
     def __init__(
         self,
-        buffer: io.BytesIO,
         protocol: int,
         is_plain: Callable[[type, Any], bool],
         is_found: Callable[[type], bool],
     ) -> None:
-        super().__init__(buffer, protocol, fix_imports=False)
+        self._buffer = io.BytesIO()
+        super().__init__(self._buffer, protocol, fix_imports=False)
         self._protocol = protocol
         self._is_plain = is_plain
         self._is_found = is_found
@@ -177,12 +168,19 @@ class PlainPickler(pickle.Pickler):
         if arguments is None:
             return NotImplemented
         attributes = obj.__dict__
-        return (MADE_BY, arguments, attributes) if attributes else NotImplemented
+        return (_MADE_BY, arguments, attributes) if attributes else NotImplemented
 
-    @property
-    def has_reduced(self) -> bool:
-        """Whether objects were reduced here."""
-        return any(self._arguments.values())
+    def pickled(self, obj: object) -> bytes | None:
+        """The pickle of plain data; None if an object is anything else, or cannot be pickled."""
+        try:
+            self.dump(obj)
+        except Exception:  # whatever it is, the other pickler meets it too, and tells of it
+            return None
+        data = self._buffer.getvalue()
+        has_reduced = any(self._arguments.values())
+        if has_reduced and any(name in data for name in _METHODS_OF_OBJECTS):
+            return None
+        return data
 
     def _look_at(self, kind: type, obj: Any) -> tuple[type] | None:
         """From what objects of a type are made that are nothing but their attributes."""
@@ -196,29 +194,7 @@ class PlainPickler(pickle.Pickler):
         return self._arguments[kind]
 
 
-def plain_pickle(
-    obj: object,
-    protocol: int,
-    is_plain: Callable[[type, Any], bool],
-    is_found: Callable[[type], bool],
-) -> bytes | None:
-    """The pickle of plain data; None if an object is anything else, or cannot be pickled.
-
-    See :class:`PlainPickler` for the arguments.
-    """
-    buffer = io.BytesIO()
-    pickler = PlainPickler(buffer, protocol, is_plain, is_found)
-    try:
-        pickler.dump(obj)
-    except Exception:  # whatever it is, the other pickler meets it too, and tells of it
-        return None
-    data = buffer.getvalue()
-    if pickler.has_reduced and any(name in data for name in METHODS_OF_OBJECTS):
-        return None
-    return data
-
-
-NO_FAULT_OF_THE_OBJECT = (ArchiveError, TargetError, MemoryError, RecursionError)
+_NO_FAULT_OF_THE_OBJECT = (ArchiveError, TargetError, MemoryError, RecursionError)
 """What ends the saving of an object at once."""
 
 _MOST_PROBLEMS = 1000
@@ -230,15 +206,9 @@ _Handler = Callable[[Any], Any]
 class Pickler(pickle.Pickler):
     """The C pickler, with a look at each type the first time that it is met."""
 
-    def __init__(
-        self,
-        buffer: io.BytesIO,
-        protocol: int,
-        context: PickleContext,
-        observer: Observer | None,
-    ) -> None:
-        super().__init__(buffer, protocol, fix_imports=False)
-        self._buffer = buffer
+    def __init__(self, protocol: int, context: PickleContext, observer: Observer | None) -> None:
+        self._buffer = io.BytesIO()
+        super().__init__(self._buffer, protocol, fix_imports=False)
         self._protocol = protocol
         self._context = context
         self.observer = observer
@@ -246,9 +216,8 @@ class Pickler(pickle.Pickler):
         self._reducers: dict[type, _Handler | None] = {}
         self._packaged: dict[int, tuple[object, object]] = {}
         self._graph_modules = GraphModules()
-        self._graph = Graph(self._attach, self._own_reduce)
+        self._graph = ObjectGraph(self._attach, self._own_reduce)
         self._sets = SetWriting(self._graph.ordered)
-        self._storage_ids = StorageIds(self._add_storage)
         self.current: object = None
         self.problems: list[Problem] = []
         self.persistent_id = self._persistent_ids()  # type: ignore[method-assign]
@@ -275,10 +244,10 @@ class Pickler(pickle.Pickler):
     def _plain_pickle(self, obj: object) -> bytes | None:
         """The pickle of plain data, made four times as fast; None of anything else."""
         has_more = self.observer is not None and self.observer.has_payload
-        is_asked_of_all = any(map(self._persistent_handler, CONTAINERS_AND_VALUES))
-        if has_more or is_asked_of_all or self._protocol not in PROTOCOLS:
+        is_asked_of_all = any(map(self._persistent_handler, _CONTAINERS_AND_VALUES))
+        if has_more or is_asked_of_all or self._protocol not in _PROTOCOLS:
             return None
-        data = plain_pickle(obj, self._protocol, self._is_plain, self._is_found)
+        data = PlainPickler(self._protocol, self._is_plain, self._is_found).pickled(obj)
         if data is None:
             self.naming = Naming(self._context)  # what it has named, it takes for written
         return data
@@ -286,7 +255,7 @@ class Pickler(pickle.Pickler):
     def _is_plain(self, kind: type, first: Any) -> bool:
         if self._persistent_handler(kind) is not None:
             return False
-        return kind in REDUCED_ALONE or self._reducing_handler(kind, first) is None
+        return kind in _REDUCED_ALONE or self._reducing_handler(kind, first) is None
 
     def _is_found(self, cls: type) -> bool:
         return self.naming.of_class(cls) is NotImplemented
@@ -338,7 +307,7 @@ class Pickler(pickle.Pickler):
     def _attempt(self, handler: _Handler, obj: Any, instead: Any) -> Any:
         try:
             return handler(obj)
-        except NO_FAULT_OF_THE_OBJECT:
+        except _NO_FAULT_OF_THE_OBJECT:
             raise
         except Exception as failure:  # an object's own methods may raise anything
             self.note_problem(obj, failure)
@@ -361,8 +330,8 @@ class Pickler(pickle.Pickler):
     def _own_persistent_handler(self, kind: type) -> _Handler | None:
         if kind is set or kind is frozenset:
             return self._sets.persistent_id
-        if (of_storages := self._storage_ids.handler(kind)) is not None:
-            return of_storages
+        if (parts := storage_parts(kind)) is not None:
+            return lambda obj: self._storage_id(*parts(obj))
         if issubclass(kind, torch.jit.ScriptModule):
             return self._script_module
         if callable(getattr(kind, "__reduce_package__", None)) and not issubclass(kind, type):
@@ -414,15 +383,16 @@ class Pickler(pickle.Pickler):
 
     def _plain_reducer(self, kind: type, first: Any) -> _Handler | None:
         """None where pickle may do it alone, which is fast, and cannot fail."""
-        if kind in REDUCED_ALONE:
+        if kind in _REDUCED_ALONE:
             return None
         if issubclass(kind, (set, frozenset)):
             return lambda obj: self._sets.reduced(self._own_reduce(obj))
         if issubclass(kind, torch.Tensor):
             return lambda obj: state_last(self._plain_reduction(obj))
-        if has_own_reduction(kind):
+        if _has_own_reduction(kind):
             return self._own_reduce
-        if forwards_attributes(kind):
+        is_asked = not hasattr(kind, "__setstate__")  # which runs code of the class if it has any
+        if is_asked and any(map(_has_code_for_attributes, kind.__mro__[:-1])):
             return self._reduce_forwarding
         try:
             reduced = first.__reduce_ex__(self._protocol)
@@ -453,8 +423,9 @@ class Pickler(pickle.Pickler):
     def _own_reduce(self, obj: Any) -> Any:
         return self.naming.reduced(obj, obj.__reduce_ex__(self._protocol))
 
-    def _add_storage(self, storage: torch.UntypedStorage) -> str:
-        return "0" if self.problems else self._context.add_storage(storage)
+    def _storage_id(self, storage: torch.UntypedStorage, kind: object, size: int) -> Any:
+        key = "0" if self.problems else self._context.add_storage(storage)
+        return ("storage", kind, key, torch.serialization.location_tag(storage), size)
 
     def _attach(self, data: bytes) -> str:
         return "" if self.problems else self._context.add_attachment(data)
@@ -533,12 +504,12 @@ def pickle_object(
         PicklingError: something in it cannot be pickled. Tells of everything that cannot, each
             by its attribute path.
     """
-    pickler = Pickler(io.BytesIO(), protocol, context, observer)
+    pickler = Pickler(protocol, context, observer)
     try:
         data, appended = pickler.dump_all(obj)
     except RecursionError as failure:
         raise PicklingError(resource, "the object nests too deeply for pickle") from failure
-    except NO_FAULT_OF_THE_OBJECT:
+    except _NO_FAULT_OF_THE_OBJECT:
         raise
     except Exception as failure:  # an object's own methods may raise anything
         pickler.note_problem(pickler.current, failure)

@@ -78,7 +78,7 @@ _HOMES: Final = {
         "make_function",
         "make_method",
     ),
-    "modpack.pickling.tensor_rebuilding": ("freed_tensor",),
+    "modpack.pickling.tensor_loading": ("freed_tensor",),
     "modpack.pickling.remade": (
         "exported_program",
         "fill_cell",

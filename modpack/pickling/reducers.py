@@ -1,6 +1,6 @@
 """Special objects: how each type that plain pickle refuses, or gets wrong, is reduced.
 
-One row for each type; docs/reference/objects.md tells what comes back. Locks and pools come back
+One row for each type; docs/reference/objects.md says what comes back. Locks and pools come back
 fresh, for the threads that hold them stay behind. A weak reference keeps nothing alive, neither
 here nor in a package: what is reached by weak references only is not saved, for nobody would keep
 it after loading, and the references come back dead.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import contextvars
+import copy
 import functools
 import gc
 import inspect
@@ -25,7 +26,12 @@ import typing
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePath
 from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule
+from torch.utils.weak import WeakIdKeyDictionary
 
 from modpack.pickling import remade
 from modpack.pickling.base import (
@@ -36,16 +42,22 @@ from modpack.pickling.base import (
     Row,
     Rows,
     Substitute,
-    Surroundings,
 )
-from modpack.pickling.torch_reducers import TORCH
+from modpack.pickling.graph_context import ObjectGraph
+from modpack.pickling.names import ModuleNamed
+from modpack.pickling.torch_archives import (
+    load_script_module,
+    portable_path,
+    program_bytes,
+    script_bytes,
+)
 from modpack.pickling.unsupported import REFUSED
 
-STREAMS = ("stdout", "stderr", "stdin", "__stdout__", "__stderr__", "__stdin__")
+_STREAMS = ("stdout", "stderr", "stdin", "__stdout__", "__stderr__", "__stdin__")
 """The standard streams, by their names in :mod:`sys`."""
 
 
-def _logger(logger: Any, around: Surroundings) -> Any:
+def _logger(logger: Any, around: ObjectGraph) -> Any:
     if isinstance(logger, logging.RootLogger):
         return logging.getLogger, ()
     if logging.getLogger(logger.name) is not logger:
@@ -64,18 +76,18 @@ def _own_name(name: str) -> str:
     return rest if is_private else name
 
 
-def _handler(handler: Any, around: Surroundings) -> Any:
+def _handler(handler: Any, around: ObjectGraph) -> Any:
     return remade.registered_handler, (type(handler),), vars(handler)
 
 
 def _dict_view(method: Any) -> Any:
-    def reduce(view: Any, around: Surroundings) -> Any:
-        return method, (remade.only_referent(view),)
+    def reduce(view: Any, around: ObjectGraph) -> Any:
+        return method, (gc.get_referents(view)[0],)
 
     return reduce
 
 
-def _memory_view(view: memoryview, around: Surroundings) -> Any:
+def _memory_view(view: memoryview, around: ObjectGraph) -> Any:
     base: Any = view.obj
     whole = memoryview(base)
     if not view.c_contiguous or view.nbytes != whole.nbytes:
@@ -88,18 +100,18 @@ def _memory_view(view: memoryview, around: Surroundings) -> Any:
     return remade.memory_view, (base, view.format, list(view.shape or ()), view.readonly)
 
 
-def _property(made: Any, around: Surroundings) -> Any:
+def _property(made: Any, around: ObjectGraph) -> Any:
     doc = made.__doc__ if isinstance(made.__doc__, str) else None
     return remade.property_of, (type(made), made.fget, made.fset, made.fdel, doc)
 
 
-def _cached(function: Any, around: Surroundings) -> Any:
+def _cached(function: Any, around: ObjectGraph) -> Any:
     options = function.cache_parameters()
     parts = (function.__wrapped__, options["maxsize"], options["typed"])
     return around.named(function) or (remade.lru_cached, parts)
 
 
-def _manager(manager: Any, around: Surroundings) -> Any:
+def _manager(manager: Any, around: ObjectGraph) -> Any:
     if not hasattr(manager, "func") or inspect.getgeneratorstate(manager.gen) != "GEN_CREATED":
         raise RefusedError(
             "a context manager that has been entered cannot be saved. Remedy: make it where it "
@@ -108,17 +120,17 @@ def _manager(manager: Any, around: Surroundings) -> Any:
     return remade.resumed_manager, (type(manager), manager.func, manager.args, manager.kwds)
 
 
-def _descriptor(descriptor: Any, around: Surroundings) -> Any:
+def _descriptor(descriptor: Any, around: ObjectGraph) -> Any:
     return getattr, (descriptor.__objclass__, descriptor.__name__)
 
 
-def _super(proxy: Any, around: Surroundings) -> Any:
+def _super(proxy: Any, around: ObjectGraph) -> Any:
     if proxy.__self__ is None:
         return super, (proxy.__thisclass__,)
     return super, (proxy.__thisclass__, proxy.__self__)
 
 
-def _type_var(variable: Any, around: Surroundings) -> Any:
+def _type_var(variable: Any, around: ObjectGraph) -> Any:
     keywords = {"covariant": variable.__covariant__, "contravariant": variable.__contravariant__}
     if variable.__bound__ is not None:
         keywords["bound"] = variable.__bound__
@@ -127,12 +139,12 @@ def _type_var(variable: Any, around: Surroundings) -> Any:
     return around.named(variable) or (remade.type_parameter, parts)
 
 
-def _param_spec(spec: Any, around: Surroundings) -> Any:
+def _param_spec(spec: Any, around: ObjectGraph) -> Any:
     parts: tuple[Any, ...] = (type(spec), spec.__name__, spec.__module__, (), {})
     return around.named(spec) or (remade.type_parameter, parts)
 
 
-def _new_type(made: Any, around: Surroundings) -> Any:
+def _new_type(made: Any, around: ObjectGraph) -> Any:
     parts = (made.__name__, made.__qualname__, made.__module__, made.__supertype__)
     return around.named(made) or (remade.new_type, parts)
 
@@ -147,7 +159,7 @@ STANDARD: tuple[Row, ...] = (
     Substitute((type({}.items()), type(_ordered.items())), _dict_view(dict.items)),
     Substitute(
         (types.MappingProxyType,),
-        lambda proxy, around: (remade.mapping_proxy, (remade.only_referent(proxy),)),
+        lambda proxy, around: (remade.mapping_proxy, (gc.get_referents(proxy)[0],)),
     ),
     Substitute((memoryview,), _memory_view),
     Substitute((property,), _property, subclasses=True),
@@ -178,22 +190,22 @@ STANDARD: tuple[Row, ...] = (
 _BOOKKEEPING = {"data", "ref_type", "_remove", "_pending_removals", "_iterating", "_dirty_len"}
 
 
-def _kept(referent: Any, around: Surroundings) -> tuple[Any, ...]:
+def _kept(referent: Any, around: ObjectGraph) -> tuple[Any, ...]:
     return (referent,) if referent is not None and around.keeps(referent) else ()
 
 
-def _reference(ref: Any, around: Surroundings) -> Any:
+def _reference(ref: Any, around: ObjectGraph) -> Any:
     return remade.weak_reference, (type(ref), _kept(ref(), around), ref.__callback__)
 
 
-def _method(ref: Any, around: Surroundings) -> Any:
+def _method(ref: Any, around: ObjectGraph) -> Any:
     method = ref()
     if method is None or not around.keeps(method.__self__):
         return remade.weak_method, ((), remade.the_same)
     return remade.weak_method, ((method.__self__,), method.__func__)
 
 
-def _proxy(proxy: Any, around: Surroundings) -> Any:
+def _proxy(proxy: Any, around: ObjectGraph) -> Any:
     callback = next(iter(gc.get_referents(proxy)), None)
     try:  # the proxy answers for its referent: a bound method gives that away
         referent = proxy.__init__.__self__
@@ -208,7 +220,7 @@ def _proxy(proxy: Any, around: Surroundings) -> Any:
 
 
 def _container(base: type, filled: Any) -> Any:
-    def reduce(container: Any, around: Surroundings) -> Any:
+    def reduce(container: Any, around: ObjectGraph) -> Any:
         arguments = (container.ref_type,) if hasattr(container, "ref_type") else ()
         extra = {k: v for k, v in vars(container).items() if k not in _BOOKKEEPING}
         state = (filled(container, around), extra)
@@ -218,23 +230,16 @@ def _container(base: type, filled: Any) -> Any:
     return reduce
 
 
-def _kept_keys(mapping: Any, around: Surroundings) -> list[tuple[Any, Any]]:
-    return [(key, value) for key, value in list(mapping.items()) if around.keeps(key)]
+def _kept_pairs(weak: int) -> Any:
+    """Pairs of a mapping that refers weakly to one part of each: its keys (0) or values (1)."""
+    return lambda mapping, around: [
+        pair for pair in list(mapping.items()) if around.keeps(pair[weak])
+    ]
 
 
-def _kept_values(mapping: Any, around: Surroundings) -> list[tuple[Any, Any]]:
-    return [(key, value) for key, value in list(mapping.items()) if around.keeps(value)]
-
-
-def _kept_members(members: Any, around: Surroundings) -> list[Any]:
+def _kept_members(members: Any, around: ObjectGraph) -> list[Any]:
     kept = [member for member in list(members) if around.keeps(member)]
     return around.ordered(kept) or kept
-
-
-def _id_dictionary(container: Any, around: Surroundings) -> Any:
-    from torch.utils.weak import WeakIdKeyDictionary
-
-    return _container(WeakIdKeyDictionary, _kept_keys)(container, around)
 
 
 WEAK: tuple[Row, ...] = (
@@ -243,18 +248,21 @@ WEAK: tuple[Row, ...] = (
     Substitute((weakref.ProxyType, weakref.CallableProxyType), _proxy),
     Substitute(
         (weakref.WeakValueDictionary,),
-        _container(weakref.WeakValueDictionary, _kept_values),
+        _container(weakref.WeakValueDictionary, _kept_pairs(1)),
         subclasses=True,
         by_name=True,
     ),
     Substitute(
         (weakref.WeakKeyDictionary,),
-        _container(weakref.WeakKeyDictionary, _kept_keys),
+        _container(weakref.WeakKeyDictionary, _kept_pairs(0)),
         subclasses=True,
         by_name=True,
     ),
     Substitute(
-        ("torch.utils.weak.WeakIdKeyDictionary",), _id_dictionary, subclasses=True, by_name=True
+        (WeakIdKeyDictionary,),
+        _container(WeakIdKeyDictionary, _kept_pairs(0)),
+        subclasses=True,
+        by_name=True,
     ),
     Substitute(
         (weakref.WeakSet,),
@@ -267,11 +275,11 @@ WEAK: tuple[Row, ...] = (
 """Rows for weak references and what holds them."""
 
 
-def _barrier(barrier: Any, around: Surroundings) -> Any:
+def _barrier(barrier: Any, around: ObjectGraph) -> Any:
     return remade.fresh_barrier, (barrier.parties, barrier._action, barrier._timeout)
 
 
-def _executor(pool: Any, around: Surroundings) -> Any:
+def _executor(pool: Any, around: ObjectGraph) -> Any:
     if pool._work_queue.qsize() or pool._shutdown:
         state = "has been shut down" if pool._shutdown else "has work that waits"
         raise RefusedError(f"a pool of threads that {state} cannot be saved. Remedy: {LEAVE_OUT}")
@@ -284,7 +292,7 @@ _COUNTED = re.compile(r"ThreadPoolExecutor-\d+")
 """How a pool is called that nobody named: by the number of such pools in the process."""
 
 
-def _simple_queue(waiting: Any, around: Surroundings) -> Any:
+def _simple_queue(waiting: Any, around: ObjectGraph) -> Any:
     if not waiting.empty():
         raise RefusedError(
             "a queue.SimpleQueue that holds something cannot be saved, for nothing tells what. "
@@ -293,7 +301,7 @@ def _simple_queue(waiting: Any, around: Surroundings) -> Any:
     return remade.fresh_simple_queue, ()
 
 
-def _context_var(variable: Any, around: Surroundings) -> Any:
+def _context_var(variable: Any, around: ObjectGraph) -> Any:
     try:
         default: tuple[Any, ...] = (contextvars.Context().run(variable.get),)
     except LookupError:
@@ -333,6 +341,86 @@ THREADS: tuple[Row, ...] = (
 """Rows for locks, queues, pools, and what each thread has of its own."""
 
 
+def _holds(value: object, graph: Graph) -> bool:
+    """Whether a Graph is in a container, or in one that is in there."""
+    if isinstance(value, dict):
+        return _holds(list(value.values()), graph)
+    if isinstance(value, (list, tuple)):
+        return any(part is graph or _holds(part, graph) for part in value)
+    return False
+
+
+def _overload(operator: Any, around: ObjectGraph) -> Any:
+    return remade.operator_of, (*operator._schema.name.split("::"), operator._overloadname)
+
+
+def _packet(packet: Any, around: ObjectGraph) -> Any:
+    return remade.operator_of, tuple(packet._qualified_op_name.split("::"))
+
+
+def _script_function(function: Any, around: ObjectGraph) -> Any:
+    return Packaged(load_script_module, (around.attach(script_bytes(function)),))
+
+
+def _graph(graph: Any, around: ObjectGraph) -> Any:
+    function, arguments, state, *rest = graph.__reduce_ex__(2)
+    made = state.get("_co_fields") if isinstance(state, dict) else None
+    if isinstance(made, dict) and isinstance(made.get("co_filename"), str):
+        place = portable_path(made["co_filename"])
+        state = {**state, "_co_fields": {**made, "co_filename": place}}
+    owner = graph.owning_module
+    if owner is not None and _holds(vars(owner), graph):  # it is made after what it holds
+        state = {**state, "_owning_module": None}
+    return function, arguments, state, *rest
+
+
+def _compiling(box: Any, around: ObjectGraph) -> Any:
+    """What torch.compile notes down while it compiles."""
+    return type(box), ()
+
+
+def _compiler(context: Any, around: ObjectGraph) -> Any:
+    """What calls compiled code; it has a copy of all settings, of which some are folders here."""
+    made, arguments, state = context.__reduce__()
+    settings = state.get("compiler_config")
+    if isinstance(settings, dict):
+        kept = {
+            name: value
+            for name, value in settings.items()
+            if not (isinstance(value, str) and PurePath(value).is_absolute())
+        }
+        state = {**state, "compiler_config": kept}
+    return made, arguments, state
+
+
+def _program(program: Any, around: ObjectGraph) -> Any:
+    return Packaged(remade.exported_program, (around.attach(program_bytes(program)),))
+
+
+TORCH: tuple[Row, ...] = (
+    Substitute((torch.Generator,), by_name=True),
+    Substitute(
+        (torch.memory_format,),
+        lambda constant, around: (getattr, (torch, str(constant).rpartition(".")[2])),
+    ),
+    Substitute(
+        (torch.finfo, torch.iinfo), lambda info, around: (type(info), (getattr(torch, info.dtype),))
+    ),
+    Substitute(("torch._ops.OpOverload",), _overload, subclasses=True),
+    Substitute(("torch._ops.OpOverloadPacket",), _packet, subclasses=True),
+    Substitute(
+        ("torch._ops._OpNamespace",),
+        lambda namespace, around: (remade.operator_of, (namespace.name,)),
+    ),
+    Substitute((torch.jit.ScriptFunction,), _script_function, by_name=True),
+    Substitute(("torch.export.exported_program.ExportedProgram",), _program),
+    Substitute(("torch.fx.graph.Graph",), _graph),
+    Substitute(("torch._dynamo.convert_frame.ConvertFrameBox",), _compiling),
+    Substitute(("torch._dynamo.eval_frame.OptimizeContext",), _compiler),
+)
+"""Rows for torch."""
+
+
 ALL_ROWS: tuple[Row, ...] = (*THREADS, *WEAK, *STANDARD, *TORCH, *REFUSED)
 """Every row, in the order of the documentation."""
 
@@ -340,7 +428,7 @@ ROWS = Rows(ALL_ROWS)
 """Finds the row of a type."""
 
 
-def reduced_by(row: Row, obj: Any, around: Surroundings, plain: Callable[[Any], Any]) -> Any:
+def reduced_by(row: Row, obj: Any, around: ObjectGraph, plain: Callable[[Any], Any]) -> Any:
     """Reduce an object as its row tells.
 
     Args:
@@ -366,7 +454,7 @@ def reduced_by(row: Row, obj: Any, around: Surroundings, plain: Callable[[Any], 
     return (remade.the_same, (reduced,)) if isinstance(reduced, Packaged) else reduced
 
 
-def reduce_constant(obj: Any, reduced: Any, around: Surroundings) -> Any:
+def reduce_constant(obj: Any, reduced: Any, around: ObjectGraph) -> Any:
     """Reduce an object without any state to its name, if a module holds it under one."""
     return (_by_name(obj, around) if is_empty(reduced) else None) or reduced
 
@@ -378,14 +466,14 @@ def is_empty(reduced: Any) -> bool:
     return reduced[0].__name__ == "__newobj__" and not any(reduced[2:])
 
 
-def _by_name(obj: Any, around: Surroundings) -> Any:
+def _by_name(obj: Any, around: ObjectGraph) -> Any:
     held = around.held_by_module(obj)
     return None if held is None else (getattr, held)
 
 
 def reduce_stream(obj: object) -> Any:
     """Reduce a standard stream of this process to its name; None for any other object."""
-    for name in STREAMS:
+    for name in _STREAMS:
         stream = getattr(sys, name, None)
         if stream is not None and obj is stream:
             return remade.standard_stream, (name, False)
@@ -396,5 +484,67 @@ def reduce_stream(obj: object) -> Any:
 
 def is_kind_of_stream(kind: type) -> bool:
     """Whether one of the standard streams is of a type."""
-    streams = [getattr(sys, name, None) for name in STREAMS]
+    streams = [getattr(sys, name, None) for name in _STREAMS]
     return any(kind in (type(s), type(getattr(s, "buffer", None))) for s in streams if s)
+
+
+BOUND = "pybind11_builtins"
+"""What the types of such owners say that they are from."""
+
+_PROTOCOL = 3
+_IMPORT = re.compile(r"__import__\('importlib'\)\.import_module\('([\w.]+)'\)")
+
+
+def reduce_bound(owner: Any) -> Any:
+    """The module in place of the owner of its functions; pickles must not need ``eval``.
+
+    Python reaches a function of pybind11, such as those of ``torch._C``, as an attribute of an
+    owner that is no module. The owner's own reduction is a text for ``eval`` that imports the
+    module; what it stands for is the module.
+    """
+    reduced = owner.__reduce_ex__(_PROTOCOL)
+    function, arguments = reduced[:2]
+    found = _IMPORT.fullmatch(str(*arguments)) if function is eval else None
+    return reduced if found is None else (remade.the_same, (ModuleNamed(found[1]),))
+
+
+_MADE_BY_TORCH = "GraphModuleImpl"
+"""The class that torch makes for each GraphModule, so that each can have a forward of its own."""
+
+
+class GraphModules:
+    """Reduces those GraphModules of one pickle of which torch would lose something.
+
+    torch saves the code of a GraphModule and traces that again when it is loaded. That makes a
+    plain GraphModule of what was of a derived class; and a Graph in one of its attributes leads
+    back to the module, which does not exist yet at that time.
+    """
+
+    def __init__(self) -> None:
+        self._plain: dict[int, tuple[Graph, GraphModule]] = {}
+
+    def reduction(self, module: object) -> tuple[Any, ...] | None:
+        """A function of :mod:`.remade` with its arguments; None for what torch does well.
+
+        Args:
+            module: anything that packages itself.
+        """
+        own = getattr(type(module), "__reduce_package__", None)
+        if not isinstance(module, GraphModule) or own is not GraphModule.__reduce_package__:
+            return None
+        names = ((base, base.__qualname__.rpartition(".")[2]) for base in type(module).__mro__)
+        kind = next(base for base, name in names if name != _MADE_BY_TORCH)
+        held = vars(module)
+        graphs = {name: value for name, value in held.items() if isinstance(value, Graph)}
+        if kind is GraphModule and len(graphs) == 1:
+            return None
+        state = {name: value for name, value in held.items() if name not in graphs}
+        plain = {name: self._plain_module(module, graph) for name, graph in graphs.items()}
+        return remade.graph_module, (kind, type(module).__name__, plain, state)
+
+    def _plain_module(self, module: GraphModule, graph: Graph) -> GraphModule:
+        """A module that torch saves in place of a Graph; it holds the same modules and tensors."""
+        if id(graph) not in self._plain:
+            # A copy of the Graph: the live one must not get another owner.
+            self._plain[id(graph)] = (graph, GraphModule(module, copy.deepcopy(graph)))
+        return self._plain[id(graph)][1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import logging
 import sys
@@ -18,7 +17,6 @@ from typing import Any
 import torch
 
 from modpack.pickling.rebuild import named_in_packages
-from modpack.pickling.torch_archives import portable_program
 
 
 @named_in_packages
@@ -45,9 +43,6 @@ def set_state(obj: Any, state: Any) -> None:
         object.__getattribute__(obj, "__dict__").update(attributes)
     for name, value in (slots or {}).items():
         object.__setattr__(obj, name, value)
-
-
-# -- threads: fresh ones, for the threads that held them exist in one process only ---------------
 
 
 @named_in_packages
@@ -111,9 +106,6 @@ def fresh_context_var(name: str, default: tuple[Any, ...]) -> ContextVar[Any]:
     return ContextVar(name, default=default[0]) if default else ContextVar(name)
 
 
-# -- weak references -----------------------------------------------------------------------------
-
-
 class _Gone:
     """What dead references referred to."""
 
@@ -175,9 +167,6 @@ def fill_weak_container(container: Any, state: tuple[Any, dict[str, Any]]) -> No
             container[member[0]] = member[1]
 
 
-# -- views, and what wraps a function ------------------------------------------------------------
-
-
 @named_in_packages
 def mapping_proxy(mapping: Any) -> Any:
     """A view of a mapping that cannot be written through."""
@@ -216,9 +205,6 @@ def property_of(kind: type, getter: Any, setter: Any, deleter: Any, doc: str | N
 def resumed_manager(kind: type, function: Any, arguments: Any, keywords: Any) -> Any:
     """A context manager made from a generator function, not entered yet."""
     return kind(function, arguments, keywords)
-
-
-# -- names ---------------------------------------------------------------------------------------
 
 
 @named_in_packages
@@ -277,9 +263,6 @@ def forward_ref(text: str) -> typing.ForwardRef:
     return typing.ForwardRef(text)
 
 
-# -- torch ---------------------------------------------------------------------------------------
-
-
 @named_in_packages
 def operator_of(*path: str) -> Any:
     """An operator of torch, or one that a module has registered: ``torch.ops`` and a path.
@@ -291,13 +274,6 @@ def operator_of(*path: str) -> Any:
     for part in path:
         found = getattr(found, part)
     return found
-
-
-def program_bytes(program: Any) -> bytes:
-    """What :func:`torch.export.save` writes for an exported program, without folders."""
-    buffer = io.BytesIO()
-    torch.export.save(program, buffer)
-    return portable_program(buffer.getvalue())
 
 
 @named_in_packages
@@ -327,8 +303,3 @@ def graph_module(
         made.__dict__[attribute] = plain.graph
     made.recompile()
     return made
-
-
-def only_referent(view: object) -> Any:
-    """What a view of a dictionary, or a mapping proxy, is a view of."""
-    return gc.get_referents(view)[0]

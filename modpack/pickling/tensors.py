@@ -1,36 +1,42 @@
-"""Reductions of ordinary tensors, made without the detours that torch takes.
+"""Tensors as they are saved: what they are reduced to, and their storages, each written once.
 
 torch asks each tensor for all that tensors may be, makes three objects for its storage, and for a
 parameter another tensor. Nearly all tensors are ordinary: dense, in the memory of the CPU, without
 attributes. Their reductions are made here in a third of the time; what is written is the same.
-
-What a tensor's reduction tells of the storage that it is saved with.
-
-Reductions of tensors that keep what torch's own leave behind without a word.
-
-Attributes of tensors that may lead back to the tensor: they are set once it has been made.
-
-What compiling leaves on tensors: it tells of this process, and is left out of packages.
-
-What stands for storages in a pickle, while their bytes go elsewhere.
+Reductions of the others are torch's own, but for what those would leave behind without a word.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import torch
 from torch.nn import Parameter, UninitializedParameter
 
+from modpack.core.progress import advance
 from modpack.core.tensors import LARGE, StorageView
 from modpack.pickling.base import RefusedError
-from modpack.pickling.tensor_rebuilding import PACKED, freed_tensor
+from modpack.pickling.pickle_edits import Reduced
+from modpack.pickling.tensor_loading import PACKED, freed_tensor, storage_record
 
 ORDINARY = (torch.Tensor, Parameter)
 """The types of tensors that may be ordinary; a class derived from them has a say in everything."""
+_RETYPED = torch._tensor._rebuild_from_type_v2
+_MADE_OF_A_STORAGE = (
+    torch._utils._rebuild_tensor_v2,
+    torch._utils._rebuild_tensor_v3,
+    torch._utils._rebuild_qtensor,
+)
+_LOSE_THE_REST = (Parameter.__reduce_ex__, UninitializedParameter.__reduce_ex__)
+_LOSE_GRADIENTS = (torch._utils._rebuild_sparse_tensor, torch._utils._rebuild_nested_tensor)
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
+_MARK = ("_dynamo_static_input_type", "unguarded")
+"""An attribute, and a value that nobody but torch.compile gives it."""
 
 
 class StoragePlace:
@@ -46,19 +52,6 @@ class StoragePlace:
     def __init__(self, storage: torch.UntypedStorage, dtype: torch.dtype) -> None:
         self.storage = storage
         self.dtype = dtype
-
-
-class Reduced:
-    """Stands for an object of which the reduction is known.
-
-    Args:
-        reduction: the object's.
-    """
-
-    __slots__ = ("reduction",)
-
-    def __init__(self, reduction: tuple[Any, ...]) -> None:
-        self.reduction = reduction
 
 
 def ordinary_reduction(tensor: Any) -> tuple[Any, ...] | None:
@@ -112,12 +105,6 @@ def has_memory(storage: torch.UntypedStorage, view: StorageView) -> bool:
     return storage.nbytes() >= needed
 
 
-def stored_elements(place: StoragePlace) -> tuple[object, int]:
-    """The storage class that a pickle names, and how many elements the storage has."""
-    storage_type, item_bytes = _typed_storage()[place.dtype]
-    return storage_type, place.storage.nbytes() // item_bytes
-
-
 def is_ordinary(tensor: torch.Tensor) -> bool:
     """Whether a tensor is dense, on the CPU, and as it seems; its attributes may be anything."""
     return torch._C._dispatch_keys(tensor).raw_repr() == _ordinary_keys()
@@ -166,37 +153,21 @@ def view_of(reduction: Any) -> tuple[torch.UntypedStorage, StorageView] | None:
         None for a tensor of a small storage, and for what has none itself: a parameter that holds
         another tensor, which has been reduced as well, or what is made of others.
     """
-    function, arguments = _of_tensor(reduction)
+    function, arguments = reduction[:2]
+    if function is _RETYPED:
+        function, _, arguments, _ = arguments
+    elif isinstance(arguments[0], Reduced):  # a parameter, with its tensor inside
+        function, arguments = arguments[0].reduction
     if function not in _MADE_OF_A_STORAGE:
         return None
     place, offset, shape, stride = arguments[:4]
     if isinstance(place, StoragePlace):
         storage, dtype = place.storage, place.dtype
     elif isinstance(place, torch.UntypedStorage):
-        storage, dtype = place, arguments[_DTYPE_OF_UNTYPED]
+        storage, dtype = place, arguments[6]
     else:
         storage, dtype = place._untyped_storage, place.dtype
     return storage, StorageView(offset, tuple(shape), tuple(stride), dtype.itemsize)
-
-
-def _of_tensor(reduction: Any) -> tuple[Any, Any]:
-    """Function and arguments that make the tensor of what has been reduced."""
-    function, arguments = reduction[:2]
-    if function is torch._tensor._rebuild_from_type_v2:
-        function, _, arguments, _ = arguments
-    elif isinstance(arguments[0], Reduced):  # a parameter, with its tensor inside
-        function, arguments = arguments[0].reduction
-    return function, arguments
-
-
-_DTYPE_OF_UNTYPED = 6
-"""The argument that says the element type, where the storage does not."""
-
-_MADE_OF_A_STORAGE = (
-    torch._utils._rebuild_tensor_v2,
-    torch._utils._rebuild_tensor_v3,
-    torch._utils._rebuild_qtensor,
-)
 
 
 def reduce_tensor(tensor: Any, protocol: int) -> Any:
@@ -278,11 +249,6 @@ def _made_by(reduced: Any) -> Any:
     return reduced[1][0] if reduced[0] is _RETYPED else reduced[0]
 
 
-_RETYPED = torch._tensor._rebuild_from_type_v2
-_LOSE_THE_REST = (Parameter.__reduce_ex__, UninitializedParameter.__reduce_ex__)
-_LOSE_GRADIENTS = (torch._utils._rebuild_sparse_tensor, torch._utils._rebuild_nested_tensor)
-
-
 def state_last(reduced: Any) -> Any:
     """A tensor's reduction with its attributes as the state, not among the arguments.
 
@@ -298,30 +264,13 @@ def state_last(reduced: Any) -> Any:
     function, (*arguments, state) = reduced
     if function is torch._utils._rebuild_parameter_with_state:
         function = torch._utils._rebuild_parameter
-    elif function is torch._tensor._rebuild_from_type_v2 and not _sets_itself(arguments[1]):
+    elif function is _RETYPED and arguments[1].__setstate__ is torch.Tensor.__setstate__:
         arguments.append({})
-    else:
+    else:  # or a class has a say in its state, which torch hands to it when the tensor is made
         return reduced
-    if _leads_nowhere(state):
-        return reduced
-    return function, tuple(arguments), state, None, None, _SET_STATE
-
-
-def _sets_itself(kind: type) -> bool:
-    """Whether a class has a say in its state, which torch hands to it when the tensor is made."""
-    return kind.__setstate__ is not torch.Tensor.__setstate__  # type: ignore[attr-defined]
-
-
-def _leads_nowhere(state: Any) -> bool:
-    return type(state) is dict and all(type(value) in _ATOMS for value in state.values())
-
-
-_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
-_SET_STATE = torch._utils._set_obj_state
-
-
-_MARKS = {"_dynamo_static_input_type": "unguarded"}
-"""Attributes, and the values that nobody but torch.compile sets."""
+    if type(state) is dict and all(type(value) in _ATOMS for value in state.values()):
+        return reduced  # no attribute leads anywhere
+    return function, tuple(arguments), state, None, None, torch._utils._set_obj_state
 
 
 def without_marks(reduced: Any) -> Any:
@@ -334,48 +283,137 @@ def without_marks(reduced: Any) -> Any:
         return reduced
     function, arguments, *rest = reduced
     state = arguments[-1]
-    if type(state) is not dict or not any(state.get(n) == mark for n, mark in _MARKS.items()):
+    name, mark = _MARK
+    if type(state) is not dict or state.get(name) != mark:
         return reduced
-    kept = {name: value for name, value in state.items() if value != _MARKS.get(name, _NO_MARK)}
+    kept = {other: value for other, value in state.items() if other != name}
     if not kept and function is torch._utils._rebuild_parameter_with_state:
         return torch._utils._rebuild_parameter, arguments[:-1], *rest
     return function, (*arguments[:-1], kept), *rest
 
 
-_NO_MARK = object()
+_Parts = tuple[torch.UntypedStorage, object, int]
+"""A storage, the storage class that a pickle names, and how many elements of that it has."""
 
 
-_Id = tuple[object, ...]
+def storage_parts(kind: type) -> Callable[[Any], _Parts] | None:
+    """For a type of storages, what a pickle says of one; None for any other type."""
+    if kind is StoragePlace:
+        return _parts_of_place
+    if issubclass(kind, torch.storage.TypedStorage):
+        return lambda typed: (
+            typed._untyped_storage,
+            getattr(torch, typed._pickle_storage_type()),
+            typed._size(),
+        )
+    if issubclass(kind, torch.UntypedStorage):
+        return lambda storage: (storage, torch.UntypedStorage, storage.nbytes())
+    return None
 
 
-class StorageIds:
-    """Makes the persistent ids of storages.
+def _parts_of_place(place: StoragePlace) -> _Parts:
+    storage_type, item_bytes = _typed_storage()[place.dtype]
+    return place.storage, storage_type, place.storage.nbytes() // item_bytes
+
+
+def storage_bytes(storage: torch.UntypedStorage) -> memoryview:
+    """A storage's bytes; its own memory where that is the CPU's, else a copy."""
+    on_cpu = storage if storage.device.type == "cpu" else storage.cpu()  # type: ignore[no-untyped-call]
+    size = on_cpu.nbytes()
+    if size == 0:
+        return memoryview(b"")
+    memory = _bytes_of_size(size).from_address(on_cpu.data_ptr())
+    memory._storage = on_cpu  # type: ignore[attr-defined]  # keeps the memory alive
+    return memoryview(memory).cast("B")
+
+
+@functools.lru_cache(maxsize=128)
+def _bytes_of_size(size: int) -> type[ctypes.Array[ctypes.c_char]]:
+    """Making the type takes ten times as long as using it, and the next save asks for the same."""
+    return ctypes.c_char * size
+
+
+class StorageSink(Protocol):
+    """What the archive's writer offers to storages."""
+
+    def write_storage(self, name: str, data: memoryview) -> None: ...
+
+    def digest_of(self, name: str) -> str | None: ...
+
+
+class StorageSaver:
+    """Writes each storage once, and again if it changed between two saved objects.
 
     Args:
-        add: stores the bytes of one, and returns its key.
+        sink: where the bytes go.
+
+    Attributes:
+        large: the keys of those that are so large that it matters what of them is used.
     """
 
-    def __init__(self, add: Callable[[torch.UntypedStorage], str]) -> None:
-        self._add = add
+    def __init__(self, sink: StorageSink) -> None:
+        self.large: set[str] = set()
+        self._sink = sink
+        self._keys: dict[int, tuple[torch.UntypedStorage, str, int]] = {}
+        self._count = 0
+        self._generation = 0
 
-    def handler(self, kind: type) -> Callable[[Any], _Id] | None:
-        """What makes the persistent id of objects of a type; None if those are no storages."""
-        if kind is StoragePlace:
-            return self._of_place
-        if issubclass(kind, torch.storage.TypedStorage):
-            return self._of_typed
-        return self._of_untyped if issubclass(kind, torch.UntypedStorage) else None
+    def next_object(self) -> None:
+        """Start another saved object: storages seen before may have other contents by now."""
+        self._generation += 1
 
-    def _of_place(self, place: StoragePlace) -> _Id:
-        return self._of(place.storage, *stored_elements(place))
+    def add(self, storage: torch.UntypedStorage) -> str:
+        """Write a storage if it is new, and return its key."""
+        known = self._keys.get(storage._cdata)
+        if known is not None and (known[2] == self._generation or self._unchanged(known)):
+            self._keys[storage._cdata] = (storage, known[1], self._generation)
+            return known[1]
+        key = str(self._count)
+        self._count += 1
+        self._sink.write_storage(storage_record(key), storage_bytes(storage))
+        size = storage.nbytes()
+        if size >= LARGE:
+            self.large.add(key)
+        advance(size)
+        self._keys[storage._cdata] = (storage, key, self._generation)
+        return key
 
-    def _of_typed(self, typed: Any) -> _Id:
-        storage_type = getattr(torch, typed._pickle_storage_type())
-        return self._of(typed._untyped_storage, storage_type, typed._size())
+    def key_of(self, storage: torch.UntypedStorage) -> str | None:
+        """The key of a storage that was stored with the present object; None if it was not."""
+        known = self._keys.get(storage._cdata)
+        return known[1] if known is not None and known[2] == self._generation else None
 
-    def _of_untyped(self, storage: torch.UntypedStorage) -> _Id:
-        return self._of(storage, torch.UntypedStorage, storage.nbytes())
+    @property
+    def generation(self) -> int:
+        """How many objects were started by now."""
+        return self._generation
 
-    def _of(self, storage: torch.UntypedStorage, storage_type: object, size: int) -> _Id:
-        key = self._add(storage)
-        return ("storage", storage_type, key, torch.serialization.location_tag(storage), size)
+    def put_back(self, since: int, read: Callable[[str], Iterable[bytes]]) -> None:
+        """Give storages that have changed the content again with which they were written.
+
+        Args:
+            since: those that were written, or seen again, after so many objects.
+            read: the content of a record, in chunks.
+        """
+        for storage, key, generation in self._keys.values():
+            if generation > since:
+                _overwrite(storage, read(storage_record(key)))
+
+    def _unchanged(self, known: tuple[torch.UntypedStorage, str, int]) -> bool:
+        storage, key, _ = known
+        digest = self._sink.digest_of(storage_record(key))
+        return not digest or digest == hashlib.sha256(storage_bytes(storage)).hexdigest()
+
+
+def _overwrite(storage: torch.UntypedStorage, content: Iterable[bytes]) -> None:
+    """Give a storage another content, and touch nothing that is as it should be already."""
+    now, position, has_changed = storage_bytes(storage), 0, False
+    for chunk in content:
+        place = now[position : position + len(chunk)]
+        position += len(chunk)
+        if bytes(place) != chunk:  # far faster than comparing views
+            place[:] = chunk
+            has_changed = True
+    if has_changed and storage.device.type != "cpu":
+        owner: Any = now.obj
+        storage.copy_(owner._storage)

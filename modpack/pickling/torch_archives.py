@@ -1,38 +1,38 @@
-"""Paths of source files in what torch writes, without the folders of this machine.
+"""What torch itself writes: archives of ScriptModules and programs, the same in every process.
 
-Graphs tell of their nodes from which line they came. A package tells that by the module's path, as
-``nets/layers.py``: where the file lay says nothing elsewhere, and tells who made the package.
-
-The archives that torch itself writes, as the same bytes in every process.
-
-torch.jit.save writes beside the code where each line of it came from, with the folders of this
-machine; and it numbers a class if the process has compiled another one of that name before. The
-first is left out, and the classes are numbered anew.
-
-ScriptModules inside a package: stored as torch.jit.save stores them.
+Graphs and code tell from which line they came, with the folders of this machine. A package tells
+that by the module's path, as ``nets/layers.py``, or not at all. torch.jit.save also numbers a class
+if the process has compiled another one of that name before: classes are numbered anew.
 """
 
 from __future__ import annotations
 
 import io
-import pickletools
 import re
 import sys
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from modpack.pickling.pickle_edits import global_opcode, operations, text_opcode
 from modpack.pickling.rebuild import named_in_packages
 
 _FILE = re.compile(r'(File \\*")([^"\\]+)')
-_FILE_BYTES = re.compile(rb'(File \\*")([^"\\]+)')
 _TRACES = "_graphmodule_graph_node_meta_stack_trace"
 """Where a GraphModule keeps, in its saved state, from which line each node came."""
+_DEBUG = ".debug_pkl"
+_IDENTITY = ".data/serialization_id"
+"""A digest of the archive's content that torch logs, and does not check."""
+
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+_MANGLED = re.compile(r"___torch_mangle_\d+\.")
+_NAME = re.compile(r"\b__torch__(?:\.\w+)+")
+_DEFINITION = re.compile(r"(?:class|def) (\w+)[(:]")
 
 
 def portable_path(file: str) -> str:
@@ -41,22 +41,13 @@ def portable_path(file: str) -> str:
     >>> portable_path(re.__file__), portable_path("/home/me/unknown.py")
     ('re/__init__.py', 'unknown.py')
     """
-    path = Path(file)
-    if not path.is_absolute():
-        return file
-    return _by_file().get(file) or path.name
+    return _shown(_by_file(), file)
 
 
 def portable_trace(text: str) -> str:
     """A text in which lines as of tracebacks name files, with these as :func:`portable_path`."""
     known = _by_file()
     return _FILE.sub(lambda found: found[1] + _shown(known, found[2]), text)
-
-
-def portable_trace_bytes(text: bytes) -> bytes:
-    """The same for a document in UTF-8, such as JSON."""
-    known = _by_file()
-    return _FILE_BYTES.sub(lambda found: found[1] + _shown(known, found[2].decode()).encode(), text)
 
 
 def without_folders(parts: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -69,68 +60,75 @@ def without_folders(parts: tuple[Any, ...]) -> tuple[Any, ...]:
     return function, ({**state, _TRACES: traces}, *arguments[1:])
 
 
-def _shown(known: dict[str, str], file: str) -> str:
+def _shown(known: Mapping[str, str], file: str) -> str:
     return known.get(file) or (Path(file).name if Path(file).is_absolute() else file)
-
-
-def _file_of(module: object) -> object:
-    """Where a module came from, without asking it; None for what only pretends to be one."""
-    return vars(module).get("__file__") if isinstance(module, ModuleType) else None
 
 
 def _by_file() -> dict[str, str]:
     """The files of all modules that are loaded."""
     found: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
-        file = _file_of(module)
+        # Without asking what only pretends to be a module.
+        file = vars(module).get("__file__") if issubclass(type(module), ModuleType) else None
         if isinstance(file, str) and name != "__main__":
             count = name.count(".") + (2 if Path(file).stem == "__init__" else 1)
             found.setdefault(file, "/".join(Path(file).parts[-count:]))
     return found
 
 
-_DEBUG = ".debug_pkl"
-_IDENTITY = ".data/serialization_id"
-"""A digest of the archive's content that torch logs, and does not check."""
-
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)
-_MANGLED = re.compile(r"___torch_mangle_\d+\.")
-_NAME = re.compile(r"\b__torch__(?:\.\w+)+")
-_DEFINITION = re.compile(r"(?:class|def) (\w+)[(:]")
-
-
-def portable_program(data: bytes) -> bytes:
-    """What torch.export.save wrote, without the folders of this machine."""
-
-    def change(records: dict[str, bytes]) -> dict[str, bytes]:
-        return {
-            name: portable_trace_bytes(content) if name.endswith(".json") else content
-            for name, content in records.items()
-        }
-
-    return _rewritten(data, change)
+def program_bytes(program: Any) -> bytes:
+    """What :func:`torch.export.save` writes for an exported program, without folders."""
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    records = _records(buffer)
+    for name in records:
+        if name.endswith(".json"):
+            records[name] = portable_trace(records[name].decode()).encode()
+    return _archive(records)
 
 
-def portable_script(data: bytes) -> bytes:
-    """What torch.jit.save wrote, without what only this process knows."""
-    return _rewritten(data, _with_canonical_names)
+def script_bytes(module: torch.jit.ScriptModule) -> bytes:
+    """What torch.jit.save writes for a module, the same in every process."""
+    buffer = io.BytesIO()
+    torch.jit.save(module, buffer)
+    return _archive(_with_canonical_names(_records(buffer)))
 
 
-def _rewritten(data: bytes, change: Callable[[dict[str, bytes]], dict[str, bytes]]) -> bytes:
-    """An archive with other records; none is compressed, and all have one date."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        records = {name: archive.read(name) for name in archive.namelist()}
-    kept = {n: c for n, c in records.items() if not n.endswith((_DEBUG, _IDENTITY))}
+@named_in_packages
+def load_script_module(importer: Any, record: str) -> torch.jit.ScriptModule:
+    """Load a ScriptModule from a record of a package.
+
+    Args:
+        importer: the loading side: has ``zip_reader`` and ``last_map_location``.
+        record: the record that holds what torch.jit.save wrote.
+    """
+    buffer = io.BytesIO(importer.zip_reader.get_record(record))
+    loaded = torch.jit.load(buffer, map_location=importer.last_map_location)  # type: ignore[no-untyped-call]
+    return loaded  # type: ignore[no-any-return]
+
+
+def _records(file: io.BytesIO) -> dict[str, bytes]:
+    with zipfile.ZipFile(file) as archive:
+        names = [n for n in archive.namelist() if not n.endswith((_DEBUG, _IDENTITY))]
+        return {name: archive.read(name) for name in names}
+
+
+def _archive(records: Mapping[str, bytes]) -> bytes:
+    """An archive of records; none is compressed, and all have one date."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, content in change(kept).items():
+        for name, content in records.items():
             archive.writestr(zipfile.ZipInfo(name, _LONG_AGO), content)
     return buffer.getvalue()
 
 
 def _with_canonical_names(records: dict[str, bytes]) -> dict[str, bytes]:
     """The records with the names that the classes would have in a process of their own."""
-    code = {name: text for name, text in records.items() if _is_code(name)}
+    code = {
+        name: text
+        for name, text in records.items()
+        if name.partition("/")[2].startswith("code/") and name.endswith(".py")
+    }
     definitions = {full: text for name in code for full, text in _definitions(name, code[name])}
     pickles = {n: c for n, c in records.items() if n.endswith(".pkl")}
     if not _are_whole(code, definitions):
@@ -143,10 +141,6 @@ def _with_canonical_names(records: dict[str, bytes]) -> dict[str, bytes]:
     }
     folder = next(iter(records)).partition("/")[0]
     return {**changed, **_written(folder, definitions, names)}
-
-
-def _is_code(record: str) -> bool:
-    return record.partition("/")[2].startswith("code/") and record.endswith(".py")
 
 
 def _definitions(record: str, content: bytes) -> Iterator[tuple[str, str]]:
@@ -166,7 +160,12 @@ def _are_whole(code: Mapping[str, bytes], definitions: Mapping[str, str]) -> boo
 
 def _in_order(pickles: Mapping[str, bytes], definitions: Mapping[str, str]) -> list[str]:
     """The names of all definitions, in the order in which they are needed."""
-    named = [name for content in pickles.values() for name in _named_in_pickle(content)]
+    named = [
+        argument.replace(" ", ".")
+        for content in pickles.values()
+        for opcode, argument, _ in operations(content)
+        if opcode == "GLOBAL"
+    ]
     found: dict[str, None] = {}
     for begun in (named, *([name] for name in sorted(definitions))):  # the rest last
         todo = deque(begun)
@@ -220,50 +219,19 @@ def _with_names(text: str, names: Mapping[str, str]) -> str:
     return _NAME.sub(changed, text)
 
 
-def _named_in_pickle(content: bytes) -> Iterator[str]:
-    for opcode, argument, _ in pickletools.genops(content):
-        if opcode.name == "GLOBAL":
-            yield str(argument).replace(" ", ".")
-
-
 def _with_names_in_pickle(content: bytes, names: Mapping[str, str]) -> bytes:
     """A pickle of torch's own (protocol 2) with other names of classes."""
-    operations = [(op.name, arg, at or 0) for op, arg, at in pickletools.genops(content)]
-    ends = [at for _, _, at in operations[1:]] + [len(content)]
     pieces = []
-    for index, ((opcode, argument, start), end) in enumerate(zip(operations, ends, strict=True)):
-        piece = content[start:end]
+    found = list(operations(content))
+    for index, (opcode, argument, piece) in enumerate(found):
         if opcode == "GLOBAL":
-            module, _, own = names.get(str(argument).replace(" ", "."), "").rpartition(".")
-            piece = f"c{module}\n{own}\n".encode() if own else piece
-        elif opcode == "BINUNICODE" and _is_type_tag(operations[index + 1 : index + 4]):
-            text = _with_names(str(argument), names).encode()
-            piece = b"X" + len(text).to_bytes(4, "little") + text
+            module, _, own = names.get(argument.replace(" ", "."), "").rpartition(".")
+            piece = global_opcode(module, own) if own else piece
+        elif opcode == "BINUNICODE":
+            # As the last argument of a call, torch names the type of a container.
+            after = [name for name, *_ in found[index + 1 : index + 4]]
+            call = [name for name in after if not name.endswith("BINPUT")][:2]
+            if call in (["TUPLE2", "REDUCE"], ["TUPLE", "REDUCE"]):
+                piece = text_opcode(_with_names(argument, names))
         pieces.append(piece)
     return b"".join(pieces)
-
-
-def _is_type_tag(following: list[tuple[str, object, int]]) -> bool:
-    """Whether a text is the last argument of a call: there torch names the type of a container."""
-    names = [name for name, _, _ in following if not name.endswith("BINPUT")]
-    return names[:2] in (["TUPLE2", "REDUCE"], ["TUPLE", "REDUCE"])
-
-
-def script_bytes(module: torch.jit.ScriptModule) -> bytes:
-    """What torch.jit.save writes for a module, the same in every process."""
-    buffer = io.BytesIO()
-    torch.jit.save(module, buffer)
-    return portable_script(buffer.getvalue())
-
-
-@named_in_packages
-def load_script_module(importer: Any, record: str) -> torch.jit.ScriptModule:
-    """Load a ScriptModule from a record of a package.
-
-    Args:
-        importer: the loading side: has ``zip_reader`` and ``last_map_location``.
-        record: the record that holds what torch.jit.save wrote.
-    """
-    buffer = io.BytesIO(importer.zip_reader.get_record(record))
-    loaded = torch.jit.load(buffer, map_location=importer.last_map_location)  # type: ignore[no-untyped-call]
-    return loaded  # type: ignore[no-any-return]

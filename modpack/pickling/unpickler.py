@@ -1,4 +1,4 @@
-"""Loading: a pickle of a package becomes objects again, with classes from the package."""
+"""Unpickling of saved objects, with classes from the package, by Python's C unpickler."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import io
 import pickle
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from modpack.core.names import require_module_name
 from modpack.errors import ModpackError, UnpicklingError
 from modpack.pickling.rebuild import MODULE, current_module
-from modpack.pickling.storages import StorageLoader, wants_fakes
-from modpack.pickling.tensor_rebuilding import UnsoundTensorError, rebuilding
+from modpack.pickling.tensor_loading import (
+    StorageLoader,
+    UnsoundTensorError,
+    rebuilding,
+    wants_fakes,
+)
 
 if TYPE_CHECKING:
     from modpack.pickling.functions import GlobalNames
@@ -59,7 +63,8 @@ def unpickle_object(
     except (pickle.UnpicklingError, EOFError) as failure:
         raise UnpicklingError(resource, f"the pickle is damaged ({failure})") from failure
     except Exception as failure:
-        if _is_the_unpicklers(failure):
+        trace = failure.__traceback__
+        if trace is not None and trace.tb_next is None:  # from C code, not from Python that it ran
             told = f"{type(failure).__name__}: {failure}"
             raise UnpicklingError(
                 resource, f"the pickle cannot be carried out ({told})"
@@ -67,24 +72,6 @@ def unpickle_object(
         if hasattr(failure, "add_note"):  # Python 3.11
             failure.add_note(f"This happened while {resource} was being loaded from a package.")
         raise
-
-
-def _is_the_unpicklers(failure: Exception) -> bool:
-    """Whether an exception comes from the C code itself and not from Python code that it ran."""
-    trace = failure.__traceback__
-    return trace is not None and trace.tb_next is None
-
-
-_LOOSE_GLOBALS: Final = "GlobalNames"
-
-
-def _names_with(package_builtins: object) -> type[GlobalNames]:
-    """The namespace of functions without a module, with the builtins of a package."""
-    from modpack.pickling.functions import GlobalNames  # most pickles name none
-
-    if package_builtins is None:
-        return GlobalNames
-    return type(GlobalNames.__name__, (GlobalNames,), {"builtins": package_builtins})
 
 
 class _Unpickler(pickle.Unpickler):
@@ -102,17 +89,19 @@ class _Unpickler(pickle.Unpickler):
         self._storages = storages
         self._rebuilding = rebuilding(wants_fakes())
         self._package = package
-        self._global_names: type[GlobalNames] | None = None
+        self._named: type[GlobalNames] | None = None
         self._rebuilt: dict[object, object] = {}
         start = stream.getvalue()[:2]
-        is_new = start[:1] == pickle.PROTO and start[1:] >= bytes([3])
-        self._old_names = not is_new  # as Python does
+        # As Python does.
+        self._has_old_names = not (start[:1] == pickle.PROTO and start[1:] >= bytes([3]))
 
     def find_class(self, module: str, name: str) -> Any:
-        if name == _LOOSE_GLOBALS and current_module(module, name) == MODULE:
-            return self._names()
-        if self._old_names:
-            module, name = _python3_name(module, name)
+        if name == "GlobalNames" and current_module(module, name) == MODULE:
+            return self._global_names()
+        if self._has_old_names and (module, name) in _compat_pickle.NAME_MAPPING:
+            module, name = _compat_pickle.NAME_MAPPING[module, name]
+        elif self._has_old_names:
+            module = _compat_pickle.IMPORT_MAPPING.get(module, module)
         module = current_module(module, name)
         found: Any = self._imported(module, name)
         try:
@@ -124,10 +113,16 @@ class _Unpickler(pickle.Unpickler):
             ) from failure
         return self._rebuilding(found)
 
-    def _names(self) -> type[GlobalNames]:
-        if self._global_names is None:
-            self._global_names = _names_with(getattr(self._package, "code_builtins", None))
-        return self._global_names
+    def _global_names(self) -> type[GlobalNames]:
+        """The namespace of functions without a module, with the builtins of the package."""
+        if self._named is None:
+            from modpack.pickling.functions import GlobalNames  # most pickles name none
+
+            self._named = GlobalNames
+            builtins = getattr(self._package, "code_builtins", None)
+            if builtins is not None:
+                self._named = type("GlobalNames", (GlobalNames,), {"builtins": builtins})
+        return self._named
 
     def _imported(self, module: str, name: str) -> Any:
         try:
@@ -148,24 +143,22 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
         if type(pid) is tuple and len(pid) == 5 and pid[0] == "storage" and type(pid[2]) is str:
             return self._storages.load(*pid[1:])  # at once: a model may have 20,000 of them
-        kind, data = _parts(pid)
+        kind, data = (_text(pid[0]), pid[1:]) if isinstance(pid, tuple) and pid else (None, ())
         if kind == "storage" and len(data) == 4:
             storage_type, key, location, size = data
             return self._storages.load(storage_type, _text(key), _text(location), size)
         if kind == "reduce_package" and len(data) in (2, 3):
             *number, function, arguments = data  # old archives do not number the objects
-            if callable(function) and isinstance(arguments, tuple) and _are_plain(number):
+            is_plain = all(isinstance(part, (int, str)) for part in number)
+            if callable(function) and isinstance(arguments, tuple) and is_plain:
                 return self._rebuild(tuple(number), function, arguments)
         if kind == "module" and len(data) == 1:
-            return self._held_module(str(_text(data[0])))
+            return self._imported(str(_text(data[0])), "a module")
         raise UnpicklingError(
             self._resource,
             f"unknown persistent id {pid!r:.200}; known are 'storage' and 'reduce_package'. "
             "Was the package written by a newer modpack?",
         )
-
-    def _held_module(self, module: str) -> Any:
-        return self._imported(module, "a module")
 
     def _rebuild(
         self, number: tuple[object, ...], function: Callable[..., object], arguments: Any
@@ -177,22 +170,6 @@ class _Unpickler(pickle.Unpickler):
         return self._rebuilt[number]
 
 
-def _are_plain(numbers: list[object]) -> bool:
-    return all(isinstance(number, (int, str)) for number in numbers)
-
-
-def _parts(pid: object) -> tuple[object, tuple[Any, ...]]:
-    if isinstance(pid, tuple) and pid:
-        return _text(pid[0]), pid[1:]
-    return None, ()
-
-
 def _text(value: Any) -> Any:
     """Old pickles hold their strings as bytes."""
     return value.decode("ascii", "replace") if isinstance(value, bytes) else value
-
-
-def _python3_name(module: str, name: str) -> tuple[str, str]:
-    if (module, name) in _compat_pickle.NAME_MAPPING:
-        return _compat_pickle.NAME_MAPPING[module, name]
-    return _compat_pickle.IMPORT_MAPPING.get(module, module), name

@@ -28,7 +28,7 @@ from packages import Tally
 from modpack.errors import ModpackError
 from modpack.pickling.allowlist import DATA
 from modpack.pickling.data_unpickler import unpickle_data
-from modpack.pickling.storages import StorageLoader
+from modpack.pickling.tensor_loading import StorageLoader
 
 _OUTSIDE: Final = (
     "builtins.eval",

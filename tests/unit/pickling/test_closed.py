@@ -13,7 +13,7 @@ import torch
 
 from modpack.errors import UnpicklingError
 from modpack.pickling.data_unpickler import unpickle_data
-from modpack.pickling.storages import StorageLoader
+from modpack.pickling.tensor_loading import StorageLoader
 from tests.hostile_pickles import HOSTILE_PICKLES
 
 VALUES = {
@@ -265,7 +265,7 @@ def test_what_torch_crashes_on_is_refused():
 
 def test_sparse_tensors_that_cannot_be_leave_nothing_in_torch():
     rebuild = torch._utils._rebuild_sparse_tensor
-    from modpack.pickling.tensor_rebuilding import UnsoundTensorError, rebuilding
+    from modpack.pickling.tensor_loading import UnsoundTensorError, rebuilding
 
     ours = rebuilding(False)(rebuild)
     pending = torch._utils._sparse_tensors_to_validate

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from modpack.pickling.determinism import Ordering
+from modpack.pickling.graph_context import Ordering
 
 
 class Colour(enum.Enum):

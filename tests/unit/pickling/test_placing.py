@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from modpack.pickling.storages import fake_storage, placing, wants_fakes
-from modpack.pickling.tensor_rebuilding import unmoved
+from modpack.pickling.tensor_loading import fake_storage, placing, rebuilding, wants_fakes
 
 
 def told():
@@ -49,12 +48,13 @@ def test_a_fake_storage_has_a_size_and_a_place_and_no_content():
 def test_a_sparse_tensor_is_made_where_its_parts_are(layout):
     function, arguments = torch.eye(3).to_sparse(layout=layout).__reduce_ex__(2)
     with torch.device("meta"):
-        again = unmoved(function)(*arguments)
+        again = rebuilding(True)(function)(*arguments)
         assert function(*arguments).device.type == "meta"
     assert again.layout is layout
     assert torch.equal(again.to_dense(), torch.eye(3))
 
 
 def test_other_functions_stay_what_they_are():
-    assert unmoved(torch._utils._rebuild_parameter) is torch._utils._rebuild_parameter
-    assert unmoved([]) == []
+    ours = rebuilding(True)
+    assert ours(torch._utils._rebuild_parameter) is torch._utils._rebuild_parameter
+    assert ours([]) == []

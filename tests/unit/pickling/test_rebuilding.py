@@ -7,8 +7,7 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from modpack.pickling.tensor_rebuilding import UnsoundTensorError, rebuilding
-from modpack.pickling.tensors import freed_tensor
+from modpack.pickling.tensor_loading import UnsoundTensorError, freed_tensor, rebuilding
 
 
 class Tagged(torch.Tensor):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from modpack.pickling.determinism import SetWriting
+from modpack.pickling.pickle_edits import SetWriting
 
 PROTOCOLS = [2, 3, 4, 5]
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from modpack.errors import DeviceNotFoundError, UnpicklingError
-from modpack.pickling.storages import StorageLoader, StorageSaver, storage_bytes
+from modpack.pickling.tensor_loading import StorageLoader
+from modpack.pickling.tensors import StorageSaver, storage_bytes
 
 
 class Sink:

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from modpack.pickling.remade import program_bytes
-from modpack.pickling.torch_archives import script_bytes
+from modpack.pickling.torch_archives import program_bytes, script_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
