@@ -51,9 +51,9 @@ def _show_facts(file: str, only_notes: bool, as_json: bool) -> None:
 
     facts = package_facts(file)
     if as_json:
-        from modpack.report.json_output import note_to_json, package_document
+        from modpack.report.json_output import package_document, report_json
 
-        notes = {"notes": [note_to_json(note) for note in facts.notes]}
+        notes = {"notes": report_json(facts.notes)}
         write_json(notes if only_notes else package_document(facts))
     else:
         from modpack.report.text import notes_report, package_report

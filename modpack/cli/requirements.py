@@ -49,9 +49,9 @@ def requirements_command(file: str, lock: bool, check: bool, strict: bool, as_js
     comparison = requirements.comparison
     counting = comparison.deviations if strict else comparison.differences
     if as_json:
-        from modpack.report.json_output import requirements_document
+        from modpack.report.json_output import document
 
-        write_json(requirements_document(requirements, check))
+        write_json(document(requirements, **({} if check else {"comparison": None})))
     elif check:
         from modpack.core.environment import repair_command
         from modpack.report.text import comparison_report

@@ -36,9 +36,9 @@ def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> Non
     """
     found = _look(file, module, every_chain)
     if as_json:
-        from modpack.report.json_output import why_document
+        from modpack.report.json_output import document
 
-        write_json(why_document(file, found, every_chain))
+        write_json(document(found, file=file, every_chain=every_chain))
     else:
         from modpack.report.why_text import why_report
 
@@ -47,8 +47,8 @@ def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> Non
 
 def _look(file: str, module: str, every_chain: bool) -> Why:
     from modpack.archive.reader import open_archive
-    from modpack.report.torch_package import mentions, read_evidence, read_provider, with_stand_ins
-    from modpack.report.why import why
+    from modpack.report.package_info import read_evidence
+    from modpack.report.why import mentions, read_provider, why, with_stand_ins
 
     with open_archive(file) as archive:
         plan = read_evidence(archive, with_uses=False)
@@ -64,7 +64,7 @@ def _unknown(archive: Archive, plan: Plan, module: str) -> Exception:
     from modpack.core.names import similar_modules
     from modpack.core.text import printable
     from modpack.errors import ModpackError
-    from modpack.report.torch_package import mentions
+    from modpack.report.why import mentions
 
     known = {*plan.decisions, *plan.graph.nodes()}
     near = similar_modules(module, sorted(name for name in known if mentions(plan, name)))

@@ -6,15 +6,13 @@ A gate is what an audit must not find, as a CI says it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final, TypeVar
 
-from modpack.archive.base import Archive
-from modpack.archive.manifest import Manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.records import environment_of, read_plan
+from modpack.archive.records import environment_of
 from modpack.core.plan import MockRisk, MockTouch, NameUse, Plan, risk_of
 from modpack.core.progress import phase
 from modpack.core.rules import Action
@@ -43,10 +41,12 @@ from modpack.report.facts import (
     sources_here,
 )
 from modpack.report.finding_codes import CODES, LICENCE, finding, milder_codes
-from modpack.report.package_info import facts_of, read_checked_manifest
+from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
 from modpack.security.code_listing import list_package
 
-_WORST_FIRST = list(reversed(MockRisk))
+_LICENCE_WORDS: Final = (LICENCE, "license")
+_SEVERITIES: Final = tuple(severity.value for severity in Severity)
+_WORST_FIRST: Final = list(reversed(MockRisk))
 _OfMock = TypeVar("_OfMock", NameUse, MockTouch)
 
 
@@ -102,9 +102,8 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
     """
     with open_archive(source) as archive:
         manifest = read_checked_manifest(archive)
-        plan = read_plan(archive, manifest) if manifest else _read_evidence(archive)
+        plan = read_evidence(archive)
         package = facts_of(archive, manifest, plan)
-        plan = plan_with_uses(plan, lambda: _packaged_sources(archive, manifest, package.modules))
         environment = environment_of(archive, manifest)
         provider_of = recorded_provider(archive, plan, manifest, environment)
         with phase("reading pickles and sources"):
@@ -166,13 +165,6 @@ def _absent(plan: Plan) -> frozenset[str]:
     return frozenset(each.module for each in decisions if each.location is None)
 
 
-def _read_evidence(archive: Archive) -> Plan:
-    """What the contents of a package of torch.package tell."""
-    from modpack.report.torch_package import reconstructed_plan  # most audits do without
-
-    return reconstructed_plan(archive)
-
-
 def _judged(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> AuditFacts:
     return replace(audit, findings=find_all(audit, scanned))
 
@@ -184,21 +176,6 @@ def _modules(package: PackageFacts, plan: Plan, provider_of: Provider) -> tuple[
         for facts in package.modules
     )
     return tuple(with_distributions(modules, provider_of))
-
-
-def _packaged_sources(
-    archive: Archive, verify: Manifest | None, modules: Sequence[ModuleFacts]
-) -> Mapping[str, tuple[bytes, bool]]:
-    return {
-        facts.module: (archive.read(record, verify=verify), record.endswith("/__init__.py"))
-        for facts in modules
-        if facts.action is Action.INTERN and (record := facts.record) is not None
-        if record.endswith(".py")
-    }
-
-
-_LICENCE_WORDS: Final = (LICENCE, "license")
-_SEVERITIES: Final = tuple(severity.value for severity in Severity)
 
 
 @dataclass(frozen=True)
@@ -227,10 +204,7 @@ class Gate:
     def _stops(self, found: Finding) -> bool:
         if self.code is not None:
             return self.code in milder_codes(found.code)
-        order = list(Severity)
-        return self.severity is not None and order.index(found.severity) <= order.index(
-            self.severity
-        )
+        return self.severity is not None and found.severity.rank <= self.severity.rank
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""What an audit tells, as values; nothing here reads files or prints.
-
-Where packaged code is, for people: the records, or the files, of modules.
-"""
+"""What an audit tells, as values; nothing here reads files or prints."""
 
 from __future__ import annotations
 
@@ -26,6 +23,11 @@ class Severity(str, Enum):
     """It may hurt where the package is loaded."""
     NOTE = "note"
     """Good to know."""
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order: the worst is 0."""
+        return list(Severity).index(self)
 
 
 @dataclass(frozen=True)

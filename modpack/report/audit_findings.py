@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final
@@ -14,42 +14,38 @@ from modpack.archive.base import Archive
 from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
 from modpack.core.environment import is_optional, needed_at_once
-from modpack.core.graph import Edge
 from modpack.core.names import is_within, root_of
-from modpack.core.plan import MockRisk, NameUse, NoteKind, TouchKind, UseKind
+from modpack.core.plan import MockRisk, NoteKind, TouchKind, UseKind
 from modpack.core.rules import IMPLICIT, RUNNING_SCRIPT, Action, Owner
 from modpack.core.scan import ImportKind, ScanFailure
 from modpack.core.selftest import TrialRecord
-from modpack.core.text import counted
+from modpack.core.text import counted, listed
 from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit_facts import (
     AuditFacts,
     DistributionFacts,
     Finding,
     MockFacts,
-    Severity,
     files_of,
     importers_by_name,
     place_in,
 )
-from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind
+from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind, used_name
 from modpack.report.finding_codes import CODES, finding
 from modpack.security.code_effects import import_effects, read_effects
-from modpack.security.code_listing import CodeListing, some
+from modpack.security.code_listing import CodeListing
 from modpack.security.pickle_names import PickledSource
 
-_SEVERITIES = list(Severity)
 _CODES = list(CODES)
+_TRIALS: Final = layout.MODPACK_PREFIX + "trial/"
+"""Examples: verifying holds them against the record of the trial."""
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")
+_OPERATORS = frozenset({"and", "or", "with"})
 _SHOWN = 4
 _OF_TORCH_PACKAGE = "torch.package"
 _ABSENT = NoteKind.ABSENT.value
 _PROVIDED_EVERYWHERE = frozenset(map(str, (*IMPLICIT, RUNNING_SCRIPT)))
 """Rules for what is there wherever Python is; other Pythons have other standard libraries."""
-_CODE_OF_RISK = {
-    MockRisk.REACHABLE: "mock-reachable",
-    MockRisk.IMPORT_TIME: "mock-import-time",
-    MockRisk.UNUSED: "mock-imported",
-}
 _BORNE = {
     UseKind.BASE_CLASS: "a base class",
     UseKind.DECORATOR: "a decorator",
@@ -82,59 +78,43 @@ def find_all(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> tuple[Findin
         *_native(audit),
         *_licences(audit.distributions),
     ]
-    found.sort(key=_importance)
+    found.sort(key=lambda each: (each.severity.rank, each.is_settled, _CODES.index(each.code)))
     return tuple(found)
-
-
-def _importance(each: Finding) -> tuple[int, bool, int]:
-    return _SEVERITIES.index(each.severity), each.is_settled, _CODES.index(each.code)
 
 
 def _mocks(audit: AuditFacts) -> Iterator[Finding]:
     files = files_of(audit)
     for mock in audit.mocks:
-        yield from _called(mock)
-        if mock.risk is not MockRisk.UNUSED or importers_by_name(mock):
+        for touch in mock.touches:
+            if touch.kind is TouchKind.USED:
+                what, done = touch.name or mock.module, touch.operation or "was used"
+                text = f"in the trial run, {what} {done}, although {mock.module} is mocked"
+                yield finding("mock-called", mock.module, text, touch.place)
+        importers = importers_by_name(mock)
+        if mock.risk is not MockRisk.UNUSED:
             yield _risk(mock, files)
-
-
-def _called(mock: MockFacts) -> Iterator[Finding]:
-    for touch in mock.touches:
-        if touch.kind is TouchKind.USED:
-            what, done = touch.name or mock.module, touch.operation or "was used"
-            text = f"in the trial run, {what} {done}, although {mock.module} is mocked"
-            yield finding("mock-called", mock.module, text, touch.place)
+        elif importers:
+            names = _listed(each.importer for each in importers)
+            text = f"{mock.module} is imported by {names}, and nothing that can run uses it"
+            yield finding("mock-imported", mock.module, text, _shown_place(importers))
 
 
 def _risk(mock: MockFacts, files: dict[str, str]) -> Finding:
-    code = _CODE_OF_RISK[mock.risk]
     if mock.risk is MockRisk.REACHABLE:
+        code = "mock-reachable"
         uses = [use for use in mock.uses if use.is_reachable]
         uses.sort(key=lambda use: use.kind is not UseKind.FUNCTION)
-        where = f"{uses[0].importer}.{uses[0].scope}" if uses[0].scope else uses[0].importer
-        how = _MADE.get(uses[0].kind, "used")
-        text = f"{_name(uses[0])} is {how} in {where}{_more(uses)}"
-    elif mock.risk is MockRisk.IMPORT_TIME:
-        uses = [use for use in mock.uses if use.kind is not UseKind.FUNCTION]
-        text = f"{_name(uses[0])} is {_BORNE[uses[0].kind]} in {uses[0].importer}{_more(uses)}"
+        first = uses[0]
+        where = f"{first.importer}.{first.scope}" if first.scope else first.importer
+        how = _MADE.get(first.kind, "used")
     else:
-        return _only_imported(mock)
-    return finding(code, mock.module, text, place_in(files, uses[0].importer, uses[0].line))
-
-
-def _only_imported(mock: MockFacts) -> Finding:
-    importers = importers_by_name(mock)
-    names = dict.fromkeys(each.importer for each in importers)
-    text = f"{mock.module} is imported by {_listed(list(names))}, and nothing that can run uses it"
-    return finding("mock-imported", mock.module, text, _shown_place(importers))
-
-
-def _name(use: NameUse) -> str:
-    return f"{use.module}.{use.name}" if use.name else use.module
-
-
-def _more(uses: Sequence[NameUse]) -> str:
-    return f", and in {counted(len(uses) - 1, 'more place')}" if len(uses) > 1 else ""
+        code = "mock-import-time"
+        uses = [use for use in mock.uses if use.kind is not UseKind.FUNCTION]
+        first = uses[0]
+        how, where = _BORNE[first.kind], first.importer
+    more = f", and in {counted(len(uses) - 1, 'more place')}" if len(uses) > 1 else ""
+    text = f"{used_name(first)} is {how} in {where}{more}"
+    return finding(code, mock.module, text, place_in(files, first.importer, first.line))
 
 
 def _externs(audit: AuditFacts) -> Iterator[Finding]:
@@ -181,24 +161,21 @@ def _missing(audit: AuditFacts) -> Iterator[Finding]:
     told = {problem.subject for problem in audit.problems}
     told |= {note.subject for note in audit.notes if note.kind is NoteKind.ABSENT}
     roots, files = set(audit.graph.roots()), files_of(audit)
+    # It is an error only where somebody decided about every import.
+    is_foreign = audit.package is not None and audit.package.format == _OF_TORCH_PACKAGE
+    code = "import-unresolved" if is_foreign else "missing-module"
     for module in sorted(audit.graph.reached(at_once=True) - known - told - roots):
-        edges = [edge for edge in audit.graph.edges_to(module) if _imports_at_once(edge)]
+        edges = [
+            edge
+            for edge in audit.graph.edges_to(module)
+            if edge.kind.runs_at_once and edge.kind is not ImportKind.PARENT
+        ]
         if not edges or any(is_within(each, module) for each in known):
             continue  # a folder that needs no code of its own
         place = place_in(files, edges[0].importer, edges[0].line)
-        by = _listed(list(dict.fromkeys(edge.importer for edge in edges)))
+        by = _listed(edge.importer for edge in edges)
         text = f"{module} is imported by {by}, and is neither in the package nor extern"
-        yield finding(_missing_code(audit), module, text, place)
-
-
-def _missing_code(audit: AuditFacts) -> str:
-    """An error only where somebody decided about every import."""
-    is_foreign = audit.package is not None and audit.package.format == _OF_TORCH_PACKAGE
-    return "import-unresolved" if is_foreign else "missing-module"
-
-
-def _imports_at_once(edge: Edge) -> bool:
-    return edge.kind.runs_at_once and edge.kind is not ImportKind.PARENT
+        yield finding(code, module, text, place)
 
 
 def _notes(audit: AuditFacts) -> Iterator[Finding]:
@@ -216,8 +193,8 @@ def _overrides(modules: Sequence[ModuleFacts]) -> Iterator[Finding]:
         if facts.overridden_by is not None:
             groups.setdefault((facts.overridden_by, facts.action.past), []).append(facts)
     for (hook, done), members in groups.items():
-        names = _listed([facts.module for facts in members])
-        rules = _listed(list(dict.fromkeys(facts.rule or "a rule" for facts in members)))
+        names = _listed(facts.module for facts in members)
+        rules = _listed(facts.rule or "a rule" for facts in members)
         text = f"{hook} had {names} {done}, where {rules} would have decided"
         yield finding("hook-override", members[0].module if len(members) == 1 else hook, text)
 
@@ -281,12 +258,8 @@ def _shown_place(importers: Sequence[ImporterFacts]) -> str | None:
     return next((each.place for each in importers if each.line is not None), None)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return some(names, _SHOWN)
-
-
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")
-_OPERATORS = frozenset({"and", "or", "with"})
+def _listed(names: Iterable[str]) -> str:
+    return listed(list(dict.fromkeys(names)), _SHOWN)
 
 
 def licences_in(expression: str) -> tuple[str, ...]:
@@ -313,10 +286,6 @@ def is_licensed_under(expression: str, glob: str) -> bool:
     """
     wanted = glob.casefold()
     return any(fnmatchcase(each.casefold(), wanted) for each in licences_in(expression))
-
-
-_TRIALS: Final = layout.MODPACK_PREFIX + "trial/"
-"""Examples: verifying holds them against the record of the trial."""
 
 
 def pickle_findings(

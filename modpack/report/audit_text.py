@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -19,7 +18,7 @@ from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import root_of
 from modpack.core.plan import MockRisk, NameUse, NoteKind, TouchKind, UseKind
 from modpack.core.rules import Action, Owner
-from modpack.core.text import counted, human_size, printable
+from modpack.core.text import counted, human_size, listed, printable
 from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit import Verdict
 from modpack.report.audit_facts import (
@@ -31,17 +30,25 @@ from modpack.report.audit_facts import (
     importers_by_name,
     place_in,
 )
-from modpack.report.facts import ModuleFacts
-from modpack.report.format import PlainTable, indented, relative, table, title
-from modpack.report.text import STYLES, problems_report
-from modpack.security.code_listing import CodeListing, some
+from modpack.report.facts import ModuleFacts, used_name
+from modpack.report.format import PlainTable, elided, indented, relative, table, title
+from modpack.report.text import STYLES, problems_report, size_of
+from modpack.security.code_listing import CodeListing
 
 _RISK_STYLES = {
     MockRisk.REACHABLE: "bold red",
     MockRisk.IMPORT_TIME: "yellow",
     MockRisk.UNUSED: "green",
 }
+_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
+_TELL_THEMSELVES = frozenset(k.value for k in NoteKind if k is not NoteKind.DYNAMIC_LIBRARY)
+"""Findings whose text says what to do."""
+_LATER = "not needed at once"
+_MOST_OF_A_NOTE = 4
+_SHOWN_PARTS = 5
 _SHOWN_PLACES = 8
+_SHOWN_ROOTS = 8
+_SHOWN_SUBJECTS = 6
 _SHOWN_USES = 20
 _HOW = {
     UseKind.BASE_CLASS: "a base class",
@@ -110,7 +117,7 @@ def _details(
     importers = importers_by_name(mock)
     if importers:
         places = [f"{relative(each.place, folder)} ({each.kind.value})" for each in importers]
-        yield Text(printable(f"imported by {some(places, _SHOWN_PLACES)}"))
+        yield Text(printable(f"imported by {listed(places, _SHOWN_PLACES)}"))
     if mock.uses:
         yield _uses(mock.uses, files, folder)
     elif importers:
@@ -122,15 +129,11 @@ def _uses(uses: Sequence[NameUse], files: Mapping[str, str], folder: Path | None
     rows = table(("", "left"), ("", "left"), ("dim", "left"))
     for use in uses[:_SHOWN_USES]:
         place = relative(place_in(files, use.importer, use.line), folder)
-        name = f"{use.module}.{use.name}" if use.name else use.module
-        rows.add_row(printable(place), printable(name), printable(how_used(use)))
+        rows.add_row(printable(place), printable(used_name(use)), printable(how_used(use)))
     left = len(uses) - _SHOWN_USES
     if left > 0:
         rows.add_row("", f"{left} more", "--json lists them")
     return rows
-
-
-_COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
 
 
 def by_severity(
@@ -166,8 +169,11 @@ def remedy_line(remedy: str) -> Iterator[RenderableType]:
         yield indented(Text(f"-> {printable(remedy)}", "dim"), 4)
 
 
-def code_lines(listing: CodeListing) -> Iterator[RenderableType]:
+def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
     """The code of a package for people: names that stand out first, and in red."""
+    if listing is None:
+        return
+    yield ""
     if listing.is_empty:
         yield Text("code  none: this package is data", "bold")
         return
@@ -175,7 +181,7 @@ def code_lines(listing: CodeListing) -> Iterator[RenderableType]:
     for record, names in listing.names().items():
         bad = [name for name in names if is_dangerous(name.module, name.name)]
         if bad:
-            text = f"{record} names {some([str(name) for name in bad], len(bad))}"
+            text = f"{record} names {', '.join(map(str, bad))}"
             yield indented(Text(printable(text), "bold red"), 2)
     for text in _summaries(listing):
         yield indented(Text(printable(text)), 2)
@@ -185,24 +191,16 @@ def _summaries(listing: CodeListing) -> Iterator[str]:
     if listing.sources:
         roots = Counter(record.partition("/")[0].removesuffix(".py") for record in listing.sources)
         told = [f"{root} {count}" for root, count in roots.most_common()]
-        yield f"{counted(len(listing.sources), 'Python source')}: {some(told)}"
+        yield f"{counted(len(listing.sources), 'Python source')}: {listed(told, _SHOWN_PARTS)}"
     for kind, found in (("machine code", listing.native), ("program", listing.programs)):
         if found:
-            yield f"{counted(len(found), kind)}: {some(found)}"
+            yield f"{counted(len(found), kind)}: {listed(found, _SHOWN_PARTS)}"
     for record, names in listing.names().items():
         roots = Counter(root_of(name.module) for name in names)
         told = [f"{root} {count}" for root, count in roots.most_common()]
         functions = len(listing.pickles[record].sources)
         more = f", and holds {counted(functions, 'function')} by source" if functions else ""
-        yield f"{record} names {len(names)} beyond data: {some(told)}{more}"
-
-
-_TELL_THEMSELVES = frozenset(k.value for k in NoteKind if k is not NoteKind.DYNAMIC_LIBRARY)
-"""Findings whose text says what to do."""
-_LATER = "not needed at once"
-_MOST_OF_A_NOTE = 4
-_SHOWN_ROOTS = 8
-_SHOWN_SUBJECTS = 6
+        yield f"{record} names {len(names)} beyond data: {listed(told, _SHOWN_PARTS)}{more}"
 
 
 def audit_report(audit: AuditFacts, verdict: Verdict, folder: Path | None = None) -> RenderableType:
@@ -216,10 +214,10 @@ def audit_report(audit: AuditFacts, verdict: Verdict, folder: Path | None = None
     return Group(
         _head(audit),
         *_trial(audit),
-        *_problems(audit, folder),
+        *(["", problems_report(audit.problems, True, folder)] if audit.problems else ()),
         *by_severity(audit.findings, partial(_of_one_code, folder)),
         *mocks_part(audit, folder),
-        *_code(audit),
+        *code_part(audit.code),
         *_modules(audit),
         "",
         _totals(audit),
@@ -232,13 +230,7 @@ def _head(audit: AuditFacts) -> RenderableType:
     if audit.package is None:
         return Text.assemble(subject, ("  a plan: nothing is written", "dim"))
     package = audit.package
-    origin = [
-        package.format,
-        f"Python {package.python}" if package.python else None,
-        f"torch {package.torch}" if package.torch else None,
-        package.platform,
-    ]
-    made = printable(", ".join(filter(None, origin)))
+    made = printable(", ".join(filter(None, (package.format, package.made_with))))
     return Text.assemble(subject, f"  {human_size(package.size_bytes)}  ", (made, "dim"))
 
 
@@ -251,21 +243,9 @@ def _trial(audit: AuditFacts) -> Iterator[RenderableType]:
         yield Text(printable(f"the trial run passed{how} ({tried})"), "green")
 
 
-def _code(audit: AuditFacts) -> Iterator[RenderableType]:
-    if audit.code is not None:
-        yield ""
-        yield from code_lines(audit.code)
-
-
-def _problems(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
-    if audit.problems:
-        yield ""
-        yield problems_report(audit.problems, True, folder)
-
-
 def _of_one_code(folder: Path | None, findings: Sequence[Finding]) -> Iterator[RenderableType]:
     if findings[0].is_settled:
-        subjects = _some((each.subject for each in findings), _SHOWN_SUBJECTS)
+        subjects = _distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
         yield indented(Text(f"{subjects}: the trial run passed with what is in the package"), 4)
         return
     is_short = findings[0].severity is Severity.NOTE and len(findings) > _MOST_OF_A_NOTE
@@ -275,7 +255,7 @@ def _of_one_code(folder: Path | None, findings: Sequence[Finding]) -> Iterator[R
         yield indented(Text(printable(place + each.text)), 4)
     if left := len(findings) - len(shown):
         others = dict.fromkeys(root_of(each.subject) for each in findings[len(shown) :])
-        yield left_out(left, _some(others, _SHOWN_ROOTS))
+        yield left_out(left, _distinct(others, _SHOWN_ROOTS))
     if findings[0].code not in _TELL_THEMSELVES:
         yield from remedy_line(findings[0].remedy)
 
@@ -329,7 +309,8 @@ def _group(
     told = filter(None, (_licence(members[0]), _sum("", members)))
     head = Text.assemble((printable(label), "bold"), "  ", "  ".join(told))
     if is_foreign:
-        head.append(f"  ({_roots(members)})", "dim")
+        roots = _distinct((root_of(facts.module) for facts in members), _SHOWN_ROOTS)
+        head.append(f"  ({roots})", "dim")
         yield indented(head, 2)
         return
     rules = list(dict.fromkeys(facts.why for facts in members))
@@ -354,10 +335,9 @@ def _rows(
 ) -> PlainTable:
     rows = table(("", "left"), ("", "right"), ("dim", "left"))
     for facts in members:
-        size = human_size(facts.size_bytes) if facts.size_bytes is not None else ""
         why = [printable(facts.why)] if with_rules else []
         why += [_LATER] if facts in later else []
-        rows.add_row(printable(facts.module), size, "; ".join(why))
+        rows.add_row(printable(facts.module), size_of(facts), "; ".join(why))
     return rows
 
 
@@ -367,13 +347,8 @@ def _sum(what: str, modules: Sequence[ModuleFacts]) -> str:
     return f"{what}: {text}" if what else text
 
 
-def _roots(modules: Sequence[ModuleFacts]) -> str:
-    return _some([root_of(facts.module) for facts in modules], _SHOWN_ROOTS)
-
-
-def _some(names: Iterable[str], most: int) -> str:
-    distinct = list(dict.fromkeys(map(printable, names)))
-    return ", ".join(distinct[:most]) + (", ..." if len(distinct) > most else "")
+def _distinct(names: Iterable[str], most: int) -> str:
+    return elided(list(dict.fromkeys(map(printable, names))), most)
 
 
 def _totals(audit: AuditFacts) -> RenderableType:
@@ -401,7 +376,7 @@ def _totals(audit: AuditFacts) -> RenderableType:
 
 def _verdict(verdict: Verdict, audit: AuditFacts) -> Iterator[RenderableType]:
     for gate, findings in verdict.fired:
-        subjects = _some((each.subject for each in findings), _SHOWN_SUBJECTS)
+        subjects = _distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
         text = f"--fail-on {printable(gate.text)}: {counted(len(findings), 'finding')}"
         yield Text.assemble((text, "bold red"), f" ({subjects})")
         if gate.licence is not None:

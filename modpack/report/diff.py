@@ -1,13 +1,10 @@
-"""How the hooks of two packages differ.
-
-Comparing two packages: read, never run, and nothing in them unpickled.
-"""
+"""Comparing two packages: read, never run, and nothing in them unpickled."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,7 +17,6 @@ from modpack.core.selftest import TrialRecord
 from modpack.report.diff_facts import (
     Change,
     ExampleDifference,
-    FieldChange,
     HookDifference,
     NoteDifference,
     PackageDifferences,
@@ -38,6 +34,7 @@ from modpack.report.diff_modules import (
     compare_imports,
     compare_modules,
     compare_records,
+    in_one_only,
     is_of_trial,
     read_side,
 )
@@ -45,6 +42,10 @@ from modpack.report.diff_tensors import compare_tensors
 from modpack.report.facts import HookFacts, ResourceFacts, ResourceKind
 from modpack.report.text_diff import Effort, text_difference
 
+_LINES_OF: Final = frozenset({ResourceKind.FILE, ResourceKind.DATA, ResourceKind.METADATA})
+"""What may be text."""
+_DERIVED: Final = frozenset({layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SERIALIZATION_ID})
+"""Records that are computed from the others."""
 _Pair = tuple[HookFacts, HookFacts]
 
 
@@ -62,54 +63,43 @@ def compare_hooks(
         with_source: whether to compare sources line by line.
         effort: what comparing texts may still take.
     """
-    pairs: list[_Pair] = []
-    old, new = list(before), list(after)
-    for alike in (_all_of, _what_it_calls, _where_it_hangs):
-        found, old, new = _paired(old, new, alike)
-        pairs.extend(found)
+    pairs, old, new = _paired(before, after)
     yield from (HookDifference(each.resource, Change.REMOVED, each.spec) for each in old)
     yield from (HookDifference(each.resource, Change.ADDED, None, each.spec) for each in new)
     for was, now in pairs:
         fields = changed_fields(_fields(was.spec), _fields(now.spec))
         has_other_source = was.spec.callable.source != now.spec.callable.source
         if fields or has_other_source:
-            source = (
-                _source(was.spec, now.spec, effort) if with_source and has_other_source else None
-            )
+            is_wanted = with_source and has_other_source
+            source = _source(was.spec, now.spec, effort) if is_wanted else None
             yield HookDifference(now.resource, Change.CHANGED, was.spec, now.spec, fields, source)
 
 
 def _paired(
-    old: Sequence[HookFacts],
-    new: Sequence[HookFacts],
-    alike: Callable[[HookFacts], Hashable],
-) -> tuple[list[_Pair], list[HookFacts], list[HookFacts]]:
-    """Pairs of hooks that have the same key, in order, and what is left on either side."""
-    waiting: dict[Hashable, deque[HookFacts]] = {}
-    for each in old:
-        waiting.setdefault(alike(each), deque()).append(each)
+    old: Sequence[HookFacts], new: Sequence[HookFacts]
+) -> tuple[list[_Pair], Sequence[HookFacts], Sequence[HookFacts]]:
+    """Pairs of hooks, those most alike first, and what is left on either side."""
     pairs: list[_Pair] = []
-    left: list[HookFacts] = []
-    for each in new:
-        candidates = waiting.get(alike(each))
-        if candidates:
-            pairs.append((candidates.popleft(), each))
-        else:
-            left.append(each)
-    paired = {id(was) for was, _ in pairs}
-    return pairs, [each for each in old if id(each) not in paired], left
+    for length in (7, 5, 3):  # all that they are; what they call, and where they hang; where only
+        waiting: dict[Hashable, deque[HookFacts]] = {}
+        for each in old:
+            waiting.setdefault(_identity(each)[:length], deque()).append(each)
+        left: list[HookFacts] = []
+        for each in new:
+            candidates = waiting.get(_identity(each)[:length])
+            if candidates:
+                pairs.append((candidates.popleft(), each))
+            else:
+                left.append(each)
+        paired = {id(was) for was, _ in pairs}
+        old, new = [each for each in old if id(each) not in paired], left
+    return pairs, old, new
 
 
-def _where_it_hangs(hook: HookFacts) -> Hashable:
-    return hook.resource, hook.spec.kind, hook.spec.target
-
-
-def _what_it_calls(hook: HookFacts) -> Hashable:
-    return _where_it_hangs(hook), hook.spec.callable.by, hook.spec.callable.name
-
-
-def _all_of(hook: HookFacts) -> Hashable:
-    return _what_it_calls(hook), hook.spec.callable.source, _flags(hook.spec)
+def _identity(hook: HookFacts) -> tuple[Hashable, ...]:
+    spec, called = hook.spec, hook.spec.callable
+    where = hook.resource, spec.kind, spec.target
+    return (*where, called.by, called.name, called.source, _flags(spec))
 
 
 def _flags(spec: HookSpec) -> str:
@@ -140,12 +130,6 @@ def _source(was: HookSpec, now: HookSpec, effort: Effort) -> TextDifference | No
     )
 
 
-_LINES_OF: Final = frozenset({ResourceKind.FILE, ResourceKind.DATA, ResourceKind.METADATA})
-"""What may be text."""
-_DERIVED: Final = frozenset({layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SERIALIZATION_ID})
-"""Records that are computed from the others."""
-
-
 def compare_packages(
     before: str | os.PathLike[str],
     after: str | os.PathLike[str],
@@ -166,39 +150,32 @@ def compare_packages(
         UnsupportedVersionError: a newer modpack wrote one of them.
         ArchiveError: one of them is no package, or a damaged one.
     """
-    with open_archive(before) as old, open_archive(after) as new:
-        first = read_side(old)
-        return _compared(first, read_side(new, first), sources)
-
-
-def _compared(old: Side, new: Side, sources: SourceChoice) -> PackageDifferences:
-    found = PackageDifferences(old.facts, new.facts)
-    if found.is_same_content:
-        return found
-    with_source = sources is not SourceChoice.NONE
-    tensors = compare_tensors(old, new)
-    effort = Effort()
-    found = replace(
-        found,
-        package=_package(old, new),
-        distributions=tuple(compare_distributions(old, new)),
-        modules=tuple(compare_modules(old, new, sources, effort)),
-        imports=tuple(compare_imports(old, new)),
-        uses=tuple(_uses(old, new)),
-        hooks=tuple(compare_hooks(old.facts.hooks, new.facts.hooks, with_source, effort)),
-        tensors=tensors.tensors,
-        sharing=tensors.sharing,
-        storages=tensors.storages,
-        resources=tuple(_resources(old, new, sources, effort)),
-        trial=_trial(old.facts.trial, new.facts.trial),
-        examples=tuple(_examples(old, new)),
-        notes=tuple(_notes(old, new)),
-    )
-    return replace(found, records=tuple(_others(old, new, found)))
-
-
-def _package(old: Side, new: Side) -> tuple[FieldChange, ...]:
-    return changed_fields(_about(old), _about(new))
+    with open_archive(before) as first, open_archive(after) as second:
+        old = read_side(first)
+        new = read_side(second, old)
+        found = PackageDifferences(old.facts, new.facts)
+        if found.is_same_content:
+            return found
+        with_source = sources is not SourceChoice.NONE
+        tensors, sharing, storages = compare_tensors(old, new)
+        effort = Effort()
+        found = replace(
+            found,
+            package=changed_fields(_about(old), _about(new)),
+            distributions=tuple(compare_distributions(old, new)),
+            modules=tuple(compare_modules(old, new, sources, effort)),
+            imports=tuple(compare_imports(old, new)),
+            uses=tuple(_uses(old, new)),
+            hooks=tuple(compare_hooks(old.facts.hooks, new.facts.hooks, with_source, effort)),
+            tensors=tensors,
+            sharing=sharing,
+            storages=storages,
+            resources=tuple(_resources(old, new, sources, effort)),
+            trial=changed_fields(_flat_trial(old.facts.trial), _flat_trial(new.facts.trial)),
+            examples=tuple(_examples(old, new)),
+            notes=tuple(_notes(old, new)),
+        )
+        return replace(found, records=tuple(_others(old, new, found)))
 
 
 def _about(side: Side) -> dict[str, str | None]:
@@ -221,19 +198,17 @@ def _about(side: Side) -> dict[str, str | None]:
 
 def _uses(old: Side, new: Side) -> Iterator[UseDifference]:
     """Uses of mocked modules, whatever their lines."""
-    sides = [
+    sides = (
         {(u.module, u.name, u.importer, u.kind, u.scope, u.is_live): u for u in side.plan.uses}
         for side in (old, new)
-    ]
-    yield from (UseDifference(Change.REMOVED, u) for k, u in sides[0].items() if k not in sides[1])
-    yield from (UseDifference(Change.ADDED, u) for k, u in sides[1].items() if k not in sides[0])
+    )
+    return (UseDifference(*each) for each in in_one_only(*sides))
 
 
 def _notes(old: Side, new: Side) -> Iterator[NoteDifference]:
     """Notes, whatever their lines."""
-    sides = [{(n.kind, n.subject, n.text): n for n in side.facts.notes} for side in (old, new)]
-    yield from (NoteDifference(Change.REMOVED, n) for k, n in sides[0].items() if k not in sides[1])
-    yield from (NoteDifference(Change.ADDED, n) for k, n in sides[1].items() if k not in sides[0])
+    sides = ({(n.kind, n.subject, n.text): n for n in side.facts.notes} for side in (old, new))
+    return (NoteDifference(*each) for each in in_one_only(*sides))
 
 
 def _resources(
@@ -243,13 +218,19 @@ def _resources(
     are = {each.record: each for each in new.facts.resources}
     for record in sorted({*were, *are}):
         was, is_now = were.get(record), are.get(record)
-        if was is None or is_now is None:
-            yield _resource(was, is_now)
-        elif was.kind is not is_now.kind or not are_same(old, record, new, record):
-            found = _resource(was, is_now)
+        text = None
+        if was is not None and is_now is not None:
+            if was.kind is is_now.kind and are_same(old, record, new, record):
+                continue
             if _wants_text(was, old, new, sources):
-                found = replace(found, text=compare_records(old, record, new, record, effort))
-            yield found
+                text = compare_records(old, record, new, record, effort)
+        known = is_now or were[record]
+        size_before = was.size_bytes if was is not None else None
+        size_after = is_now.size_bytes if is_now is not None else None
+        change = Change.of(was, is_now)
+        yield ResourceDifference(
+            record, change, known.kind, size_before, size_after, known.owner, text
+        )
 
 
 def _wants_text(each: ResourceFacts, old: Side, new: Side, sources: SourceChoice) -> bool:
@@ -261,27 +242,8 @@ def _wants_text(each: ResourceFacts, old: Side, new: Side, sources: SourceChoice
     return each.kind is ResourceKind.DATA and len(versions) == 1
 
 
-def _resource(was: ResourceFacts | None, is_now: ResourceFacts | None) -> ResourceDifference:
-    known = is_now or was
-    if known is None:
-        raise ValueError("a resource must be in one of the packages")
-    change = Change.ADDED if was is None else Change.REMOVED
-    return ResourceDifference(
-        known.record,
-        Change.CHANGED if was is not None and is_now is not None else change,
-        known.kind,
-        was.size_bytes if was is not None else None,
-        is_now.size_bytes if is_now is not None else None,
-        owner=known.owner,
-    )
-
-
-def _trial(old: TrialRecord | None, new: TrialRecord | None) -> tuple[FieldChange, ...]:
-    """What the trials came to; how long they took is no difference."""
-    return changed_fields(_flat_trial(old), _flat_trial(new))
-
-
 def _flat_trial(trial: TrialRecord | None) -> dict[str, str | None]:
+    """What a trial came to; how long it took is no difference."""
     if trial is None:
         return {"tried": "no"}
     left_out = ("version", "seconds")

@@ -19,6 +19,13 @@ class Change(str, Enum):
     REMOVED = "removed"
     CHANGED = "changed"
 
+    @classmethod
+    def of(cls, before: object | None, after: object | None) -> Change:
+        """What became of something that is None in the package that lacks it."""
+        if before is None:
+            return cls.ADDED
+        return cls.REMOVED if after is None else cls.CHANGED
+
 
 class SourceChoice(str, Enum):
     """Of which modules the sources are compared line by line."""

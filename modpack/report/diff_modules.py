@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -149,21 +149,8 @@ def are_same(before: Side, old: str, after: Side, new: str) -> bool:
 
 _MOST_TEXT_BYTES: Final = 4_000_000
 """Larger records are not compared line by line."""
-
-_Field = tuple[str, Callable[[ModuleFacts], str | None]]
-
-_FIELDS: Final[tuple[_Field, ...]] = (
-    ("action", lambda facts: facts.action.value),
-    ("rule", lambda facts: facts.rule),
-    ("overridden_by", lambda facts: facts.overridden_by),
-    ("provided_by", lambda facts: facts.provided_by.value if facts.provided_by else None),
-    ("distribution", lambda facts: facts.distribution),
-    ("version", lambda facts: facts.version),
-    ("licence", lambda facts: facts.licence),
-    ("editable", lambda facts: "yes" if facts.editable else None),
-    ("record", lambda facts: facts.record if facts.action is Action.INTERN else None),
-)
-"""What of a module's facts is compared; importers are compared as imports, sources by digest."""
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
 
 
 def changed_fields(
@@ -175,28 +162,53 @@ def changed_fields(
     return tuple(FieldChange(*each) for each in pairs if each[1] != each[2])
 
 
+def in_one_only(before: Mapping[_K, _V], after: Mapping[_K, _V]) -> Iterator[tuple[Change, _V]]:
+    """The values whose key is on one side only: those of the first side, then of the second."""
+    yield from ((Change.REMOVED, each) for key, each in before.items() if key not in after)
+    yield from ((Change.ADDED, each) for key, each in after.items() if key not in before)
+
+
 def compare_modules(
     before: Side, after: Side, sources: SourceChoice, effort: Effort
 ) -> Iterator[ModuleDifference]:
     """The modules that differ, by path."""
-    is_all = sources is SourceChoice.ALL
     for module in sorted({*before.modules, *after.modules}):
         old, new = before.modules.get(module), after.modules.get(module)
+        was, is_now = _code_record(old), _code_record(new)
+        text = None
         if old is None or new is None:
-            change = Change.ADDED if old is None else Change.REMOVED
-            text = _whole_source(before, after, old, new, effort) if is_all else None
-            yield ModuleDifference(module, change, old, new, source=text)
+            if sources is SourceChoice.ALL and (was or is_now):
+                text = compare_records(before, was, after, is_now, effort)
+            yield ModuleDifference(module, Change.of(old, new), old, new, source=text)
             continue
-        fields = changed_fields(
-            {name: of(old) for name, of in _FIELDS}, {name: of(new) for name, of in _FIELDS}
-        )
-        other_code = _has_other_code(before, old, after, new)
-        if fields or other_code:
-            is_wanted = other_code and _wants_source(sources, old, new)
-            text = None
-            if is_wanted:
-                text = compare_records(before, old.record, after, new.record, effort)
-            yield ModuleDifference(module, Change.CHANGED, old, new, fields, other_code, text)
+        fields = changed_fields(_module_fields(old), _module_fields(new))
+        has_other_code = bool(was and is_now and not are_same(before, was, after, is_now))
+        if fields or has_other_code:
+            is_same_version = (old.distribution, old.version) == (new.distribution, new.version)
+            is_own = sources is SourceChoice.OWN and is_same_version
+            if has_other_code and (is_own or sources is SourceChoice.ALL):
+                text = compare_records(before, was, after, is_now, effort)
+            yield ModuleDifference(module, Change.CHANGED, old, new, fields, has_other_code, text)
+
+
+def _code_record(facts: ModuleFacts | None) -> str | None:
+    """The record of an interned module's code."""
+    return facts.record if facts is not None and facts.action is Action.INTERN else None
+
+
+def _module_fields(facts: ModuleFacts) -> dict[str, str | None]:
+    """What is compared of a module; importers are compared as imports, sources by digest."""
+    return {
+        "action": facts.action.value,
+        "rule": facts.rule,
+        "overridden_by": facts.overridden_by,
+        "provided_by": facts.provided_by.value if facts.provided_by else None,
+        "distribution": facts.distribution,
+        "version": facts.version,
+        "licence": facts.licence,
+        "editable": "yes" if facts.editable else None,
+        "record": _code_record(facts),
+    }
 
 
 def compare_distributions(before: Side, after: Side) -> Iterator[DistributionDifference]:
@@ -209,12 +221,10 @@ def compare_distributions(before: Side, after: Side) -> Iterator[DistributionDif
                 modules.setdefault(normalised(facts.distribution), set()).add(facts.module)
     for key in sorted({*old, *new}):
         was, is_now = old.get(key), new.get(key)
-        fields = changed_fields(_fields_of(was), _fields_of(is_now))
-        known = is_now or was
-        if fields and known is not None:
-            change = Change.ADDED if was is None else Change.REMOVED
-            change = Change.CHANGED if was is not None and is_now is not None else change
-            yield DistributionDifference(known.name, change, fields, len(modules.get(key, ())))
+        fields = changed_fields(_distribution_fields(was), _distribution_fields(is_now))
+        if fields:
+            name, number = (is_now or old[key]).name, len(modules.get(key, ()))
+            yield DistributionDifference(name, Change.of(was, is_now), fields, number)
 
 
 def compare_imports(before: Side, after: Side) -> Iterator[ImportDifference]:
@@ -222,9 +232,8 @@ def compare_imports(before: Side, after: Side) -> Iterator[ImportDifference]:
     if before.manifest is None or after.manifest is None:
         return  # torch.package's archives do not record them
     both = before.modules.keys() & after.modules.keys()
-    old, new = _imports(before, both), _imports(after, both)
-    for key in sorted({*old, *new} - (old.keys() & new.keys())):
-        change, edge = (Change.REMOVED, old[key]) if key in old else (Change.ADDED, new[key])
+    found = in_one_only(_imports(before, both), _imports(after, both))
+    for change, edge in sorted(found, key=lambda e: (e[1].importer, e[1].imported, e[1].kind)):
         yield ImportDifference(change, edge)
 
 
@@ -254,9 +263,7 @@ def _text(side: Side, record: str | None) -> str | None:
     return as_text(side.read(record), record)
 
 
-def _imports(
-    side: Side, modules: frozenset[str] | set[str]
-) -> dict[tuple[str, str, ImportKind], Edge]:
+def _imports(side: Side, modules: set[str]) -> dict[tuple[str, str, ImportKind], Edge]:
     return {
         (edge.importer, edge.imported, edge.kind): edge
         for edge in side.plan.graph.edges()
@@ -264,34 +271,6 @@ def _imports(
         if edge.importer in modules or edge.importer.startswith("<")
         if edge.kind is not ImportKind.PARENT
     }
-
-
-def _has_other_code(before: Side, old: ModuleFacts, after: Side, new: ModuleFacts) -> bool:
-    """Whether a module is interned on both sides, with another code."""
-    if old.action is not Action.INTERN or new.action is not Action.INTERN:
-        return False
-    if old.record is None or new.record is None:
-        return False
-    return not are_same(before, old.record, after, new.record)
-
-
-def _wants_source(sources: SourceChoice, old: ModuleFacts, new: ModuleFacts) -> bool:
-    if sources is not SourceChoice.OWN:
-        return sources is SourceChoice.ALL
-    return (old.distribution, old.version) == (new.distribution, new.version)
-
-
-def _whole_source(
-    before: Side, after: Side, old: ModuleFacts | None, new: ModuleFacts | None, effort: Effort
-) -> TextDifference | None:
-    """The source of a module that is in one package only."""
-    records = [
-        facts.record if facts is not None and facts.action is Action.INTERN else None
-        for facts in (old, new)
-    ]
-    if not any(records):
-        return None
-    return compare_records(before, records[0], after, records[1], effort)
 
 
 def _distributions(side: Side) -> dict[str, RecordedDistribution]:
@@ -308,7 +287,7 @@ def _distributions(side: Side) -> dict[str, RecordedDistribution]:
     return {**found, **side.environment.distributions}
 
 
-def _fields_of(distribution: RecordedDistribution | None) -> dict[str, str | None]:
+def _distribution_fields(distribution: RecordedDistribution | None) -> dict[str, str | None]:
     if distribution is None:
         return {}
     return {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -32,30 +32,19 @@ _READS_OF_ALL: Final = 4
 """So many times all that the packages hold may be read, and ``_FREE_BYTES`` more."""
 
 
-class ElementComparer:
-    """Compares tensors of two packages.
+class _ElementComparer:
+    """Compares tensors of two packages."""
 
-    Args:
-        before: the first package.
-        after: the second.
-    """
-
-    def __init__(self, before: Side, after: Side) -> None:
+    def __init__(self, before: Side, after: Side, opened: ExitStack) -> None:
         self._before = before
         self._after = after
         held_bytes = before.archive.stored_bytes() + after.archive.stored_bytes()
         self._left_bytes = _FREE_BYTES + held_bytes * _READS_OF_ALL
         self._is_same_order = _byteorder(before) == _byteorder(after)
         self._known: dict[tuple[object, ...], Values] = {}
-        self._open = ExitStack()
+        self._opened = opened
         self._files: dict[str, BinaryIO] = {}
         self._held: dict[int, tuple[str, memoryview]] = {}
-
-    def __enter__(self) -> ElementComparer:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._open.close()
 
     def compare(self, old: TensorFacts, new: TensorFacts) -> Values:
         """How the elements of a tensor of the first package compare with one of the second.
@@ -88,7 +77,7 @@ class ElementComparer:
         extent = _extent(old)
         if item is None or extent != _extent(new):
             return Values.UNKNOWN
-        length = (1 + sum((size - 1) * step for size, step in extent)) * item
+        length = old.span * item
         is_dense = _is_dense(extent)
         sizes = self._before.archive.size(records[0]), self._after.archive.size(records[1])
         if is_dense and old.offset == new.offset == 0 and sizes == (length, length):
@@ -110,11 +99,12 @@ class ElementComparer:
                 self._spend(side.archive.size(record))
                 held = self._held[id(side)] = record, side.archive.read_view(record)
             return bytes(held[1][start : start + length])
-        if place.path not in self._files:
+        file = self._files.get(place.path)
+        if file is None:
             opened = Path(place.path).open("rb")  # noqa: SIM115  # closed with the others
-            self._files[place.path] = self._open.enter_context(opened)
+            file = self._opened.enter_context(opened)
+            self._files[place.path] = file
             side.archive.check_unchanged()
-        file = self._files[place.path]
         file.seek(place.offset + start)
         return file.read(length)
 
@@ -158,31 +148,24 @@ _Key = tuple[str, str, int]
 _Named = Mapping[str, tuple[TensorFacts, ...]]
 
 
-@dataclass(frozen=True)
-class TensorsDifference:
-    """How the tensors and storages of two packages differ; see PackageDifferences."""
-
-    tensors: tuple[TensorDifference, ...] = ()
-    sharing: tuple[SharingDifference, ...] = ()
-    storages: StoragesDifference = field(default_factory=StoragesDifference)
-
-
-def compare_tensors(before: Side, after: Side) -> TensorsDifference:
-    """The tensors and storages that differ.
+def compare_tensors(
+    before: Side, after: Side
+) -> tuple[tuple[TensorDifference, ...], tuple[SharingDifference, ...], StoragesDifference]:
+    """The tensors that differ, which of them share storages, and the storages that differ.
 
     Named tensors are compared by name, wherever their elements are stored. Storages that none of
     them is in are compared by content, and so are all if a package does not record names.
     """
     if _hold_the_same(before, after):
-        return TensorsDifference()
+        return (), (), StoragesDifference()
     old, new = before.tensors(), after.tensors()
     if old is None or new is None:
-        return TensorsDifference(storages=_storages(before, after, {}, {}, are_all=True))
-    with ElementComparer(before, after) as comparer:
+        return (), (), _storages(before, after, {}, {}, are_all=True)
+    with ExitStack() as opened:
+        comparer = _ElementComparer(before, after, opened)
         tensors = tuple(_with_origins(before, after, list(_tensors(old, new, comparer))))
-    return TensorsDifference(
-        tensors, tuple(_sharing(old, new)), _storages(before, after, old, new, are_all=False)
-    )
+    storages = _storages(before, after, old, new, are_all=False)
+    return tensors, tuple(_sharing(old, new)), storages
 
 
 def _hold_the_same(before: Side, after: Side) -> bool:
@@ -195,7 +178,7 @@ def _hold_the_same(before: Side, after: Side) -> bool:
     return {r: old.get(r) for r in records} == {r: new.get(r) for r in others}
 
 
-def _tensors(old: _Named, new: _Named, comparer: ElementComparer) -> Iterator[TensorDifference]:
+def _tensors(old: _Named, new: _Named, comparer: _ElementComparer) -> Iterator[TensorDifference]:
     was, is_now = dict(_keyed(old)), dict(_keyed(new))
     for key in dict.fromkeys([*was, *is_now]):
         resource, name, _ = key
@@ -218,7 +201,7 @@ def _keyed(tensors: _Named) -> Iterator[tuple[_Key, TensorFacts]]:
 
 
 def _changed(
-    resource: str, old: TensorFacts, new: TensorFacts, comparer: ElementComparer
+    resource: str, old: TensorFacts, new: TensorFacts, comparer: _ElementComparer
 ) -> TensorDifference | None:
     fields = changed_fields(_fields(old), _fields(new))
     values = comparer.compare(old, new)

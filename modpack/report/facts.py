@@ -8,10 +8,10 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from modpack.core.graph import CodeKind, Edge
+from modpack.core.graph import CodeKind
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, module_record, root_of
-from modpack.core.plan import Decision, Note, Plan, PlannedFile, Problem
+from modpack.core.plan import Decision, NameUse, Note, Plan, PlannedFile, Problem
 from modpack.core.progress import phase
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
@@ -210,6 +210,13 @@ class PackageFacts:
     namespace: str = "private"
     trial: TrialRecord | None = None
 
+    @property
+    def made_with(self) -> str:
+        """The versions and the platform that wrote it; empty if none is recorded."""
+        python = f"Python {self.python}" if self.python else None
+        torch = f"torch {self.torch}" if self.torch else None
+        return ", ".join(filter(None, (python, torch, self.platform)))
+
 
 def plan_facts(plan: Plan) -> PlanFacts:
     """The facts about a plan that was made in this process.
@@ -225,9 +232,29 @@ def plan_facts(plan: Plan) -> PlanFacts:
     return PlanFacts(ordered, plan.problems, plan.notes, tuple(map(_file, plan.files)))
 
 
+def hook_target(spec: HookSpec) -> str:
+    """Where a hook hangs, for people."""
+    return " + ".join(spec.target) or "the object itself"
+
+
+def used_name(use: NameUse) -> str:
+    """The name that is used of a mocked module, with the module's path."""
+    return f"{use.module}.{use.name}" if use.name else use.module
+
+
 def importers_of(plan: Plan, module: str) -> tuple[ImporterFacts, ...]:
     """Who needs a module, with the place where it shows."""
-    return tuple(_importer(plan, edge) for edge in plan.graph.edges_to(module))
+    return tuple(
+        ImporterFacts(each.importer, code_file(plan, each.importer), each.line, each.kind)
+        for each in plan.graph.edges_to(module)
+    )
+
+
+def code_file(plan: Plan, module: str) -> str | None:
+    """Where the code of a module is: a record in a package, or a file; None if not known."""
+    decision = plan.decisions.get(module)
+    location = decision.location if decision is not None else None
+    return location.file if location is not None else None
 
 
 def provider_of(module: str, is_installed: bool) -> Owner:
@@ -313,10 +340,3 @@ def _size(file: str | None) -> int | None:
     """Bytes of a source file; None for sources that are no files of their own."""
     path = Path(file or "")
     return path.stat().st_size if path.is_file() else None
-
-
-def _importer(plan: Plan, edge: Edge) -> ImporterFacts:
-    decision = plan.decisions.get(edge.importer)
-    location = decision.location if decision is not None else None
-    file = location.file if location is not None else None
-    return ImporterFacts(edge.importer, file, edge.line, edge.kind)

@@ -151,6 +151,11 @@ def relative(place: str, folder: Path | None) -> str:
     return Path(place).relative_to(folder).as_posix()
 
 
+def elided(names: Sequence[str], most: int) -> str:
+    """The first of some names, and dots for the others."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
 def title(text: str, colour: str) -> Text:
     """The title of a part."""
     return Text(text, f"bold {colour}")

@@ -1,6 +1,4 @@
-"""What the page shows without scripts, beyond the audit itself: counts, bars, links.
-
-One HTML page about an audit: everything it needs is in it, and it asks nobody for more.
+"""One HTML page about an audit: everything it needs is in it, and it asks nobody for more.
 
 The page allows itself no connection, no foreign script and no foreign style (a content security
 policy with the hashes of its own). Whatever comes out of a package is text to it: escaped where the
@@ -32,7 +30,7 @@ from modpack.core.scan import ImportKind
 from modpack.core.text import counted, human_size, printable
 from modpack.errors import ArchiveError
 from modpack.report.audit_facts import AuditFacts, MockFacts, Severity, files_of
-from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts
+from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, hook_target
 from modpack.report.html_document import (
     Group,
     PackagedSources,
@@ -44,8 +42,22 @@ from modpack.report.html_document import (
     sources_document,
 )
 
-_LARGEST_SHOWN = 20
-_IMPORTERS_SHOWN = 3
+_LARGEST_SHOWN: Final = 20
+_IMPORTERS_SHOWN: Final = 3
+_MOST_EDGES: Final = 100_000
+_MOST_MODULES: Final = 20_000
+_SCRIPTS: Final = (
+    "model.js",
+    "elements.js",
+    "tree.js",
+    "layout.js",
+    "drawing.js",
+    "graph.js",
+    "source.js",
+    "details.js",
+    "page.js",
+)
+"""The page's own scripts, in the order in which they need each other. boot.js unpacks them."""
 
 
 @dataclass(frozen=True)
@@ -85,33 +97,6 @@ class HookView:
         return ", ".join(f"{name}={value}" for name, value in sorted(self.spec.flags.items()))
 
 
-class Links:
-    """The addresses of modules and places in the page.
-
-    Args:
-        audit: the audit that the page shows.
-    """
-
-    def __init__(self, audit: AuditFacts) -> None:
-        self._module_of = {file: module for module, file in files_of(audit).items()}
-        self._shown = frozenset([*audit.graph.nodes(), *(each.module for each in audit.modules)])
-
-    def module(self, name: str, line: int | None = None) -> str:
-        """The address of a module, and of a line of its source; empty if it is no module."""
-        if name not in self._shown:
-            return ""
-        address = f"#module={quote(printable(name), safe='')}"
-        return f"{address}&line={line}" if line is not None else address
-
-    def place(self, place: str) -> str:
-        """The address of ``file:line``; empty if the file is no module's."""
-        file, _, line = place.rpartition(":")
-        if not (line.isascii() and line.isdigit() and len(line) < 10):
-            file, line = place, ""
-        module = self._module_of.get(file)
-        return self.module(module, int(line) if line else None) if module is not None else ""
-
-
 class View:
     """What the template asks for.
 
@@ -121,9 +106,25 @@ class View:
 
     def __init__(self, audit: AuditFacts) -> None:
         self.audit = audit
-        self.links = Links(audit)
+        self._module_of = {file: module for module, file in files_of(audit).items()}
+        self._shown = frozenset([*audit.graph.nodes(), *(each.module for each in audit.modules)])
         self.severities = Counter(finding.severity for finding in audit.findings)
         self.actions = Counter(facts.action for facts in audit.modules)
+
+    def module_address(self, name: str, line: int | None = None) -> str:
+        """The address of a module, and of a line of its source; empty if it is no module."""
+        if name not in self._shown:
+            return ""
+        address = f"#module={quote(printable(name), safe='')}"
+        return f"{address}&line={line}" if line is not None else address
+
+    def place_address(self, place: str) -> str:
+        """The address of ``file:line``; empty if the file is no module's."""
+        file, _, line = place.rpartition(":")
+        if not (line.isascii() and line.isdigit() and len(line) < 10):
+            file, line = place, ""
+        module = self._module_of.get(file, "")
+        return self.module_address(module, int(line) if line else None)
 
     @property
     def verdict(self) -> str:
@@ -159,12 +160,10 @@ class View:
         needed = (
             each
             for each in facts.importers
-            if each.kind.is_dependency and self._is_shown(each.importer)
+            if each.kind.is_dependency
+            if each.importer in self.audit.graph or not is_trial_input(each.importer)
         )
         return tuple(sorted(needed, key=lambda each: each.line is None)[:_IMPORTERS_SHOWN])
-
-    def _is_shown(self, importer: str) -> bool:
-        return importer in self.audit.graph or not is_trial_input(importer)
 
     def importers_of_mock(self, mock: MockFacts) -> tuple[ImporterFacts, ...]:
         """Who imports a mocked module by name: all but its own submodules."""
@@ -186,10 +185,10 @@ class View:
 
     def code_by_group(self) -> tuple[Bar, ...]:
         """The packaged code, by what it belongs to; the largest first."""
-        sizes = [
-            (_titled(group), sum(facts.size_bytes or 0 for facts in members))
-            for group, members in self.groups(Action.INTERN)
-        ]
+        sizes = []
+        for group, members in self.groups(Action.INTERN):
+            name = f"{group.name} {group.version}" if group.version else group.name
+            sizes.append((name, sum(facts.size_bytes or 0 for facts in members)))
         return _bars(sorted(sizes, key=lambda each: -each[1]))
 
     def largest_modules(self) -> tuple[Bar, ...]:
@@ -197,9 +196,7 @@ class View:
         interned = [facts for facts in self.audit.modules if facts.action is Action.INTERN]
         interned.sort(key=lambda facts: (-(facts.size_bytes or 0), facts.module))
         shown = [(facts.module, facts.size_bytes or 0) for facts in interned[:_LARGEST_SHOWN]]
-        return tuple(
-            Bar(bar.label, bar.size_bytes, bar.percent, module=bar.label) for bar in _bars(shown)
-        )
+        return tuple(replace(bar, module=bar.label) for bar in _bars(shown))
 
     def hooks(self) -> tuple[HookView, ...]:
         """The hooks of saved objects, those of a kind that call the same put together."""
@@ -213,8 +210,7 @@ def _together(hooks: Iterable[HookFacts]) -> Iterator[HookView]:
         key = (each.resource, each.spec.kind, called.name, called.source)
         alike.setdefault(key, []).append(each.spec)
     for (resource, *_), specs in alike.items():
-        targets = dict.fromkeys(" + ".join(spec.target) or "the object itself" for spec in specs)
-        yield HookView(resource, specs[0], tuple(targets))
+        yield HookView(resource, specs[0], tuple(dict.fromkeys(map(hook_target, specs))))
 
 
 def _resources(audit: AuditFacts, goes_along: bool) -> int:
@@ -226,27 +222,6 @@ def _bars(sizes: Iterable[tuple[str, int]]) -> tuple[Bar, ...]:
     listed = [(label, size) for label, size in sizes if size]
     longest = max((size for _, size in listed), default=1)
     return tuple(Bar(label, size, round(100 * size / longest, 2)) for label, size in listed)
-
-
-def _titled(group: Group) -> str:
-    return f"{group.name} {group.version}" if group.version else group.name
-
-
-_MOST_EDGES: Final = 100_000
-_MOST_MODULES: Final = 20_000
-_STYLES: Final = ("report.css",)
-_SCRIPTS: Final = (
-    "model.js",
-    "elements.js",
-    "tree.js",
-    "layout.js",
-    "drawing.js",
-    "graph.js",
-    "source.js",
-    "details.js",
-    "page.js",
-)
-"""The page's own scripts, in the order in which they need each other. boot.js unpacks them."""
 
 
 def html_report(
@@ -264,15 +239,16 @@ def html_report(
     Raises:
         ArchiveError: it would hold more than any browser shows.
     """
-    if len(audit.modules) > _MOST_MODULES:
-        reason = f"its page would show {len(audit.modules)} modules; {_MOST_MODULES} is most"
-        raise ArchiveError(audit.subject, f"{reason}. Remedy: modpack audit")
     edges = sum(1 for _ in audit.graph.edges())
-    if edges > _MOST_EDGES:
-        reason = f"its page would show {edges} imports; {_MOST_EDGES} is most"
-        raise ArchiveError(audit.subject, f"{reason}. Remedy: modpack audit")
+    for number, what, most in (
+        (len(audit.modules), "modules", _MOST_MODULES),
+        (edges, "imports", _MOST_EDGES),
+    ):
+        if number > most:
+            reason = f"its page would show {number} {what}; {most} is most"
+            raise ArchiveError(audit.subject, f"{reason}. Remedy: modpack audit")
     audit = replace(audit, graph=drawn_graph(audit))
-    style = "".join(map(_asset, _STYLES))
+    style = _asset("report.css")
     boot = _asset("boot.js")
     library = _asset("cytoscape/cytoscape.min.js")
     script = "".join(map(_asset, _SCRIPTS))

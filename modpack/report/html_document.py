@@ -1,16 +1,7 @@
-"""The graph as the page draws it: that of the audit, less its own bookkeeping.
+"""What the page of an audit is made of: its graph, groups, sources and one JSON document.
 
-The inputs of a trial run are saved with the package, but nobody loads them with the model: a chain
-of imports begins at them only where the model's own chains do not lead. The module that stand-ins
-import is in no plan, and gets the imports that their sources have.
-
-What belongs together on the page: distributions, one's own code by its top-level package.
-
-The sources that the page shows, out of a package: text, nothing of it is run.
-
-What the page's scripts know: the audit's graph and modules as one JSON document.
-
-Modules are named by their index in ``nodes``; every text is safe to show.
+The sources are text, and nothing of them is run. The document names modules by their index in
+``nodes``; every text in it is safe to show.
 """
 
 from __future__ import annotations
@@ -19,7 +10,7 @@ import os
 import zlib
 from base64 import b64encode
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.util import decode_source
@@ -31,7 +22,7 @@ from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.json_values import Json
-from modpack.core.names import root_of
+from modpack.core.names import parents, root_of
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.text import human_size, printable
@@ -40,7 +31,34 @@ from modpack.report.facts import ModuleFacts
 from modpack.report.json_output import Key, keyed, report_json
 from modpack.report.package_info import STAND_INS_NEED
 
+LARGEST: Final = 1 << 20
+"""Bytes of one source that the page shows."""
+MOST: Final = 48 << 20
+"""Bytes of all sources together; compressed they are about a quarter of it."""
+ROOM: Final = 600_000
+"""Characters of the compressed sources: so the page of a large library's model has about 1.2 MB."""
+_NO_ROOM: Final = "the page has room for those nearest to the model (--all-sources shows all)"
 _TRIALS: Final = f"<{layout.MODPACK_PREFIX}trial/"
+_MOST_NAMES: Final = 12
+"""Names of one import that are listed."""
+_NO_NAMES: Final[list[Json]] = []
+"""One for all imports without names, of which a graph may have very many."""
+_KINDS: Final = {kind: index for index, kind in enumerate(ImportKind)}
+_TRIAL_INPUTS: Final = "inputs of the trial run"
+_DECIDED: Final[tuple[Key, ...]] = (
+    *("action", "rule", ("overridden", "overridden_by"), ("provided", "provided_by"), "record"),
+    ("size", "size_bytes"),
+)
+_USE: Final[tuple[Key, ...]] = (
+    ("name", lambda use: ".".join(filter(None, (use.module, use.name)))),
+    *("importer", "line", "kind", "scope", ("live", "is_live"), "via"),
+)
+_TOUCH: Final = ("kind", "name", "operation", "place")
+_MOCK: Final[tuple[Key, ...]] = (
+    *("risk", ("tried", "is_tried")),
+    ("uses", lambda mock: [keyed(each, _USE) for each in mock.uses]),
+    ("touches", lambda mock: [keyed(each, _TOUCH) for each in mock.touches]),
+)
 
 
 def is_trial_input(node: str) -> bool:
@@ -50,6 +68,10 @@ def is_trial_input(node: str) -> bool:
 
 def drawn_graph(audit: AuditFacts) -> DependencyGraph:
     """Return the graph of an audit with the imports of stand-ins, without needless trial inputs.
+
+    The inputs of a trial run are saved with the package, but nobody loads them with the model: a
+    chain of imports begins at them only where the model's own chains do not lead. The module that
+    stand-ins import is in no plan, and gets the imports that their sources have.
 
     Args:
         audit: the audit.
@@ -81,32 +103,23 @@ def previous_on_chains(graph: DependencyGraph) -> Mapping[str, str | None]:
     """
     previous: dict[str, str | None] = {}
     for trial in (False, True):
-        roots = [root for root in graph.roots() if is_trial_input(root) is trial]
-        previous.update(dict.fromkeys(roots))
-        _search(graph, roots, previous)
+        queue = deque(root for root in graph.roots() if is_trial_input(root) is trial)
+        previous.update(dict.fromkeys(queue))
+        while queue:
+            importer = queue.popleft()
+            for imported in graph.successors(importer):
+                if imported not in previous and graph.depends(importer, imported):
+                    previous[imported] = importer
+                    queue.append(imported)
     return previous
 
 
-def depths_on_chains(previous: Mapping[str, str | None]) -> dict[str, int]:
-    """Return how many steps each node is away from where its chain begins.
-
-    Args:
-        previous: what :func:`previous_on_chains` returned.
-    """
+def _depths_on_chains(previous: Mapping[str, str | None]) -> dict[str, int]:
+    """How many steps each node is away from where its chain begins."""
     depths: dict[str, int] = {}
     for name, before in previous.items():
         depths[name] = 0 if before is None else depths[before] + 1
     return depths
-
-
-def _search(graph: DependencyGraph, starts: list[str], previous: dict[str, str | None]) -> None:
-    queue = deque(starts)
-    while queue:
-        importer = queue.popleft()
-        for imported in graph.successors(importer):
-            if imported not in previous and graph.depends(importer, imported):
-                previous[imported] = importer
-                queue.append(imported)
 
 
 def _needless_inputs(audit: AuditFacts) -> frozenset[str]:
@@ -188,43 +201,29 @@ def group_of(facts: ModuleFacts) -> Group:
     return Group(kind, name, facts.version, facts.licence, facts.editable)
 
 
-class Grouping:
-    """The groups of all modules of an audit: no distribution makes two of them.
+def groups_of(modules: Iterable[ModuleFacts]) -> dict[str, Group]:
+    """Return the groups of all modules of an audit, by module: no distribution makes two of them.
+
+    A module of no known distribution belongs to that of the package above it, or to one of its own
+    name: ``six.moves``, which no file of six is, or a mocked part of a library.
 
     Args:
         modules: the modules.
     """
-
-    def __init__(self, modules: Iterable[ModuleFacts]) -> None:
-        modules = tuple(modules)
-        self._named: dict[tuple[GroupKind, str], Group] = {}
-        for group in map(group_of, modules):
-            key = group.kind, group.name.lower()
-            self._named[key] = max(self._named.get(key, group), group, key=_completeness)
-        self._found = {facts.module: self._same(group_of(facts)) for facts in modules}
-
-    def of(self, facts: ModuleFacts) -> Group:
-        """Return the group of a module.
-
-        A module of no known distribution belongs to that of the package above it, or to one of
-        its own name: ``six.moves``, which no file of six is, or a mocked part of a library.
-
-        Args:
-            facts: one of the modules.
-        """
-        group = self._found[facts.module]
-        if group.kind is not GroupKind.CODE:
-            return group
-        package = facts.module
-        while "." in package:
-            package = package.rpartition(".")[0]
-            above = self._found.get(package)
-            if above is not None and above.kind is GroupKind.DISTRIBUTION:
-                return above
-        return self._named.get((GroupKind.DISTRIBUTION, group.name.lower()), group)
-
-    def _same(self, group: Group) -> Group:
-        return self._named[group.kind, group.name.lower()]
+    alone = {facts.module: group_of(facts) for facts in modules}
+    named: dict[tuple[GroupKind, str], Group] = {}
+    for group in alone.values():
+        key = group.kind, group.name.lower()
+        named[key] = max(named.get(key, group), group, key=_completeness)
+    found = {module: named[group.kind, group.name.lower()] for module, group in alone.items()}
+    together = {}
+    for module, group in found.items():
+        if group.kind is GroupKind.CODE:
+            above = (found[package] for package in parents(module) if package in found)
+            alike = named.get((GroupKind.DISTRIBUTION, group.name.lower()), group)
+            group = next((each for each in above if each.kind is GroupKind.DISTRIBUTION), alike)
+        together[module] = group
+    return together
 
 
 def grouped(
@@ -237,11 +236,11 @@ def grouped(
         action: the decision.
     """
     modules = tuple(modules)
-    grouping = Grouping(modules)
+    groups = groups_of(modules)
     members: dict[Group, list[ModuleFacts]] = {}
     for facts in modules:
         if facts.action is action:
-            members.setdefault(grouping.of(facts), []).append(facts)
+            members.setdefault(groups[facts.module], []).append(facts)
     return tuple((group, tuple(members[group])) for group in sorted(members, key=_order))
 
 
@@ -251,15 +250,6 @@ def _completeness(group: Group) -> tuple[bool, bool]:
 
 def _order(group: Group) -> tuple[int, str, str]:
     return list(GroupKind).index(group.kind), group.name.lower(), group.version or ""
-
-
-LARGEST: Final = 1 << 20
-"""Bytes of one source that the page shows."""
-MOST: Final = 48 << 20
-"""Bytes of all sources together; compressed they are about a quarter of it."""
-ROOM: Final = 600_000
-"""Characters of the compressed sources: so the page of a large library's model has about 1.2 MB."""
-_NO_ROOM: Final = "the page has room for those nearest to the model (--all-sources shows all)"
 
 
 @dataclass(frozen=True)
@@ -296,7 +286,10 @@ def read_sources(
     left_out: dict[str, str] = {}
     with open_archive(source) as archive:
         manifest = read_manifest(archive)
-        for module, record in _sources(modules):
+        for facts in modules:
+            module, record = facts.module, facts.record
+            if facts.action is not Action.INTERN or not record or not record.endswith(".py"):
+                continue
             size = archive.size(record)
             if size > min(largest, most):
                 left_out[module] = f"its {human_size(size)} are too many for this page"
@@ -304,9 +297,11 @@ def read_sources(
             most -= size
             content = archive.read(record, verify=manifest)
             try:
-                texts[module] = _readable(decode_source(content))
+                lines = decode_source(content).split("\n")
             except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise them all
                 left_out[module] = f"it is no source text: {failure}"
+            else:  # line by line, which is fast
+                texts[module] = "\n".join(printable(line, keep="\t") for line in lines)
     return PackagedSources(texts, left_out)
 
 
@@ -323,7 +318,7 @@ def nearest_sources(
         audit: the audit of the package.
         room: characters that the compressed sources may take.
     """
-    depths = depths_on_chains(previous_on_chains(audit.graph))
+    depths = _depths_on_chains(previous_on_chains(audit.graph))
     others = {facts.module for facts in audit.modules if facts.distribution is not None}
     texts: dict[str, str] = {}
     left_out = dict(sources.left_out)
@@ -346,32 +341,50 @@ def packed(text: str) -> str:
     return b64encode(content).decode("ascii")
 
 
-def _readable(text: str) -> str:
-    """A source with everything escaped that could mislead. Line by line, which is fast."""
-    return "\n".join(printable(line, keep="\t") for line in text.split("\n"))
-
-
-def _sources(modules: Iterable[ModuleFacts]) -> Iterator[tuple[str, str]]:
-    for facts in modules:
-        if facts.action is Action.INTERN and facts.record and facts.record.endswith(".py"):
-            yield facts.module, facts.record
-
-
-_MOST_NAMES: Final = 12
-"""Names of one import that are listed."""
-_NO_NAMES: Final[list[Json]] = []
-"""One for all imports without names, of which a graph may have very many."""
-_KINDS: Final = {kind: index for index, kind in enumerate(ImportKind)}
-_TRIAL_INPUTS = "inputs of the trial run"
-
-
 def page_document(audit: AuditFacts) -> dict[str, Json]:
     """The modules, their groups, who imports whom, and what was found about them.
 
     Args:
         audit: the audit.
     """
-    return _Document(audit).written()
+    graph = audit.graph
+    modules = {facts.module: facts for facts in audit.modules}
+    index = {name: i for i, name in enumerate(dict.fromkeys([*graph.nodes(), *modules]))}
+    roots, group_by_module = frozenset(graph.roots()), groups_of(audit.modules)
+    groups: dict[Group, int] = {}
+    previous = previous_on_chains(graph)
+    depths = _depths_on_chains(previous)
+
+    def node(name: str) -> Json:
+        facts, before = modules.get(name), previous.get(name)
+        group: int | None = None  # what is neither decided nor saved is not drawn
+        if facts is not None or name in roots:
+            group = groups.setdefault(group_by_module.get(name, SAVED), len(groups))
+        return {
+            "name": printable(name),
+            **({"label": _TRIAL_INPUTS} if is_trial_input(name) else {}),
+            "group": group,
+            "previous": index[before] if before is not None else None,
+            "depth": depths.get(name),
+            **{k: _safe(v) for k, v in keyed(facts, _DECIDED if facts is not None else ()).items()},
+        }
+
+    def written_edge(edge: Edge) -> Json:
+        names: list[Json] = _NO_NAMES
+        if edge.names:
+            names = [printable(name) for name in edge.names[:_MOST_NAMES]]
+        if len(edge.names) > _MOST_NAMES:
+            names.append("...")
+        return [index[edge.importer], index[edge.imported], _KINDS[edge.kind], edge.line, names]
+
+    return {
+        "nodes": list(map(node, index)),
+        "groups": _safe(report_json(list(groups))),
+        "kinds": [kind.value for kind in ImportKind],
+        "edges": list(map(written_edge, graph.edges())),
+        "mocks": {str(index[each.module]): _safe(keyed(each, _MOCK)) for each in audit.mocks},
+        "findings": _safe(report_json(audit.findings)),
+    }
 
 
 def sources_document(audit: AuditFacts, sources: PackagedSources) -> dict[str, Json]:
@@ -384,80 +397,6 @@ def sources_document(audit: AuditFacts, sources: PackagedSources) -> dict[str, J
     texts = {printable(module): packed(text) for module, text in sources.texts.items()}
     missing = {printable(module): printable(why) for module, why in sources.left_out.items()}
     return {"texts": dict(texts), "missing": dict(missing), "file": printable(audit.subject)}
-
-
-class _Document:
-    """The document while it is being made."""
-
-    def __init__(self, audit: AuditFacts) -> None:
-        self._audit = audit
-        self._graph = audit.graph
-        self._modules = {facts.module: facts for facts in audit.modules}
-        names = dict.fromkeys([*self._graph.nodes(), *self._modules])
-        self._index = {name: index for index, name in enumerate(names)}
-        self._roots = frozenset(self._graph.roots())
-        self._grouping = Grouping(audit.modules)
-        self._groups: dict[Group, int] = {}
-        self._previous = previous_on_chains(self._graph)
-        self._depths = depths_on_chains(self._previous)
-
-    def written(self) -> dict[str, Json]:
-        nodes: list[Json] = [self._node(name) for name in self._index]
-        return {
-            "nodes": nodes,
-            "groups": _safe(report_json(list(self._groups))),
-            "kinds": [kind.value for kind in ImportKind],
-            "edges": [self._edge(edge) for edge in self._graph.edges()],
-            "mocks": {
-                str(self._index[each.module]): _safe(keyed(each, _MOCK))
-                for each in self._audit.mocks
-            },
-            "findings": _safe(report_json(self._audit.findings)),
-        }
-
-    def _node(self, name: str) -> Json:
-        facts = self._modules.get(name)
-        previous = self._previous.get(name)
-        return {
-            "name": printable(name),
-            **({"label": _TRIAL_INPUTS} if is_trial_input(name) else {}),
-            "group": self._group_index(name, facts),
-            "previous": self._index[previous] if previous is not None else None,
-            "depth": self._depths.get(name),
-            **{k: _safe(v) for k, v in keyed(facts, _DECIDED if facts is not None else ()).items()},
-        }
-
-    def _group_index(self, name: str, facts: ModuleFacts | None) -> int | None:
-        """The group of a drawn node; what is neither decided nor saved is not drawn."""
-        if facts is None and name not in self._roots:
-            return None
-        group = self._grouping.of(facts) if facts is not None else SAVED
-        return self._groups.setdefault(group, len(self._groups))
-
-    def _edge(self, edge: Edge) -> Json:
-        names: list[Json] = _NO_NAMES
-        if edge.names:
-            names = [printable(name) for name in edge.names[:_MOST_NAMES]]
-        if len(edge.names) > _MOST_NAMES:
-            names.append("...")
-        kind = _KINDS[edge.kind]
-        return [self._index[edge.importer], self._index[edge.imported], kind, edge.line, names]
-
-
-_DECIDED: Final[tuple[Key, ...]] = (
-    *("action", "rule", ("overridden", "overridden_by"), ("provided", "provided_by"), "record"),
-    ("size", "size_bytes"),
-)
-_USE: Final[tuple[Key, ...]] = (
-    ("name", lambda use: ".".join(filter(None, (use.module, use.name)))),
-    *("importer", "line", "kind", "scope", ("live", "is_live"), "via"),
-)
-_TOUCH: Final = ("kind", "name", "operation", "place")
-_MOCK: Final[tuple[Key, ...]] = (
-    *("risk", ("tried", "is_tried")),
-    ("uses", lambda mock: [keyed(each, _USE) for each in mock.uses]),
-    ("touches", lambda mock: [keyed(each, _TOUCH) for each in mock.touches]),
-)
 
 
 def _safe(value: Json) -> Json:

@@ -19,13 +19,12 @@ from modpack.core.rules import UNRECORDED, Action
 
 if TYPE_CHECKING:
     from modpack.core.json_values import Json
-    from modpack.core.plan import NameUse, Note, Problem
+    from modpack.core.plan import NameUse, Problem
     from modpack.core.rules import Rule
     from modpack.report.audit import Gate, Verdict
     from modpack.report.audit_facts import AuditFacts
     from modpack.report.diff_facts import TextDifference
     from modpack.report.facts import HookFacts, ModuleFacts, PackageFacts, PlanFacts
-    from modpack.report.requirements import Requirements
     from modpack.report.suggest import Suggestion
     from modpack.report.why import Why
     from modpack.security.code_listing import CodeListing
@@ -116,11 +115,6 @@ def plan_document(facts: PlanFacts) -> dict[str, Json]:
     return {"schema": SCHEMA, "package": None, **keyed(facts, keys)}
 
 
-def note_to_json(note: Note) -> Json:
-    """A hazard or remark."""
-    return report_json(note)
-
-
 def audit_document(audit: AuditFacts, gates: Iterable[Gate], verdict: Verdict) -> dict[str, Json]:
     """An audit and what becomes of it.
 
@@ -168,27 +162,6 @@ def code_document(listing: CodeListing) -> Json:
             for record, contents in listing.pickles.items()
         ],
     }
-
-
-def why_document(file: str, found: Why, every_chain: bool) -> dict[str, Json]:
-    """All that is known of why a module is there.
-
-    Args:
-        file: the package, as it was named.
-        found: what is known.
-        every_chain: whether all chains were looked for, or the shortest ones.
-    """
-    return document(found, file=file, every_chain=every_chain)
-
-
-def requirements_document(given: Requirements, with_comparison: bool) -> dict[str, Json]:
-    """What must be installed where a package is loaded.
-
-    Args:
-        given: what must be.
-        with_comparison: whether to tell what is installed here beside it.
-    """
-    return document(given, **({} if with_comparison else {"comparison": None}))
 
 
 def suggestions_document(

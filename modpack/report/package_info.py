@@ -7,7 +7,7 @@ stand-ins, which modules are extern. Why, and who imports what, they do not say.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -17,7 +17,6 @@ from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest, package_digest, read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.records import (
-    Objects,
     object_records,
     read_environment,
     read_externs,
@@ -40,6 +39,7 @@ from modpack.report.facts import (
     ResourceKind,
     StorageFacts,
     importers_of,
+    plan_with_uses,
     provider_of,
 )
 from modpack.security.pickled_hooks import find_disagreements
@@ -83,6 +83,42 @@ def read_checked_manifest(archive: Archive) -> Manifest | None:
     return manifest
 
 
+def read_evidence(archive: Archive, *, with_uses: bool = True) -> Plan:
+    """The plan that a package was written by, or what its contents tell of it.
+
+    modpack's packages record it. Those of torch.package do not: their sources and pickles are
+    read for it, and nothing is run.
+
+    Args:
+        archive: the package.
+        with_uses: whether to look for the uses of mocked modules where they are not recorded.
+
+    Raises:
+        ArchiveError: it is no package, or a damaged one.
+    """
+    manifest = read_checked_manifest(archive)
+    if manifest is not None:
+        plan = read_plan(archive, manifest)
+    else:
+        from modpack.report.torch_package import reconstructed_plan  # most packages do without
+
+        plan = reconstructed_plan(archive)
+    return plan_with_uses(plan, lambda: _sources(archive, manifest, plan)) if with_uses else plan
+
+
+def _sources(
+    archive: Archive, manifest: Manifest | None, plan: Plan
+) -> dict[str, tuple[bytes, bool]]:
+    """The packaged sources: by module, and whether it can have submodules."""
+    found = {}
+    for module in plan.modules(Action.INTERN):
+        record = _record_of(archive, module, {})
+        if record is not None:
+            is_package = record == module_record(module, True)
+            found[module] = (archive.read(record, verify=manifest), is_package)
+    return found
+
+
 def facts_of(archive: Archive, manifest: Manifest | None, plan: Plan | None = None) -> PackageFacts:
     """The facts about a package that is open already; see :func:`package_facts`.
 
@@ -99,7 +135,9 @@ def facts_of(archive: Archive, manifest: Manifest | None, plan: Plan | None = No
 def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFacts:
     environment = read_environment(archive, manifest)
     objects = read_objects(archive, manifest)
-    compiled = _compiled_records(plan)
+    saved = frozenset(object_records(archive, objects))
+    libraries = (file for file in reversed(plan.files) if file.kind is FileKind.COMPILED)
+    compiled = {file.owner: file.record for file in libraries}
     decisions = plan.decisions.values()
     planned = [_planned(archive, plan, d, environment, compiled) for d in decisions]
     modules = _sorted([*planned, *_unplanned(archive, plan)])
@@ -109,16 +147,14 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
         format=f"modpack {manifest.format}",
         digest=archive.read(layout.MANIFEST_DIGEST).decode("ascii"),
         modules=modules,
-        resources=_resources(
-            archive, modules, frozenset(object_records(archive, objects)), _files(archive, plan)
-        ),
+        resources=_resources(archive, modules, saved, _files(archive, plan)),
         storages=_storages(archive),
         writer=manifest.writer,
         python=environment.python,
         torch=environment.torch,
         platform=environment.place,
         entry=objects.entry,
-        hooks=_hooks(archive, manifest, objects),
+        hooks=tuple(_hooks(archive, manifest, saved)),
         notes=plan.notes,
         namespace=objects.namespace,
         trial=read_trial(archive, manifest),
@@ -134,6 +170,10 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
     modules = _sorted([*held, *externs])
     pickles = frozenset(name for name in archive.names() if name.endswith(".pkl"))
     resources = _resources(archive, modules, pickles)
+    saved = [each.record for each in resources if each.kind is ResourceKind.PICKLE]
+    folder, _, name = saved[0].rpartition("/") if len(saved) == 1 else ("", "", "")
+    has_version = archive.has(layout.PYTHON_VERSION)
+    python = archive.read(layout.PYTHON_VERSION) if has_version else b""
     return PackageFacts(
         file=archive.source,
         size_bytes=archive.stored_bytes(),
@@ -142,8 +182,8 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
         modules=modules,
         resources=resources,
         storages=_storages(archive),
-        python=_text(archive, layout.PYTHON_VERSION).strip() or None,
-        entry=_only_pickle(resources),
+        python=python.decode("utf-8", "replace").strip() or None,
+        entry=(folder.replace("/", "."), name) if len(saved) == 1 else None,
     )
 
 
@@ -230,12 +270,6 @@ def _extern(module: str, rule: str | None) -> ModuleFacts:
     return ModuleFacts(module, Action.EXTERN, rule, provided_by=provided_by)
 
 
-def _compiled_records(plan: Plan) -> Mapping[str, str]:
-    """The records of compiled modules."""
-    compiled = (file for file in reversed(plan.files) if file.kind is FileKind.COMPILED)
-    return {file.owner: file.record for file in compiled}
-
-
 def _record_of(archive: Archive, module: str, compiled: Mapping[str, str]) -> str | None:
     """The record of a module's code; folders without code have none."""
     records = (
@@ -243,11 +277,6 @@ def _record_of(archive: Archive, module: str, compiled: Mapping[str, str]) -> st
         *([compiled[module]] if module in compiled else []),
     )
     return next((record for record in records if archive.has(record)), None)
-
-
-def _text(archive: Archive, record: str) -> str:
-    """The text of a record; empty if there is none."""
-    return archive.read(record).decode("utf-8", "replace") if archive.has(record) else ""
 
 
 def _files(archive: Archive, plan: Plan) -> dict[str, ResourceFacts]:
@@ -272,8 +301,8 @@ def _resources(
     """Every record that is neither code, nor a storage, nor the format's own."""
     code = {facts.record for facts in modules}
     found = []
-    for name in sorted(filter(_may_be_resource, archive.names())):
-        if name in code:
+    for name in sorted(archive.names()):
+        if name in code or (layout.is_internal(name) and not name.startswith(_COMPILED)):
             continue
         if name in files:
             found.append(files[name])
@@ -284,43 +313,30 @@ def _resources(
     return tuple(found)
 
 
-def _may_be_resource(record: str) -> bool:
-    return not layout.is_internal(record) or record.startswith(_COMPILED)
+def _hooks(archive: Archive, manifest: Manifest, saved: Iterable[str]) -> Iterator[HookFacts]:
+    """The hooks of saved objects: where a spec and the pickle disagree, what the pickle restores.
 
-
-def _only_pickle(resources: tuple[ResourceFacts, ...]) -> tuple[str, str] | None:
-    pickles = [each.record for each in resources if each.kind is ResourceKind.PICKLE]
-    if len(pickles) != 1:
-        return None
-    folder, _, name = pickles[0].rpartition("/")
-    return folder.replace("/", "."), name
-
-
-def _hooks(archive: Archive, manifest: Manifest, objects: Objects) -> tuple[HookFacts, ...]:
-    saved = sorted(set(object_records(archive, objects)))
-    for record in saved:
+    All of their records are checked against the manifest before any is decoded.
+    """
+    for record in (ordered := sorted(saved)):
         for name in filter(archive.has, hook_records(record)):
             archive.read(name, verify=manifest)
-    return tuple(each for record in saved for each in _hooks_of(archive, record))
-
-
-def _hooks_of(archive: Archive, record: str) -> Iterator[HookFacts]:
-    """The hooks of an object: where a spec and the pickle disagree, what the pickle restores."""
-    specs = read_specs(archive, record)
-    has_pickle = archive.has(hook_records(record)[1])
-    disagreements = find_disagreements(archive, record, specs) if has_pickle else ()
-    differing = {each.hook: each for each in disagreements}
-    for spec in specs:
-        found = differing.pop(spec.name, None)
-        if found is None:
-            yield HookFacts(record, spec)
-        else:
-            shown = spec if found.pickled is None else spec._replace(callable=found.pickled)
-            yield HookFacts(record, shown, found.reason)
-    for name, each in differing.items():
-        target, _, kind = name.rpartition("/")[0].rpartition("/")
-        called = each.pickled or CallableSpec("object", "unknown")
-        yield HookFacts(record, HookSpec(name, kind, (target,), 0, called), each.reason)
+    for record in ordered:
+        specs = read_specs(archive, record)
+        has_pickle = archive.has(hook_records(record)[1])
+        disagreements = find_disagreements(archive, record, specs) if has_pickle else ()
+        differing = {each.hook: each for each in disagreements}
+        for spec in specs:
+            found = differing.pop(spec.name, None)
+            if found is None:
+                yield HookFacts(record, spec)
+            else:
+                shown = spec if found.pickled is None else spec._replace(callable=found.pickled)
+                yield HookFacts(record, shown, found.reason)
+        for name, each in differing.items():
+            target, _, kind = name.rpartition("/")[0].rpartition("/")
+            called = each.pickled or CallableSpec("object", "unknown")
+            yield HookFacts(record, HookSpec(name, kind, (target,), 0, called), each.reason)
 
 
 def _storages(archive: Archive) -> StorageFacts:

@@ -155,7 +155,7 @@ def bill_of(audit: AuditFacts, digests: Mapping[str, str]) -> Bill:
         raise ValueError(f"{audit.subject} is a plan; only a package has a bill of materials")
     environment = audit.environment or RecordedEnvironment(package.python, torch=package.torch)
     draft = _Draft(audit, environment, digests)
-    items = {key: draft.item(key) for key in draft.all_keys()}
+    items = {key: draft.item(key) for key in dict.fromkeys([*draft.members, PYTHON])}
     for name, need in draft.closure().items():
         found = _required_item(environment.distributions[name], need, draft)
         known = items.get(found.key, found)
@@ -166,7 +166,7 @@ def bill_of(audit: AuditFacts, digests: Mapping[str, str]) -> Bill:
         PurePath(package.file).stem,
         package.digest,
         _package_facts(package),
-        draft.needed_by_objects() | (items.keys() - needed),
+        draft.needs[""] | (items.keys() - needed),
         tuple(items[key] for key in sorted(items)),
     )
 
@@ -185,7 +185,12 @@ def code_digests(archive: Archive) -> dict[str, str]:
 
 
 class _Draft:
-    """What is known of each item while the bill is drawn up."""
+    """What is known of each item while the bill is drawn up.
+
+    Attributes:
+        members: the modules of each item, by its key.
+        needs: the keys that each key needs by its code's imports; those of saved objects by ``""``.
+    """
 
     def __init__(
         self, audit: AuditFacts, environment: RecordedEnvironment, digests: Mapping[str, str]
@@ -194,22 +199,18 @@ class _Draft:
         self._digests = digests
         writer = audit.package.writer if audit.package is not None else None
         self._own_version = (writer or "").removeprefix("modpack ") or None
-        self._members: dict[str, list[ModuleFacts]] = defaultdict(list)
+        self.members: dict[str, list[ModuleFacts]] = defaultdict(list)
         for facts in audit.modules:
-            self._members[_key(facts)].append(facts)
+            self.members[_key(facts)].append(facts)
         self._risks = {mock.module: mock.risk for mock in audit.mocks}
         self._at_once = needed_at_once(audit.graph)
-        self._needs = self._edges(audit)
-
-    def all_keys(self) -> list[str]:
-        """The keys of all items that modules belong to, and Python."""
-        return [*self._members, *([PYTHON] if PYTHON not in self._members else [])]
+        self.needs = self._edges(audit)
 
     def item(self, key: str) -> Item:
         """The item with a key."""
         if key == PYTHON:
             return self._python()
-        members = self._members[key]
+        members = self.members[key]
         first = members[0]
         known = self._recorded(first)
         version = self._own_version if root_of(first.module) == "modpack" else first.version
@@ -225,12 +226,8 @@ class _Draft:
             _address(known),
             known.hashes if known is not None else {},
             self._facts(members, is_editable),
-            (self._needs[key] | self.required_by(known)) - {key},
+            (self.needs[key] | self.required_by(known)) - {key},
         )
-
-    def needed_by_objects(self) -> frozenset[str]:
-        """The keys of the items that the package's own objects need."""
-        return self._needs[""]
 
     def closure(self) -> dict[str, Need]:
         """What the extern distributions require, and what that requires; by normalised name."""
@@ -238,7 +235,7 @@ class _Draft:
         for need in (Need.REQUIRED, Need.OPTIONAL):
             waiting = [
                 name
-                for members in self._members.values()
+                for members in self.members.values()
                 if (known := self._recorded(members[0])) and self._need(members) is need
                 for name in known.requires
             ]
@@ -257,7 +254,7 @@ class _Draft:
         return frozenset(_distribution_key(each.name, each.version) for each in found)
 
     def _python(self) -> Item:
-        facts = {"implementation": self._environment.implementation}
+        implementation = self._environment.implementation
         return Item(
             PYTHON,
             "Python",
@@ -265,7 +262,7 @@ class _Draft:
             (Action.EXTERN.value,),
             self._environment.python,
             PYTHONS_LICENCE,
-            facts={name: value for name, value in facts.items() if value is not None},
+            facts={"implementation": implementation} if implementation is not None else {},
         )
 
     def _recorded(self, facts: ModuleFacts) -> RecordedDistribution | None:
@@ -303,7 +300,6 @@ class _Draft:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def _edges(self, audit: AuditFacts) -> defaultdict[str, frozenset[str]]:
-        """The keys that each key needs by its code's imports; those of saved objects by ``""``."""
         key_of = {facts.module: _key(facts) for facts in audit.modules}
         needs: defaultdict[str, set[str]] = defaultdict(set)
         for edge in audit.graph.edges():
@@ -408,17 +404,25 @@ def sbom_of(
     if needs > _MOST_NEEDS:
         reason = f"its bill of materials would have {needs} dependencies; {_MOST_NEEDS} is most"
         raise ArchiveError(audit.subject, reason)
-    model = _model(bill, file_sha256)
+    model = Component(
+        type=ComponentType.MACHINE_LEARNING_MODEL,
+        bom_ref="model",
+        name=printable(bill.name),
+        version=f"sha256:{bill.digest}",
+        hashes=_hashes({"sha256": file_sha256} if file_sha256 is not None else {}),
+        properties=_properties(bill.facts.items()),
+    )
+    tool = Component(type=ComponentType.APPLICATION, name="modpack", version=__version__)
     components = {item.key: _component(audit.subject, item) for item in bill.items}
     serial = uuid.uuid5(uuid.NAMESPACE_URL, f"urn:modpack:{bill.digest}:{timestamp or ''}")
     bom = Bom(components=components.values(), serial_number=serial)
     bom.metadata.component = model
-    bom.metadata.tools.components.add(_tool())
+    bom.metadata.tools.components.add(tool)
     bom.metadata.timestamp = timestamp  # type: ignore[assignment]
     # All at once: one by one, the library looks each up among all that are there already.
     bom.dependencies = [
-        _dependency(model, _chosen(components, bill.needs)),
-        *(_dependency(components[i.key], _chosen(components, i.needs)) for i in bill.items),
+        _dependency(model, bill.needs, components),
+        *(_dependency(components[item.key], item.needs, components) for item in bill.items),
     ]
     vars(bom)["register_dependency"] = _take_as_registered
     output = make_outputter(bom, OutputFormat[form.upper()], SchemaVersion.V1_6)
@@ -433,30 +437,16 @@ def _take_as_registered(target: Dependable, depends_on: Iterable[Dependable] | N
     """
 
 
-def _model(bill: Bill, file_sha256: str | None) -> Component:
-    hashes = {"sha256": file_sha256} if file_sha256 is not None else {}
-    return Component(
-        type=ComponentType.MACHINE_LEARNING_MODEL,
-        bom_ref="model",
-        name=printable(bill.name),
-        version=f"sha256:{bill.digest}",
-        hashes=_hashes(hashes),
-        properties=_properties(bill.facts.items()),
-    )
-
-
-def _tool() -> Component:
-    return Component(type=ComponentType.APPLICATION, name="modpack", version=__version__)
-
-
 def _component(source: str, item: Item) -> Component:
     if len(item.version or "") > _LONGEST_VERSION:
         reason = f"it records a version of {printable(item.name)[:80]} that is no version"
         raise ArchiveError(source, reason)
     version = printable(item.version) if item.version is not None else None
     facts = [*(("origin", origin) for origin in item.origins), *item.facts.items()]
+    kind = ComponentType.FRAMEWORK if item.name == "torch" else ComponentType.LIBRARY
+    urls = [XsUri(item.url)] if item.url is not None else []
     return Component(
-        type=_type(item),
+        type=ComponentType.PLATFORM if item.key == PYTHON else kind,
         bom_ref=printable(item.key),
         name=printable(item.name),
         version=version,
@@ -464,15 +454,11 @@ def _component(source: str, item: Item) -> Component:
         licenses=_licences(item.licence),
         hashes=_hashes(item.hashes),
         purl=_purl(item),
-        external_references=_references(item.url),
+        external_references=[
+            ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=url) for url in urls
+        ],
         properties=_properties(facts),
     )
-
-
-def _type(item: Item) -> ComponentType:
-    if item.key == PYTHON:
-        return ComponentType.PLATFORM
-    return ComponentType.FRAMEWORK if item.name == "torch" else ComponentType.LIBRARY
 
 
 def _purl(item: Item) -> PackageURL | None:
@@ -502,19 +488,13 @@ def _hashes(digests: Mapping[str, str]) -> Iterator[HashType]:
             yield HashType(alg=algorithm, content=digest)
 
 
-def _references(url: str | None) -> Iterator[ExternalReference]:
-    if url is not None:
-        yield ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(url))
-
-
 def _properties(facts: Iterable[tuple[str, str]]) -> Iterator[Property]:
     for name, value in facts:
         yield Property(name=f"modpack:{name}", value=printable(value))
 
 
-def _dependency(component: Component, needs: Iterable[Component]) -> Dependency:
-    return Dependency(component.bom_ref, (Dependency(need.bom_ref) for need in needs))
-
-
-def _chosen(components: Mapping[str, Component], keys: Iterable[str]) -> Iterator[Component]:
-    return (components[key] for key in keys if key in components)
+def _dependency(
+    component: Component, needs: Iterable[str], components: Mapping[str, Component]
+) -> Dependency:
+    known = (components[key] for key in needs if key in components)
+    return Dependency(component.bom_ref, (Dependency(need.bom_ref) for need in known))

@@ -1,9 +1,4 @@
-"""Rules for every module that no rule decides.
-
-Suggested rules with everything that speaks for them.
-
-Suggested rules: as options, as lines of a pyproject.toml, and with their reasons for people.
-"""
+"""Rules for every module that no rule decides, with everything that speaks for them."""
 
 from __future__ import annotations
 
@@ -21,7 +16,7 @@ from rich.text import Text
 
 from modpack.core.environment import RecordedDistribution
 from modpack.core.graph import CodeKind, Edge, Location
-from modpack.core.names import is_within, root_of
+from modpack.core.names import is_within, parents, root_of
 from modpack.core.plan import MockRisk, NameUse, PackagingErrorReason, Plan, Problem, risk_of
 from modpack.core.rules import Action, Origin, Owner
 from modpack.core.scan import ImportKind
@@ -50,6 +45,19 @@ class Kind(str, Enum):
     """They are not installed here."""
 
 
+class Reach(str, Enum):
+    """How code comes to need modules, from the strongest to the weakest."""
+
+    HELD = "held"
+    """A saved object holds something of theirs."""
+    AT_ONCE = "at-once"
+    """They are imported as soon as their importers are."""
+    IN_FUNCTIONS = "in-functions"
+    """They are imported in functions only."""
+    GUARDED = "guarded"
+    """They are imported only where the code copes with their absence."""
+
+
 class Staying(Protocol):
     """Tells which installed distributions stay where they are, and why."""
 
@@ -61,6 +69,24 @@ class Staying(Protocol):
 
     def is_optional(self, module: Location, importer: Location) -> bool:
         """Whether the distribution of an importer does not require that of a module."""
+
+
+_MOST_PLACES: Final = 2
+_MOST_MODULES: Final = 4
+_TITLES: Final = {
+    Kind.OWN: "your own code",
+    Kind.INSTALLED: "installed distributions",
+    Kind.MISSING: "not installed here",
+}
+_HOW: Final = {
+    Reach.AT_ONCE: "imported at once",
+    Reach.IN_FUNCTIONS: "imported in functions only",
+    Reach.GUARDED: "imported only where its absence is coped with",
+}
+_ALTERNATIVES: Final = {
+    MockRisk.UNUSED: "nothing that can run uses it: {} would do, unless its import has effects",
+    MockRisk.IMPORT_TIME: "it is used only while modules are imported: {} may do",
+}
 
 
 @dataclass(frozen=True)
@@ -108,38 +134,28 @@ class Adviser:
             plan: a plan without a policy.
             given: the advice that was followed in it.
         """
-        self._bind(plan)
+        if self._staying is not None:
+            at_once = plan.graph.reached(at_once=True)
+            externs = (m for m in plan.modules(Action.EXTERN) if m in at_once)
+            self._staying.bind(filter(None, map(self._host.locate, externs)))
         suggested = {advice.patterns for advice in given}
         groups: dict[tuple[Kind, str], list[str]] = {}
         for problem in plan.problems:
             if problem.reason in _UNDECIDED and self._is_open(problem.subject, plan, suggested):
                 groups.setdefault(self._group_of(problem), []).append(problem.subject)
-        return [
-            *self._without_source(plan, suggested),
-            *(
-                self._advice(kind, name, modules, _others(groups, (kind, name)), plan)
-                for (kind, name), modules in sorted(groups.items(), key=_order)
-            ),
-        ]
+        order = list(Kind)
+        keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1].lower()))
+        advice = [self._advice(key, groups, plan) for key in keys]
+        return [*self._without_source(plan, suggested), *advice]
 
-    def distribution_of(self, module: str) -> RecordedDistribution | None:
-        """What provides a module here."""
+    def provider_of(self, module: str) -> tuple[RecordedDistribution | None, bool | None]:
+        """What provides a module here, and whether that has compiled code."""
         found = self.index.distribution_of(module, self._host.locate(module))
         if found is None:
-            return None
+            return None, None
         licence = self.index.licence_of(found)
-        return RecordedDistribution(found.name, found.version, found.editable, licence)
-
-    def is_compiled(self, module: str) -> bool | None:
-        """Whether what provides a module here has compiled code."""
-        found = self.index.distribution_of(module, self._host.locate(module))
-        return self.index.is_compiled(found) if found is not None else None
-
-    def _bind(self, plan: Plan) -> None:
-        if self._staying is not None:
-            at_once = plan.graph.reached(at_once=True)
-            externs = (m for m in plan.modules(Action.EXTERN) if m in at_once)
-            self._staying.bind(filter(None, map(self._host.locate, externs)))
+        provider = RecordedDistribution(found.name, found.version, found.editable, licence)
+        return provider, self.index.is_compiled(found)
 
     def _is_open(self, module: str, plan: Plan, suggested: Collection[tuple[str, ...]]) -> bool:
         """Whether a rule is to be found for a module that is a problem."""
@@ -154,28 +170,21 @@ class Adviser:
         module = problem.subject
         location = self._host.locate(module)
         if problem.reason is PackagingErrorReason.SOURCE_FILE_NOT_FOUND:
-            return Kind.MISSING, self._missing_name(module)
+            # The outermost package that is not here: it may be in one that is.
+            outer = reversed([module, *parents(module)])
+            return Kind.MISSING, next((p for p in outer if self._host.locate(p) is None), module)
         if self.index.owner(module, location) is not Owner.INSTALLED:
             return Kind.OWN, root_of(module)
         found = self.index.distribution_of(module, location)
         return Kind.INSTALLED, found.name if found is not None else root_of(module)
 
-    def _missing_name(self, module: str) -> str:
-        """The outermost package of a module that is not here: it may lie in one that is."""
-        parts = module.split(".")
-        paths = (".".join(parts[:number]) for number in range(1, len(parts) + 1))
-        return next((path for path in paths if self._host.locate(path) is None), module)
-
     def _advice(
-        self,
-        kind: Kind,
-        name: str,
-        modules: Sequence[str],
-        others: Sequence[str],
-        plan: Plan,
+        self, key: tuple[Kind, str], groups: Mapping[tuple[Kind, str], list[str]], plan: Plan
     ) -> Advice:
+        (kind, name), modules = key, groups[key]
         if kind is Kind.MISSING:
             return self._about_missing(name, modules, plan)
+        others = [module for each in groups if each != key for module in groups[each]]
         patterns = tuple(_patterns(modules, others, self._is_package))
         if kind is Kind.OWN:
             return Advice(Action.INTERN, patterns, kind, name)
@@ -222,44 +231,31 @@ class Adviser:
         """Compiled parts of what a suggested rule interns."""
         for module in plan.modules(Action.INTERN):
             location = self._host.locate(module)
-            if location is not None and self._has_no_source(location):
-                if plan.decisions[module].rule.pattern.include not in suggested:
-                    continue
+            if location is None or location.kind not in _NO_SOURCE:
+                continue
+            can_be_interned = self._native and location.kind is CodeKind.EXTENSION
+            is_suggested = plan.decisions[module].rule.pattern.include in suggested
+            if is_suggested and not can_be_interned:
                 why = f"it is {location.file or location.kind.value}, which cannot be interned"
                 owner = self.index.owner(module, location)
                 kind = Kind.INSTALLED if owner is Owner.INSTALLED else Kind.OWN
                 yield Advice(Action.EXTERN, (module,), kind, module, why, comes_first=True)
-
-    def _has_no_source(self, location: Location) -> bool:
-        if self._native and location.kind is CodeKind.EXTENSION:
-            return False
-        return location.kind in _NO_SOURCE
 
     def _is_package(self, module: str) -> bool:
         location = self._host.locate(module)
         return location is not None and location.is_package
 
 
-def _order(group: tuple[tuple[Kind, str], object]) -> tuple[int, str]:
-    kind, name = group[0]
-    return list(Kind).index(kind), name.lower()
-
-
 def edges_into(plan: Plan, modules: Sequence[str]) -> list[Edge]:
     """The evidence that modules are needed by others."""
     inside = set(modules)
-    edges = [
+    return [
         edge
         for module in modules
         for edge in plan.graph.edges_to(module)
         if edge.kind.is_dependency and edge.kind is not ImportKind.PARENT
         if edge.importer not in inside
     ]
-    return edges
-
-
-def _others(groups: Mapping[tuple[Kind, str], Sequence[str]], mine: object) -> list[str]:
-    return [module for key, modules in groups.items() if key != mine for module in modules]
 
 
 def _patterns(
@@ -280,19 +276,6 @@ def _patterns(
                 yield prefix
             else:
                 yield f"{prefix}.**"
-
-
-class Reach(str, Enum):
-    """How code comes to need modules, from the strongest to the weakest."""
-
-    HELD = "held"
-    """A saved object holds something of theirs."""
-    AT_ONCE = "at-once"
-    """They are imported as soon as their importers are."""
-    IN_FUNCTIONS = "in-functions"
-    """They are imported in functions only."""
-    GUARDED = "guarded"
-    """They are imported only where the code copes with their absence."""
 
 
 @dataclass(frozen=True)
@@ -347,8 +330,11 @@ def mockable(given: Sequence[Advice], plan: Plan) -> list[str]:
         plan: the plan with all of them.
     """
     decided = _by_rule(plan)
-    groups = (decided.get(advice.patterns, []) for advice in given if _is_mockable(advice))
-    return [module for modules in groups if not _is_held(plan, modules) for module in modules]
+    found: list[str] = []
+    for advice in given:
+        modules = decided.get(advice.patterns, [])
+        found += modules if _can_be_mocked(advice, modules, plan) else []
+    return found
 
 
 def _by_rule(plan: Plan) -> dict[tuple[str, ...], list[str]]:
@@ -360,12 +346,11 @@ def _by_rule(plan: Plan) -> dict[tuple[str, ...], list[str]]:
     return found
 
 
-def _is_mockable(advice: Advice) -> bool:
-    return advice.action is Action.EXTERN and advice.kind is Kind.INSTALLED
-
-
-def _is_held(plan: Plan, modules: Sequence[str]) -> bool:
-    return any(edge.kind is ImportKind.PICKLE for edge in edges_into(plan, modules))
+def _can_be_mocked(advice: Advice, modules: Sequence[str], plan: Plan) -> bool:
+    """Whether a rule could mock what it makes extern: no saved object holds anything of it."""
+    if advice.action is not Action.EXTERN or advice.kind is not Kind.INSTALLED:
+        return False
+    return all(edge.kind is not ImportKind.PICKLE for edge in edges_into(plan, modules))
 
 
 def _described(
@@ -376,18 +361,16 @@ def _described(
     used: Mapping[str, Sequence[NameUse]],
 ) -> Suggestion:
     first = modules[0] if modules else root_of(advice.patterns[0])
-    is_here = advice.kind is not Kind.MISSING
+    provider = adviser.provider_of(first) if advice.kind is not Kind.MISSING else (None, None)
     edges = sorted(edges_into(plan, modules), key=lambda e: list(Reach).index(_reach([e])))
-    can_be_mocked = _is_mockable(advice) and not _is_held(plan, modules)
     uses = [use for module in modules for use in used.get(module, ())]
     return Suggestion(
         advice,
         tuple(modules),
-        adviser.distribution_of(first) if is_here else None,
-        adviser.is_compiled(first) if is_here else None,
+        *provider,
         _reach(edges),
         tuple(as_step(plan, edge) for edge in edges),
-        risk_of(uses) if can_be_mocked else None,
+        risk_of(uses) if _can_be_mocked(advice, modules, plan) else None,
     )
 
 
@@ -400,15 +383,6 @@ def _reach(edges: Sequence[Edge]) -> Reach:
     if kinds and kinds <= {ImportKind.GUARDED}:
         return Reach.GUARDED
     return Reach.IN_FUNCTIONS if kinds else Reach.AT_ONCE
-
-
-_MOST_PLACES: Final = 2
-_MOST_MODULES: Final = 4
-_TITLES: Final = {
-    Kind.OWN: "your own code",
-    Kind.INSTALLED: "installed distributions",
-    Kind.MISSING: "not installed here",
-}
 
 
 def as_option(action: Action, patterns: Sequence[str]) -> str:
@@ -451,12 +425,8 @@ def reasons(found: Suggestion, folder: Path | None = None) -> Iterator[str]:
     yield _need(found, folder)
     if found.advice.why:
         yield found.advice.why
-    if found.mock_risk is MockRisk.UNUSED:
-        option = as_option(Action.MOCK, found.advice.patterns)
-        yield f"nothing that can run uses it: {option} would do, unless its import has effects"
-    elif found.mock_risk is MockRisk.IMPORT_TIME:
-        option = as_option(Action.MOCK, found.advice.patterns)
-        yield f"it is used only while modules are imported: {option} may do"
+    if found.mock_risk is not None and found.mock_risk in _ALTERNATIVES:
+        yield _ALTERNATIVES[found.mock_risk].format(as_option(Action.MOCK, found.advice.patterns))
 
 
 GivenRow = tuple[Action, Sequence[str], Sequence[str], bool]
@@ -478,17 +448,14 @@ def suggestions_report(
     for kind in Kind:
         group = [each for each in found if each.advice.kind is kind]
         if group:
-            parts += [title(_TITLES[kind], "blue"), *_group(group, folder), ""]
+            parts.append(title(_TITLES[kind], "blue"))
+            for each in group:
+                option = printable(as_option(each.advice.action, each.advice.patterns))
+                parts.append(indented(Text(option, STYLES[each.advice.action]), 2))
+                told = (Text(printable(reason), "dim") for reason in reasons(each, folder))
+                parts += (indented(text, 6) for text in told)
+            parts.append("")
     return Group(*parts, title("in pyproject.toml", "blue"), *_toml(found, given))
-
-
-def _group(group: Sequence[Suggestion], folder: Path | None) -> Iterator[RenderableType]:
-    for each in group:
-        action = each.advice.action
-        option = as_option(action, each.advice.patterns)
-        yield indented(Text(printable(option), STYLES[action]), 2)
-        for reason in reasons(each, folder):
-            yield indented(Text(printable(reason), "dim"), 6)
 
 
 def _toml(found: Sequence[Suggestion], given: Sequence[GivenRow]) -> Iterator[RenderableType]:
@@ -534,10 +501,3 @@ def _need(found: Suggestion, folder: Path | None) -> str:
     more = len(places) - _MOST_PLACES
     rest = f" and {counted(more, 'more place')}" if more > 0 else ""
     return f"{_HOW[found.reach]}: {shown}{rest}"
-
-
-_HOW: Final = {
-    Reach.AT_ONCE: "imported at once",
-    Reach.IN_FUNCTIONS: "imported in functions only",
-    Reach.GUARDED: "imported only where its absence is coped with",
-}

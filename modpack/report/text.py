@@ -1,9 +1,4 @@
-"""Facts for people: things that rich can print, readable without colours too.
-
-Facts about a package for notebooks.
-
-A package's environment beside this one, for people.
-"""
+"""Facts about packages and plans, and environments beside this one, for people and notebooks."""
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ from modpack.core.plan import (
 )
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
-from modpack.core.text import counted, human_size, printable
+from modpack.core.text import counted, human_size, listed, printable
 from modpack.report.facts import (
     HookFacts,
     ImporterFacts,
@@ -38,14 +33,31 @@ from modpack.report.facts import (
     PackageFacts,
     PlanFacts,
     ResourceFacts,
+    hook_target,
 )
-from modpack.report.format import PlainTable, indented, relative, table, title
+from modpack.report.format import PlainTable, elided, indented, relative, table, title
 
 STYLES = {Action.INTERN: "green", Action.EXTERN: "cyan", Action.MOCK: "yellow", Action.DENY: "red"}
 _SHOWN_PLACES = 2
 _SHOWN_ROOTS = 8
 _IN_ONE_LINE = {Owner.STDLIB: "the standard library", Owner.RUNTIME: "torch and modpack"}
 """Providers whose modules nobody wants to see one by one."""
+_ADDED = {
+    "intern": "{0} interned: ",
+    "extern": "{0} extern: ",
+    "file": "{1} data files: ",
+    "metadata": "metadata of ",
+}
+"""How what a trial added is told: for modules by their count."""
+_MOST_NAMES = 8
+"""So many things are named where they are as recorded; of more, the number will do."""
+_COLOURS = {
+    RowStatus.SAME: "",
+    RowStatus.SIMILAR: "yellow",
+    RowStatus.UNKNOWN: "yellow",
+    RowStatus.DIFFERENT: "red",
+    RowStatus.MISSING: "red",
+}
 
 
 def package_report(facts: PackageFacts) -> RenderableType:
@@ -113,22 +125,21 @@ def _problem_details(problem: Problem, show_chains: bool, folder: Path | None) -
 
 def _head(facts: PackageFacts) -> RenderableType:
     heading = Text.assemble((printable(facts.file), "bold"), f"  {human_size(facts.size_bytes)}")
-    origin = [
-        f"Python {facts.python}" if facts.python else None,
-        f"torch {facts.torch}" if facts.torch else None,
-        facts.platform,
-    ]
     rows = [
         ("format", facts.format + (f", written by {facts.writer}" if facts.writer else "")),
-        ("made with", ", ".join(filter(None, origin)) or "not recorded"),
+        ("made with", facts.made_with or "not recorded"),
         ("digest", facts.digest),
-        ("loads", "/".join(facts.entry) if facts.entry else "nothing by itself: name a resource"),
+        ("loads", _entry(facts)),
         *_trial(facts),
     ]
     columns = table(("dim", "left"), ("", "left"))
     for label, value in rows:
         columns.add_row(label, printable(value))
     return Group(heading, indented(columns, 2))
+
+
+def _entry(facts: PackageFacts) -> str:
+    return "/".join(facts.entry) if facts.entry else "nothing by itself: name a resource"
 
 
 def _trial(facts: PackageFacts) -> Iterator[tuple[str, str]]:
@@ -145,22 +156,10 @@ def _trial(facts: PackageFacts) -> Iterator[tuple[str, str]]:
     yield "trial", f"{outcome} ({rounds}, Python {trial.python}, torch {trial.torch})"
     for kind in dict.fromkeys(each.kind for each in trial.added):
         names = [each.name for each in trial.added if each.kind == kind]
-        shown = ", ".join(names[:_SHOWN_ROOTS]) + (", ..." if len(names) > _SHOWN_ROOTS else "")
-        yield (
-            "added by it",
-            f"{_ADDED[kind].format(counted(len(names), 'module'), len(names))}{shown}",
-        )
+        told = _ADDED[kind].format(counted(len(names), "module"), len(names))
+        yield "added by it", told + elided(names, _SHOWN_ROOTS)
     for schema in trial.operators:
         yield "declare first", schema
-
-
-_ADDED = {
-    "intern": "{0} interned: ",
-    "extern": "{0} extern: ",
-    "file": "{1} data files: ",
-    "metadata": "metadata of ",
-}
-"""How what a trial added is told: for modules by their count."""
 
 
 def notes_report(facts: PackageFacts) -> RenderableType:
@@ -209,7 +208,8 @@ def _of_action(modules: Sequence[ModuleFacts], folder: Path | None) -> Iterator[
     """Modules by the reason that decided them; those that come with Python or torch in a line."""
     width = max(len(printable(facts.module)) for facts in modules)
     each = [facts for facts in modules if facts.provided_by not in _IN_ONE_LINE]
-    each.sort(key=_by_reason)
+    # What rules of one's own decided comes before what goes without saying.
+    each.sort(key=lambda facts: (facts.why.startswith("implicit"), facts.why, facts.module))
     for why, group in groupby(each, key=lambda facts: facts.why):
         members = list(group)
         if members[0].rule is not None:
@@ -218,46 +218,33 @@ def _of_action(modules: Sequence[ModuleFacts], folder: Path | None) -> Iterator[
     for owner, name in _IN_ONE_LINE.items():
         chosen = [facts for facts in modules if facts.provided_by is owner]
         if chosen:
-            yield indented(_line(name, chosen), 2)
-
-
-def _by_reason(facts: ModuleFacts) -> tuple[bool, str, str]:
-    """Sorts what rules of one's own decided before what goes without saying."""
-    return facts.why.startswith("implicit"), facts.why, facts.module
-
-
-def _line(name: str, modules: Sequence[ModuleFacts]) -> Text:
-    roots = list(dict.fromkeys(printable(root_of(facts.module)) for facts in modules))
-    shown = ", ".join(roots[:_SHOWN_ROOTS]) + (", ..." if len(roots) > _SHOWN_ROOTS else "")
-    return Text.assemble(f"{name}: {counted(len(modules), 'module')} ", (f"({shown})", "dim"))
+            roots = list(dict.fromkeys(printable(root_of(facts.module)) for facts in chosen))
+            number, shown = counted(len(chosen), "module"), elided(roots, _SHOWN_ROOTS)
+            yield indented(Text.assemble(f"{name}: {number} ", (f"({shown})", "dim")), 2)
 
 
 def _rows(modules: Sequence[ModuleFacts], width: int, folder: Path | None) -> PlainTable:
     rows = table(("", "left"), ("", "right"), ("dim", "left"))
     rows.columns[0].min_width = min(width, 40)
     for facts in modules:
-        size = human_size(facts.size_bytes) if facts.size_bytes is not None else ""
-        what = facts.requirement or ("" if facts.action is Action.MOCK else size)
+        what = facts.requirement or ("" if facts.action is Action.MOCK else size_of(facts))
         rows.add_row(printable(facts.module), printable(what), _needed_by(facts, folder))
     return rows
+
+
+def size_of(facts: ModuleFacts) -> str:
+    """The size of a module's code, for people; empty if it has none."""
+    return human_size(facts.size_bytes) if facts.size_bytes is not None else ""
 
 
 def _needed_by(facts: ModuleFacts, folder: Path | None) -> str:
     """The strongest evidence that a module is needed."""
     importers = sorted((i for i in facts.importers if i.kind.is_dependency), key=_weakness)
-    places = list(dict.fromkeys(relative(i.place, folder) for i in importers if not _is_child(i)))
-    verb, names = "needed by", places
-    if not places:
-        verb, names = "holds", list(dict.fromkeys(i.importer for i in importers))
+    others = (each for each in importers if each.kind is not ImportKind.PARENT)
+    verb, names = "needed by", list(dict.fromkeys(relative(i.place, folder) for i in others))
     if not names:
-        return ""
-    more = len(names) - _SHOWN_PLACES
-    text = ", ".join(names[:_SHOWN_PLACES]) + (f" and {more} more" if more > 0 else "")
-    return printable(f"{verb} {text}")
-
-
-def _is_child(importer: ImporterFacts) -> bool:
-    return importer.kind is ImportKind.PARENT
+        verb, names = "holds", list(dict.fromkeys(i.importer for i in importers))
+    return printable(f"{verb} {listed(names, _SHOWN_PLACES)}") if names else ""
 
 
 def _weakness(importer: ImporterFacts) -> tuple[bool, bool]:
@@ -276,7 +263,7 @@ def _hooks(hooks: Sequence[HookFacts]) -> list[RenderableType]:
         together.setdefault(key, []).append(each.spec)
     parts: list[RenderableType] = ["", title(counted(len(hooks), "hook"), "magenta")]
     for (resource, kind, called_name, source, disagreement), specs in together.items():
-        targets = list(Counter(map(_hook_target, specs)).items())[:_SHOWN_PLACES]
+        targets = list(Counter(map(hook_target, specs)).items())[:_SHOWN_PLACES]
         more = len(specs) - sum(number for _, number in targets)  # lines add up to the heading
         places = ", ".join(each if n == 1 else f"{each} ({n} times)" for each, n in targets)
         places += f" and {more} more" if more else ""
@@ -288,10 +275,6 @@ def _hooks(hooks: Sequence[HookFacts]) -> list[RenderableType]:
             parts.append(indented(Text(printable(text), "red"), 6))
         parts += [indented(Text(printable(x)), 6) for x in (source or "").splitlines()]
     return parts
-
-
-def _hook_target(spec: HookSpec) -> str:
-    return " + ".join(spec.target) or "the object itself"
 
 
 def _resources(facts: PackageFacts) -> list[RenderableType]:
@@ -336,73 +319,35 @@ def _totals(facts: PackageFacts) -> RenderableType:
 
 def package_html(facts: PackageFacts) -> str:
     """A package: where it comes from, what it warns of, its modules, hooks and resources."""
-    return "".join(
-        [
-            html_heading(facts.file, human_size(facts.size_bytes)),
-            html_table([], list(_html_head(facts))),
-            html_list(str(note) for note in notes_to_show(facts.notes) if note.kind.is_warning),
-            *(_html_modules(facts, action) for action in Action),
-            _html_hooks(facts),
-            _html_resources(facts),
-        ]
-    )
-
-
-def _html_head(facts: PackageFacts) -> Iterator[tuple[str, str]]:
-    origin = [
-        f"Python {facts.python}" if facts.python else None,
-        f"torch {facts.torch}" if facts.torch else None,
-        facts.platform,
+    storages = facts.storages
+    head = [
+        ("format", facts.format),
+        ("made with", facts.made_with or "not recorded"),
+        ("loads", _entry(facts)),
+        ("tensors", f"{human_size(storages.size_bytes)} in {counted(storages.count, 'storage')}"),
+        ("digest", facts.digest),
     ]
-    tensors = f"{human_size(facts.storages.size_bytes)} in "
-    yield "format", facts.format
-    yield "made with", ", ".join(filter(None, origin)) or "not recorded"
-    yield "loads", "/".join(facts.entry) if facts.entry else "nothing by itself: name a resource"
-    yield "tensors", tensors + counted(facts.storages.count, "storage")
-    yield "digest", facts.digest
-
-
-def _html_modules(facts: PackageFacts, action: Action) -> str:
-    chosen = [module for module in facts.modules if module.action is action]
-    if not chosen:
-        return ""
-    table = html_table(["module", "from", "rule"], [_module(module) for module in chosen])
-    return html_details(f"{action.past}: {len(chosen)}", table)
-
-
-def _module(facts: ModuleFacts) -> tuple[str, str, str]:
-    size = human_size(facts.size_bytes) if facts.size_bytes is not None else ""
-    return facts.module, facts.requirement or size, facts.why
-
-
-def _html_hooks(facts: PackageFacts) -> str:
-    if not facts.hooks:
-        return ""
-    rows = [_hook(each) for each in facts.hooks]
-    return html_details(counted(len(rows), "hook"), html_table(["kind", "on", "calls"], rows))
-
-
-def _hook(each: HookFacts) -> tuple[str, str, str]:
-    return each.spec.kind, " + ".join(each.spec.target), each.spec.callable.name
-
-
-def _html_resources(facts: PackageFacts) -> str:
+    warnings = (str(note) for note in notes_to_show(facts.notes) if note.kind.is_warning)
+    parts = [
+        html_heading(facts.file, human_size(facts.size_bytes)),
+        html_table([], head),
+        html_list(warnings),
+    ]
+    for action in Action:
+        modules = [each for each in facts.modules if each.action is action]
+        rows = [(each.module, each.requirement or size_of(each), each.why) for each in modules]
+        parts.append(_html_part(f"{action.past}: {len(rows)}", ("module", "from", "rule"), rows))
+    specs = [each.spec for each in facts.hooks]
+    rows = [(spec.kind, " + ".join(spec.target), spec.callable.name) for spec in specs]
+    parts.append(_html_part(counted(len(rows), "hook"), ("kind", "on", "calls"), rows))
     saved = [each for each in facts.resources if not each.kind.goes_along]
-    if not saved:
-        return ""
     rows = [(each.record, each.kind.value, human_size(each.size_bytes)) for each in saved]
-    return html_details(counted(len(rows), "resource"), html_table(["record", "kind", ""], rows))
+    parts.append(_html_part(counted(len(rows), "resource"), ("record", "kind", ""), rows))
+    return "".join(parts)
 
 
-_MOST_NAMES = 8
-"""So many things are named where they are as recorded; of more, the number will do."""
-_COLOURS = {
-    RowStatus.SAME: "",
-    RowStatus.SIMILAR: "yellow",
-    RowStatus.UNKNOWN: "yellow",
-    RowStatus.DIFFERENT: "red",
-    RowStatus.MISSING: "red",
-}
+def _html_part(summary: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return html_details(summary, html_table(head, rows)) if rows else ""
 
 
 def comparison_report(comparison: EnvironmentComparison, strict: bool = False) -> RenderableType:
@@ -425,13 +370,10 @@ def comparison_report(comparison: EnvironmentComparison, strict: bool = False) -
     return Group(*parts)
 
 
-def _environment_rows(rows: list[EnvironmentRow] | tuple[EnvironmentRow, ...]) -> RenderableType:
+def _environment_rows(rows: Sequence[EnvironmentRow]) -> RenderableType:
     shown = table(("", "left"), ("", "left"), ("", "left"))
-    shown.add_row(Text(""), Text("recorded", "dim"), Text("here", "dim"))
+    shown.add_row("", Text("recorded", "dim"), Text("here", "dim"))
     for row in rows:
-        shown.add_row(
-            Text(printable(row.name)),
-            Text(printable(row.recorded or "extern")),
-            Text(printable(row.here), _COLOURS[row.status]),
-        )
+        here = Text(printable(row.here), _COLOURS[row.status])
+        shown.add_row(printable(row.name), printable(row.recorded or "extern"), here)
     return indented(shown, 2)

@@ -1,31 +1,27 @@
-"""What a package's modules were decided by, and who imports whom.
+"""How an archive of ``torch.package`` came to be, as far as its contents tell.
 
-modpack's packages record it. The archives of ``torch.package`` record which modules they hold, mock
-and extern; who imports whom is read from the sources, and what saved objects need from their
-pickles, as text and opcodes: nothing is run or unpickled.
+Such an archive records which modules it holds, mocks and needs as externs. Who imports whom is read
+from the sources, and what saved objects need from their pickles, as text and opcodes: nothing is
+run or unpickled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.layout import DEFAULT_LIMITS
-from modpack.archive.manifest import read_manifest
-from modpack.archive.records import read_environment, read_externs, read_plan
-from modpack.core.environment import RecordedEnvironment
+from modpack.archive.records import read_externs
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location
-from modpack.core.names import GlobGroup, parents, root_of
+from modpack.core.names import GlobGroup, parents
 from modpack.core.plan import Decision, Note, NoteKind, Plan
-from modpack.core.rules import UNRECORDED, Action, Origin, Owner, Rule
+from modpack.core.rules import UNRECORDED, Action, Origin, Rule
 from modpack.core.scan import ImportKind, ImportStatement, ModuleScan
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError
-from modpack.report.facts import plan_with_uses, provider_of
-from modpack.report.package_info import facts_of, read_checked_manifest, recorded_modules
+from modpack.report.package_info import recorded_modules
 from modpack.security.code_listing import list_undeclared
 from modpack.security.pickle_names import PickleContents
 
@@ -187,86 +183,3 @@ def _unread_pickle(record: str, contents: PickleContents) -> Note:
 def _star_of_mock(importer: str, mocked: str, place: str) -> Note:
     text = f"{importer} takes * from {mocked}, which is mocked: a stand-in has no names to give"
     return Note(NoteKind.STAR_IMPORT_OF_MOCK, mocked, text, place)
-
-
-def read_evidence(archive: Archive, *, with_uses: bool = True) -> Plan:
-    """The plan that a package was written by, or what its contents tell of it.
-
-    modpack's packages record it. Those of torch.package do not: their sources and pickles are
-    read for it, and nothing is run.
-
-    Args:
-        archive: the package.
-        with_uses: for an archive of torch.package, whether to look for the uses of mocked
-            modules as well.
-
-    Raises:
-        ArchiveError: it is no package, or a damaged one.
-    """
-    manifest = read_checked_manifest(archive)
-    if manifest is not None:
-        return read_plan(archive, manifest)
-    plan = reconstructed_plan(archive)
-    return plan_with_uses(plan, lambda: _sources(archive, plan)) if with_uses else plan
-
-
-def mentions(plan: Plan, module: str) -> bool:
-    """Whether the evidence tells anything about a module; a saved object is none."""
-    return module in plan.decisions or (module in plan.graph and not module.startswith("<"))
-
-
-def with_stand_ins(archive: Archive, plan: Plan) -> Plan:
-    """A plan with what stand-ins bring along, which no plan mentions: decided by what it is for.
-
-    Args:
-        archive: the package.
-        plan: its evidence.
-    """
-    facts = facts_of(archive, read_checked_manifest(archive), plan)
-    brought = {
-        each.module: Decision(
-            each.module,
-            each.action,
-            Rule(each.action, GlobGroup("**"), origin=Origin.IMPLICIT, label=each.why),
-        )
-        for each in facts.modules
-        if each.module not in plan.decisions
-    }
-    return replace(plan, decisions={**plan.decisions, **brought})
-
-
-def read_provider(archive: Archive, plan: Plan, module: str) -> str | None:
-    """What provided a module when a package was made, with its version, if that is recorded.
-
-    Raises:
-        ArchiveError: the package is damaged.
-    """
-    decision, manifest = plan.decisions.get(module), read_manifest(archive)
-    if decision is None or manifest is None:
-        return None
-    if decision.action is Action.EXTERN:
-        return _provider_of_extern(read_environment(archive, manifest), module)
-    owner = next((d for d in plan.distributions if module in d.modules), None)
-    return f"{owner.name} {owner.version}" if owner is not None else None
-
-
-def _provider_of_extern(environment: RecordedEnvironment, module: str) -> str | None:
-    owner = provider_of(module, is_installed=False)
-    if owner is Owner.STDLIB:
-        return "the standard library"
-    if owner is Owner.RUNTIME and root_of(module) != "modpack":
-        return f"torch {environment.torch}" if environment.torch else "torch"
-    provider = environment.provider_of(module)
-    if provider is None:
-        return None
-    editable = ", an editable install" if provider.editable else ""
-    return f"{provider.name} {provider.version}{editable}"
-
-
-def _sources(archive: Archive, plan: Plan) -> dict[str, tuple[bytes, bool]]:
-    found = {}
-    for module in plan.modules(Action.INTERN):
-        location = plan.decisions[module].location
-        if location is not None and location.kind is CodeKind.SOURCE and location.file:
-            found[module] = (archive.read(location.file), location.is_package)
-    return found

@@ -1,11 +1,9 @@
-"""Verifying a package: everything that reading can tell against loading it, at once.
-
-What came of it as values, and for people.
-"""
+"""Verifying a package: everything that reading can tell against loading it, at once."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +36,7 @@ from modpack.errors import (
 )
 from modpack.report.audit_facts import Finding, Severity
 from modpack.report.audit_findings import pickle_findings
-from modpack.report.audit_text import by_severity, code_lines, left_out, remedy_line
+from modpack.report.audit_text import by_severity, code_part, left_out, remedy_line
 from modpack.report.finding_codes import as_sentence, finding, finding_with_remedy
 from modpack.report.format import indented, table
 from modpack.report.verify_records import (
@@ -46,17 +44,18 @@ from modpack.report.verify_records import (
     check_agreement,
     check_manifest_form,
     check_metadata,
-    check_pickled_storages,
+    check_storages,
     check_texts,
-    check_trial_storages,
-    check_unused_storages,
     read_own_records,
-    script_storages,
 )
 from modpack.security.code_listing import CodeListing, list_package
 from modpack.security.policy_check import package_violations
-from modpack.security.signing import FoundSignature, check_signatures, find_signatures
+from modpack.security.signing import check_signatures, find_signatures
 from modpack.security.signing_envelope import read_envelope
+
+_TOLD_BY_OTHERS: Final = frozenset({"pickle-missing"})
+"""Findings about pickles that digests, or the records of the format, tell better."""
+_MOST_OF_A_CODE: Final = 20
 
 
 @dataclass(frozen=True)
@@ -128,16 +127,10 @@ def restrictions(policy: TrustPolicy) -> int:
     return sum(each is not None for each in patterns) + sum(others)
 
 
-def check_policy(
+def _check_policy(
     archive: Archive, policy: TrustPolicy, code: CodeListing | None
 ) -> Iterator[Finding]:
-    """What a package asks for and a policy does not allow.
-
-    Args:
-        archive: the package.
-        policy: what the loader allows.
-        code: what of the package is code; None if that cannot be told.
-    """
+    """What a package asks for and a policy does not allow."""
     if policy.allow_code and not policy.signers:
         yield finding_with_remedy("policy-allows-any-code", archive.source, CODE_FROM_ANYBODY)
     if code is None and not policy.allow_code:
@@ -154,43 +147,27 @@ def check_policy(
         yield replace(row, remedy=as_sentence(each.remedy))
 
 
-def unchecked_signatures(
+def _unchecked_signatures(
     archive: Archive, path: str | os.PathLike[str] | None
 ) -> Iterator[Finding]:
-    """Signatures that nobody asked for: there is no key to check them with.
-
-    Args:
-        archive: the package.
-        path: its file or folder; None if it has none.
-    """
+    """Signatures that nobody asked for: there is no key to check them with."""
     try:
         signatures = find_signatures(archive, path)
     except SignatureError as failure:
         yield finding("record-unreadable", layout.SIGNATURE, failure.reason)
         return
     for each in signatures:
-        yield from _unchecked_one(archive, each)
-
-
-def _unchecked_one(archive: Archive, signature: FoundSignature) -> Iterator[Finding]:
-    try:
-        envelope = read_envelope(signature.content, archive.source, signature.place)
-    except SignatureError as failure:
-        # A file beside the package may be another tool's.
-        is_ours = signature.place == layout.SIGNATURE
-        code = "record-unreadable" if is_ours else "signature-unchecked"
-        yield finding(code, signature.place, failure.reason)
-        return
-    keys = ", ".join(each.key_id[:16] or "one without a name" for each in envelope.signatures)
-    text = f"it claims to be made with the key {keys}, which was not given"
-    yield finding("signature-unchecked", signature.place, text)
-
-
-_SEVERITIES: Final = list(Severity)
-_OF_TORCH_PACKAGE: Final = "torch.package"
-_UNKNOWN: Final = ""
-_TOLD_BY_OTHERS: Final = frozenset({"pickle-missing"})
-"""Findings about pickles that digests, or the records of the format, tell better."""
+        try:
+            envelope = read_envelope(each.content, archive.source, each.place)
+        except SignatureError as failure:
+            # A file beside the package may be another tool's.
+            is_ours = each.place == layout.SIGNATURE
+            code = "record-unreadable" if is_ours else "signature-unchecked"
+            yield finding(code, each.place, failure.reason)
+            continue
+        keys = ", ".join(key.key_id[:16] or "one without a name" for key in envelope.signatures)
+        text = f"it claims to be made with the key {keys}, which was not given"
+        yield finding("signature-unchecked", each.place, text)
 
 
 def verify_package(
@@ -245,7 +222,7 @@ def _refused_at_once(
     told = finding_with_remedy("structure", subject, failure.reason)
     check = CheckFacts("structure", 0, "records", False)
     size = _bytes_at(source) if isinstance(source, (str, os.PathLike)) else 0
-    return VerifyFacts(failure.source, _UNKNOWN, "", size, (check,), (told,))
+    return VerifyFacts(failure.source, "", "", size, (check,), (told,))
 
 
 def _bytes_at(path: str | os.PathLike[str]) -> int:
@@ -285,6 +262,7 @@ class _Verification:
 
     def facts(self) -> VerifyFacts:
         archive = self._archive
+        form = digest = ""
         self._told("structure", len(archive.names()), "records", ())
         try:
             manifest = read_manifest(archive)
@@ -292,27 +270,22 @@ class _Verification:
             raise
         except ArchiveError as failure:
             self._check_what_can_be_read(failure)
-            return self._facts(_UNKNOWN, "")
-        if manifest is None:
-            is_readable = self._check_foreign()
+        else:
+            if manifest is not None:
+                form, digest = f"modpack {manifest.format}", package_digest(archive)
+                self._check_own(manifest)
+            else:
+                form = "torch.package"
+                if self._check_foreign():
+                    digest = package_digest(archive)
             self._check_trust()
-            digest = package_digest(archive) if is_readable else ""
-            return self._facts(_OF_TORCH_PACKAGE, digest)
-        digest = package_digest(archive)
-        self._check_own(manifest)
-        self._check_trust()
-        return self._facts(f"modpack {manifest.format}", digest)
-
-    def _facts(self, form: str, digest: str) -> VerifyFacts:
-        archive = self._archive
-        findings = sorted(self._findings, key=lambda each: _SEVERITIES.index(each.severity))
         return VerifyFacts(
             archive.source,
             form,
             digest,
             archive.stored_bytes(),
             tuple(self._checks),
-            tuple(findings),
+            tuple(sorted(self._findings, key=lambda each: each.severity.rank)),
             tuple(self._signatures),
             self._code,
         )
@@ -362,26 +335,17 @@ class _Verification:
     def _check_objects(self, manifest: Manifest | None, own: OwnRecords) -> None:
         """Whether pickles can be read, and whether their storages are there."""
         archive = self._archive
-        trials = check_trial_storages(archive, own)
-        count = sum(map(layout.is_storage, archive.names()))
         try:
             listing = list_package(archive, manifest)
             findings = list(pickle_findings(archive, manifest, listing))
         except ArchiveError as failure:
             self._told("pickles", 0, "pickles", self._unread(failure))
-            self._told("storages", count, "storages", trials)
-            return
-        self._code = listing
-        findings = [each for each in findings if each.code not in _TOLD_BY_OTHERS]
-        self._told("pickles", len(listing.pickles), "pickles", findings)
-        pickled = {r: each.storages for r, each in listing.pickles.items() if each.storages}
-        pickled |= script_storages(archive)
-        storages = [
-            *trials,
-            *check_pickled_storages(archive, pickled),
-            *check_unused_storages(archive, pickled, own),
-        ]
-        self._told("storages", count, "storages", storages)
+        else:
+            self._code = listing
+            findings = [each for each in findings if each.code not in _TOLD_BY_OTHERS]
+            self._told("pickles", len(listing.pickles), "pickles", findings)
+        count = sum(map(layout.is_storage, archive.names()))
+        self._told("storages", count, "storages", check_storages(archive, own, self._code))
 
     def _unread(self, failure: ArchiveError) -> Iterator[Finding]:
         """A record that keeps the pickles from being read; it may have been told already."""
@@ -399,9 +363,9 @@ class _Verification:
             asking = "the policy's signers" if self._keys else ""
             self._check_signature("policy's signature", policy.signers, asking)
         if not (self._keys or (policy is not None and policy.signers)):
-            self._findings += unchecked_signatures(self._archive, self._path)
+            self._findings += _unchecked_signatures(self._archive, self._path)
         if policy is not None:
-            findings = check_policy(self._archive, policy, self._code)
+            findings = _check_policy(self._archive, policy, self._code)
             self._told("policy", restrictions(policy), "restrictions", findings)
 
     def _check_signature(self, name: str, signers: Sequence[Signer], asking: str = "") -> None:
@@ -426,16 +390,13 @@ class _Verification:
         self._findings += listed
 
 
-_MOST_OF_A_CODE: Final = 20
-
-
 def verify_report(facts: VerifyFacts) -> RenderableType:
     """Everything about a verification, the outcome last."""
     return Group(
         _head(facts),
         "",
         _checks(facts.checks),
-        *_code(facts),
+        *code_part(facts.code),
         *by_severity(facts.findings, _of_one_code),
         *_signatures(facts),
         "",
@@ -456,12 +417,6 @@ def _checks(checks: Sequence[CheckFacts]) -> RenderableType:
         outcome = "passed" if each.is_passed else "FAILED"
         rows.add_row(each.name, f"{each.count:,}", each.unit, outcome)
     return indented(rows, 2)
-
-
-def _code(facts: VerifyFacts) -> Iterator[RenderableType]:
-    if facts.code is not None:
-        yield ""
-        yield from code_lines(facts.code)
 
 
 def _of_one_code(findings: Sequence[Finding]) -> Iterator[RenderableType]:
@@ -487,11 +442,9 @@ def _signatures(facts: VerifyFacts) -> Iterator[RenderableType]:
 
 
 def _outcome(facts: VerifyFacts) -> RenderableType:
-    numbers = {
-        severity: sum(each.severity is severity for each in facts.findings) for severity in Severity
-    }
+    number = Counter(each.severity for each in facts.findings)
     if not facts.is_accepted:
-        return Text(f"refused: {counted(numbers[Severity.ERROR], 'error')}", "bold red")
-    warnings = numbers[Severity.WARNING]
+        return Text(f"refused: {counted(number[Severity.ERROR], 'error')}", "bold red")
+    warnings = number[Severity.WARNING]
     told = f", with {counted(warnings, 'warning')}" if warnings else ""
     return Text(f"accepted{told}", "bold green")

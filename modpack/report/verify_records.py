@@ -52,18 +52,56 @@ from modpack.core.plan import Decision, FileKind, Plan, PlannedDistribution
 from modpack.core.rules import Action
 from modpack.core.selftest import CaseRecords, TrialRecord
 from modpack.core.tensors import ITEM_BYTES, TensorFacts
-from modpack.core.text import counted
+from modpack.core.text import counted, listed
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError, ModpackError
 from modpack.report.audit_facts import Finding
 from modpack.report.finding_codes import finding
-from modpack.security.code_listing import some
+from modpack.security.code_listing import CodeListing
 from modpack.security.pickle_names import PickledStorage, read_pickle
 from modpack.security.pickled_hooks import find_disagreements
 
-_TRUTHS = ("grad", "inference", "deterministic", "deterministic_warn_only", "mkldnn")
-_TEXTS = ("default_dtype", "default_device", "matmul_precision")
-_MOST_ELEMENTS = 2**63
+_TRUTHS: Final = ("grad", "inference", "deterministic", "deterministic_warn_only", "mkldnn")
+_TEXTS: Final = ("default_dtype", "default_device", "matmul_precision")
+_MOST_ELEMENTS: Final = 2**63
+_SUFFIX: Final = ".dist-info"
+_MOST_BYTES: Final = 16 << 20
+_SHOWN: Final = 4
+_ANCESTORS_SCRIPTS: Final = ".data/ts_code/"
+"""ScriptModules in packages of torch.package: their keys are the names of records."""
+_ITEM_BYTES: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("Untyped", "Byte", "Char", "Bool", "QUInt8", "QInt8"), 1),
+    **dict.fromkeys(("QUInt4x2", "QUInt2x4"), 1),
+    **dict.fromkeys(("Short", "Half", "BFloat16"), 2),
+    **dict.fromkeys(("Int", "Float", "QInt32"), 4),
+    **dict.fromkeys(("Long", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
+"""Bytes of one element, by the name of torch's storage class without ``Storage``."""
+_T = TypeVar("_T")
+_NAMESPACES: Final = ("private", "process")
+_TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    layout.BYTEORDER: (
+        re.compile(r"\s*(little|big)\s*"),
+        "order of bytes: these are 'little' and 'big'",
+    ),
+    layout.PYTHON_VERSION: (re.compile(r"\d+\.\d+[\w.+]*\n?"), "version of Python"),
+    **dict.fromkeys(layout.VERSIONS, (re.compile(r"\d{1,9}\n?"), "version")),
+}
+"""What the small texts look like, and what one that does not is not."""
+_STAND_INS: Final = module_record("_modpack_mock", False)
+"""The record of what stand-ins are made of: no decision mentions it."""
+_HOOKS: Final = layout.MODPACK_PREFIX + "hooks/"
+_TRIALS: Final = layout.MODPACK_PREFIX + "trial/"
+_SCRIPTS: Final = re.compile(re.escape(layout.MODPACK_PREFIX) + r"torchscript/\d+\.pt")
+_OF_THE_FORMAT: Final = frozenset(
+    {
+        *(layout.MANIFEST, layout.MANIFEST_DIGEST, layout.GRAPH, layout.ENVIRONMENT),
+        *(layout.ENTRY, layout.TRIAL, layout.TENSORS, layout.VERSION, layout.EXTERN_MODULES),
+        *(layout.PYTHON_VERSION, layout.SERIALIZATION_ID),
+    }
+)
+_COMPILED: Final = re.compile(r"\.(so|pyd|dylib|dll)(\.[\d.]+)?$")
 
 
 @dataclass(frozen=True)
@@ -128,33 +166,6 @@ def _tensor(value: Json) -> TrialTensor:
     item = ITEM_BYTES.get(as_text(entry["dtype"], "a dtype"))
     record = as_text(entry["record"], "a record")
     return TrialTensor(record, None if item is None else item * count)
-
-
-_SUFFIX: Final = ".dist-info"
-_MOST_BYTES: Final = 16 << 20
-_SHOWN: Final = 4
-_ANCESTORS_SCRIPTS: Final = ".data/ts_code/"
-"""ScriptModules in packages of torch.package: their keys are the names of records."""
-_ITEM_BYTES: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("Untyped", "Byte", "Char", "Bool", "QUInt8", "QInt8"), 1),
-    **dict.fromkeys(("QUInt4x2", "QUInt2x4"), 1),
-    **dict.fromkeys(("Short", "Half", "BFloat16"), 2),
-    **dict.fromkeys(("Int", "Float", "QInt32"), 4),
-    **dict.fromkeys(("Long", "Double", "ComplexFloat"), 8),
-    "ComplexDouble": 16,
-}
-"""Bytes of one element, by the name of torch's storage class without ``Storage``."""
-_T = TypeVar("_T")
-_NAMESPACES: Final = ("private", "process")
-_TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
-    layout.BYTEORDER: (
-        re.compile(r"\s*(little|big)\s*"),
-        "order of bytes: these are 'little' and 'big'",
-    ),
-    layout.PYTHON_VERSION: (re.compile(r"\d+\.\d+[\w.+]*\n?"), "version of Python"),
-    **dict.fromkeys(layout.VERSIONS, (re.compile(r"\d{1,9}\n?"), "version")),
-}
-"""What the small texts look like, and what one that does not is not."""
 
 
 @dataclass
@@ -265,21 +276,6 @@ def _is_module_path(name: str) -> bool:
 
 def _text(archive: Archive, record: str) -> str:
     return archive.read(record).decode("utf-8", "replace")
-
-
-_STAND_INS: Final = module_record("_modpack_mock", False)
-"""The record of what stand-ins are made of: no decision mentions it."""
-_HOOKS: Final = layout.MODPACK_PREFIX + "hooks/"
-_TRIALS: Final = layout.MODPACK_PREFIX + "trial/"
-_SCRIPTS: Final = re.compile(re.escape(layout.MODPACK_PREFIX) + r"torchscript/\d+\.pt")
-_OF_THE_FORMAT: Final = frozenset(
-    {
-        *(layout.MANIFEST, layout.MANIFEST_DIGEST, layout.GRAPH, layout.ENVIRONMENT),
-        *(layout.ENTRY, layout.TRIAL, layout.TENSORS, layout.VERSION, layout.EXTERN_MODULES),
-        *(layout.PYTHON_VERSION, layout.SERIALIZATION_ID),
-    }
-)
-_COMPILED: Final = re.compile(r"\.(so|pyd|dylib|dll)(\.[\d.]+)?$")
 
 
 def check_agreement(
@@ -548,43 +544,15 @@ def _hex(digest: str) -> str:
         return ""
 
 
-def check_pickled_storages(
-    archive: Archive, storages: Mapping[str, tuple[PickledStorage, ...]]
+def check_storages(
+    archive: Archive, own: OwnRecords, listing: CodeListing | None
 ) -> Iterator[Finding]:
-    """Whether the storages that pickles refer to are there, and large enough.
-
-    Args:
-        archive: the package.
-        storages: what each pickle refers to, by its record.
-    """
-    for pickle, of_one in storages.items():
-        for each in of_one:
-            reason = _problem(archive, each, _record(pickle, each))
-            if reason is not None:
-                place = f"{pickle}, byte {each.position}"
-                yield finding("storage-missing", pickle, reason, place)
-
-
-def script_storages(archive: Archive) -> Mapping[str, tuple[PickledStorage, ...]]:
-    """The storages of ScriptModules in a package of torch.package, by the record of the pickle.
-
-    Args:
-        archive: the package.
-    """
-    records = (
-        name
-        for name in archive.names()
-        if name.startswith(_ANCESTORS_SCRIPTS) and name.endswith(".pkl")
-    )
-    return {record: read_pickle(archive.read(record)).storages for record in records}
-
-
-def check_trial_storages(archive: Archive, own: OwnRecords) -> Iterator[Finding]:
-    """Whether the tensors of recorded outputs are there in full.
+    """Whether the storages that outputs and pickles refer to are there in full, and used ones only.
 
     Args:
         archive: the package.
         own: its records, decoded.
+        listing: tells the pickles; None if they cannot be read.
     """
     for record, tensors in own.outputs.items():
         for tensor in tensors:
@@ -596,24 +564,25 @@ def check_trial_storages(archive: Archive, own: OwnRecords) -> Iterator[Finding]
                     f"{archive.size(tensor.record)}"
                 )
                 yield finding("storage-missing", record, text)
-
-
-def check_unused_storages(
-    archive: Archive, storages: Mapping[str, tuple[PickledStorage, ...]], own: OwnRecords
-) -> Iterator[Finding]:
-    """Which storages nothing refers to.
-
-    Args:
-        archive: the package.
-        storages: what each pickle refers to, by its record.
-        own: its records, decoded.
-    """
-    used = {_record(pickle, each) for pickle, of_one in storages.items() for each in of_one}
-    used |= {tensor.record for tensors in own.outputs.values() for tensor in tensors}
+    if listing is None:
+        return
+    pickled = {record: each.storages for record, each in listing.pickles.items()}
+    for name in archive.names():
+        if name.startswith(_ANCESTORS_SCRIPTS) and name.endswith(".pkl"):
+            pickled[name] = read_pickle(archive.read(name)).storages
+    used = {tensor.record for tensors in own.outputs.values() for tensor in tensors}
+    for pickle, of_one in pickled.items():
+        for each in of_one:
+            storage = _record(pickle, each)
+            used.add(storage)
+            reason = _problem(archive, each, storage)
+            if reason is not None:
+                place = f"{pickle}, byte {each.position}"
+                yield finding("storage-missing", pickle, reason, place)
     unused = [name for name in archive.names() if layout.is_storage(name) and name not in used]
     if unused:
         size = counted(sum(map(archive.size, unused)), "byte")
-        text = f"no saved object refers to {some(unused, _SHOWN)} ({size})"
+        text = f"no saved object refers to {listed(unused, _SHOWN)} ({size})"
         yield finding("storage-unused", unused[0], text)
 
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice, pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
+from modpack.archive.base import Archive
+from modpack.archive.manifest import read_manifest
+from modpack.archive.records import read_environment
+from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge, simple_paths
+from modpack.core.names import GlobGroup, root_of
 from modpack.core.plan import Decision, Note, NoteKind, Plan
+from modpack.core.rules import Action, Origin, Owner, Rule
 from modpack.core.scan import ImportKind
+from modpack.report.facts import code_file, provider_of
+from modpack.report.package_info import facts_of, read_checked_manifest
 
 _STRENGTH: Final = (
     ImportKind.SAVED,
@@ -147,12 +155,14 @@ def why(plan: Plan, module: str, *, every_chain: bool = False, provider: str | N
     if module not in plan.decisions and module not in plan.graph:
         raise KeyError(module)
     chains = all_chains(plan, module) if every_chain else shortest_chains(plan, module)
+    edges = plan.graph.edges_to(module)
+    importing = sorted(edges, key=lambda e: (_weakness(e), e.importer, e.line or 0))
     return Why(
         module,
         _standing(plan, module),
         plan.decisions.get(module),
         chains,
-        tuple(_importers(plan, module)),
+        tuple(as_step(plan, edge) for edge in importing),
         tuple(note for note in plan.notes if note.subject == module),
         provider,
     )
@@ -170,7 +180,14 @@ def shortest_chains(plan: Plan, module: str, most: int = _MOST_STARTS) -> Chains
     """
     graph, distances = plan.graph, plan.graph.distances_to(module)
     starts = sorted((s for s in graph.roots() if s in distances), key=distances.__getitem__)
-    paths = _shortest_paths(graph, starts[:most], distances)
+    paths: list[Sequence[str]] = []
+    room = MOST_NODES
+    for start in starts[:most]:
+        length = distances[start] + 1
+        of_one = min(_MOST_AS_SHORT, room // length)
+        found = list(islice(_downhill(graph, start, distances), of_one))
+        paths += found
+        room -= length * len(found)
     shown = list(dict.fromkeys(path[0] for path in paths))
     as_short = min(_number_downhill(graph, shown, distances) - len(paths), MOST_COUNTED)
     chains = tuple(_chain(plan, path) for path in paths)
@@ -190,49 +207,25 @@ def all_chains(plan: Plan, module: str, most: int = _MOST_CHAINS) -> Chains:
     return Chains(tuple(_chain(plan, path) for path in found.paths), found.more, found.is_complete)
 
 
-class _Link(NamedTuple):
-    """The last node of the beginning of a path, and the beginning before it."""
-
-    node: str
-    before: _Link | None = None
-
-    def path(self) -> Sequence[str]:
-        """All nodes of it, the first one first."""
-        nodes: list[str] = []
-        link: _Link | None = self
-        while link is not None:
-            nodes.append(link.node)
-            link = link.before
-        return nodes[::-1]
-
-
-def _shortest_paths(
-    graph: DependencyGraph, starts: Sequence[str], distances: dict[str, int]
-) -> list[Sequence[str]]:
-    """The first few from each start, as many as there is room for."""
-    paths: list[Sequence[str]] = []
-    room = MOST_NODES
-    for start in starts:
-        length = distances[start] + 1
-        found = islice(_downhill(graph, start, distances), min(_MOST_AS_SHORT, room // length))
-        for path in found:
-            paths.append(path)
-            room -= length
-    return paths
-
-
 def _downhill(
     graph: DependencyGraph, start: str, distances: dict[str, int]
 ) -> Iterator[Sequence[str]]:
     """The paths on which each step brings one nearer; where there is a choice, stronger first."""
-    todo = [_Link(start)]
-    while todo:
-        link = todo.pop()
-        if distances[link.node] == 0:
-            yield link.path()
+    path: list[str] = []
+    levels = [[start]]  # what is still to be tried after each beginning of the path
+    while levels:
+        if not levels[-1]:
+            levels.pop()
+            del path[-1:]
             continue
-        nearer = _strongest_first(graph, link.node, distances)
-        todo.extend(_Link(following, link) for following in reversed(nearer))
+        node = levels[-1].pop()
+        if distances[node] == 0:
+            yield [*path, node]
+            continue
+        path.append(node)
+        nearer = _nearer(graph, node, distances)
+        nearer.sort(key=lambda each: _weakness(_strongest(graph, path[-1], each)))
+        levels.append(nearer[::-1])
 
 
 def _number_downhill(
@@ -263,24 +256,15 @@ def _nearer(graph: DependencyGraph, node: str, distances: dict[str, int]) -> lis
     ]
 
 
-def _strongest_first(graph: DependencyGraph, node: str, distances: dict[str, int]) -> list[str]:
-    """What a node imports that is nearer to the end, what it needs most first."""
-    return sorted(
-        _nearer(graph, node, distances),
-        key=lambda following: _weakness(_strongest(graph, node, following)),
-    )
-
-
 def _chain(plan: Plan, path: Sequence[str]) -> Chain:
-    steps = (_step(plan, *pair) for pair in pairwise(path))
+    steps = []
+    for importer, imported in pairwise(path):
+        strongest = _strongest(plan.graph, importer, imported)
+        edges = plan.graph.edges_between(importer, imported)
+        others = {(edge.kind, edge.line) for edge in edges if edge.kind.is_dependency}
+        others.discard((strongest.kind, strongest.line))
+        steps.append(as_step(plan, strongest, len(others)))
     return Chain(path[0], tuple(steps))
-
-
-def _step(plan: Plan, importer: str, imported: str) -> Step:
-    edges = plan.graph.edges_between(importer, imported)
-    strongest = _strongest(plan.graph, importer, imported)
-    others = {(edge.kind, edge.line) for edge in edges if edge.kind.is_dependency}
-    return as_step(plan, strongest, len(others - {(strongest.kind, strongest.line)}))
 
 
 def as_step(plan: Plan, edge: Edge, others: int = 0) -> Step:
@@ -291,9 +275,7 @@ def as_step(plan: Plan, edge: Edge, others: int = 0) -> Step:
         edge: the edge.
         others: how many more places say the same.
     """
-    decision = plan.decisions.get(edge.importer)
-    location = decision.location if decision is not None else None
-    file = location.file if location is not None else None
+    file = code_file(plan, edge.importer)
     return Step(edge.importer, edge.imported, edge.kind, file, edge.line, edge.names, others)
 
 
@@ -317,7 +299,54 @@ def _standing(plan: Plan, module: str) -> Standing:
     return Standing.LEFT_OUT if is_absent else Standing.UNDECIDED
 
 
-def _importers(plan: Plan, module: str) -> Iterator[Step]:
-    edges = plan.graph.edges_to(module)
-    for edge in sorted(edges, key=lambda e: (_weakness(e), e.importer, e.line or 0)):
-        yield as_step(plan, edge)
+def mentions(plan: Plan, module: str) -> bool:
+    """Whether the evidence tells anything about a module; a saved object is none."""
+    return module in plan.decisions or (module in plan.graph and not module.startswith("<"))
+
+
+def with_stand_ins(archive: Archive, plan: Plan) -> Plan:
+    """A plan with what stand-ins bring along, which no plan mentions: decided by what it is for.
+
+    Args:
+        archive: the package.
+        plan: its evidence.
+    """
+    facts = facts_of(archive, read_checked_manifest(archive), plan)
+    brought = {
+        each.module: Decision(
+            each.module,
+            each.action,
+            Rule(each.action, GlobGroup("**"), origin=Origin.IMPLICIT, label=each.why),
+        )
+        for each in facts.modules
+        if each.module not in plan.decisions
+    }
+    return replace(plan, decisions={**plan.decisions, **brought})
+
+
+def read_provider(archive: Archive, plan: Plan, module: str) -> str | None:
+    """What provided a module when a package was made, with its version, if that is recorded.
+
+    Raises:
+        ArchiveError: the package is damaged.
+    """
+    decision, manifest = plan.decisions.get(module), read_manifest(archive)
+    if decision is None or manifest is None:
+        return None
+    if decision.action is Action.EXTERN:
+        return _provider_of_extern(read_environment(archive, manifest), module)
+    owner = next((d for d in plan.distributions if module in d.modules), None)
+    return f"{owner.name} {owner.version}" if owner is not None else None
+
+
+def _provider_of_extern(environment: RecordedEnvironment, module: str) -> str | None:
+    owner = provider_of(module, is_installed=False)
+    if owner is Owner.STDLIB:
+        return "the standard library"
+    if owner is Owner.RUNTIME and root_of(module) != "modpack":
+        return f"torch {environment.torch}" if environment.torch else "torch"
+    provider = environment.provider_of(module)
+    if provider is None:
+        return None
+    editable = ", an editable install" if provider.editable else ""
+    return f"{provider.name} {provider.version}{editable}"

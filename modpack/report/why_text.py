@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -11,9 +11,9 @@ from rich.text import Text
 from modpack.core.rules import UNRECORDED
 from modpack.core.scan import ImportKind
 from modpack.core.text import counted, printable
-from modpack.report.format import indented, table, title
+from modpack.report.format import elided, indented, table, title
 from modpack.report.text import STYLES
-from modpack.report.why import MOST_COUNTED, Chain, Chains, Standing, Step, Why
+from modpack.report.why import MOST_COUNTED, Chains, Standing, Step, Why
 
 _STANDINGS: Final = {
     Standing.DECIDED: "",
@@ -41,10 +41,9 @@ def why_report(found: Why, every_chain: bool) -> RenderableType:
     )
 
 
-def _after_a_blank(part: Iterator[RenderableType]) -> Iterator[RenderableType]:
-    for position, line in enumerate(part):
-        yield from ("",) if position == 0 else ()
-        yield line
+def _after_a_blank(part: Iterable[RenderableType]) -> list[RenderableType]:
+    lines = list(part)
+    return ["", *lines] if lines else []
 
 
 def _head(found: Why) -> RenderableType:
@@ -60,7 +59,7 @@ def _facts(found: Why) -> Iterator[RenderableType]:
     if rows:
         columns = table(("dim", "left"), ("", "left"))
         for label, value in rows:
-            columns.add_row(label, Text(printable(value)))
+            columns.add_row(label, printable(value))
         yield indented(columns, 2)
 
 
@@ -92,8 +91,12 @@ def _chains(found: Why, every_chain: bool) -> Iterator[RenderableType]:
         return
     yield title(_title(found, every_chain), "blue")
     for chain in chains.chains:
-        yield indented(_start(chain), 2)
-        yield indented(_steps(chain), 4)
+        told = "" if chain.steps else "  saved by name"
+        yield indented(Text.assemble(printable(chain.start), (told, "dim")), 2)
+        rows = table(("", "left"), ("", "left"), ("dim", "left"))
+        for step in chain.steps:
+            rows.add_row(f"-> {printable(step.imported)}", step.kind.value, _evidence(step))
+        yield indented(rows, 4)
     yield from (indented(Text(text, "dim"), 2) for text in _rest(chains, every_chain))
 
 
@@ -107,34 +110,16 @@ def _title(found: Why, every_chain: bool) -> str:
     return f"the shortest {'chain' if number == 1 else 'chains'} of imports"
 
 
-def _start(chain: Chain) -> Text:
-    told = "" if chain.steps else "  saved by name"
-    return Text.assemble(printable(chain.start), (told, "dim"))
-
-
-def _steps(chain: Chain) -> RenderableType:
-    rows = table(("", "left"), ("", "left"), ("dim", "left"))
-    for step in chain.steps:
-        rows.add_row(
-            Text(f"-> {printable(step.imported)}"), Text(step.kind.value), Text(_evidence(step))
-        )
-    return rows
-
-
 def _evidence(step: Step) -> str:
     """Where a step shows, and what it takes."""
     if step.kind is ImportKind.PICKLE:
         # Functions that cannot be imported travel by their source, and name their home only.
-        return printable(f"holds {_names(step.names) or 'something of it'}")
+        return printable(f"holds {elided(step.names, _MOST_NAMES) or 'something of it'}")
     if step.kind is ImportKind.PARENT:
         return printable(f"contains {step.importer}")
-    names = f"  {_names(step.names)}" if step.names else ""
+    names = f"  {elided(step.names, _MOST_NAMES)}" if step.names else ""
     others = f"  (and {counted(step.others, 'more place')})" if step.others else ""
     return printable(f"{step.place or ''}{names}{others}")
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
 
 
 def _rest(chains: Chains, every_chain: bool) -> Iterator[str]:

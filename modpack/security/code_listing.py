@@ -2,13 +2,11 @@
 
 Nothing is unpickled, imported or executed, and nothing is judged: code is called code, whatever it
 does. What is left are tensors, texts and plain values.
-
-The code of a package: which records, which names of its pickles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +16,7 @@ from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
 from modpack.archive.records import object_records, read_objects
 from modpack.core.plan import is_machine_code
-from modpack.core.text import counted
+from modpack.core.text import counted, listed
 from modpack.pickling.allowlist import is_dangerous
 from modpack.security.pickle_names import PickleContents, PickleReader
 from modpack.security.pickle_tree import PickledName
@@ -157,17 +155,10 @@ def code_kinds(listing: CodeListing, added: Iterable[str] = ()) -> tuple[str, ..
         ("program for torch", listing.programs),
         ("pickle that cannot be read", unreadable),
     )
-    told = [f"{counted(len(found), kind)} ({some(found)})" for kind, found in kinds if found]
+    told = [
+        f"{counted(len(found), kind)} ({listed(found, _SHOWN)})" for kind, found in kinds if found
+    ]
     for record, names in listing.names(added).items():
-        told.append(f"{record} names {some([str(name) for name in _worst_first(names)])}")
+        worst_first = sorted(names, key=lambda name: not is_dangerous(name.module, name.name))
+        told.append(f"{record} names {listed([str(name) for name in worst_first], _SHOWN)}")
     return tuple(told)
-
-
-def _worst_first(names: Sequence[PickledName]) -> list[PickledName]:
-    return sorted(names, key=lambda name: not is_dangerous(name.module, name.name))
-
-
-def some(names: Sequence[str], most: int = _SHOWN) -> str:
-    """The first of some names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -11,11 +11,11 @@ from modpack.core.scan import ImportKind
 from modpack.report.audit_facts import AuditFacts, Finding, MockFacts, Severity
 from modpack.report.facts import ModuleFacts
 from modpack.report.html_document import (
-    Grouping,
     GroupKind,
     PackagedSources,
     group_of,
     grouped,
+    groups_of,
     nearest_sources,
     packed,
     page_document,
@@ -182,8 +182,7 @@ def test_a_distribution_is_one_group_whatever_is_known_of_its_modules():
         six,
         ModuleFacts("six.old", Action.INTERN, distribution="six", version="1.17"),
     )
-    grouping = Grouping(modules)
-    assert {grouping.of(facts) for facts in modules} == {group_of(six)}
+    assert set(groups_of(modules).values()) == {group_of(six)}
 
 
 def test_a_mocked_root_of_a_distribution_belongs_to_it():
@@ -191,15 +190,15 @@ def test_a_mocked_root_of_a_distribution_belongs_to_it():
         ModuleFacts("spy", Action.MOCK),
         ModuleFacts("spy.errors", Action.INTERN, distribution="Spy", version="2"),
     )
-    assert {Grouping(modules).of(facts).name for facts in modules} == {"Spy"}
+    assert {group.name for group in groups_of(modules).values()} == {"Spy"}
 
 
 def test_ones_own_code_in_a_namespace_of_others_stays_ones_own():
     own = ModuleFacts("shared.mine", Action.INTERN)
     other = ModuleFacts("shared.theirs", Action.EXTERN, distribution="theirs", version="2")
-    grouping = Grouping((own, other))
-    assert grouping.of(own).kind is GroupKind.CODE
-    assert grouping.of(other).name == "theirs"
+    groups = groups_of((own, other))
+    assert groups[own.module].kind is GroupKind.CODE
+    assert groups[other.module].name == "theirs"
 
 
 def test_what_stand_ins_are_made_of_is_not_ones_own_code():

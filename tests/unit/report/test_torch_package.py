@@ -18,12 +18,8 @@ from modpack.core.scan import ImportKind
 from modpack.discovery.mock_reachability import callable_from_outside
 from modpack.errors import ArchiveError
 from modpack.report.facts import sources_here
-from modpack.report.torch_package import (
-    mentions,
-    read_evidence,
-    read_provider,
-    with_stand_ins,
-)
+from modpack.report.package_info import read_evidence
+from modpack.report.why import mentions, read_provider, with_stand_ins
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "archives" / "torch_package"
 

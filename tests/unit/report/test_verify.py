@@ -21,7 +21,7 @@ from modpack.errors import (
     UnsupportedVersionError,
 )
 from modpack.report.audit_facts import Severity
-from modpack.report.audit_text import code_lines
+from modpack.report.audit_text import code_part
 from modpack.report.verify import verify_package
 from tests.rezipped import rezipped
 
@@ -423,7 +423,7 @@ def test_names_that_stand_out_come_first_and_in_red_and_judge_nothing(forge):
     facts = verify_package(forge({MODEL: b"cos\nsystem\n(S'true'\ntR.", HOOKS: None}))
     assert {str(name) for name in facts.code.names()[MODEL]} == {"os.system"}
     assert rows(facts)["pickles"]
-    lines = list(code_lines(facts.code))
+    lines = list(code_part(facts.code))
     bad = next(each.renderable for each in lines[1:] if isinstance(each, Padding))
     assert (bad.plain, bad.style) == (f"{MODEL} names os.system", "bold red")
 

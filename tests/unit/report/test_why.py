@@ -13,7 +13,7 @@ from modpack.core.names import GlobGroup
 from modpack.core.plan import Decision, Note, NoteKind, Plan
 from modpack.core.rules import Action, Rule
 from modpack.core.scan import ImportKind
-from modpack.report.json_output import why_document
+from modpack.report.json_output import document
 from modpack.report.why import (
     MOST_COUNTED,
     MOST_NODES,
@@ -123,7 +123,7 @@ def test_of_a_graph_of_any_depth_nothing_is_told_that_nobody_could_read(every_ch
     assert found.chains.more > 0
     assert found.chains.as_short == 0
     assert "in chains that are too long to show" in printed(found, every_chain)
-    assert len(json.dumps(why_document("x", found, every_chain))) < 10_000
+    assert len(json.dumps(document(found, file="x", every_chain=every_chain))) < 10_000
 
 
 def test_things_whose_chains_find_no_room_are_counted():
