@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
 
 from modpack.core.process import collection_paused
 from modpack.core.scan import (
@@ -19,15 +18,15 @@ from modpack.core.scan import (
     ScanFailure,
     UnreadableImport,
 )
-from modpack.discovery.conditions import Answer, Conditions, Presence, Standing
-from modpack.discovery.constants import StaticStrings, literal_strings
+from modpack.discovery.conditions import Answer, Conditions, Standing
 from modpack.discovery.data_files import find_reads
 from modpack.discovery.definitions import defined_by
-from modpack.discovery.dynamic_imports import find_listings, read_call
+from modpack.discovery.dynamic_imports import CallReader, find_listings
 from modpack.discovery.syntax import (
     COMPREHENSIONS,
     FUNCTIONS,
     Block,
+    Function,
     Origins,
     ParsedSource,
     Part,
@@ -36,6 +35,9 @@ from modpack.discovery.syntax import (
     bindings,
     binds_unseen,
     bodies,
+    literal_string,
+    literal_strings,
+    parameters_of,
     parse_source,
     qualified_name,
     resolve_relative,
@@ -72,8 +74,7 @@ def scan_source(source: str | bytes, module: str, is_package: bool) -> ModuleSca
         parsed = parse_source(source)
         if isinstance(parsed, ScanFailure):
             return ModuleScan(failure=parsed)
-        package = module if is_package else module.rpartition(".")[0]
-        return _Scanner(parsed, module, package).result()
+        return _Scanner(parsed, module, is_package).result()
 
 
 def presence_in(source: bytes, module: str, is_package: bool) -> Callable[[str], Answer]:
@@ -95,26 +96,8 @@ def presence_in(source: bytes, module: str, is_package: bool) -> Callable[[str],
         parsed = parse_source(source)
         if isinstance(parsed, ScanFailure):
             return lambda name: Answer()
-        package = module if is_package else module.rpartition(".")[0]
-        scanner = _Scanner(parsed, module, package)
-    presence = Presence(module, scanner.origins)
-    return lambda name: presence.asked_by(ast.Name(name, ast.Load()), scanner.scope)
-
-
-class _Binding(NamedTuple):
-    """A name that a statement gives to the module, or takes away from it.
-
-    Attributes:
-        name: the name.
-        block: where the statement stands.
-        value: the expression that it is bound to, if it is one expression.
-        deleted: whether the statement is a ``del``.
-    """
-
-    name: str
-    block: Block
-    value: ast.expr | None = None
-    deleted: bool = False
+        scanner = _Scanner(parsed, module, is_package)
+    return lambda name: scanner.conditions.asked_by(ast.Name(name, ast.Load()), scanner.scope)
 
 
 _Found = tuple[int, int, ImportStatement | UnreadableImport | AstrayImport]  # line, column, what
@@ -126,22 +109,24 @@ class _Scanner:
     Args:
         parsed: the source.
         module: the module's name.
-        package: the package that it is in, or is.
+        is_package: whether it is a package's ``__init__``.
 
     Attributes:
         scope: the module's own.
-        origins: what its names, and those of its functions and classes, are bound to.
+        conditions: what conditions in the module ask.
     """
 
-    def __init__(self, parsed: ParsedSource, module: str, package: str) -> None:
+    def __init__(self, parsed: ParsedSource, module: str, is_package: bool) -> None:
         self.scope = Scope()
-        self.origins = Origins()
+        self._origins = Origins()
+        self.conditions = Conditions(module, self._origins)
         self._parsed = parsed
         self._module = module
-        self._package = package
+        self._package = module if is_package else module.rpartition(".")[0]
         self._imports: list[tuple[ast.Import | ast.ImportFrom, Block]] = []
         self._calls: list[tuple[ast.Call, Block]] = []
-        self._bindings: list[_Binding] = []
+        # Names that statements give to the module; or take away from it, where the last is True.
+        self._bindings: list[tuple[str, Block, bool]] = []
         self._exports: list[tuple[ast.stmt, Block]] = []
         self._exports_change_out_of_sight = False
         self._has_exports = _EXPORTS in parsed.text
@@ -171,14 +156,14 @@ class _Scanner:
             self._see_import(statement, block)
         elif isinstance(statement, ast.ImportFrom):
             self._see_import_from(statement, block)
-        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        elif isinstance(statement, (Function, ast.ClassDef)):
             self._bind(statement.name, block, definition=statement)
         elif isinstance(statement, ast.Global):
             block.scope.declared_global.update(statement.names)
         elif isinstance(statement, ast.Delete):
             for target in statement.targets:
                 if isinstance(target, ast.Name) and block.scope.binds_in_module(target.id):
-                    self._bindings.append(_Binding(target.id, block, deleted=True))
+                    self._bindings.append((target.id, block, True))
         else:
             for name, value in bindings(statement):
                 self._bind(name, block, value)
@@ -224,9 +209,9 @@ class _Scanner:
             meaning = qualified_name(value, scope)
         if scope.binds_in_module(name):
             scope = self.scope
-            self._bindings.append(_Binding(name, block, value))
+            self._bindings.append((name, block, False))
         scope.bind(name, meaning or f".{name}")
-        self.origins.add(name, scope, block, value or definition)
+        self._origins.add(name, scope, block, value or definition)
 
     def _see_expressions(self, statement: ast.stmt, block: Block) -> None:
         """See what a statement's own expressions call and bind."""
@@ -241,7 +226,6 @@ class _Scanner:
 
     def result(self) -> ModuleScan:
         """What the source says."""
-        self._conditions = Conditions(self._module, self.origins)
         found = sorted((*self._statements(), *self._imports_by_call()), key=lambda item: item[:2])
         results = [result for _, _, result in found]
         return ModuleScan(
@@ -258,7 +242,7 @@ class _Scanner:
 
     def _statements(self) -> Iterator[_Found]:
         for statement, block in self._imports:
-            standing = self._conditions.standing(block)
+            standing = self.conditions.standing(block)
             position = (statement.lineno, statement.col_offset)
             if isinstance(statement, ast.Import):
                 for alias in statement.names:
@@ -273,15 +257,12 @@ class _Scanner:
                 yield *position, AstrayImport(excerpt, statement.lineno)
 
     def _imports_by_call(self) -> Iterator[_Found]:
-        values: dict[str, list[ast.expr | None]] = {}
-        for binding in self._bindings:
-            values.setdefault(binding.name, []).append(binding.value)
-        strings = StaticStrings(self._module, self._package, values)
+        reader = CallReader(self._module, self._package, self._origins, self.scope)
         for call, block in self._calls:
-            reading = read_call(call, block, strings, self._package)
+            reading = reader.read(call, block)
             if reading.readable and not reading.modules:
                 continue
-            standing = self._conditions.standing(block)
+            standing = self.conditions.standing(block)
             position = (call.lineno, call.col_offset)
             for module in reading.modules:
                 yield *position, _imported(module, reading.names, call, standing)
@@ -291,10 +272,10 @@ class _Scanner:
 
     def _bound(self) -> frozenset[str]:
         bound: set[str] = set()
-        for name, block, _, is_deleted in self._bindings:
+        for name, block, is_deleted in self._bindings:
             if is_deleted:
                 bound.discard(name)
-            elif not self._conditions.standing(block).never:
+            elif not self.conditions.standing(block).never:
                 bound.add(name)
         return frozenset(bound)
 
@@ -304,7 +285,7 @@ class _Scanner:
         return literal_exports(
             (statement, block.parent is None)
             for statement, block in self._exports
-            if not self._conditions.standing(block).never
+            if not self.conditions.standing(block).never
         )
 
 
@@ -321,10 +302,7 @@ def _block_in(block: Block, owner: ast.AST, part: Part) -> Block:
         return block.inside(owner, part, Scope(block.scope, owner=owner))
     if not isinstance(owner, FUNCTIONS):
         return block.inside(owner, part)
-    arguments = owner.args
-    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    starred = filter(None, (arguments.vararg, arguments.kwarg))
-    names = {item.arg: f".{item.arg}" for item in (*named, *starred)}
+    names = {each.arg: f".{each.arg}" for each in parameters_of(owner)}
     return block.inside(owner, part, Scope(block.scope, names, owner=owner))
 
 
@@ -403,16 +381,14 @@ def literal_exports(statements: Iterable[tuple[ast.stmt, bool]]) -> tuple[str, .
         starts_afresh = isinstance(statement, (ast.Assign, ast.AnnAssign)) and unconditional
         computed = names is None or (computed and not starts_afresh)
         if names is not None:
-            exported = names if starts_afresh else _union(exported or (), names)
+            either = dict.fromkeys((*(exported or ()), *names))
+            exported = names if starts_afresh else tuple(either)
     return None if computed else exported
 
 
-def _union(names: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*names, *more)))
-
-
 def _names_after(statement: ast.stmt, before: tuple[str, ...]) -> tuple[str, ...] | None:
-    """All that ``__all__`` holds after a statement; None if that is computed."""
+    """All names in ``__all__`` after a statement; None if they are computed."""
+    more: tuple[str, ...] | None = None
     if isinstance(statement, ast.Assign):
         plain = all(_is_exports(target) for target in statement.targets)
         return _concatenated(statement.value, before) if plain else None
@@ -420,11 +396,9 @@ def _names_after(statement: ast.stmt, before: tuple[str, ...]) -> tuple[str, ...
         return _concatenated(statement.value, before)
     if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
         more = _concatenated(statement.value, before)
-        return None if more is None else before + more
-    if isinstance(statement, ast.Expr):
+    elif isinstance(statement, ast.Expr):
         more = _added_by_call(statement.value, before)
-        return None if more is None else before + more
-    return None
+    return None if more is None else before + more
 
 
 def _added_by_call(call: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -435,12 +409,10 @@ def _added_by_call(call: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] |
         return ()
     if len(call.args) != 1:
         return None
-    argument = call.args[0]
     if method == "extend":
-        return _concatenated(argument, before)
-    if method == "append" and isinstance(argument, ast.Constant):
-        return (argument.value,) if isinstance(argument.value, str) else None
-    return None
+        return _concatenated(call.args[0], before)
+    text = literal_string(call.args[0]) if method == "append" else None
+    return None if text is None else (text,)
 
 
 def _concatenated(value: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -7,12 +7,13 @@ import io
 import itertools
 import re
 import sys
-import threading
 import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeAlias
 
 from modpack.core.scan import ScanFailure
 
@@ -62,7 +63,8 @@ def parse_source(source: str | bytes) -> ParsedSource | ScanFailure:
         line = error.object.count("\n", 0, error.start) + 1
         return ScanFailure(f"a character that is not text: {error.reason}", line)
     except SyntaxError as error:
-        return ScanFailure(_one_line(error.msg), _known_line(error.lineno))
+        is_known = error.lineno is not None and error.lineno >= 1
+        return ScanFailure(_one_line(error.msg), error.lineno if is_known else None)
     except (RecursionError, MemoryError):
         return ScanFailure(_TOO_DEEP)
     except (ValueError, LookupError) as error:  # LookupError: a codec that is not for text
@@ -110,7 +112,8 @@ def _parse(text: str) -> ast.Module:
     except RecursionError:
         # Python counts the caller's depth against the parser. An empty stack gives a source
         # the same answer wherever the scan was asked for.
-        return _parse_on_an_empty_stack(text)
+        with ThreadPoolExecutor(1, "modpack-parse") as thread:
+            return thread.submit(_parse_quietly, text).result()
 
 
 def _parse_quietly(text: str) -> ast.Module:
@@ -119,32 +122,11 @@ def _parse_quietly(text: str) -> ast.Module:
         return ast.parse(text)
 
 
-def _parse_on_an_empty_stack(text: str) -> ast.Module:
-    trees: list[ast.Module] = []
-    errors: list[BaseException] = []
-
-    def parse() -> None:
-        try:
-            trees.append(_parse_quietly(text))
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=parse, name="modpack-parse")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return trees[0]
-
-
 def _one_line(message: str | None) -> str:
     return " ".join((message or "invalid syntax").split())
 
 
-def _known_line(line: int | None) -> int | None:
-    return line if line is not None and line >= 1 else None
-
-
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -304,6 +286,28 @@ def last_name(node: ast.AST | None) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def literal_string(node: ast.AST) -> str | None:
+    """The text that an expression is, if it is a literal one."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return None
+
+
+def literal_strings(node: ast.expr) -> tuple[str, ...] | None:
+    """The elements of a literal tuple, list or set of strings; None for anything else."""
+    if not isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        return None
+    strings = [text for each in node.elts if (text := literal_string(each)) is not None]
+    return tuple(strings) if len(strings) == len(node.elts) else None
+
+
+def parameters_of(function: Function | ast.Lambda) -> list[ast.arg]:
+    """All parameters of a function, those with stars last."""
+    given = function.args
+    stars = (each for each in (given.vararg, given.kwarg) if each is not None)
+    return [*given.posonlyargs, *given.args, *given.kwonlyargs, *stars]
+
+
 def qualified_name(node: ast.AST, scope: Scope) -> str | None:
     """The dotted name of what an expression such as ``il.util.find_spec`` refers to.
 
@@ -368,7 +372,7 @@ def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
         targets, value = statement.targets, statement.value
     elif isinstance(statement, ast.AnnAssign):
         targets, value = [statement.target] if statement.value else [], statement.value
-    elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+    elif isinstance(statement, (Function, ast.ClassDef)):
         yield statement.name, None
     elif isinstance(statement, (ast.AugAssign, ast.For, ast.AsyncFor)):
         targets = [statement.target]

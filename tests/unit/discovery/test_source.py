@@ -1074,3 +1074,22 @@ def test_a_condition_of_another_module_of_the_library_is_kept_by_its_name() -> N
 def test_what_follows_a_condition_that_never_lets_it_is_never_reached() -> None:
     source = "from typing import TYPE_CHECKING\ndef f():\n if not TYPE_CHECKING: return\n import a"
     assert kinds(source)["a"] is NEVER
+
+
+# --- definitions --------------------------------------------------------------------------------
+
+
+def test_scan_of_power_that_is_complex_records_no_value() -> None:
+    body = scan("x = (-8) ** 0.5\ny = 2 ** 3\nz = 1 << 4\nw = 1.5 << 4").defined.bodies[""]
+    assert (body.unread, body.values) == (["x", "w"], {"y": (2, 8), "z": (3, 16)})
+
+
+def test_scan_of_initializer_whose_self_has_a_default_records_the_other_parameters() -> None:
+    source = """
+        class A:
+            def __init__(self=None, x=1, *, y):
+                self.x = x
+    """
+    made = scan(source).defined.initializers["A"]
+    assert list(made.parameters) == [("x", 1), ("y", [])]
+    assert made.attributes == {"x": ("x", [])}
