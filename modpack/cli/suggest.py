@@ -114,7 +114,7 @@ def _news(advice: Sequence[Advice], given: Sequence[Advice]) -> list[Advice]:
 
 def _uses(plan: Plan, externs: Sequence[str]) -> tuple[NameUse, ...]:
     """What the code that goes along does with extern modules."""
-    from modpack.discovery.mock_reachability import callable_from_outside, find_uses
+    from modpack.discovery.mock_usage import callable_from_outside, find_uses
     from modpack.report.facts import sources_here
 
     if not externs:

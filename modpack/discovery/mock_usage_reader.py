@@ -1,34 +1,25 @@
-"""One pass over a module for the search for uses of mocks: its scopes, names, and their uses."""
+"""One module for the search for uses of mocks: its scopes, and how it uses names, in one pass."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
 from modpack.core.plan import UseKind
 from modpack.discovery.conditions import known_truth
 from modpack.discovery.import_scanner import literal_exports, mentions_exports
-from modpack.discovery.mock_scopes import (
-    Assigned,
-    Binding,
-    Decorated,
-    Defined,
-    Imported,
-    Instance,
-    ModuleTable,
-    NameScope,
-    Reference,
-    ScopeKind,
-    Unit,
-    attribute_call,
-)
 from modpack.discovery.syntax import (
-    COMPREHENSIONS,
+    Function,
     ParsedSource,
+    assigned_names,
     dotted_name,
     is_type_checking,
     last_name,
+    literal_string,
+    parameters_of,
     parse_source,
     resolve_relative,
 )
@@ -36,22 +27,213 @@ from modpack.discovery.syntax import (
 _SAFE_COMPARISONS = (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)
 _KEEPS_ROLE = (ast.Tuple, ast.List, ast.Starred, ast.Subscript, ast.IfExp, ast.BoolOp, ast.BinOp)
 _LONGEST_NAME = 300
-
-
 _EXCEPTIONS = ("Error", "Exception", "Warning")
 _HARMLESS_DECORATORS = frozenset(
     {"staticmethod", "classmethod", "property", "abstractmethod", "setter", "getter", "deleter"}
     | {"override", "final", "wraps", "cached_property", "lru_cache", "cache", "contextmanager"}
     | {"no_grad", "enable_grad", "inference_mode"}
 )
+"""Decorators that hand what they decorate to nobody."""
 _ASKS = frozenset({"hasattr", "callable", "id", "type", "repr", "str"})
 
 
-class _Place(NamedTuple):
-    """Where a node stands.
+@dataclass(eq=False)
+class NameScope:
+    """The names that one module, class, function, lambda or comprehension binds.
 
     Attributes:
-        scope: in which scope.
+        module: the module that it is in.
+        parent: the scope around it; None for a module's.
+        label: the qualified name of the function or class; empty for a module's.
+        unit: the qualified name of the outermost function around it; empty if there is none.
+        is_late: whether what is in it runs when a function is called.
+        definition: the class statement; None for others.
+        is_comprehension: whether it is that of a comprehension.
+        bindings: everything that each name is bound to, in source order; an empty list for one
+            that is bound to something of no interest.
+        elsewhere: names that ``global`` and ``nonlocal`` give to a scope further out.
+        stars: modules of which all names are bound.
+    """
+
+    module: str
+    parent: NameScope | None = None
+    label: str = ""
+    unit: str = ""
+    is_late: bool = False
+    definition: ast.ClassDef | None = None
+    is_comprehension: bool = False
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    elsewhere: dict[str, NameScope] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+
+    @property
+    def top(self) -> NameScope:
+        """The module's scope."""
+        scope = self
+        while scope.parent is not None:
+            scope = scope.parent
+        return scope
+
+    def qualified(self, name: str) -> str:
+        """The qualified name of what is defined here."""
+        is_function = self.parent is not None and self.definition is None
+        is_named = is_function and not self.label.endswith("<lambda>")
+        return f"{self.label}{'.<locals>.' if is_named else '.'}{name}" if self.label else name
+
+    def bind(self, name: str, *meanings: Binding) -> None:
+        """Bind a name here, or where a ``global`` statement says."""
+        scope = self.elsewhere.get(name, self)
+        scope.bindings.setdefault(name, []).extend(meanings)
+
+    def bind_opaque(self, target: ast.expr) -> None:
+        """Bind the names in an assignment's target to something of no interest."""
+        for name in assigned_names(target):
+            self.bind(name)
+
+    def binder(self, name: str) -> NameScope | None:
+        """The scope whose binding of a name is seen from here; None if no scope binds it."""
+        scope: NameScope | None = self.elsewhere.get(name, self)
+        while scope is not None:
+            # A method does not see the names of its class.
+            if scope is self or scope.definition is None:
+                if name in scope.elsewhere:
+                    return scope.elsewhere[name]
+                if name in scope.bindings:
+                    return scope
+            scope = scope.parent
+        return None
+
+
+@dataclass(frozen=True)
+class Imported:
+    """An import: of a module, or of a name in it."""
+
+    module: str
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """An expression, in the scope in which it is evaluated."""
+
+    value: ast.expr
+    scope: NameScope
+
+
+@dataclass(frozen=True)
+class Defined:
+    """A class, by the scope of its body."""
+
+    body: NameScope
+
+
+@dataclass(frozen=True)
+class Decorated:
+    """A function or a class with decorators, in its scope."""
+
+    name: str
+    decorators: tuple[ast.expr, ...]
+    scope: NameScope
+
+
+@dataclass(frozen=True)
+class Instance:
+    """The first parameter of a method: an instance of the class, or the class itself."""
+
+    body: NameScope
+
+
+Binding: TypeAlias = Imported | Assigned | Defined | Decorated | Instance
+
+
+class Reference(NamedTuple):
+    """A place where a name is used, with all attributes that are taken from it.
+
+    Attributes:
+        node: the expression (``tools.log``).
+        scope: the scope that it is in.
+        kind: how it is used.
+        target: the qualified name of the function or class that it decorates, or that derives from
+            it; empty for other uses.
+    """
+
+    node: ast.expr
+    scope: NameScope
+    kind: UseKind
+    target: str = ""
+
+
+class Unit(NamedTuple):
+    """A function that is in no other function.
+
+    Attributes:
+        name: its name.
+        body: the scope of the class that it is a method of; None if it is none.
+        is_decorated: whether a decorator may hand it to somebody.
+    """
+
+    name: str
+    body: NameScope | None
+    is_decorated: bool
+
+
+@dataclass
+class ModuleTable:
+    """What a module binds and mentions.
+
+    Attributes:
+        scope: the module's own scope.
+        package: the package that it is in, or is.
+        references: every name that code which can run uses, with its attributes.
+        mentions: every identifier, attribute and text that can name something, with the units that
+            have it; the empty unit is code that runs when the module is imported.
+        units: by qualified name.
+        classes: the scopes of the classes that are in no function, by qualified name.
+        exported: the names in ``__all__``, if that is a plain list.
+    """
+
+    scope: NameScope
+    package: str
+    references: list[Reference] = field(default_factory=list)
+    mentions: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    units: dict[str, Unit] = field(default_factory=dict)
+    classes: dict[str, NameScope] = field(default_factory=dict)
+    exported: frozenset[str] | None = None
+
+
+def attribute_call(node: ast.AST) -> tuple[ast.expr, str] | None:
+    """Return the value and the name of ``getattr(value, "name")``; None for anything else."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return None
+    if node.func.id != "getattr" or len(node.args) < 2:
+        return None
+    name = literal_string(node.args[1])
+    return None if name is None else (node.args[0], name)
+
+
+def read_table(source: bytes, module: str, is_package: bool) -> ModuleTable | None:
+    """Read what a module's source binds and mentions; None if Python cannot parse it.
+
+    Args:
+        source: its source.
+        module: its absolute name.
+        is_package: whether it is a package's ``__init__``.
+    """
+    parsed = parse_source(source)
+    if not isinstance(parsed, ParsedSource):
+        return None
+    table = ModuleTable(NameScope(module), module if is_package else module.rpartition(".")[0])
+    _Reader(table).read(parsed.tree)
+    exported = literal_exports((each, True) for each in parsed.tree.body if mentions_exports(each))
+    table.exported = frozenset(exported) if exported is not None else None
+    return table
+
+
+class _Context(NamedTuple):
+    """Where a node is.
+
+    Attributes:
+        scope: its scope.
         is_late: whether it runs when a function is called.
         role: what its names are used for there, if it runs at import time.
         target: what it decorates, or is a base of.
@@ -62,432 +244,335 @@ class _Place(NamedTuple):
     role: UseKind = UseKind.VALUE
     target: str = ""
 
-    def as_role(self, role: UseKind) -> _Place:
+    def using(self, role: UseKind, target: str = "") -> _Context:
         """The same, where names are used for something else."""
-        return self if role is self.role else _Place(self.scope, self.is_late, role)
-
-    def making(self, target: str, role: UseKind) -> _Place:
-        """For the decorators and bases of something."""
-        return _Place(self.scope, self.is_late, role, target)
+        return self if role is self.role else _Context(self.scope, self.is_late, role, target)
 
     @property
-    def plain(self) -> _Place:
-        """The same, where names are used in no special way."""
-        return self.as_role(UseKind.VALUE)
-
-    @property
-    def inside(self) -> _Place:
+    def inside(self) -> _Context:
         """For the parts of an expression that is no name: an annotation has only annotations."""
-        return self if self.role is UseKind.ANNOTATION else self.plain
-
-
-def read_table(source: bytes, module: str, is_package: bool) -> ModuleTable | None:
-    """What a module's source binds and mentions; None if Python cannot parse it.
-
-    Args:
-        source: its source.
-        module: its absolute name.
-        is_package: whether it is a package's ``__init__``.
-    """
-    parsed = parse_source(source)
-    if not isinstance(parsed, ParsedSource):
-        return None
-    package = module if is_package else module.rpartition(".")[0]
-    return _Reader(module, package).table(parsed.tree)
+        return self if self.role is UseKind.ANNOTATION else self.using(UseKind.VALUE)
 
 
 class _Reader:
     """One pass over a module, with a stack instead of recursion.
 
-    Args:
-        module: the module's name.
-        package: the package that it is in, or is.
+    The methods are those of :class:`ast.NodeVisitor`, by their names.
     """
 
-    def __init__(self, module: str, package: str) -> None:
-        self._module = module
-        self._package = package
-        self._table = ModuleTable(NameScope(module), package)
-        self._stack: list[tuple[ast.AST, _Place]] = []
+    def __init__(self, table: ModuleTable) -> None:
+        self._table = table
+        self._stack: list[tuple[ast.AST, _Context]] = []
 
-    def table(self, tree: ast.Module) -> ModuleTable:
-        self._push(tree.body, _Place(self._table.scope))
+    def read(self, tree: ast.Module) -> None:
+        self._push(tree.body, _Context(self._table.scope))
         while self._stack:
-            node, place = self._stack.pop()
-            handler = _HANDLERS.get(type(node).__name__)
-            if handler is not None:
-                handler(self, node, place)
-            else:
-                self._others(node, place)
-        exports = [(each, True) for each in tree.body if mentions_exports(each)]
-        exported = literal_exports(exports)
-        self._table.exported = frozenset(exported) if exported is not None else None
-        return self._table
+            node, at = self._stack.pop()
+            getattr(self, f"visit_{type(node).__name__}", self._visit_parts)(node, at)
 
-    def _push(self, nodes: Iterable[ast.AST | None], place: _Place) -> None:
-        found = [(node, place) for node in nodes if node is not None]
+    def _push(self, nodes: Iterable[ast.AST | None], at: _Context) -> None:
+        found = [(node, at) for node in nodes if node is not None]
         self._stack.extend(reversed(found))
 
-    def _others(self, node: ast.AST, place: _Place) -> None:
-        inside = place if isinstance(node, _KEEPS_ROLE) else place.inside
-        self._push(ast.iter_child_nodes(node), inside)
+    def _visit_parts(self, node: ast.AST, at: _Context) -> None:
+        self._push(ast.iter_child_nodes(node), at if isinstance(node, _KEEPS_ROLE) else at.inside)
 
-    def _mention(self, place: _Place, *words: str) -> None:
+    def _mention(self, at: _Context, *words: str) -> None:
         for word in words:
-            self._table.mentions[word].add(place.scope.unit)
+            self._table.mentions[word].add(at.scope.unit)
 
-    def _bind_opaque(self, target: ast.expr, place: _Place) -> None:
-        for node in ast.walk(target):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                place.scope.bind(node.id)
-
-    def _name(self, node: ast.Name, place: _Place) -> None:
-        if isinstance(node.ctx, ast.Load):
-            self._refer(node, place)
-
-    def _attribute(self, node: ast.Attribute, place: _Place) -> None:
-        if isinstance(node.ctx, ast.Load):
-            self._refer(node, place)
-        else:  # what it is set on is used
-            self._push([node.value], place)
-
-    def _refer(self, node: ast.expr, place: _Place, is_called: bool = False) -> None:
-        root = self._mention_chain(node, place)
-        if isinstance(root, ast.Name):
-            self._note(node, place, is_called)
-            return
-        if node is not root and isinstance(root, ast.Call):
-            self._note(node, place, is_called)
-        self._push([root], place.inside)
-
-    def _mention_chain(self, node: ast.expr, place: _Place) -> ast.expr:
-        """Mention what stands in a chain of attributes; returns what it begins with."""
+    def _mention_chain(self, node: ast.expr, at: _Context) -> ast.expr:
+        """Mention the names in a chain of attributes; returns what it begins with."""
         while isinstance(node, ast.Attribute):
-            self._mention(place, node.attr)
+            self._mention(at, node.attr)
             node = node.value
         if isinstance(node, ast.Name):
-            self._mention(place, node.id)
+            self._mention(at, node.id)
         return node
 
-    def _note(self, node: ast.expr, place: _Place, is_called: bool = False) -> None:
-        kind = place.role
+    def _refer(self, node: ast.expr, at: _Context, is_called: bool = False) -> None:
+        root = self._mention_chain(node, at)
+        if isinstance(root, (ast.Name, ast.Call)):
+            self._note(node, at, is_called)
+        if not isinstance(root, ast.Name):
+            self._push([root], at.inside)
+
+    def _note(self, node: ast.expr, at: _Context, is_called: bool = False) -> None:
+        kind = at.role
         if kind is UseKind.VALUE and is_called:
             kind = UseKind.CALL
-        if place.is_late and kind not in (UseKind.ANNOTATION, UseKind.CHECK):
+        if at.is_late and kind not in (UseKind.ANNOTATION, UseKind.CHECK):
             kind = UseKind.FUNCTION
-        elif not place.is_late and kind is UseKind.CHECK:
+        elif not at.is_late and kind is UseKind.CHECK:
             kind = UseKind.VALUE
-        self._table.references.append(Reference(node, place.scope, kind, node.lineno, place.target))
+        self._table.references.append(Reference(node, at.scope, kind, at.target))
 
-    def _call(self, node: ast.Call, place: _Place) -> None:
-        self._arguments(node, place.inside)
-        if isinstance(node.func, (ast.Name, ast.Attribute)):
-            self._refer(node.func, place, is_called=True)
-        else:
-            self._push([node.func], place)
+    # -- expressions -------------------------------------------------------------------------
 
-    def _arguments(self, node: ast.Call, place: _Place) -> None:
+    def visit_Attribute(self, node: ast.Attribute | ast.Name, at: _Context) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._refer(node, at)
+        elif isinstance(node, ast.Attribute):  # what it is set on is used
+            self._push([node.value], at)
+
+    visit_Name = visit_Attribute
+
+    def visit_Call(self, node: ast.Call, at: _Context) -> None:
+        inside = at.inside
         arguments = list(node.args)
         if attribute_call(node) is not None:
-            self._note(node, place)
+            self._note(node, inside)
             if dotted_name(arguments[0]):
-                self._mention_chain(arguments.pop(0), place)
+                self._mention_chain(arguments.pop(0), inside)
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        asks = place.as_role(UseKind.CHECK) if place.role is UseKind.VALUE else place
+        asking = inside.using(UseKind.CHECK) if inside.role is UseKind.VALUE else inside
         for number, argument in enumerate(arguments):
             only_asked = _is_asked(name, number, len(arguments))
-            self._push_consumed([argument], asks if only_asked else place)
-        self._push((word.value for word in node.keywords), place)
+            self._push_consumed(argument, asking if only_asked else inside)
+        self._push((word.value for word in node.keywords), inside)
+        if isinstance(node.func, (ast.Name, ast.Attribute)):
+            self._refer(node.func, at, is_called=True)
+        else:
+            self._push([node.func], at)
 
-    def _push_consumed(self, nodes: Iterable[ast.expr], place: _Place) -> None:
-        """Push what is read to its end at once, generator expressions included."""
-        for node in nodes:
-            if isinstance(node, ast.GeneratorExp):
-                self._comprehension(node, place, is_consumed=True)
-            else:
-                self._push([node], place)
+    def _push_consumed(self, node: ast.expr, at: _Context) -> None:
+        """Push what is read to its end at once, be it a generator expression."""
+        if isinstance(node, ast.GeneratorExp):
+            self.visit_GeneratorExp(node, at, is_consumed=True)
+        else:
+            self._push([node], at)
 
-    def _compare(self, node: ast.Compare, place: _Place) -> None:
+    def visit_Compare(self, node: ast.Compare, at: _Context) -> None:
+        inside = at.inside
         is_safe = all(isinstance(each, _SAFE_COMPARISONS) for each in node.ops)
-        asks = is_safe and place.inside.role is UseKind.VALUE
-        inside = place.inside.as_role(UseKind.CHECK) if asks else place.inside
-        self._push([node.left, *node.comparators], inside)
+        asks = is_safe and inside.role is UseKind.VALUE
+        self._push([node.left, *node.comparators], inside.using(UseKind.CHECK) if asks else inside)
 
-    def _constant(self, node: ast.Constant, place: _Place) -> None:
+    def visit_Constant(self, node: ast.Constant, at: _Context) -> None:
         if not isinstance(node.value, str):
             return
         if len(node.value) <= _LONGEST_NAME:
-            self._mention(place, *node.value.replace(":", ".").split("."))
-        if place.role is UseKind.ANNOTATION:
-            self._push(_quoted(node), place)
+            self._mention(at, *node.value.replace(":", ".").split("."))
+        if at.role is UseKind.ANNOTATION:  # a quoted one, whose uses are on the quote's line
+            parsed = parse_source(node.value.strip())
+            for statement in parsed.tree.body[:1] if isinstance(parsed, ParsedSource) else ():
+                if isinstance(statement, ast.Expr):
+                    for part in ast.walk(statement.value):
+                        if hasattr(part, "lineno"):
+                            part.lineno = node.lineno
+                    self._push([statement.value], at)
 
-    def _subscript(self, node: ast.Subscript, place: _Place) -> None:
-        self._push([node.value], place)
-        if place.role is not UseKind.ANNOTATION:
-            self._push([node.slice], place.inside)
+    def visit_Subscript(self, node: ast.Subscript, at: _Context) -> None:
+        self._push([node.value], at)
+        if at.role is not UseKind.ANNOTATION:
+            self._push([node.slice], at.inside)
             return
         special = last_name(node.value)
-        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        quotes = parts if special != "Annotated" else parts[:1]
         if special == "Literal":
             return
-        self._push(quotes, place)
-        self._push(parts[len(quotes) :], place.plain)
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        annotations = 1 if special == "Annotated" else len(parts)
+        self._push(parts[:annotations], at)
+        self._push(parts[annotations:], at.using(UseKind.VALUE))
 
-    def _comprehension(self, node: Any, place: _Place, is_consumed: bool = False) -> None:
-        scope = place.scope
-        inner = NameScope(self._module, ScopeKind.FUNCTION, scope, scope.label, scope.unit)
-        inner.is_comprehension = True
+    def visit_GeneratorExp(self, node: Any, at: _Context, is_consumed: bool = False) -> None:
+        scope = at.scope
         # What a generator expression does, it does when somebody asks for it.
-        waits = isinstance(node, ast.GeneratorExp) and not is_consumed
-        inner.is_late = place.is_late or waits
-        inside = _Place(inner, inner.is_late)
+        is_late = at.is_late or (isinstance(node, ast.GeneratorExp) and not is_consumed)
+        inner = NameScope(
+            scope.module, scope, scope.label, scope.unit, is_late, is_comprehension=True
+        )
+        inside = _Context(inner, is_late)
         for number, each in enumerate(node.generators):
-            self._bind_opaque(each.target, inside)
-            self._push([each.iter], place.plain if number == 0 else inside)
+            inner.bind_opaque(each.target)
+            self._push([each.iter], at.using(UseKind.VALUE) if number == 0 else inside)
             self._push([each.target, *each.ifs], inside)
         self._push((getattr(node, name, None) for name in ("elt", "key", "value")), inside)
 
-    def _if_expression(self, node: ast.IfExp, place: _Place) -> None:
-        holds = _outcome_of(node.test)
-        self._push([node.test], place.inside)
-        self._push([node.body] if holds is not False else (), place)
-        self._push([node.orelse] if holds is not True else (), place)
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp
 
-    def _walrus(self, node: ast.NamedExpr, place: _Place) -> None:
-        scope = place.scope
+    def visit_NamedExpr(self, node: ast.NamedExpr, at: _Context) -> None:
+        scope = at.scope
         while scope.is_comprehension and scope.parent is not None:
             scope = scope.parent
-        scope.bind(node.target.id, Assigned(node.value, place.scope))
-        self._push([node.value], place.inside)
+        scope.bind(node.target.id, Assigned(node.value, at.scope))
+        self._push([node.value], at.inside)
 
-    def _if(self, node: ast.If | ast.While, place: _Place) -> None:
-        holds = _outcome_of(node.test)
-        self._push([node.test], place)
-        self._push(node.body if holds is not False else (), place)
-        self._push(node.orelse if holds is not True else (), place)
+    def visit_Lambda(self, node: ast.Lambda, at: _Context) -> None:
+        scope = self._function_scope(node, at, at.scope.qualified("<lambda>"), at.scope.unit)
+        self._push([node.body], _Context(scope, is_late=True))
 
-    def _expression(self, node: ast.Expr, place: _Place) -> None:
+    # -- statements --------------------------------------------------------------------------
+
+    def visit_If(self, node: ast.If | ast.While | ast.IfExp, at: _Context) -> None:
+        holds = known_truth(node.test, _known_in_package)
+        self._push([node.test], at.inside)
+        for branch, skipped in ((node.body, False), (node.orelse, True)):
+            if holds is not skipped:
+                self._push(branch if isinstance(branch, list) else [branch], at)
+
+    visit_While = visit_IfExp = visit_If
+
+    def visit_Expr(self, node: ast.Expr, at: _Context) -> None:
         if not isinstance(node.value, ast.Constant):  # a docstring
-            self._push([node.value], place)
+            self._push([node.value], at)
 
-    def _import(self, node: ast.Import, place: _Place) -> None:
+    def visit_Import(self, node: ast.Import, at: _Context) -> None:
         for alias in node.names:
             root = alias.name.partition(".")[0]
-            self._mention(place, *alias.name.split("."))
-            if alias.asname is None:
-                place.scope.bind(root, Imported(root))
-            else:
-                place.scope.bind(alias.asname, Imported(alias.name))
+            self._mention(at, *alias.name.split("."))
+            at.scope.bind(alias.asname or root, Imported(alias.name if alias.asname else root))
 
-    def _import_from(self, node: ast.ImportFrom, place: _Place) -> None:
-        source = resolve_relative(self._package, node.level, node.module or "")
+    def visit_ImportFrom(self, node: ast.ImportFrom, at: _Context) -> None:
+        source = resolve_relative(self._table.package, node.level, node.module or "")
         if source is None:
             return
         for alias in node.names:
             if alias.name == "*":
-                place.scope.stars.append(source)
+                at.scope.stars.append(source)
             else:
-                self._mention(place, alias.name)
-                place.scope.bind(alias.asname or alias.name, Imported(source, alias.name))
+                self._mention(at, alias.name)
+                at.scope.bind(alias.asname or alias.name, Imported(source, alias.name))
 
-    def _assign(self, node: ast.Assign, place: _Place) -> None:
+    def visit_Assign(self, node: ast.Assign, at: _Context) -> None:
         for target in node.targets:
-            self._bind_target(target, node.value, place)
-        self._push([node.value, *node.targets], place)
+            _bind_target(target, node.value, at.scope)
+        self._push([node.value, *node.targets], at)
 
-    def _annotated(self, node: ast.AnnAssign, place: _Place) -> None:
+    def visit_AnnAssign(self, node: ast.AnnAssign, at: _Context) -> None:
         if node.value is not None:
-            self._bind_target(node.target, node.value, place)
-        self._push([node.value, node.target], place)
-        self._push([node.annotation], place.as_role(UseKind.ANNOTATION))
+            _bind_target(node.target, node.value, at.scope)
+        self._push([node.value, node.target], at)
+        self._push([node.annotation], at.using(UseKind.ANNOTATION))
 
-    def _loop(self, node: ast.For | ast.AsyncFor, place: _Place) -> None:
-        self._bind_opaque(node.target, place)
-        self._push_consumed([node.iter], place)
-        self._push([node.target, *node.body, *node.orelse], place)
+    def visit_For(self, node: ast.For | ast.AsyncFor, at: _Context) -> None:
+        at.scope.bind_opaque(node.target)
+        self._push_consumed(node.iter, at)
+        self._push([node.target, *node.body, *node.orelse], at)
 
-    def _with(self, node: ast.With | ast.AsyncWith, place: _Place) -> None:
+    visit_AsyncFor = visit_For
+
+    def visit_With(self, node: ast.With | ast.AsyncWith, at: _Context) -> None:
         for item in node.items:
             if item.optional_vars is not None:
-                self._bind_target(item.optional_vars, item.context_expr, place)
-            self._push([item.context_expr, item.optional_vars], place)
-        self._push(node.body, place)
+                _bind_target(item.optional_vars, item.context_expr, at.scope)
+            self._push([item.context_expr, item.optional_vars], at)
+        self._push(node.body, at)
 
-    def _handler(self, node: ast.ExceptHandler, place: _Place) -> None:
+    visit_AsyncWith = visit_With
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler, at: _Context) -> None:
         if node.name is not None:
-            place.scope.bind(node.name)
-        self._push(node.body, place)
-        types = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
-        for each in types:
-            # Stand-ins of exceptions are classes, which "except" needs; others are not.
+            at.scope.bind(node.name)
+        self._push(node.body, at)
+        for each in node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]:
+            # Mocks of exceptions are classes, which "except" needs; others are not.
             asks = last_name(each).endswith(_EXCEPTIONS)
-            self._push([each], place.as_role(UseKind.CHECK) if asks else place)
+            self._push([each], at.using(UseKind.CHECK) if asks else at)
 
-    def _global(self, node: ast.Global, place: _Place) -> None:
-        place.scope.elsewhere.update(dict.fromkeys(node.names, place.scope.top))
+    def visit_Global(self, node: ast.Global, at: _Context) -> None:
+        at.scope.elsewhere.update(dict.fromkeys(node.names, at.scope.top))
 
-    def _nonlocal(self, node: ast.Nonlocal, place: _Place) -> None:
+    def visit_Nonlocal(self, node: ast.Nonlocal, at: _Context) -> None:
         for name in node.names:
-            around = place.scope.parent
+            around = at.scope.parent
             if around is not None:  # what binds it may follow below
-                place.scope.elsewhere[name] = around.binder(name) or around
+                at.scope.elsewhere[name] = around.binder(name) or around
 
-    def _capture(self, node: Any, place: _Place) -> None:
-        """A pattern that binds a name."""
+    def visit_MatchAs(self, node: Any, at: _Context) -> None:
         name = getattr(node, "name", None) or getattr(node, "rest", None)
         if name is not None:
-            place.scope.bind(name)
-        self._push(ast.iter_child_nodes(node), place)
+            at.scope.bind(name)
+        self._push(ast.iter_child_nodes(node), at)
 
-    def _class_pattern(self, node: ast.MatchClass, place: _Place) -> None:
-        self._mention(place, *node.kwd_attrs)
-        self._push([node.cls], place.as_role(UseKind.CHECK))
-        self._push([*node.patterns, *node.kwd_patterns], place)
+    visit_MatchStar = visit_MatchMapping = visit_MatchAs
 
-    def _value_pattern(self, node: ast.MatchValue, place: _Place) -> None:
-        self._push([node.value], place.as_role(UseKind.CHECK))
+    def visit_MatchClass(self, node: ast.MatchClass, at: _Context) -> None:
+        self._mention(at, *node.kwd_attrs)
+        self._push([node.cls], at.using(UseKind.CHECK))
+        self._push([*node.patterns, *node.kwd_patterns], at)
 
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: _Place) -> None:
-        around = place.scope
-        label = _qualified(around, node.name)
-        harmful = [each for each in node.decorator_list if not _is_harmless(each)]
+    def visit_MatchValue(self, node: ast.MatchValue, at: _Context) -> None:
+        self._push([node.value], at.using(UseKind.CHECK))
+
+    def visit_FunctionDef(self, node: Function, at: _Context) -> None:
+        around = at.scope
+        label = around.qualified(node.name)
+        decorators = [d for d in node.decorator_list if last_name(d) not in _HARMLESS_DECORATORS]
+        is_method = around.definition is not None
         if not around.unit:
-            body = around if around.kind is ScopeKind.CLASS else None
-            self._table.units[label] = Unit(node.name, body, bool(harmful))
-        decorators = tuple(harmful)
-        around.bind(node.name, *([Decorated(label, decorators, around)] if decorators else []))
-        self._push(node.decorator_list, place.making(label, UseKind.DECORATOR))
-        self._annotations(node, place)
-        inside = self._function_scope(node, place, label)
-        self._push(node.body, _Place(inside, is_late=True))
+            unit = Unit(node.name, around if is_method else None, bool(decorators))
+            self._table.units[label] = unit
+        around.bind(node.name)
+        if decorators:
+            around.bind(node.name, Decorated(label, tuple(decorators), around))
+        self._push(node.decorator_list, at.using(UseKind.DECORATOR, label))
+        scope = self._function_scope(node, at, label, around.unit or label)
+        notes = [each.annotation for each in parameters_of(node)]
+        parameters = getattr(node, "type_params", [])
+        self._push([*notes, node.returns, *parameters], at.using(UseKind.ANNOTATION))
+        first = [*node.args.posonlyargs, *node.args.args][:1]
+        is_static = any(last_name(each) == "staticmethod" for each in node.decorator_list)
+        if first and is_method and not is_static:
+            scope.bind(first[0].arg, Instance(around))
+        self._push(node.body, _Context(scope, is_late=True))
 
-    def _lambda(self, node: ast.Lambda, place: _Place) -> None:
-        self._push([*node.args.defaults, *node.args.kw_defaults], place.inside)
-        inside = self._function_scope(node, place, _qualified(place.scope, "<lambda>"))
-        self._push([node.body], _Place(inside, is_late=True))
+    visit_AsyncFunctionDef = visit_FunctionDef
 
-    def _function_scope(self, node: Any, place: _Place, label: str) -> NameScope:
-        around = place.scope
-        is_function = not isinstance(node, ast.Lambda)
-        unit = around.unit or (label if is_function else "")
-        scope = NameScope(self._module, ScopeKind.FUNCTION, around, label, unit)
-        scope.is_late = True
-        arguments = node.args
-        named = [*arguments.posonlyargs, *arguments.args]
-        rest = [*arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        for argument in filter(None, [*named, *rest]):
-            scope.bind(argument.arg)
-        if named and around.kind is ScopeKind.CLASS and is_function and not _is_static(node):
-            scope.bind(named[0].arg, Instance(around))
+    def _function_scope(
+        self, node: Function | ast.Lambda, at: _Context, label: str, unit: str
+    ) -> NameScope:
+        """The scope of a function's body, with its parameters; their defaults are outside."""
+        self._push([*node.args.defaults, *node.args.kw_defaults], at.inside)
+        scope = NameScope(at.scope.module, at.scope, label, unit, is_late=True)
+        for parameter in parameters_of(node):
+            scope.bind(parameter.arg)
         return scope
 
-    def _annotations(self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: _Place) -> None:
-        arguments = node.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        every += filter(None, [arguments.vararg, arguments.kwarg])
-        self._push([*arguments.defaults, *arguments.kw_defaults], place.plain)
-        notes = [each.annotation for each in every]
-        parameters = getattr(node, "type_params", [])
-        self._push([*notes, node.returns, *parameters], place.as_role(UseKind.ANNOTATION))
-
-    def _class(self, node: ast.ClassDef, place: _Place) -> None:
-        around = place.scope
-        label = _qualified(around, node.name)
-        body = NameScope(self._module, ScopeKind.CLASS, around, label, around.unit)
-        body.definition = node
-        body.is_late = place.is_late
-        meanings: list[Binding] = [Defined(node, around, body)]
+    def visit_ClassDef(self, node: ast.ClassDef, at: _Context) -> None:
+        around = at.scope
+        label = around.qualified(node.name)
+        body = NameScope(around.module, around, label, around.unit, at.is_late, node)
+        around.bind(node.name, Defined(body))
         if node.decorator_list:
-            meanings.append(Decorated(label, tuple(node.decorator_list), around))
-        around.bind(node.name, *meanings)
+            around.bind(node.name, Decorated(label, tuple(node.decorator_list), around))
         if not around.unit:
             self._table.classes[label] = body
-        self._push(node.decorator_list, place.making(label, UseKind.DECORATOR))
+        self._push(node.decorator_list, at.using(UseKind.DECORATOR, label))
         bases = [*node.bases, *(word.value for word in node.keywords)]
-        self._push(bases, place.making(label, UseKind.BASE_CLASS))
-        self._push(getattr(node, "type_params", []), place.as_role(UseKind.ANNOTATION))
-        self._push(node.body, _Place(body, place.is_late))
+        self._push(bases, at.using(UseKind.BASE_CLASS, label))
+        self._push(getattr(node, "type_params", []), at.using(UseKind.ANNOTATION))
+        self._push(node.body, _Context(body, at.is_late))
 
-    def _type_alias(self, node: Any, place: _Place) -> None:
-        place.scope.bind(node.name.id)
-        self._push([*node.type_params, node.value], place.as_role(UseKind.ANNOTATION))
+    def visit_TypeAlias(self, node: Any, at: _Context) -> None:
+        at.scope.bind(node.name.id)
+        self._push([*node.type_params, node.value], at.using(UseKind.ANNOTATION))
 
-    def _bind_target(self, target: ast.expr, value: ast.expr, place: _Place) -> None:
-        if isinstance(target, ast.Name):
-            place.scope.bind(target.id, Assigned(value, place.scope))
-        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-            self._bind_attribute(target.value.id, target.attr, value, place)
-        elif isinstance(target, (ast.Tuple, ast.List)):
-            values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
-            if len(values) == len(target.elts) and not any(
-                isinstance(each, ast.Starred) for each in target.elts
-            ):
-                for each, its_value in zip(target.elts, values, strict=True):
-                    self._bind_target(each, its_value, place)
-            else:
-                self._bind_opaque(target, place)
 
-    def _bind_attribute(self, name: str, attribute: str, value: ast.expr, place: _Place) -> None:
-        """What a method keeps in its instance can be taken from it by any method."""
-        binder = place.scope.binder(name)
-        for meaning in binder.bindings[name] if binder is not None else ():
+def _bind_target(target: ast.expr, value: ast.expr, scope: NameScope) -> None:
+    if isinstance(target, ast.Name):
+        scope.bind(target.id, Assigned(value, scope))
+    elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+        # What a method keeps in its instance can be taken from it by any method.
+        name = target.value.id
+        binder = scope.binder(name)
+        for meaning in binder.bindings.get(name, ()) if binder is not None else ():
             if isinstance(meaning, Instance):
-                meaning.body.bind(attribute, Assigned(value, place.scope))
+                meaning.body.bind(target.attr, Assigned(value, scope))
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+        is_starred = any(isinstance(each, ast.Starred) for each in target.elts)
+        if len(values) == len(target.elts) and not is_starred:
+            for each, its_value in zip(target.elts, values, strict=True):
+                _bind_target(each, its_value, scope)
+        else:
+            scope.bind_opaque(target)
 
 
-_HANDLERS: dict[str, Callable[[Any, Any, _Place], None]] = {
-    "IfExp": _Reader._if_expression,
-    "NamedExpr": _Reader._walrus,
-    "Name": _Reader._name,
-    "Attribute": _Reader._attribute,
-    "Call": _Reader._call,
-    "Compare": _Reader._compare,
-    "Constant": _Reader._constant,
-    "Subscript": _Reader._subscript,
-    **{kind.__name__: _Reader._comprehension for kind in COMPREHENSIONS},
-    "If": _Reader._if,
-    "While": _Reader._if,
-    "Expr": _Reader._expression,
-    "Import": _Reader._import,
-    "ImportFrom": _Reader._import_from,
-    "Assign": _Reader._assign,
-    "AnnAssign": _Reader._annotated,
-    "For": _Reader._loop,
-    "AsyncFor": _Reader._loop,
-    "With": _Reader._with,
-    "AsyncWith": _Reader._with,
-    "ExceptHandler": _Reader._handler,
-    "Global": _Reader._global,
-    "Nonlocal": _Reader._nonlocal,
-    "MatchAs": _Reader._capture,
-    "MatchStar": _Reader._capture,
-    "MatchMapping": _Reader._capture,
-    "MatchClass": _Reader._class_pattern,
-    "MatchValue": _Reader._value_pattern,
-    "FunctionDef": _Reader._function,
-    "AsyncFunctionDef": _Reader._function,
-    "Lambda": _Reader._lambda,
-    "ClassDef": _Reader._class,
-    "TypeAlias": _Reader._type_alias,
-}
-"""What deals with which kind of node; the parts of others are looked at one by one."""
-
-
-def _qualified(scope: NameScope, name: str) -> str:
-    """The qualified name of what is defined in a scope."""
-    if scope.kind is ScopeKind.FUNCTION and not scope.label.endswith("<lambda>"):
-        return f"{scope.label}.<locals>.{name}" if scope.label else name
-    return f"{scope.label}.{name}" if scope.label else name
-
-
-def _outcome_of(test: ast.expr) -> bool | None:
-    """What a condition is known to be in a package; None if it may be either."""
-    return known_truth(test, lambda part: False if is_type_checking(part) else _is_script(part))
-
-
-def _is_script(test: ast.expr) -> bool | None:
-    """What ``__name__ == "__main__"`` is; None for other conditions."""
+def _known_in_package(test: ast.expr) -> bool | None:
+    """The outcome of ``TYPE_CHECKING`` and of ``__name__ == "__main__"``; None for others."""
+    if is_type_checking(test):
+        return False
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return None
     sides = (test.left, test.comparators[0])
@@ -503,25 +588,3 @@ def _is_asked(function: str, number: int, count: int) -> bool:
     if function == "isinstance":
         return number == 1
     return function == "issubclass" or (function in _ASKS and number == 0 and count <= 2)
-
-
-def _is_harmless(decorator: ast.expr) -> bool:
-    """Whether a decorator hands what it decorates to nobody."""
-    return last_name(decorator) in _HARMLESS_DECORATORS
-
-
-def _is_static(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a method gets neither an instance nor its class."""
-    return any(last_name(each) == "staticmethod" for each in node.decorator_list)
-
-
-def _quoted(node: ast.Constant) -> Iterator[ast.expr]:
-    """The expression in a quoted annotation, on the line of the quote."""
-    parsed = parse_source(str(node.value).strip())
-    statements = parsed.tree.body if isinstance(parsed, ParsedSource) else []
-    for statement in statements[:1]:
-        if isinstance(statement, ast.Expr):
-            for part in ast.walk(statement.value):
-                if hasattr(part, "lineno"):
-                    part.lineno = node.lineno
-            yield statement.value

@@ -112,7 +112,7 @@ class PackageBuilder:
         return replace(plan, uses=self._uses(plan, mocked) if mocked else (), tells_uses=True)
 
     def _uses(self, plan: Plan, mocked: list[str]) -> tuple[NameUse, ...]:
-        from modpack.discovery.mock_reachability import callable_from_outside, find_uses
+        from modpack.discovery.mock_usage import callable_from_outside, find_uses
 
         walker = self._planner.walker
         with phase("looking for uses of mocked modules"):

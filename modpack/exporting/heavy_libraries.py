@@ -197,7 +197,7 @@ class _Weights:
         """What would raise if it is called; None if the model's own code would."""
         if any(is_within(module, path) for module in self._named):
             return None
-        from modpack.discovery.mock_reachability import callable_from_outside, find_uses  # seldom
+        from modpack.discovery.mock_usage import callable_from_outside, find_uses  # seldom
 
         mocked = [m for m in self._plan.decisions if is_within(m, path)]
         kept = (m for m in self._interned if not is_within(m, path))

@@ -81,7 +81,7 @@ def test_the_plan_that_was_carried_out_tells_them_too(project, tmp_path):
 
 
 def test_uses_are_looked_for_once_if_a_trial_only_adds_files(saved, monkeypatch):
-    from modpack.discovery import mock_reachability as finding
+    from modpack.discovery import mock_usage as finding
 
     searches, real = [], finding.find_uses
     monkeypatch.setattr(finding, "find_uses", lambda *given: searches.append(1) or real(*given))

@@ -10,7 +10,7 @@ import pytest
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.plan import MockRisk, NameUse, risk_of
 from modpack.core.scan import ImportKind
-from modpack.discovery.mock_reachability import callable_from_outside, find_uses
+from modpack.discovery.mock_usage import callable_from_outside, find_uses
 
 NET = [("net", "Net")]
 
@@ -340,10 +340,24 @@ def test_a_class_is_followed_into_another_module():
     assert (use.name, use.scope, use.via) == ("init(...).log", "Net.f", ("base",))
 
 
+@pytest.mark.parametrize("statement", ["nonlocal", "global"])
+def test_find_uses_of_attribute_set_on_a_name_bound_further_below_finds_them(statement):
+    source = f"""
+        import tracker
+        def f():
+            def g():
+                {statement} x
+                def h():
+                    x.run = tracker.log
+            x = None
+    """
+    assert told(found(source)) == [("log", 7, "function")]
+
+
 @pytest.fixture
 def parsed(monkeypatch) -> list[str]:
     """The modules that are parsed in a test."""
-    from modpack.discovery import mock_reachability as finding
+    from modpack.discovery import mock_usage as finding
 
     parsed: list[str] = []
     real = finding.read_table

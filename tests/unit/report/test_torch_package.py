@@ -15,7 +15,7 @@ from modpack.core.graph import CodeKind, Edge
 from modpack.core.plan import NoteKind, UseKind
 from modpack.core.rules import UNRECORDED, Action
 from modpack.core.scan import ImportKind
-from modpack.discovery.mock_reachability import callable_from_outside
+from modpack.discovery.mock_usage import callable_from_outside
 from modpack.errors import ArchiveError
 from modpack.report.facts import sources_here
 from modpack.report.package_info import read_evidence
