@@ -392,7 +392,8 @@ class PackageExporter:
             ExampleError: the live model does not run on the example inputs.
         """
         with collection_paused():
-            from modpack.exporting.hook_saver import HookOptions, require_optimizer
+            from modpack.exporting.hook_saver import HookOptions
+            from modpack.hooks.model_parts import require_optimizer
 
         require_type(global_hooks, bool, "global_hooks", "a bool")
         require_optimizer(optimizer)

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-import torch
-
 from modpack.archive.layout import hook_records
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.hookspec import specs_to_json
@@ -45,18 +43,6 @@ class HookOptions:
     process_wide: bool = False
     extras: dict[str, Any] = field(default_factory=dict)
     reset_state: HookChoice = False
-
-
-def require_optimizer(optimizer: object) -> None:
-    """Check an argument that must be an optimizer, or None.
-
-    Raises:
-        TypeError: it is neither.
-    """
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(
-            f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
-        )
 
 
 class HookSaver:

@@ -13,69 +13,48 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from modpack.hooks.ddp import restore_comm_hook
-    from modpack.hooks.graph import (
-        AfterBackward,
-        CaptureGrad,
-        GraphSpec,
-        MultiGrad,
-        NodeHook,
-        NodePreHook,
-        OutputGrad,
-        SavedTensors,
-    )
-    from modpack.hooks.graph_parts import GraphHandle, attach
-    from modpack.hooks.restoring import HookCapture
-    from modpack.hooks.standalone import capture, copy, restore
+    from modpack.hooks.ddp import restore_comm_hook as restore_comm_hook
+    from modpack.hooks.graph import AfterBackward as AfterBackward
+    from modpack.hooks.graph import CaptureGrad as CaptureGrad
+    from modpack.hooks.graph import GraphSpec as GraphSpec
+    from modpack.hooks.graph import MultiGrad as MultiGrad
+    from modpack.hooks.graph import NodeHook as NodeHook
+    from modpack.hooks.graph import NodePreHook as NodePreHook
+    from modpack.hooks.graph import OutputGrad as OutputGrad
+    from modpack.hooks.graph import SavedTensors as SavedTensors
+    from modpack.hooks.graph_parts import GraphHandle as GraphHandle
+    from modpack.hooks.graph_parts import attach as attach
+    from modpack.hooks.restoring import HookCapture as HookCapture
+    from modpack.hooks.standalone import capture as capture
+    from modpack.hooks.standalone import copy as copy
+    from modpack.hooks.standalone import restore as restore
 
-__all__ = [
-    "AfterBackward",
-    "CaptureGrad",
-    "GraphHandle",
-    "GraphSpec",
-    "HookCapture",
-    "MultiGrad",
-    "NodeHook",
-    "NodePreHook",
-    "OutputGrad",
-    "SavedTensors",
-    "attach",
-    "capture",
-    "copy",
-    "restore",
-    "restore_comm_hook",
-]
-
-_HOMES = {
-    "modpack.hooks.restoring": ("HookCapture",),
-    "modpack.hooks.ddp": ("restore_comm_hook",),
-    "modpack.hooks.graph_parts": (
-        "GraphHandle",
-        "attach",
-    ),
-    "modpack.hooks.graph": (
-        "AfterBackward",
-        "CaptureGrad",
-        "GraphSpec",
-        "MultiGrad",
-        "NodeHook",
-        "NodePreHook",
-        "OutputGrad",
-        "SavedTensors",
-    ),
-    "modpack.hooks.standalone": (
-        "capture",
-        "copy",
-        "restore",
-    ),
+_HOME_OF = {
+    "AfterBackward": "graph",
+    "CaptureGrad": "graph",
+    "GraphHandle": "graph_parts",
+    "GraphSpec": "graph",
+    "HookCapture": "restoring",
+    "MultiGrad": "graph",
+    "NodeHook": "graph",
+    "NodePreHook": "graph",
+    "OutputGrad": "graph",
+    "SavedTensors": "graph",
+    "attach": "graph_parts",
+    "capture": "standalone",
+    "copy": "standalone",
+    "restore": "standalone",
+    "restore_comm_hook": "ddp",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+"""The module of this room that defines each public name."""
+
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'modpack.hooks' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    value = getattr(importlib.import_module(f"modpack.hooks.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,13 +1,4 @@
-"""Specs for what was attached: one for all the module hooks that carry it out.
-
-The numbers by which a package tells hooks apart, in place of the ids that torch gave them.
-
-Torch counts all hooks of a process: an id tells how many were registered before, by anybody. In a
-package the hooks are counted as they are met.
-
-Hooks that no package can hold: on nodes of graphs, and those that only a handle leads to.
-
-Collecting hooks while an object is pickled: no module, tensor or optimizer is missed.
+"""Collecting hooks while an object is pickled: no module, tensor or optimizer is missed.
 
 Whatever the pickler meets goes past the collector: it notes what hangs there, and keeps from
 the pickled state what will be registered again after loading. The live objects are only read.
@@ -15,7 +6,7 @@ the pickled state what will be registered again after loading. The live objects 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -36,86 +27,18 @@ from modpack.hooks.graph_nodes import (
     nodes_behind,
     tables_of,
 )
-from modpack.hooks.graph_parts import Attachment, OnGraph, Part
+from modpack.hooks.graph_parts import OnGraph, Part
 from modpack.hooks.kinds import (
     KINDS,
     MULTI_GRAD,
     Found,
-    Group,
-    Groups,
     Kind,
+    MultiGradPart,
     kinds_of,
-    multi_grad_parts,
+    multi_grad_part,
     travels_natively,
 )
 from modpack.hooks.parametrized import parametrizations_of
-
-
-def is_silent(hook: object) -> bool:
-    """Whether a hook is only a trace of an attachment: on an old graph, or removed."""
-    return isinstance(hook, OnGraph) or (isinstance(hook, Part) and hook.attachment.removed)
-
-
-def attachment_specs(
-    collected: Sequence[Collected], names: Names, is_importable: Callable[[FunctionType], bool]
-) -> dict[int, HookSpec]:
-    """The specs of all attachments whose parts were noted, by the id of each part.
-
-    Raises:
-        ModpackError: parts of an attachment hang on modules that are not saved.
-    """
-    groups: dict[int, list[Collected]] = {}
-    for each in collected:
-        if isinstance(each.found.hook, Part):
-            groups.setdefault(id(each.found.hook.attachment), []).append(each)
-    specs: dict[int, HookSpec] = {}
-    known: dict[tuple[str, ...], int] = {}
-    for parts in groups.values():
-        attachment = parts[0].found.hook.attachment
-        target, aliases = names.of(_target(parts))
-        place = (attachment.spec.kind, *target)
-        spec = _spec(attachment, target, aliases, known.get(place, 0), parts, is_importable)
-        _refuse_incomplete(attachment, parts, spec.name)
-        known[place] = spec.position + 1
-        specs.update({id(part.found.hook): spec for part in parts})
-    return specs
-
-
-def _target(parts: list[Collected]) -> object:
-    """The modules that the attachment's spec names, in its order; a single one by itself."""
-    named = [part for part in parts if part.found.hook.path is not None]
-    modules = [part.target for part in sorted(named, key=lambda part: part.found.hook.index)]
-    return modules[0] if len(modules) == 1 else modules
-
-
-def _spec(
-    attachment: Attachment,
-    target: tuple[str, ...],
-    aliases: tuple[str, ...],
-    position: int,
-    parts: list[Collected],
-    is_importable: Callable[[FunctionType], bool],
-) -> HookSpec:
-    kind = attachment.spec.kind
-    return HookSpec(
-        name=Names.hook_name(target, kind, position),
-        kind=kind,
-        target=target,
-        position=position,
-        callable=describe_hook(parts[0].found.hook, is_importable),
-        aliases=aliases,
-        flags=attachment.spec.flags,
-    )
-
-
-def _refuse_incomplete(attachment: Attachment, parts: list[Collected], name: str) -> None:
-    if len(parts) < attachment.size:
-        raise ModpackError(
-            f"hook {name!r} was attached to a model of which only a part is saved: it hangs on "
-            "modules that are not in this package. Remedy: save the model that it was attached "
-            "to, or remove it by its handle first"
-        )
-
 
 FIRST = 1_000_000
 """The first number. In a process that reads the package with torch.package, torch counts from 0:
@@ -123,7 +46,11 @@ the next hook to be registered would overwrite one that has a small number."""
 
 
 class HookNumbers:
-    """Gives each id a number, the same one each time."""
+    """The numbers by which a package tells hooks apart, in place of the ids that torch gave them.
+
+    Torch counts all hooks of a process: an id tells how many were registered before, by anybody.
+    In a package the hooks are counted as they are met.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -181,56 +108,9 @@ class Unsaved:
     node: str = ""
 
 
-def on_graphs(
-    tensors: Mapping[int, torch.Tensor], groups: set[int]
-) -> Iterator[tuple[object, list[Unsaved]]]:
-    """The tables of hooks that die with the graphs of tensors, each with what is in it.
-
-    Args:
-        tensors: the saved tensors by their ids. Leaves among them keep the hooks of their nodes.
-        groups: the keys of the multi-grad hooks that were met, and then also of those found here.
-    """
-    seen: set[Any] = set()
-    for tensor in tensors.values():
-        if tensor.is_leaf:
-            continue
-        yield tensor._backward_hooks, list(_of_tensor(tensor, groups))
-        for node in nodes_behind(tensor, seen) if RemovableHandle.next_id else ():
-            if id(getattr(node, "variable", None)) in tensors:
-                continue
-            for moment, table in tables_of(node).items():
-                kind = "graph.node_pre" if moment == BEFORE else "graph.node"
-                hooks = [hook for hook in table.values() if not _is_trace(hook)]
-                yield table, [Unsaved(tensor, kind, hook, node.name()) for hook in hooks]
-
-
-def _of_tensor(tensor: torch.Tensor, groups: set[int]) -> Iterator[Unsaved]:
-    for hook in list((tensor._backward_hooks or {}).values()):
-        parts = multi_grad_parts(hook)
-        if parts is None and not _is_trace(hook):
-            yield Unsaved(tensor, "tensor", hook)
-        elif parts is not None and parts.key not in groups and not _is_trace(parts.function):
-            groups.add(parts.key)
-            yield Unsaved(tensor, MULTI_GRAD, parts.function)
-
-
-def behind_handle(handle: RemovableHandle, groups: set[int]) -> Iterator[Unsaved]:
-    """The hook that a handle removes, if it is on nothing that is saved.
-
-    Args:
-        handle: a handle whose table belongs to nothing that was met.
-        groups: as in :func:`on_graphs`.
-    """
-    table = handle.hooks_dict_ref()
-    hook = (table or {}).get(handle.id)
-    parts = multi_grad_parts(hook)
-    if hook is None or (parts is not None and parts.key in groups):
-        return
-    function = hook if parts is None else parts.function
-    groups.update([] if parts is None else [parts.key])
-    of_process = [getattr(kind.home, kind.tables[0]) for kind in kinds_of("global")]
-    if not _is_trace(function) and not any(table is each for each in of_process):
-        yield Unsaved(handle, HANDLE, function)
+def is_silent(hook: object) -> bool:
+    """Whether a hook is only a trace of an attachment: on an old graph, or removed."""
+    return isinstance(hook, OnGraph) or (isinstance(hook, Part) and hook.attachment.removed)
 
 
 def _is_trace(hook: object) -> bool:
@@ -240,12 +120,57 @@ def _is_trace(hook: object) -> bool:
     return is_silent(hook) or not own.isdisjoint(homes)
 
 
+@dataclass
+class Group:
+    """A multi-grad hook and its tensors.
+
+    Attributes:
+        hook: what was registered.
+        members: its tensors, in the order in which they were given.
+        on_graph: whether some of its tensors are intermediate ones, which die with their graph.
+    """
+
+    hook: MultiGradPart
+    members: list[torch.Tensor] = field(init=False)
+    on_graph: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        variables = [getattr(node, "variable", None) for node in self.hook.nodes]
+        self.members = [each for each in variables if each is not None]
+        self.on_graph = len(self.members) < len(variables)
+
+    def settle(self) -> None:
+        """Bring the members into the order in which they were given, whichever was met first."""
+        if self.hook.mode == "any":
+            places = dict(zip(map(id, self.members), self.identities, strict=True))
+            self.members.sort(key=lambda member: places[id(member)])
+
+    @property
+    def identities(self) -> tuple[int, ...]:
+        """The id of the hook on each member, or -1; a tensor that was given twice has two."""
+        used: set[int] = set()
+        found = []
+        for member in self.members:
+            ids = (i for i, part in _multi_grad_parts(member) if part.key == self.hook.key)
+            found.append(next((i for i in ids if i not in used), -1))
+            used.add(found[-1])
+        return tuple(found)
+
+
+def _multi_grad_parts(tensor: torch.Tensor) -> Iterator[tuple[int, MultiGradPart]]:
+    """A tensor's parts of multi-grad hooks, with their ids."""
+    for identity, hook in list((tensor._backward_hooks or {}).items()):
+        part = multi_grad_part(hook)
+        if part is not None:
+            yield identity, part
+
+
 @dataclass(frozen=True)
 class Collected:
     """One hook on its way into the package.
 
     Attributes:
-        kind: the row of the table of kinds.
+        kind: the row of the table of kinds; of an attachment, that of its spec.
         target: the module, tensor or optimizer; a list of tensors for a group; None for
             process-wide hooks.
         found: the hook, its id and its flags.
@@ -266,187 +191,56 @@ class Collected:
         """Its id on the target, or on each member of a group."""
         return (self.found.identity,) if self.group is None else self.group.identities
 
+    @property
+    def registration_order(self) -> tuple[int, int]:
+        """Tensor hooks in the order of their ids, across tensors; the others as they were noted."""
+        is_tensor = KINDS[self.kind].scope in ("tensor", "group")
+        return (1, min(self.identities)) if is_tensor else (0, 0)
+
 
 @dataclass
 class HookCollector:
     """Notes the hooks of everything that one pickler meets.
 
     Attributes:
+        is_importable: tells which functions can be imported.
         wanted: tells from a spec whether the user wants the hook in the package.
         native: target, kind and hook of what travels with its module.
         references_stay: whether functions that can be imported stay in the modules' state, for
             readers that know nothing of specs.
         numbers: what stands in a package for the ids that torch gave.
         left_out: the specs that were not wanted.
-        on_graphs: groups with tensors that die with their graph.
+        parametrized: modules with parametrizations, which travel with them and are only described.
+        handles: handles that the pickled objects hold on to, not yet linked to their hooks.
     """
 
     is_importable: Callable[[FunctionType], bool]
     wanted: Callable[[HookSpec], bool] = lambda spec: True
     native: list[tuple[Any, str, Any]] = field(default_factory=list)
     left_out: list[HookSpec] = field(default_factory=list)
-    on_graphs: list[Group] = field(default_factory=list)
     references_stay: bool = True
     numbers: HookNumbers = field(default_factory=LiveIds)
-    _told: int = 0
-    _orders: list[tuple[Any, str, list[int]]] = field(default_factory=list)
-    _parametrized: list[torch.nn.Module] = field(default_factory=list)
+    parametrized: list[torch.nn.Module] = field(default_factory=list)
+    handles: list[RemovableHandle] = field(default_factory=list)
     _hooks: list[Collected] = field(default_factory=list)
-    _groups: Groups = field(default_factory=Groups)
-    _grouped: int = 0
-    _handles: list[RemovableHandle] = field(default_factory=list)
-    _tables: dict[int, tuple[Any, str]] = field(default_factory=dict)
-    _untold: list[tuple[Any, str]] = field(default_factory=list)
+    _orders: list[tuple[Any, str, list[int]]] = field(default_factory=list)
+    _native_taken: int = 0
     _seen: dict[int, Any] = field(default_factory=dict)
+    _groups: dict[int, Group] = field(default_factory=dict)
+    _grouped: int = 0
+    _tables: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    _without_tables: list[tuple[Any, str]] = field(default_factory=list)
     _differentiable: dict[int, torch.Tensor] = field(default_factory=dict)
     _unasked: list[torch.Tensor] = field(default_factory=list)
     _asked: list[Any] = field(default_factory=list)
 
-    def module(self, module: torch.nn.Module) -> None:
-        """Note a module's hooks."""
-        self._note(module, "module")
-
-    def state_without_hooks(self, state: Any) -> Any:
-        """A module's state without the hooks that are registered again after loading."""
-        if not isinstance(state, dict):
-            return state
-        replaced: dict[str, dict[int, Any]] = {}
-        for kind in kinds_of("module"):
-            table, *flags = kind.tables
-            if isinstance(state.get(table), dict) and state[table]:
-                kept = self._kept(state[table])
-                replaced[table] = self.numbers.table(kept)
-                for name in flags:
-                    here = state.get(name) or {}
-                    replaced[name] = self.numbers.table({i: here[i] for i in kept if i in here})
-        return {**state, **replaced} if replaced else state
-
-    def parametrized(self, module: torch.nn.Module) -> None:
-        """Note the parametrizations of a module. They travel with it, and are only described."""
-        self._parametrized.append(module)
-
-    def tensor(self, tensor: torch.Tensor) -> None:
-        """Note the hooks of a leaf tensor."""
-        self.differentiable(tensor)
-        if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
-            self._note(tensor, "tensor")
-            for group in self._groups.note(tensor):
-                if not is_silent(group.hook.function):
-                    self._note_group(group)
-
-    def differentiable(self, tensor: torch.Tensor) -> None:
-        """Note a tensor whose gradient may pass nodes with hooks: looked at with many others."""
-        if id(tensor) not in self._differentiable:
-            self._differentiable[id(tensor)] = tensor
-            self._unasked.append(tensor)
-
-    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note an optimizer's hooks."""
-        self._note(optimizer, "optimizer")
-
-    def handle(self, handle: RemovableHandle) -> None:
-        """Note a handle that the pickled objects hold on to."""
-        self._handles.append(handle)
-
-    def note(self, kind: str, target: Any, hook: Any, position: int) -> None:
-        """Note a hook that hangs in no table of its target."""
-        self._hooks.append(Collected(kind, target, Found(-1, hook, {}), position))
-
-    def process_wide(self) -> None:
-        """Note the hooks of the whole process, which belong to no object."""
-        for kind in kinds_of("global"):
-            self._note_tables(None, kind)
-            self._hooks.extend(
-                Collected(kind.name, None, found, position)
-                for position, found in enumerate(kind.find(kind.home))
-            )
-
-    def missed(self, root: Any, names: Callable[[], Names]) -> list[HookSpec]:
-        """The wanted hooks on parts of a module that the pickler never met.
-
-        A class that rebuilds its parts in a ``__reduce__`` or ``__setstate__`` of its own keeps
-        them from the pickle.
-        """
-        if not isinstance(root, torch.nn.Module):
-            return []
-        unseen = HookCollector(self.is_importable)
-        for part in root.modules():
-            if id(part) not in self._seen:
-                unseen.module(part)
-        for tensor in (*root.parameters(), *root.buffers()):
-            if id(tensor) not in self._seen and id(tensor) not in self._differentiable:
-                unseen.tensor(tensor)
-        if not unseen.has_news:
-            return []
-        specs, _ = unseen.take(names())
-        return [spec for spec in specs if self.wanted(spec)]
-
-    def unsaved(self) -> Iterator[Unsaved]:
-        """What is lost: hooks on graphs, and those behind handles of nothing that is saved."""
-        groups = set(self._groups.keys)
-        for group in self.on_graphs:
-            yield Unsaved(group.members, MULTI_GRAD, group.hook.function)
-        tables: list[object] = []
-        with torch._C.DisableTorchFunctionSubclass():  # a class may refuse to be asked
-            found = list(on_graphs(self._differentiable, groups))
-        for table, hooks in found:
-            tables.append(table)
-            yield from hooks
-        for handle in self._handles:
-            table = handle.hooks_dict_ref()
-            if self._owner(handle) is None and not any(table is each for each in tables):
-                yield from behind_handle(handle, groups)
-
-    @property
-    def has_news(self) -> bool:
-        """Whether anything was noted since the last call of :meth:`take`."""
-        self._ask_nodes()
-        news = self._hooks or self._parametrized or len(self.native) > self._told
-        return bool(news) or any(self._owner(handle) is not None for handle in self._handles)
-
-    def take(self, names: Names) -> tuple[list[HookSpec], dict[str, Any]]:
-        """The hooks noted since the last call: their specs, and what to pickle for them.
-
-        Args:
-            names: the paths that lead to targets.
-
-        Returns:
-            The specs, and a payload with the hooks in the order in which to register them.
-        """
-        self._ask_nodes()
-        for each in self._hooks:
-            if each.group is not None:
-                each.group.settle()
-        collected = sorted(self._hooks, key=_registration_order)
-        self._hooks = []
-        self._told = len(self.native)
-        orders, self._orders = self._orders, []
-        attached = attachment_specs(collected, names, self.is_importable)
-        specs = [attached.get(id(c.found.hook)) or self._spec(c, names) for c in collected]
-        once = {spec.name: spec for spec in specs}.values()  # several hooks may share one
-        wanted = [spec for spec in once if self.wanted(spec)]
-        taken = {spec.name for spec in wanted}
-        self.left_out.extend(spec for spec in once if spec.name not in taken)
-        hooks = [
-            (spec.name, c.kind, _settled(c), dict(c.found.flags), self._ids(c), c.found.hook)
-            for spec, c in zip(specs, collected, strict=True)
-            if spec.name in taken
-        ]
-        payload = {
-            "hooks": hooks,
-            "dropped": [(c.kind, c.target) for c in collected if _is_in_a_table(c)],
-            "next_id": self.numbers.following,
-            "orders": orders,
-            "handles": list(self._linked_handles()),
-        }
-        return [*wanted, *self._parametrizations(names)], payload
-
-    def _note(self, target: Any, scope: str) -> None:
+    def note_hooks(self, target: Any, scope: str) -> None:
+        """Note the hooks in the tables of a module, tensor or optimizer."""
         if id(target) in self._seen:
             return
         self._seen[id(target)] = target
+        self._without_tables.append((target, scope))
         noted: list[Collected] = []
-        self._untold.append((target, scope))
         for kind in kinds_of(scope):
             table = getattr(target, kind.tables[0], None)
             if not table:  # as of nearly all: that is where its hooks would be
@@ -466,6 +260,204 @@ class HookCollector:
                 noted.append(Collected(kind.name, target, found, position, rank))
                 position += not isinstance(found.hook, Part)  # those have names of their own
         self._hooks.extend(sorted(noted, key=lambda c: (KINDS[c.kind].tables[0], c.rank)))
+
+    def note_hook(self, kind: str, target: Any, hook: Any, position: int) -> None:
+        """Note a hook that hangs in no table of its target."""
+        self._hooks.append(Collected(kind, target, Found(-1, hook, {}), position))
+
+    def tensor(self, tensor: torch.Tensor) -> None:
+        """Note the hooks of a leaf tensor."""
+        self.differentiable(tensor)
+        if id(tensor) in self._seen or not (
+            tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None)
+        ):
+            return
+        self.note_hooks(tensor, "tensor")
+        for key, part in {part.key: part for _, part in _multi_grad_parts(tensor)}.items():
+            if key not in self._groups:
+                group = self._groups[key] = Group(part)
+                if not (group.on_graph or is_silent(part.function)):
+                    found = Found(-1, part.function, {"mode": part.mode})
+                    position, self._grouped = self._grouped, self._grouped + 1
+                    self._hooks.append(
+                        Collected(MULTI_GRAD, group.members, found, position, group=group)
+                    )
+            if part.mode == "any":
+                self._groups[key].members.append(tensor)
+
+    def differentiable(self, tensor: torch.Tensor) -> None:
+        """Note a tensor whose gradient may pass nodes with hooks: looked at with many others."""
+        if id(tensor) not in self._differentiable:
+            self._differentiable[id(tensor)] = tensor
+            self._unasked.append(tensor)
+
+    def process_wide(self) -> None:
+        """Note the hooks of the whole process, which belong to no object."""
+        for kind in kinds_of("global"):
+            self._note_tables(None, kind)
+            self._hooks.extend(
+                Collected(kind.name, None, found, position)
+                for position, found in enumerate(kind.find(kind.home))
+            )
+
+    def state_without_hooks(self, state: Any) -> Any:
+        """A module's state without the hooks that are registered again after loading."""
+        if not isinstance(state, dict):
+            return state
+        replaced: dict[str, dict[int, Any]] = {}
+        for kind in kinds_of("module"):
+            table, *flags = kind.tables
+            if isinstance(state.get(table), dict) and state[table]:
+                kept = {i: hook for i, hook in list(state[table].items()) if self._stays(hook)}
+                replaced[table] = self.numbers.table(kept)
+                for name in flags:
+                    here = state.get(name) or {}
+                    replaced[name] = self.numbers.table({i: here[i] for i in kept if i in here})
+        return {**state, **replaced} if replaced else state
+
+    def _stays(self, hook: Any) -> bool:
+        """Whether it stays in the state: torch's own, and functions that torch.package reloads."""
+        if isinstance(hook, FunctionType) and self.references_stay:
+            return self.is_importable(hook)
+        return travels_natively(hook)
+
+    def missed(self, root: Any, names: Callable[[], Names]) -> list[HookSpec]:
+        """The wanted hooks on parts of a module that the pickler never met.
+
+        A class that rebuilds its parts in a ``__reduce__`` or ``__setstate__`` of its own keeps
+        them from the pickle.
+        """
+        if not isinstance(root, torch.nn.Module):
+            return []
+        unseen = HookCollector(self.is_importable)
+        for part in root.modules():
+            if id(part) not in self._seen:
+                unseen.note_hooks(part, "module")
+        for tensor in (*root.parameters(), *root.buffers()):
+            if id(tensor) not in self._seen and id(tensor) not in self._differentiable:
+                unseen.tensor(tensor)
+        if not unseen.has_news:
+            return []
+        specs, _ = unseen.take(names())
+        return [spec for spec in specs if self.wanted(spec)]
+
+    def unsaved(self) -> Iterator[Unsaved]:
+        """What no package can hold: hooks on graphs, and behind handles of nothing that is saved.
+
+        Hooks on graphs die with the graphs of the saved tensors. Leaves keep the hooks of their
+        nodes.
+        """
+        groups = set(self._groups)
+        for group in self._groups.values():
+            if group.on_graph and not is_silent(group.hook.function):
+                yield Unsaved(group.members, MULTI_GRAD, group.hook.function)
+        tables: list[object] = []
+        with torch._C.DisableTorchFunctionSubclass():  # a class may refuse to be asked
+            found = list(self._on_graphs(groups))
+        for table, hooks in found:
+            tables.append(table)
+            yield from hooks
+        tables += [getattr(kind.home, kind.tables[0]) for kind in kinds_of("global")]
+        for handle in self.handles:
+            table = handle.hooks_dict_ref()
+            hook = (table or {}).get(handle.id)
+            if hook is None or self._owner(handle) or any(table is each for each in tables):
+                continue
+            part = multi_grad_part(hook)
+            function = hook if part is None else part.function
+            if part is not None:
+                if part.key in groups:
+                    continue
+                groups.add(part.key)
+            if not _is_trace(function):
+                yield Unsaved(handle, HANDLE, function)
+
+    def _on_graphs(self, groups: set[int]) -> Iterator[tuple[object, list[Unsaved]]]:
+        """The tables of hooks that die with the graphs of tensors, each with what is in it.
+
+        Args:
+            groups: the keys of the multi-grad hooks that were met, and then also of those found.
+        """
+        seen: set[Any] = set()
+        for tensor in self._differentiable.values():
+            if tensor.is_leaf:
+                continue
+            hooks = []
+            for hook in list((tensor._backward_hooks or {}).values()):
+                part = multi_grad_part(hook)
+                if part is None and not _is_trace(hook):
+                    hooks.append(Unsaved(tensor, "tensor", hook))
+                elif part is not None and part.key not in groups and not _is_trace(part.function):
+                    groups.add(part.key)
+                    hooks.append(Unsaved(tensor, MULTI_GRAD, part.function))
+            yield tensor._backward_hooks, hooks
+            for node in nodes_behind(tensor, seen) if RemovableHandle.next_id else ():
+                if id(getattr(node, "variable", None)) in self._differentiable:
+                    continue
+                for moment, table in tables_of(node).items():
+                    kind = "graph.node_pre" if moment == BEFORE else "graph.node"
+                    hooks = [hook for hook in table.values() if not _is_trace(hook)]
+                    yield table, [Unsaved(tensor, kind, hook, node.name()) for hook in hooks]
+
+    @property
+    def has_news(self) -> bool:
+        """Whether anything was noted since the last call of :meth:`take`."""
+        self._ask_nodes()
+        news = self._hooks or self.parametrized or len(self.native) > self._native_taken
+        return bool(news) or any(map(self._owner, self.handles))
+
+    def take(self, names: Names) -> tuple[list[HookSpec], dict[str, Any]]:
+        """The hooks noted since the last call: their specs, and what to pickle for them.
+
+        Args:
+            names: the paths that lead to targets.
+
+        Returns:
+            The specs, and a payload with the hooks in the order in which to register them.
+
+        Raises:
+            ModpackError: parts of an attachment hang on modules that are not saved.
+        """
+        self._ask_nodes()
+        for each in self._hooks:
+            if each.group is not None:
+                each.group.settle()
+        collected = sorted(self._hooks, key=lambda c: c.registration_order)
+        self._hooks = []
+        self._native_taken = len(self.native)
+        orders, self._orders = self._orders, []
+        attached = self._attachment_specs(collected, names)
+        specs = [attached.get(id(c.found.hook)) or self._spec(c, names) for c in collected]
+        once = {spec.name: spec for spec in specs}.values()  # several hooks may share one
+        wanted = [spec for spec in once if self.wanted(spec)]
+        taken = {spec.name for spec in wanted}
+        self.left_out.extend(spec for spec in once if spec.name not in taken)
+        hooks = [
+            (
+                spec.name,
+                c.kind,
+                # as it is now: a group whose tensors turn up later is not changed any more
+                c.target if c.group is None else list(c.target),
+                dict(c.found.flags),
+                tuple(self.numbers.of_all(c.identities)),
+                c.found.hook,
+            )
+            for spec, c in zip(specs, collected, strict=True)
+            if spec.name in taken
+        ]
+        payload = {
+            "hooks": hooks,
+            # what may have travelled in its target's state, and has to be taken off there
+            "dropped": [
+                (c.kind, c.target)
+                for c in collected
+                if KINDS[c.kind].scope in ("module", "optimizer")
+            ],
+            "next_id": self.numbers.following,
+            "orders": orders,
+            "handles": list(self._linked_handles()),
+        }
+        return [*wanted, *self._parametrizations(names)], payload
 
     def _ask_nodes(self) -> None:
         """Note the hooks of the nodes that accumulate the gradients of leaves."""
@@ -497,25 +489,6 @@ class HookCollector:
             if holder is not None:
                 self._tables[id(holder)] = (target, table)
 
-    def _note_group(self, group: Group) -> None:
-        if group.on_graph:
-            self.on_graphs.append(group)
-            return
-        found = Found(-1, group.hook.function, {"mode": group.hook.mode})
-        noted = Collected(MULTI_GRAD, group.members, found, self._grouped, 0, group)
-        self._grouped += 1
-        self._hooks.append(noted)
-
-    def _kept(self, table: dict[int, Any]) -> OrderedDict[int, Any]:
-        """What stays in the state: torch's own, and functions that torch.package reloads too."""
-
-        def stays(hook: Any) -> bool:
-            if isinstance(hook, FunctionType) and self.references_stay:
-                return self.is_importable(hook)
-            return travels_natively(hook)
-
-        return OrderedDict((i, hook) for i, hook in list(table.items()) if stays(hook))
-
     def _spec(self, collected: Collected, names: Names) -> HookSpec:
         target, aliases = names.of(collected.target)
         return HookSpec(
@@ -528,8 +501,38 @@ class HookCollector:
             flags=dict(collected.found.flags),
         )
 
+    def _attachment_specs(
+        self, collected: Sequence[Collected], names: Names
+    ) -> dict[int, HookSpec]:
+        """The specs of attachments, by the id of each part: one for all the parts of one."""
+        attachments: dict[int, list[Collected]] = {}
+        for each in collected:
+            if isinstance(each.found.hook, Part):
+                attachments.setdefault(id(each.found.hook.attachment), []).append(each)
+        specs: dict[int, HookSpec] = {}
+        known: Counter[tuple[str, ...]] = Counter()
+        for parts in attachments.values():
+            hook = parts[0].found.hook
+            # the modules that the attachment's spec names, in its order; a single one by itself
+            named = [part for part in parts if part.found.hook.path is not None]
+            modules = [part.target for part in sorted(named, key=lambda c: c.found.hook.index)]
+            target = modules[0] if len(modules) == 1 else modules
+            kind, flags = hook.attachment.spec.kind, hook.attachment.spec.flags
+            place = (kind, *names.of(target)[0])
+            found = Found(-1, hook, flags)
+            spec = self._spec(Collected(kind, target, found, known[place]), names)
+            known[place] += 1
+            if len(parts) < hook.attachment.size:
+                raise ModpackError(
+                    f"hook {spec.name!r} was attached to a model of which only a part is saved: it "
+                    "hangs on modules that are not in this package. Remedy: save the model that it "
+                    "was attached to, or remove it by its handle first"
+                )
+            specs.update({id(part.found.hook): spec for part in parts})
+        return specs
+
     def _parametrizations(self, names: Names) -> Iterator[HookSpec]:
-        modules, self._parametrized = self._parametrized, []
+        modules, self.parametrized = self.parametrized, []
         for module in modules:
             (path,), _ = names.of(module)
             for tensor, position, part in parametrizations_of(module):
@@ -538,12 +541,10 @@ class HookCollector:
                 called = describe(part, False)
                 yield HookSpec(name, PARAMETRIZATION, target, position, called)
 
-    def _ids(self, collected: Collected) -> tuple[Any, ...]:
-        return tuple(self.numbers.of_all(collected.identities))
-
     def _owner(self, handle: RemovableHandle) -> tuple[Any, str] | None:
-        untold, self._untold = self._untold, []
-        for target, scope in untold:  # only handles ask for tables, and few models have any
+        """The target that has a handle's table, and the name of the table there."""
+        targets, self._without_tables = self._without_tables, []
+        for target, scope in targets:  # only handles ask for tables, and few models have any
             for kind in kinds_of(scope):
                 self._note_tables(target, kind)
         table = handle.hooks_dict_ref()
@@ -551,28 +552,12 @@ class HookCollector:
 
     def _linked_handles(self) -> Iterator[tuple[Any, ...]]:
         """Handles whose tables are known by now, with what tells which hooks they remove."""
-        handles, self._handles = self._handles, []
+        handles, self.handles = self.handles, []
         for handle in handles:
             owner = self._owner(handle)
             if owner is None:
-                self._handles.append(handle)
+                self.handles.append(handle)
             else:
                 extras = [self._tables.get(id(ref())) for ref in handle.extra_dict_ref]
                 number = self.numbers.of(handle.id)
                 yield handle, *owner, number, [extra[1] for extra in extras if extra]
-
-
-def _settled(collected: Collected) -> Any:
-    """The target as it is now: a group whose tensors turn up later is not changed any more."""
-    return collected.target if collected.group is None else list(collected.target)
-
-
-def _registration_order(collected: Collected) -> tuple[int, int]:
-    """Tensor hooks in the order of their ids, across tensors; the others as they were noted."""
-    is_tensor = KINDS[collected.kind].scope in ("tensor", "group")
-    return (1, min(collected.identities)) if is_tensor else (0, 0)
-
-
-def _is_in_a_table(collected: Collected) -> bool:
-    """Whether it may have travelled in its target's state, and has to be taken off there."""
-    return KINDS[collected.kind].scope in ("module", "optimizer")

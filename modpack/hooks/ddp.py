@@ -83,7 +83,9 @@ def comm_hooks_of(ddp: DistributedDataParallel) -> Iterator[CommHook]:
     """The comm hooks that the user registered on a wrapper."""
     registered = [hook for hook in ddp._comm_hooks if not _is_torchs_own(hook[0])]
     yield from (CommHook(function, state) for function, state in registered)
-    name = str(_logged(ddp).get("comm_hook", ""))
+    # what torch logs about a wrapper is the only place that names a built-in comm hook
+    logged: Any = {} if ddp.logger is None else ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    name = str(logged.get("comm_hook", ""))
     if name.startswith(_BUILTIN):
         yield CommHook(name.removeprefix(_BUILTIN))
     buffers = getattr(ddp, "buffer_hook", None)
@@ -162,11 +164,3 @@ _REGISTERED_BY_WRAPPER = (
     "_reducer_allreduce_and_upcast_hook",
     "_apply_optim_in_backward_hook.<locals>.apply_optim_in_backward_hook",
 )
-
-
-def _logged(ddp: DistributedDataParallel) -> dict[str, Any]:
-    """What torch logs about a wrapper: the only place that names a built-in comm hook."""
-    if ddp.logger is None:
-        return {}
-    logged: dict[str, Any] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-    return logged

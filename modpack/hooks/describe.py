@@ -1,11 +1,4 @@
-"""What a hook calls, in words that need no torch to be read.
-
-Names for hook targets: the paths that lead to them from the saved object.
-
-What a hook calls and what it carries along, whatever it is wrapped in.
-
-Which hooks a user wants: all, none, some by name, or those that a predicate picks.
-"""
+"""Descriptions of hooks: the callables and their state, the targets' names, the user's choice."""
 
 from __future__ import annotations
 
@@ -44,7 +37,8 @@ def describe(hook: object, importable: bool) -> CallableSpec:
         hook: the callable.
         importable: whether it is a function that can be imported by its name.
     """
-    if importable or isinstance(hook, type) or _is_builtin_function(hook):
+    is_function = isinstance(hook, BuiltinFunctionType) and not _is_bound_builtin(hook)
+    if importable or isinstance(hook, type) or is_function:
         return CallableSpec("reference", name_of(hook))
     texts = dict(_texts(hook))
     sources = dict.fromkeys(map(_readable, texts.values()))
@@ -78,9 +72,7 @@ def state_of(hook: object) -> dict[str, object]:
     if isinstance(hook, functools.partial):
         bound = {f"args[{index}]": value for index, value in enumerate(hook.args)}
         return {**state_of(hook.func), **bound, **hook.keywords}
-    if isinstance(hook, MethodType):
-        return {"self": hook.__self__}
-    if _is_bound_builtin(hook):
+    if isinstance(hook, MethodType) or _is_bound_builtin(hook):
         return {"self": hook.__self__}
     if isinstance(hook, FunctionType):
         return dict(closed_over(hook))
@@ -93,10 +85,6 @@ def _is_bound_builtin(hook: object) -> TypeGuard[BuiltinFunctionType]:
     if not isinstance(hook, BuiltinFunctionType):
         return False
     return not isinstance(hook.__self__, (type, ModuleType, type(None)))
-
-
-def _is_builtin_function(hook: object) -> bool:
-    return isinstance(hook, BuiltinFunctionType) and not _is_bound_builtin(hook)
 
 
 def _texts(hook: object) -> Iterator[tuple[FunctionType, FunctionText]]:
@@ -240,8 +228,9 @@ class Names:
             if len(known) == _MOST_PATHS:
                 continue
             known.append(path)
-            for name, tensor in _tensors_of(module):
-                self._paths.setdefault(id(tensor), []).append(_below(path, name))
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is not None:
+                    self._paths.setdefault(id(tensor), []).append(_below(path, name))
             children = [(n, child) for n, child in module._modules.items() if child is not None]
             todo.extend((_below(path, name), child) for name, child in reversed(children))
 
@@ -252,11 +241,6 @@ def _modules_in(root: Any) -> Iterator[torch.nn.Module]:
         yield root
     elif not isinstance(root, torch.optim.Optimizer):
         yield from (part for part in objects_in(root) if isinstance(part, torch.nn.Module))
-
-
-def _tensors_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for table in (module._parameters, module._buffers):
-        yield from ((name, tensor) for name, tensor in table.items() if tensor is not None)
 
 
 def _below(path: str, name: str) -> str:
@@ -295,10 +279,15 @@ def state_of_hook(hook: Any) -> dict[str, Any]:
 
 
 def own_globals(function: Any) -> dict[str, Any]:
-    """The globals that travelled with a function, except modules, classes and functions."""
+    """The globals that travel with a function because its module cannot be imported.
+
+    Without modules, classes and functions.
+    """
     if not isinstance(function, FunctionType):
         return {}
-    if not isinstance(function.__globals__, GlobalNames) and not is_of_script(function.__globals__):
+    namespace = function.__globals__
+    travel = isinstance(namespace, GlobalNames) or is_of_script(namespace)
+    if not travel and function.__module__ != "__main__":
         return {}
     code = (ModuleType, FunctionType, type)
     return {n: v for n, v in named_globals(function).items() if not isinstance(v, code)}
@@ -353,17 +342,14 @@ def selector(choice: HookChoice) -> Callable[[HookSpec], bool]:
     """
     if isinstance(choice, bool):
         return lambda spec: bool(choice)
-    if isinstance(choice, str):
-        wanted = frozenset({choice})
-    elif isinstance(choice, Iterable):
-        wanted = frozenset(choice)
-    elif callable(choice):
+    if isinstance(choice, Iterable):
+        wanted = frozenset(_names_in(choice))
+        return lambda spec: spec.name in wanted
+    if callable(choice):
         return choice
-    else:
-        raise TypeError(
-            f"hooks must be True, False, hook names or a predicate, not {type(choice).__name__}"
-        )
-    return lambda spec: spec.name in wanted
+    raise TypeError(
+        f"hooks must be True, False, hook names or a predicate, not {type(choice).__name__}"
+    )
 
 
 def check_names(choice: HookChoice, specs: Iterable[HookSpec]) -> None:
@@ -372,13 +358,17 @@ def check_names(choice: HookChoice, specs: Iterable[HookSpec]) -> None:
     Raises:
         ValueError: tells the unknown names and the known ones.
     """
-    if isinstance(choice, bool) or callable(choice) or not isinstance(choice, Iterable):
+    if callable(choice) or not isinstance(choice, Iterable):
         return
     known = [spec.name for spec in specs]
-    asked = [choice] if isinstance(choice, str) else list(choice)
-    unknown = [name for name in asked if name not in known]
+    unknown = [name for name in _names_in(choice) if name not in known]
     if unknown:
         raise ValueError(
             f"no hook is called {', '.join(map(repr, unknown))}; there are: "
             + (", ".join(map(repr, known)) or "none")
         )
+
+
+def _names_in(choice: Iterable[str]) -> list[str]:
+    """The names of hooks in a choice; a text is one of them."""
+    return [choice] if isinstance(choice, str) else list(choice)

@@ -83,9 +83,8 @@ def register_on_node(tensor: torch.Tensor, moment: str, hook: Any) -> RemovableH
 def clear_node_hooks(tensor: torch.Tensor, moment: str) -> None:
     """Take off the hooks of one moment, from the node that is alive as well."""
     keeper = keeper_of(tensor)
-    tables = [keeper.tables[moment]] if keeper is not None else []
-    tables += [tables_of(node)[moment] for _, node in living_nodes([tensor])]
-    for table in tables:
+    kept = [] if keeper is None else [keeper.tables[moment]]
+    for table in (*kept, *(tables_of(node)[moment] for _, node in living_nodes([tensor]))):
         for identity in [i for i, hook in table.items() if not isinstance(hook, _Runner)]:
             del table[identity]
 
@@ -115,14 +114,10 @@ def tables_of(node: Any) -> dict[str, OrderedDict[int, Any]]:
     """
     tables = {}
     for moment, method in _REGISTERS.items():
-        handle = getattr(node, method)(_nothing)
+        handle = getattr(node, method)(lambda *given: None)
         tables[moment] = handle.hooks_dict_ref()
         handle.remove()
     return tables
-
-
-def _nothing(*given: Any) -> None:
-    """A hook that does nothing, for as long as a table is looked for."""
 
 
 def living_nodes(leaves: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, Any]]:
@@ -165,23 +160,15 @@ class _AllOf(torch.autograd.Function):
 def _nodes_of(leaves: list[torch.Tensor]) -> list[Any]:
     """The node of each leaf, also of those of which torch can make no view; None if it has none."""
     with torch.enable_grad(), torch.inference_mode(False):
-        behind = iter(_behind_one_node([each for each in leaves if not _has_no_size(each)]))
+        # strided nested tensors have no size, and no function of one's own can take them
+        nested = [each.is_nested and each.layout is torch.strided for each in leaves]
+        others = [each for each, alone in zip(leaves, nested, strict=True) if not alone]
+        made: Any = _AllOf.apply(*others) if others else None  # type: ignore[no-untyped-call]
+        behind = iter(() if made is None else made.grad_fn.next_functions)
         return [
-            torch.ops.aten.alias(each).grad_fn.next_functions[0][0]
-            if _has_no_size(each)
-            else next(behind)
-            for each in leaves
+            torch.ops.aten.alias(each).grad_fn.next_functions[0][0] if alone else next(behind)[0]
+            for each, alone in zip(leaves, nested, strict=True)
         ]
-
-
-def _behind_one_node(leaves: list[torch.Tensor]) -> list[Any]:
-    made: Any = _AllOf.apply(*leaves) if leaves else None  # type: ignore[no-untyped-call]
-    return [] if made is None else [node for node, _ in made.grad_fn.next_functions]
-
-
-def _has_no_size(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a strided nested one, of which no function of one's own can be made."""
-    return tensor.is_nested and tensor.layout is torch.strided
 
 
 def keeper_of(tensor: torch.Tensor) -> NodeKeeper | None:

@@ -3,15 +3,18 @@
 What is attached consists of parts. Each part is an instance of a class of this module and hangs
 on one module as a forward or forward-pre hook, so that it is captured, restored and copied like
 any other hook. What belongs to one forward pass is kept outside of its state.
-
-Attaching hooks that belong to the autograd graph, and taking them off again.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
-from typing import Any
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from types import FrameType
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -23,12 +26,100 @@ from modpack.hooks.graph import (
     MultiGrad,
     NodeHook,
     NodePreHook,
-    OpenCalls,
     OutputGrad,
     SavedTensors,
-    tensors_in,
 )
 from modpack.pickling.rebuild import named_in_packages
+
+
+def tensors_in(tree: object) -> Iterator[torch.Tensor]:
+    """Each tensor that requires a gradient in a tensor, tuple, list, dict or dataclass, once."""
+    seen: set[int] = set()
+    todo = [tree]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, torch.Tensor):
+            if part.requires_grad and id(part) not in seen:
+                seen.add(id(part))
+                yield part
+        elif isinstance(part, Mapping):
+            todo.extend(reversed(list(part.values())))
+        elif isinstance(part, (list, tuple)):
+            todo.extend(reversed(part))
+        elif is_dataclass(part) and not isinstance(part, type):
+            todo.extend(getattr(part, each.name, None) for each in reversed(fields(part)))
+
+
+class OpenCalls:
+    """What was opened for calls that are not over yet: by thread, innermost last.
+
+    A hook that closes runs for a call that raised too, even if the hook that opens was not
+    reached because an earlier one raised. So each entry remembers its call.
+    """
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def open(self, value: Any) -> None:
+        """Note a value for the call that runs the calling hook."""
+        self._entries.append((next(_running_calls(), None), value))
+        self._add(1)
+
+    def close(self) -> Any:
+        """Take the value of the call that runs the calling hook; None if it opened nothing."""
+        entries = self._entries
+        if not entries or entries[-1][0] is not next(_running_calls(), None):
+            return None
+        self._add(-1)
+        return entries.pop()[1]
+
+    def abandoned(self) -> list[Any]:
+        """Take the values of calls of this thread that ended without any hook being told.
+
+        torch runs no hook when a call ends by KeyboardInterrupt or another BaseException.
+        """
+        entries = self._entries
+        running = set(map(id, _running_calls())) if entries else set()
+        dead = [entry for entry in entries if entry[0] is not None and id(entry[0]) not in running]
+        for entry in dead:
+            entries.remove(entry)
+        self._add(-len(dead))
+        return [value for _, value in reversed(dead)]
+
+    @property
+    def innermost(self) -> Any:
+        """The value of the innermost open call of this thread, or None."""
+        return self._entries[-1][1] if self._entries else None
+
+    @property
+    def are_open(self) -> bool:
+        """Whether any thread has a call under way."""
+        return self._count > 0
+
+    def _add(self, number: int) -> None:
+        with self._lock:
+            self._count += number
+
+    @property
+    def _entries(self) -> list[tuple[FrameType | None, Any]]:
+        if not hasattr(self._local, "entries"):
+            self._local.entries = []
+        entries: list[tuple[FrameType | None, Any]] = self._local.entries
+        return entries
+
+
+def _running_calls() -> Iterator[FrameType]:
+    """The frames of the module calls that are under way, innermost first; they stand for them."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _CALL:
+            yield frame
+        frame = frame.f_back
+
+
+_CALL = torch.nn.Module._call_impl.__code__
 
 
 @named_in_packages
@@ -102,14 +193,21 @@ class Part:
     """An ordinary module hook that carries out a part of an attachment.
 
     Attributes:
+        helps_others: whether it only helps the parts that a path of the spec has.
+        on_model: whether it hangs on the model itself, and not on each module of the spec.
         attachment: what it is a part of.
         path: the module path that the spec gives; None for what only helps the other parts.
         index: its place among the parts.
     """
 
-    def __init__(self, attachment: Attachment, path: str | None = None) -> None:
+    helps_others: ClassVar[bool] = False
+    on_model: ClassVar[bool] = False
+    _method: ClassVar[str] = "register_forward_hook"
+    _options: ClassVar[Mapping[str, bool]] = {}
+
+    def __init__(self, attachment: Attachment, path: str) -> None:
         self.attachment = attachment
-        self.path = path
+        self.path = None if self.helps_others else path
         self.index = attachment.size
         attachment.size += 1
 
@@ -119,7 +217,7 @@ class Part:
         With torch's own method: a class that overrides it may wrap the part, which nobody would
         find again.
         """
-        return torch.nn.Module.register_forward_hook(module, self)
+        return getattr(torch.nn.Module, self._method)(module, self, **self._options)
 
     def __call__(self, *given: Any) -> None:
         raise NotImplementedError
@@ -152,8 +250,7 @@ class NodePart(Part):
 class EnterPart(Part):
     """Enters the pair of saved-tensor hooks before a module's forward."""
 
-    def register_on(self, module: torch.nn.Module) -> Any:
-        return torch.nn.Module.register_forward_pre_hook(module, self)
+    _method = "register_forward_pre_hook"
 
     def __call__(self, module: Any, args: Any) -> None:
         attached: Any = self.attachment
@@ -170,8 +267,8 @@ class EnterPart(Part):
 class LeavePart(Part):
     """Leaves it again, first of all hooks after the forward, also if that raised."""
 
-    def register_on(self, module: torch.nn.Module) -> Any:
-        return torch.nn.Module.register_forward_hook(module, self, prepend=True, always_call=True)
+    helps_others = True
+    _options: ClassVar[Mapping[str, bool]] = {"prepend": True, "always_call": True}
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
         attached = self.attachment
@@ -207,8 +304,8 @@ class AfterBackwardPart(Part):
 class BeginPart(Part):
     """Starts afresh at each call of the model."""
 
-    def register_on(self, module: torch.nn.Module) -> Any:
-        return torch.nn.Module.register_forward_pre_hook(module, self)
+    helps_others = on_model = True
+    _method = "register_forward_pre_hook"
 
     def __call__(self, module: Any, args: Any) -> None:
         spec = self.attachment.spec
@@ -234,8 +331,8 @@ class CollectPart(Part):
 class EndPart(Part):
     """Registers the hook over what was noted, at the end of a call of the model."""
 
-    def register_on(self, module: torch.nn.Module) -> Any:
-        return torch.nn.Module.register_forward_hook(module, self, always_call=True)
+    helps_others = on_model = True
+    _options: ClassVar[Mapping[str, bool]] = {"always_call": True}
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
         attached: Any = self.attachment
@@ -260,8 +357,8 @@ class CaptureOutputsPart(Part):
 class CaptureInputsPart(Part):
     """Captures the gradients of a module's input tensors."""
 
-    def register_on(self, module: torch.nn.Module) -> Any:
-        return torch.nn.Module.register_forward_pre_hook(module, self, with_kwargs=True)
+    _method = "register_forward_pre_hook"
+    _options: ClassVar[Mapping[str, bool]] = {"with_kwargs": True}
 
     def __call__(self, module: Any, args: Any, kwargs: Any) -> None:
         _capture(self, (args, kwargs))
@@ -271,68 +368,22 @@ def _capture(part: Part, tree: object) -> None:
     """Make room for the gradient of each tensor, and a hook that puts it there."""
     spec: Any = part.attachment.spec
     places = spec.store.setdefault(part.path, [])
-    for tensor in tensors_in(tree):
-        put, place = _putting(places, len(places)), (part.path, len(places))
-        part.attachment.hook_gradient(tensor, put, place)
+    for index, tensor in enumerate(tensors_in(tree), len(places)):
         places.append(None)
+        put = partial(places.__setitem__, index)
+        part.attachment.hook_gradient(tensor, put, (part.path, index))
 
 
-def _putting(places: list[Any], index: int) -> Callable[[torch.Tensor], None]:
-    def put(grad: torch.Tensor) -> None:
-        places[index] = grad
-
-    return put
-
-
-_Parts = Iterator[tuple[str, Part]]
-
-
-def _output_grad(attachment: Attachment) -> _Parts:
-    for path in attachment.spec.paths:
-        yield path, OutputGradPart(attachment, path)
-
-
-def _node(attachment: Attachment) -> _Parts:
-    for path in attachment.spec.paths:
-        yield path, NodePart(attachment, path)
-
-
-def _saved_tensors(attachment: Attachment) -> _Parts:
-    for path in attachment.spec.paths:
-        yield path, EnterPart(attachment, path)
-        yield path, LeavePart(attachment)
-
-
-def _after_backward(attachment: Attachment) -> _Parts:
-    for path in attachment.spec.paths:
-        yield path, AfterBackwardPart(attachment, path)
-
-
-def _multi_grad(attachment: Attachment) -> _Parts:
-    yield "", BeginPart(attachment)
-    for path in attachment.spec.paths:
-        yield path, CollectPart(attachment, path)
-    yield "", EndPart(attachment)
-
-
-def _capture_grad(attachment: Attachment) -> _Parts:
-    inputs = attachment.spec.flags["of"] == "inputs"
-    part = CaptureInputsPart if inputs else CaptureOutputsPart
-    yield "", BeginPart(attachment)
-    for path in attachment.spec.paths:
-        yield path, part(attachment, path)
-
-
-PARTS: dict[type[GraphSpec], Callable[[Attachment], _Parts]] = {
-    OutputGrad: _output_grad,
-    NodeHook: _node,
-    NodePreHook: _node,
-    SavedTensors: _saved_tensors,
-    AfterBackward: _after_backward,
-    MultiGrad: _multi_grad,
-    CaptureGrad: _capture_grad,
+PARTS: dict[type[GraphSpec], tuple[type[Part], ...]] = {
+    OutputGrad: (OutputGradPart,),
+    NodeHook: (NodePart,),
+    NodePreHook: (NodePart,),
+    SavedTensors: (EnterPart, LeavePart),
+    AfterBackward: (AfterBackwardPart,),
+    MultiGrad: (BeginPart, CollectPart, EndPart),
+    CaptureGrad: (BeginPart, CaptureOutputsPart),
 }
-"""Everything that can be attached, each with what carries it out and where that hangs."""
+"""Everything that can be attached, each with the parts that carry it out, in their order."""
 
 
 @named_in_packages
@@ -404,8 +455,10 @@ def attach(model: torch.nn.Module, spec: GraphSpec) -> GraphHandle:
     modules = {path: _module_at(model, path) for path in ("", *spec.paths)}
     attachment = Attachment(spec)
     handle = GraphHandle(attachment)
-    for path, part in PARTS[type(spec)](attachment):
-        handle.handles.append(part.register_on(modules[path]))
+    of_inputs = isinstance(spec, CaptureGrad) and spec.of == "inputs"
+    for part in (BeginPart, CaptureInputsPart) if of_inputs else PARTS[type(spec)]:
+        for path in ("",) if part.on_model else spec.paths:
+            handle.handles.append(part(attachment, path).register_on(modules[path]))
     return handle
 
 

@@ -1,10 +1,4 @@
-"""The parts of a model, each with the path that leads to it: what hooks may refer to.
-
-Copies of functions that a model holds: with closures of their own, which hooks may share.
-
-:func:`copy.deepcopy` leaves functions as they are. A copied model's function would then write to
-the original's closure, while its hooks have one of their own.
-"""
+"""The parts of a model that hooks may refer to, with their paths, and copies of its functions."""
 
 from __future__ import annotations
 
@@ -22,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from modpack.errors import ModpackError
 from modpack.hooks.graph_parts import GraphHandle
+from modpack.hooks.kinds import kinds_of
 from modpack.pickling.functions import closed_over
 
 CLOSURE: Final = "closure"
@@ -31,6 +26,18 @@ Step = tuple[str, Any]
 
 Path = tuple[str, tuple[Step, ...]]
 """The name of a root, and the steps from it on."""
+
+
+def require_optimizer(optimizer: object) -> None:
+    """Check an argument that must be an optimizer, or None.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
+        )
 
 
 def roots_beside(optimizer: Any) -> dict[str, Any]:
@@ -111,9 +118,14 @@ def children_of(obj: Any) -> Iterator[tuple[Step, Any]]:
     elif isinstance(obj, (list, tuple, deque)):
         yield from ((("item", index), value) for index, value in enumerate(obj))
     if isinstance(obj, torch.nn.Module):
-        yield from _parts_of_module(obj)
-    elif not holds_tables(type(obj)):
-        yield from _attributes(obj, _GRAPH_HANDLE if isinstance(obj, GraphHandle) else frozenset())
+        for table in (obj._parameters, obj._buffers, obj._modules):
+            yield from ((("attribute", name), part) for name, part in list(table.items()))
+    if isinstance(obj, torch.jit.ScriptModule) or holds_tables(type(obj)):
+        return  # attributes of a ScriptModule lead to what it was made from
+    closed = [names for kind, names in _CLOSED.items() if isinstance(obj, kind)]
+    for name, value in list(getattr(obj, "__dict__", {}).items()):
+        if not any(name in names for names in closed):
+            yield ("attribute", name), value
 
 
 def holds_tables(kind: type) -> bool:
@@ -134,21 +146,6 @@ def _bound_by(obj: Any) -> Iterator[tuple[Step, Any]]:
         yield from ((("attribute", name), getattr(obj, name)) for name in names)
 
 
-def _parts_of_module(module: torch.nn.Module) -> Iterator[tuple[Step, Any]]:
-    for table in (module._parameters, module._buffers, module._modules):
-        yield from ((("attribute", name), part) for name, part in list(table.items()))
-    if not isinstance(module, torch.jit.ScriptModule):  # those lead to what it was made from
-        yield from _attributes(module, _TORCHS_OWN)
-
-
-def _attributes(obj: Any, but: frozenset[str]) -> Iterator[tuple[Step, Any]]:
-    attributes = getattr(obj, "__dict__", {})
-    tables = _OPTIMIZERS_OWN if isinstance(obj, torch.optim.Optimizer) else ()
-    for name, value in list(attributes.items()):
-        if name not in but and name not in tables:
-            yield ("attribute", name), value
-
-
 def leads_on(obj: Any) -> bool:
     """Whether something may hold or bind what has an identity."""
     return isinstance(obj, (CellType, *_BINDING)) or _has_identity(obj)
@@ -164,13 +161,12 @@ def _has_identity(obj: Any) -> bool:
 
 _BINDING = (FunctionType, MethodType, partial)
 _CODE = (type, ModuleType, BuiltinFunctionType, *_BINDING)
-_TORCHS_OWN = frozenset(vars(torch.nn.Module()))
-_GRAPH_HANDLE = frozenset({"attachment"})
-_OPTIMIZERS_OWN = frozenset(
-    f"_optimizer_{event}_{moment}_hooks"
-    for event in ("step", "state_dict", "load_state_dict")
-    for moment in ("pre", "post")
-)
+_CLOSED = {
+    torch.nn.Module: frozenset(vars(torch.nn.Module())),
+    torch.optim.Optimizer: frozenset(kind.tables[0] for kind in kinds_of("optimizer")),
+    GraphHandle: frozenset({"attachment"}),
+}
+"""The attributes through which no path leads, by type."""
 
 
 def shared_places(
@@ -215,6 +211,9 @@ def replace_functions(
     places: list[Path], roots: Mapping[str, Any], copied: Mapping[str, Any], memo: dict[int, Any]
 ) -> None:
     """Give a copied model functions with closures of their own.
+
+    :func:`copy.deepcopy` leaves functions as they are. A copied model's function would then write
+    to the original's closure, while its hooks have one of their own.
 
     Args:
         places: where the functions are, or what binds them.
@@ -265,15 +264,6 @@ def _function(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
         setattr(twin, name, getattr(function, name))
     contents = dict(closed_over(function))
     for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
-        if name in contents and not list(_contents(cell)):
+        if name in contents and not list(_bound_by(cell)):  # another copy may have filled it
             cell.cell_contents = _twin(contents[name], memo)
     return twin
-
-
-def _contents(obj: object) -> Iterator[object]:
-    """What a cell contains, if it is one and not empty."""
-    if isinstance(obj, CellType):
-        try:
-            yield obj.cell_contents
-        except ValueError:
-            return

@@ -1,12 +1,11 @@
-"""Leaving behind what hooks have collected: their containers arrive empty.
+"""The link between the pickler and the collector of hooks, and which state of hooks stays behind.
 
-Telling where in a hook an object is that could not be pickled, and what can be done.
-
-The link between the pickler and the collector of hooks.
+Containers in which hooks have collected something may arrive empty.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -51,12 +50,14 @@ from modpack.hooks.parametrized import (
     state_of_parametrized,
 )
 from modpack.hooks.report import HookStatus, lost
-from modpack.pickling.functions import named_globals
+from modpack.pickling.functions import closed_over
 from modpack.pickling.object_paths import objects_in, path_to
 from modpack.pickling.rebuild import named_in_packages
 from modpack.pickling.tensors import ORDINARY, is_small, without_marks
 
 _Made = tuple[Any, ...]
+_Own = Callable[[], Any]
+_OF_TORCH = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,12 @@ class Emptied:
         """For a type: what tells of a container how to make an empty one; see the pickler."""
         if not self.containers or kind not in _ARGUMENTS:
             return None
-        return lambda container: self._stand_in(kind, container)
 
-    def _stand_in(self, kind: type, container: Any) -> _Made | None:
-        if id(container) not in self.containers:
-            return None
-        return fresh, (kind, *_ARGUMENTS[kind](container))
+        def emptied(container: Any) -> _Made | None:
+            is_one = id(container) in self.containers
+            return (fresh, (kind, *_ARGUMENTS[kind](container))) if is_one else None
+
+        return emptied
 
     def fresh(self, container: Any) -> Any:
         """An empty container like one that is emptied."""
@@ -97,11 +98,7 @@ def fresh(package: object, kind: type, *arguments: Any) -> Any:
 
 
 _ARGUMENTS: dict[type, Callable[[Any], _Made]] = {
-    list: lambda container: (),
-    dict: lambda container: (),
-    set: lambda container: (),
-    Counter: lambda container: (),
-    OrderedDict: lambda container: (),
+    **dict.fromkeys((list, dict, set, Counter, OrderedDict), lambda container: ()),
     defaultdict: lambda container: (container.default_factory,),
     deque: lambda container: ((), container.maxlen),
 }
@@ -148,36 +145,23 @@ def _all_hooks(
     collector: HookCollector, root: Any, extras: dict[str, Any]
 ) -> Iterator[tuple[HookSpec, Any]]:
     """Every hook with its spec: also those of modules that only other hooks lead to."""
-    names = Names(inside(root), extras)
+    observer = HookObserver(root, extras, collector)
     todo: list[Any] = [root, *extras.values()]
     seen: set[int] = set()
     while todo:
         for part in objects_in(todo):
-            if id(part) not in seen:
-                seen.add(id(part))
-                _note(collector, part)
-        specs, payload = collector.take(names)
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            if isinstance(part, DistributedDataParallel):
+                observer.note_comm_hooks(part.module, comm_hooks_of(part))
+            else:
+                observer.note(part)
+        specs, payload = collector.take(observer.names)
         by_name = {spec.name: spec for spec in specs}
         found = [(by_name[name], hook) for name, *_, hook in payload["hooks"]]
         yield from found
         todo = [hook for _, hook in found]
-
-
-def _note(collector: HookCollector, part: Any) -> None:
-    if isinstance(part, DistributedDataParallel):
-        for position, hook in enumerate(comm_hooks_of(part)):
-            collector.note("ddp.comm", part.module, hook, position)
-    elif isinstance(part, torch.nn.Module):
-        collector.module(part)
-        for position, hook in enumerate(kept_comm_hooks(part)):
-            collector.note("ddp.comm", part, hook, position)
-    elif isinstance(part, torch.Tensor) and part.is_leaf:
-        collector.tensor(part)
-    elif isinstance(part, torch.optim.Optimizer):
-        collector.optimizer(part)
-
-
-# -- the state of one hook -------------------------------------------------------------------
 
 
 def _containers_of(
@@ -186,8 +170,10 @@ def _containers_of(
     """The containers that are a hook's state, by their paths from the hook."""
     todo = [*carried_by(hook).items()]
     for function in functions_of(hook).values():
-        if not (isinstance(function, FunctionType) and is_importable(function)):
-            todo += _bound_call(function) or _steps(function)
+        if isinstance(function, torch.nn.Module):
+            todo += _bound(function.forward) if isinstance(function.forward, MethodType) else []
+        elif not (isinstance(function, FunctionType) and is_importable(function)):
+            todo += _steps(function)
     seen: set[int] = set()
     while todo:
         path, value = todo.pop(0)
@@ -203,32 +189,17 @@ def _containers_of(
 def _steps(value: Any) -> list[tuple[str, Any]]:
     """What a callable or another object of the user's carries along, by name."""
     if isinstance(value, FunctionType):
-        return [*_cells(value), *_defaults(value), *own_globals_of(value)]
+        return [*closed_over(value), *_defaults(value), *own_globals(value).items()]
     if isinstance(value, MethodType):
         return _bound(value)
-    if type(value).__name__ == "partial" and hasattr(value, "func"):
+    if isinstance(value, functools.partial):
         bound = [(f"args[{index}]", each) for index, each in enumerate(value.args)]
         return [*_steps(value.func), *bound, *value.keywords.items()]
-    if _is_part_of_the_model(value) or not _is_of_the_users(value):
-        return []
-    return _attributes(value)
-
-
-def own_globals_of(function: FunctionType) -> list[tuple[str, Any]]:
-    """The globals that travel with a function because its module cannot be imported."""
-    if function.__module__ != "__main__":
-        return list(own_globals(function).items())
-    code = (ModuleType, FunctionType, type)
-    return [(n, v) for n, v in named_globals(function).items() if not isinstance(v, code)]
-
-
-def _cells(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    for name, cell in cells:
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # nothing was bound to it yet
-            continue
+    if isinstance(value, (*_OF_TORCH, RemovableHandle, ModuleType, type)):
+        return []  # a part of the model, or code
+    root = type(value).__module__.partition(".")[0]
+    is_of_library = root in ("torch", "modpack") or root in sys.stdlib_module_names
+    return [] if is_of_library and type(value) is not SimpleNamespace else _attributes(value)
 
 
 def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -266,70 +237,6 @@ def _attributes(obj: Any) -> list[tuple[str, Any]]:
     return list(found.items())
 
 
-def _bound_call(function: Any) -> list[tuple[str, Any]]:
-    """What a module that is a hook itself mentions in its forward."""
-    forward = function.forward if isinstance(function, torch.nn.Module) else None
-    return _bound(forward) if isinstance(forward, MethodType) else []
-
-
-def _is_part_of_the_model(value: Any) -> bool:
-    parts = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer, RemovableHandle)
-    return isinstance(value, (*parts, ModuleType, type))
-
-
-def _is_of_the_users(value: Any) -> bool:
-    """Whether the contents of an object are the user's affair and no library's."""
-    if type(value) is SimpleNamespace:
-        return True
-    root = type(value).__module__.partition(".")[0]
-    return root not in ("torch", "modpack") and root not in sys.stdlib_module_names
-
-
-def place_in_hooks(payload: dict[str, Any] | None, target: object) -> tuple[str, str] | None:
-    """The hook that leads to an object, the path from the hook on, and what else can be done.
-
-    Args:
-        payload: what was being pickled.
-        target: the object that could not be; a class stands for an instance of it.
-
-    Returns:
-        ``hook 'layer1/forward/0' -> collector.lock`` and how to leave the hook out; None
-        if no hook leads to it.
-    """
-    hooks = [(name, hook) for name, *_, hook in (payload or {}).get("hooks", ())]
-    for closed in (_PARTS_OF_THE_MODEL, ()):  # those are in the pickle already, mostly
-        for name, hook in hooks:
-            path = _path_in(hook, target, closed)
-            if path is not None:
-                return f"hook {name!r}{path}", _leave_out(name)
-    for name, extra in (payload or {}).get("extras", {}).items():
-        path = path_to(extra, target, name)
-        if path is not None:
-            return path, ""
-    return None
-
-
-_PARTS_OF_THE_MODEL = (torch.nn.Module, torch.optim.Optimizer)
-
-
-def _path_in(hook: Any, target: object, closed: tuple[type, ...]) -> str | None:
-    if any(each is target or type(each) is target for each in (hook, *functions_of(hook).values())):
-        return ""
-    for key, value in state_of_hook(hook).items():
-        found = path_to(value, target, f" -> {key}", closed)
-        if found is not None:
-            return found
-    return path_to(hook, target, "", closed)
-
-
-def _leave_out(name: str) -> str:
-    return f"leave the hook out (hooks=lambda spec: spec.name != {name!r})"
-
-
-_Own = Callable[[], Any]
-_OF_TORCH = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)
-
-
 class HookObserver:
     """Shows modules, tensors, optimizers and handles to a collector while they are pickled.
 
@@ -340,6 +247,7 @@ class HookObserver:
         emptied: the containers that arrive empty.
 
     Attributes:
+        root: the saved object; of a wrapper, what is inside.
         specs: the hooks that went into the package, so far.
         unwrapped: the wrappers of which only the module inside is saved.
         has_met_torch: whether a module, a tensor or an optimizer may have been met by now.
@@ -353,6 +261,7 @@ class HookObserver:
         collector: HookCollector,
         emptied: Emptied = NOTHING,
     ) -> None:
+        self.root = inside(root)
         self.specs: list[HookSpec] = []
         self.unwrapped: list[DistributedDataParallel] = []
         self.has_met_torch = False
@@ -362,22 +271,13 @@ class HookObserver:
         self._emptied = emptied
         self._extras = {name: extra for name, extra in extras.items() if extra is not None}
         self._pending = bool(self._extras)
-        self._names: Names | None = None
-        self._root = inside(root)
         self._comm_hooks: dict[int, list[CommHook]] = {}
         self._payload: dict[str, Any] | None = None
 
-    @property
-    def root(self) -> Any:
-        """The saved object; of a wrapper, what is inside."""
-        return self._root
-
-    @property
+    @functools.cached_property
     def names(self) -> Names:
         """The paths to the parts of the saved object; made when a hook has to be named."""
-        if self._names is None:
-            self._names = Names(self._root, self._extras)
-        return self._names
+        return Names(self.root, self._extras)
 
     def reducer(self, kind: type) -> Callable[[Any, _Own], Any] | None:
         """What turns an object's own reduction into the one to write, by its type."""
@@ -406,11 +306,11 @@ class HookObserver:
         """Note the hooks of a module that packages itself: an FX GraphModule, a ScriptModule."""
         self.has_met_torch = True
         if isinstance(obj, torch.jit.ScriptModule):
-            self._note_module(obj)  # only a traced one takes hooks
+            self.note(obj)  # only a traced one takes hooks
             for tensor in self._scripted.add(obj):
                 self._collector.tensor(tensor)
         elif isinstance(obj, torch.nn.Module):
-            self._note_module(obj)
+            self.note(obj)
             function, arguments = parts
             return function, tuple(map(self._collector.state_without_hooks, arguments))
         return parts
@@ -442,13 +342,50 @@ class HookObserver:
             yield status
 
     def whereabouts(self, obj: object) -> tuple[str, str] | None:
-        """Which hook leads to an object that could not be pickled, and what can be done."""
-        return place_in_hooks(self._payload, obj)
+        """The hook that leads to an object that could not be pickled, and what else can be done.
+
+        Args:
+            obj: the object; a class stands for an instance of it.
+
+        Returns:
+            ``hook 'layer1/forward/0' -> collector.lock`` and how to leave the hook out; None
+            if no hook leads to it.
+        """
+        payload = self._payload or {}
+        hooks = [(name, hook) for name, *_, hook in payload.get("hooks", ())]
+        parts = (torch.nn.Module, torch.optim.Optimizer)  # in the pickle already, mostly
+        for closed in (parts, ()):
+            for name, hook in hooks:
+                path = _path_in(hook, obj, closed)
+                if path is not None:
+                    remedy = f"leave the hook out (hooks=lambda spec: spec.name != {name!r})"
+                    return f"hook {name!r}{path}", remedy
+        for name, extra in payload.get("extras", {}).items():
+            path = path_to(extra, obj, name)
+            if path is not None:
+                return path, ""
+        return None
+
+    def note(self, part: Any) -> None:
+        """Note what hangs on a module, a tensor or an optimizer; a handle by itself."""
+        if isinstance(part, torch.nn.Module):
+            self._collector.note_hooks(part, "module")
+            self.note_comm_hooks(part, kept_comm_hooks(part))
+        elif isinstance(part, torch.Tensor):
+            with torch._C.DisableTorchFunctionSubclass():  # a class may refuse to be asked
+                if part.is_leaf:
+                    self._collector.tensor(part)
+                else:
+                    self._collector.differentiable(part)
+        elif isinstance(part, torch.optim.Optimizer):
+            self._collector.note_hooks(part, "optimizer")
+        elif holds_tables(type(part)):
+            self._collector.handles.append(part)
 
     def _module(self, module: torch.nn.Module, own: _Own) -> Any:
-        self._note_module(module)
+        self.note(module)
         if is_parametrized(module):
-            self._collector.parametrized(module)
+            self._collector.parametrized.append(module)
             state = self._collector.state_without_hooks(state_of_parametrized(module))
             return reduce_parametrized(module, state)
         reduction = own()
@@ -457,25 +394,22 @@ class HookObserver:
         function, arguments, state, *rest = reduction
         return function, arguments, self._collector.state_without_hooks(state), *rest
 
-    def _note_module(self, module: torch.nn.Module) -> None:
-        self._collector.module(module)
-        self._note_comm_hooks(module, kept_comm_hooks(module))
-
     def wrapper(self, ddp: DistributedDataParallel) -> None:
         """Note a wrapper's comm hooks, which travel with the module inside."""
         self.unwrapped.append(ddp)
         self._refuse_hooks_of(ddp)
-        self._note_comm_hooks(ddp.module, comm_hooks_of(ddp))
+        self.note_comm_hooks(ddp.module, comm_hooks_of(ddp))
 
     def _wrapper(self, ddp: DistributedDataParallel, own: _Own) -> Any:
         self.wrapper(ddp)
         return unwrapped, (ddp.module,)
 
-    def _note_comm_hooks(self, module: torch.nn.Module, hooks: Iterable[CommHook]) -> None:
+    def note_comm_hooks(self, module: torch.nn.Module, hooks: Iterable[CommHook]) -> None:
+        """Note comm hooks for a module; those of a wrapper may wait for its module as well."""
         known = self._comm_hooks.setdefault(id(module), [])
         for hook in hooks:
             if not any(hook.is_same_as(other) for other in known):
-                self._collector.note("ddp.comm", module, hook, len(known))
+                self._collector.note_hook("ddp.comm", module, hook, len(known))
                 known.append(hook)
 
     def _refuse_hooks_of(self, ddp: DistributedDataParallel) -> None:
@@ -508,8 +442,9 @@ class HookObserver:
         scripted = self._scripted.reduced(tensor)
         if scripted is not None:
             return scripted
-        with torch._C.DisableTorchFunctionSubclass():  # a class may refuse to be asked
-            hooks = self._note_tensor(tensor)
+        self.note(tensor)
+        with torch._C.DisableTorchFunctionSubclass():
+            hooks = tensor._backward_hooks
         if not hooks:
             reduced = without_marks(own())
         else:
@@ -519,22 +454,13 @@ class HookObserver:
         self.reductions.append(reduced)
         return reduced
 
-    def _note_tensor(self, tensor: torch.Tensor) -> Any:
-        """Note what hangs on a tensor; gives the hooks that torch would warn of."""
-        hooks = tensor._backward_hooks
-        if tensor.is_leaf:
-            self._collector.tensor(tensor)
-            return hooks
-        self._collector.differentiable(tensor)
-        return hooks
-
     def _optimizer(self, optimizer: torch.optim.Optimizer, own: _Own) -> Any:
-        self._collector.optimizer(optimizer)
+        self.note(optimizer)
         return own()
 
     def _handle(self, handle: RemovableHandle, own: _Own) -> Any:
         """A handle travels dead; it is linked to its hook again when that is registered."""
-        self._collector.handle(handle)
+        self.note(handle)
         nothing: tuple[Any, ...] = tuple(OrderedDict() for _ in handle.extra_dict_ref)
         return (
             RemovableHandle.__new__,
@@ -549,3 +475,13 @@ class HookObserver:
             "a process group belongs to this run and cannot be saved. Remedy: keep None in its "
             "place, which torch's comm hooks take for the default group, and set it after loading"
         )
+
+
+def _path_in(hook: Any, target: object, closed: tuple[type, ...]) -> str | None:
+    if any(each is target or type(each) is target for each in (hook, *functions_of(hook).values())):
+        return ""
+    for key, value in state_of_hook(hook).items():
+        found = path_to(value, target, f" -> {key}", closed)
+        if found is not None:
+            return found
+    return path_to(hook, target, "", closed)

@@ -2,9 +2,8 @@
 
 ``torch.nn.utils.parametrize`` gives each parametrized module a class of its own, made on the
 spot, with a property for each parametrized tensor. What has to travel is the original class
-and the module's state; the class is made again by the functions that torch makes it with.
-
-Tensors of ScriptModules, which torch serialises itself: named, so that hooks find them.
+and the module's state; the class is made again by the functions that torch makes it with. Tensors
+of ScriptModules, which torch serializes itself, are named, so that hooks find them.
 """
 
 from __future__ import annotations

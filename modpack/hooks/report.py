@@ -94,8 +94,8 @@ def lost(hook: Unsaved, target: tuple[str, ...], called: CallableSpec) -> HookSt
         target: the paths of what leads to it.
         called: what it calls.
     """
-    path, text = "+".join(target), f"{called.name} ({called.place})"
-    shown = text if called.place else called.name
+    path = "+".join(target)
+    shown = f"{called.name} ({called.place})" if called.place else called.name
     if hook.kind == HANDLE:
         why = (
             f"the handle removes {shown}, which hangs on nothing that is saved. Remedy: save what "

@@ -1,9 +1,4 @@
-"""Registering hooks again, on objects that were loaded.
-
-Captured hooks as a value.
-
-Restoring hooks without a package: what the unpickler is given.
-"""
+"""Registering hooks again: on objects that were loaded, and on models, from captured hooks."""
 
 from __future__ import annotations
 
@@ -24,14 +19,7 @@ from modpack.core.hookspec import PARAMETRIZATION, HookSpec, specs_from_json, sp
 from modpack.errors import ModpackError
 from modpack.hooks.graph_nodes import NodeKeeper, clear_node_hooks
 from modpack.hooks.graph_parts import handle_of
-from modpack.hooks.kinds import (
-    KINDS,
-    MULTI_GRAD,
-    Kind,
-    kinds_of,
-    multi_grad_parts,
-    travels_natively,
-)
+from modpack.hooks.kinds import KINDS, MULTI_GRAD, Kind, kinds_of, multi_grad_part
 from modpack.hooks.loaded import instances_in, modules_in
 from modpack.hooks.model_parts import Path, part_at, roots_beside
 from modpack.pickling.rebuild import named_in_packages
@@ -67,7 +55,7 @@ def register_payload(
     # hooks that stayed in a module's state keep their ids: new ones must not take them
     RemovableHandle.next_id = max(RemovableHandle.next_id, int(payload["next_id"]))
     for kind, target in payload["dropped"]:
-        _row(kind).clear(target, travels_natively)
+        _row(kind).clear(target)
     handles: dict[str, Any] = {}
     fresh = {} if fresh is None else fresh
     for name, kind, target, flags, identities, hook in payload["hooks"]:
@@ -98,7 +86,8 @@ def kinds_in(obj: Any) -> Iterator[tuple[str, str]]:
                     yield kind.name, name
             if scope == "module" and is_parametrized(part):
                 yield PARAMETRIZATION, name
-            if scope == "tensor" and any(map(multi_grad_parts, _backward_hooks_of(part))):
+            hooks = list((part._backward_hooks or {}).values()) if scope == "tensor" else []
+            if any(map(multi_grad_part, hooks)):
                 yield MULTI_GRAD, name
 
 
@@ -111,17 +100,11 @@ _SCOPES: Final = {
 """What hooks hang on; those of groups hang on each tensor."""
 
 
-def _backward_hooks_of(tensor: torch.Tensor) -> list[Any]:
-    return list((tensor._backward_hooks or {}).values())
-
-
 def remove_hooks(obj: Any) -> None:
     """Take off every hook that travelled in the state of modules; torch's own stay."""
     for part in modules_in(obj):
         for kind in kinds_of("module"):
-            kind.clear(part, travels_natively)
-        if not part._backward_hooks:
-            part._is_full_backward_hook = None
+            kind.clear(part)
 
 
 def _row(kind: str) -> Kind:
@@ -255,7 +238,7 @@ class Target:
         """An attachment."""
         return self.captured.storages[name]
 
-    # -- what storages are loaded from (modpack.pickling.tensor_loading.StorageSource) --------
+    # the rest is modpack.pickling.tensor_loading.StorageSource
 
     def has(self, name: str) -> bool:
         """Whether the capture holds a record."""

@@ -1,6 +1,4 @@
-"""Capturing hooks without a package: what the pickler is given.
-
-Hooks without a package: captured from a model as a value, and put onto another one.
+"""Hooks without a package: captured from a model as a value, and put onto another one.
 
 A capture holds the hooks and what they carry along, but nothing of the model: it refers to the
 model's modules, tensors and containers by their paths. Restored onto another model, a closure
@@ -15,6 +13,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from modpack.discovery.importers import Importer, sys_importer
+from modpack.discovery.importers import Importer
 from modpack.errors import ModpackError, ObjMismatchError, ObjNotFoundError
 from modpack.hooks.collect import HookCollector
 from modpack.hooks.ddp import inside
@@ -33,9 +32,9 @@ from modpack.hooks.kinds import kinds_of, travels_natively
 from modpack.hooks.loaded import instances_in
 from modpack.hooks.model_parts import (
     Path,
-    holds_tables,
     parts_of,
     replace_functions,
+    require_optimizer,
     roots_beside,
     shared_places,
     shown,
@@ -62,11 +61,10 @@ from modpack.pickling.torch_archives import script_bytes
 class _ThisProcess(Importer):
     """Names in the running interpreter, those of loaded packages included."""
 
+    modules = sys.modules
+
     def import_module(self, module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
-
-    def whichmodule(self, obj: object, name: str) -> str:
-        return sys_importer.whichmodule(obj, name)
 
     def loaded_module(self, module_name: str) -> ModuleType | None:
         return sys.modules.get(module_name)
@@ -105,7 +103,7 @@ class ModelParts:
         self.referred: dict[Path, int] = {}
         self.storages: dict[str, bytes] = {}
         self._of_the_model: dict[int, Path] = {}
-        self._kept: list[torch.UntypedStorage] = []
+        self._kept: dict[int, tuple[str, torch.UntypedStorage]] = {}
         self._reduced = 0
         self._names = _ThisProcess()
         self.roots = {"model": model, **roots_beside(optimizer)}
@@ -150,12 +148,11 @@ class ModelParts:
         path = self._of_the_model.get(storage._cdata)
         if path is not None:
             return f"part {self.refer(path)}"
-        known = {kept._cdata: str(index) for index, kept in enumerate(self._kept)}
-        if storage._cdata not in known:
-            key = known[storage._cdata] = str(len(self._kept))
-            self._kept.append(storage)
+        if storage._cdata not in self._kept:
+            key = str(len(self._kept))
+            self._kept[storage._cdata] = key, storage  # else another one may get its address
             self.storages[key] = bytes(storage_bytes(storage))
-        return known[storage._cdata]
+        return self._kept[storage._cdata][0]
 
     def add_attachment(self, data: bytes) -> str:
         """What torch serialised itself."""
@@ -176,13 +173,18 @@ class CapturingObserver(HookObserver):
         self, given: Any, parts: ModelParts, collector: HookCollector, emptied: Emptied
     ) -> None:
         super().__init__(parts.model, {}, collector, emptied)
-        self._names = Names(parts.model, roots_beside(parts.optimizer))
         self._parts = parts
-        self._graph_handles: list[GraphHandle] = []
+        objects = [obj for obj, _ in parts.objects.values()]
+        self._graph_handles = [obj for obj in objects if isinstance(obj, GraphHandle)]
         if isinstance(given, DistributedDataParallel):
             self.wrapper(given)
-        for obj, _ in parts.objects.values():
-            self._note_part(obj)
+        for obj in objects:
+            self.note(obj)
+
+    @cached_property
+    def names(self) -> Names:
+        """The paths to the parts of the model and of its optimizer."""
+        return Names(self._parts.model, roots_beside(self._parts.optimizer))
 
     def next_payload(self) -> dict[str, Any] | None:
         """The hooks that were noted, and the handles of attachments that the model holds."""
@@ -208,18 +210,6 @@ class CapturingObserver(HookObserver):
             return None if empty is None else empty(obj)
 
         return refer
-
-    def _note_part(self, obj: Any) -> None:
-        if isinstance(obj, torch.nn.Module):
-            self._note_module(obj)
-        elif isinstance(obj, torch.Tensor):
-            self._note_tensor(obj)
-        elif isinstance(obj, torch.optim.Optimizer):
-            self._collector.optimizer(obj)
-        elif holds_tables(type(obj)):
-            self._collector.handle(obj)
-        elif isinstance(obj, GraphHandle):
-            self._graph_handles.append(obj)
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
@@ -451,7 +441,4 @@ def _is_sparse_parameter(obj: object) -> bool:
 def _require(model: object, optimizer: object) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(
-            f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
-        )
+    require_optimizer(optimizer)
