@@ -294,6 +294,20 @@ def open_sink(target: str | os.PathLike[str] | BinaryIO) -> Sink:
     return BufferSink(write)
 
 
+def write_whole(target: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file so that under its name there is never a part of it.
+
+    Raises:
+        TargetError: it cannot be written; what was there before is still there.
+    """
+    sink = open_sink(target)
+    try:
+        sink.write(content)
+        sink.publish()
+    finally:
+        sink.discard()
+
+
 def _is_text(buffer: object) -> bool:
     mode = getattr(buffer, "mode", None)
     opened_as_text = isinstance(mode, str) and "b" not in mode and hasattr(buffer, "encoding")

@@ -117,17 +117,12 @@ def write_file(path: Path, text: str) -> None:
     Raises:
         TargetError, OSError: it cannot be written; what was there before is still there.
     """
-    from modpack.archive.target import open_sink
+    from modpack.archive.target import write_whole
 
     if path.exists() and not path.is_file():
         path.write_bytes(text.encode())
-        return
-    sink = open_sink(path)
-    try:
-        sink.write(text.encode())
-        sink.publish()
-    finally:
-        sink.discard()
+    else:
+        write_whole(path, text.encode())
 
 
 def refuse_same(file: str, output: Path) -> None:

@@ -26,8 +26,7 @@ from modpack.exporting.scripts import ScriptExporter, stored_values
 from modpack.exporting.secret_guard import SecretGuard
 from modpack.pickling.base import is_of_script
 from modpack.pickling.functions import SCRIPTS, home_module
-from modpack.security.pickle_names import nested_names
-from modpack.security.pickle_tree import PickledName
+from modpack.security.pickle_names import PickledName, nested_names
 
 if TYPE_CHECKING:
     import torch

@@ -257,8 +257,8 @@ def require_trust(archive: Archive, policy: TrustPolicy, path: object) -> None:
         SignatureError: nothing is wrong but the signature.
         ArchiveError: a record is damaged.
     """
-    from modpack.security.code_listing import list_package  # most loads do without
-    from modpack.security.policy_check import package_violations
+    # Most loads do without.
+    from modpack.security.code_listing import list_package, package_violations
 
     code = None if policy.allow_code else list_package(archive, read_manifest(archive))
     problems = [str(each) for each in package_violations(archive, policy, code)]

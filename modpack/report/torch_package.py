@@ -22,7 +22,7 @@ from modpack.core.scan import ImportKind, ImportStatement, ModuleScan
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError
 from modpack.report.package_info import recorded_modules
-from modpack.security.code_listing import list_undeclared
+from modpack.security.code_listing import list_package
 from modpack.security.pickle_names import PickleContents
 
 _STAND_INS: Final = "_mock"
@@ -64,7 +64,7 @@ class _Reconstruction:
         self._scans = dict(self._scan())
 
     def plan(self) -> Plan:
-        for record, contents in self._archive.remembered(list_undeclared).pickles.items():
+        for record, contents in list_package(self._archive, None).pickles.items():
             if not layout.is_internal(record):
                 if contents.unreadable is not None:
                     self._notes.append(_unread_pickle(record, contents))

@@ -48,8 +48,7 @@ from modpack.report.verify_records import (
     check_texts,
     read_own_records,
 )
-from modpack.security.code_listing import CodeListing, list_package
-from modpack.security.policy_check import package_violations
+from modpack.security.code_listing import CodeListing, list_package, package_violations
 from modpack.security.signing import check_signatures, find_signatures
 from modpack.security.signing_envelope import read_envelope
 

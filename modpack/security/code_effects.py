@@ -1,12 +1,9 @@
-"""What is called to do something to the world, by name.
-
-Whether a source has the words that effects take: most have not, and need no parsing.
-
-What a module does to the world around it while it is imported, as far as its source shows.
+"""What a module does to the world around it while it is imported, as far as its source shows.
 
 Only what is written plainly is found: calls by their names, through aliases of imports, and what
 the module's own functions do that it calls meanwhile. Whoever wants to hide something can; this is
-for the eyes of those who read what they are about to run, and no sandbox.
+for the eyes of those who read what they are about to run, and no sandbox. Most sources have none
+of the words that effects take, and need no parsing.
 """
 
 from __future__ import annotations
@@ -45,80 +42,99 @@ class EffectKind(str, Enum):
     """Machine code is loaded by hand."""
 
 
-MODULES: Final[Mapping[str, EffectKind]] = {
-    "subprocess": EffectKind.PROCESS,
-    "pty": EffectKind.PROCESS,
-    "urllib.request": EffectKind.NETWORK,
-    "http.client": EffectKind.NETWORK,
-    "http.server": EffectKind.NETWORK,
-    "xmlrpc": EffectKind.NETWORK,
-    "ftplib": EffectKind.NETWORK,
-    "smtplib": EffectKind.NETWORK,
-    "poplib": EffectKind.NETWORK,
-    "imaplib": EffectKind.NETWORK,
-    "telnetlib": EffectKind.NETWORK,
-    "nntplib": EffectKind.NETWORK,
-    "socketserver": EffectKind.NETWORK,
-    "webbrowser": EffectKind.NETWORK,
-    "shutil": EffectKind.WRITE,
-    "runpy": EffectKind.EVAL,
-    "code": EffectKind.EVAL,
-    "ctypes": EffectKind.NATIVE,
-    "torch.utils.cpp_extension": EffectKind.NATIVE,
+_EFFECTS: Final[Mapping[EffectKind, Mapping[str, str]]] = {
+    EffectKind.PROCESS: {
+        "*": "subprocess pty",
+        "os": "system popen fork forkpty startfile posix_spawn posix_spawnp "
+        "execl execle execlp execlpe execv execve execvp execvpe "
+        "spawnl spawnle spawnlp spawnlpe spawnv spawnve spawnvp spawnvpe",
+        "_posixsubprocess": "fork_exec",
+        "multiprocessing": "Process Pool",
+        "concurrent.futures": "ProcessPoolExecutor",
+        "asyncio": "create_subprocess_exec create_subprocess_shell",
+    },
+    EffectKind.NETWORK: {
+        "*": "urllib.request http.client http.server xmlrpc ftplib smtplib poplib imaplib "
+        "telnetlib nntplib socketserver webbrowser",
+        "socket": "socket create_connection create_server getaddrinfo gethostbyname fromfd",
+        "asyncio": "open_connection start_server",
+        "torch.hub": "load load_state_dict_from_url download_url_to_file",
+    },
+    EffectKind.WRITE: {
+        "*": "shutil",
+        "os": "remove unlink rename renames replace rmdir removedirs mkdir makedirs chmod chown "
+        "link symlink truncate write mkfifo mknod",
+        "tempfile": "mkstemp mkdtemp NamedTemporaryFile TemporaryFile TemporaryDirectory",
+        "sqlite3": "connect",
+        "torch": "save",
+    },
+    EffectKind.EVAL: {
+        "*": "runpy code",
+        "": "eval exec",
+        "builtins": "eval exec",
+        "types": "FunctionType CodeType",
+        "marshal": "load loads",
+        "pickle": "load loads Unpickler",
+        "shelve": "open",
+        "torch": "load",
+    },
+    EffectKind.NATIVE: {
+        "*": "ctypes torch.utils.cpp_extension",
+        "imp": "load_dynamic",
+        "_imp": "create_dynamic",
+        "importlib.machinery": "ExtensionFileLoader",
+        "torch.ops": "load_library",
+        "torch.classes": "load_library",
+    },
 }
-"""Modules of which every call counts, but those in :data:`HARMLESS`."""
-
-HARMLESS: Final = frozenset(
+"""What counts, by its module; ``*`` are the modules of which every call does, but the harmless."""
+_MODULES: Final = {
+    module: kind for kind, names in _EFFECTS.items() for module in names["*"].split()
+}
+KINDS: Final = {
+    f"{module}.{name}".removeprefix("."): kind
+    for kind, modules in _EFFECTS.items()
+    for module, names in modules.items()
+    for name in names.split()
+    if module != "*"
+}
+_HARMLESS: Final = frozenset(
     {"shutil.which", "shutil.get_terminal_size", "shutil.disk_usage"}
     | {"subprocess.list2cmdline", "urllib.request.url2pathname", "urllib.request.pathname2url"}
     | {"ctypes.sizeof", "ctypes.POINTER", "ctypes.pointer", "ctypes.byref", "ctypes.CFUNCTYPE"}
     | {"ctypes.alignment", "ctypes.addressof", "ctypes.util.find_library"}
 )
-HARMLESS_STARTS: Final = ("ctypes.c_", "ctypes.wintypes.")
-_CALLS: Final[Mapping[EffectKind, frozenset[str]]] = {
-    EffectKind.PROCESS: frozenset(
-        {f"os.{name}" for name in ("system", "popen", "fork", "forkpty", "startfile")}
-        | {f"os.exec{how}" for how in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")}
-        | {f"os.spawn{how}" for how in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")}
-        | {"os.posix_spawn", "os.posix_spawnp", "_posixsubprocess.fork_exec"}
-        | {"multiprocessing.Process", "multiprocessing.Pool"}
-        | {"concurrent.futures.ProcessPoolExecutor"}
-        | {"asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell"}
-    ),
-    EffectKind.NETWORK: frozenset(
-        {"socket.socket", "socket.create_connection", "socket.create_server"}
-        | {"socket.getaddrinfo", "socket.gethostbyname", "socket.fromfd"}
-        | {"asyncio.open_connection", "asyncio.start_server", "torch.hub.load"}
-        | {"torch.hub.load_state_dict_from_url", "torch.hub.download_url_to_file"}
-    ),
-    EffectKind.WRITE: frozenset(
-        {f"os.{name}" for name in ("remove", "unlink", "rename", "renames", "replace", "rmdir")}
-        | {f"os.{name}" for name in ("removedirs", "mkdir", "makedirs", "chmod", "chown", "link")}
-        | {f"os.{name}" for name in ("symlink", "truncate", "write", "mkfifo", "mknod")}
-        | {f"tempfile.{name}" for name in ("mkstemp", "mkdtemp", "NamedTemporaryFile")}
-        | {"tempfile.TemporaryFile", "tempfile.TemporaryDirectory", "sqlite3.connect"}
-        | {"torch.save"}
-    ),
-    EffectKind.EVAL: frozenset(
-        {"eval", "exec", "builtins.eval", "builtins.exec", "types.FunctionType", "types.CodeType"}
-        | {"marshal.load", "marshal.loads", "pickle.load", "pickle.loads", "shelve.open"}
-        | {"torch.load", "pickle.Unpickler"}
-    ),
-    EffectKind.NATIVE: frozenset(
-        {"imp.load_dynamic", "_imp.create_dynamic", "importlib.machinery.ExtensionFileLoader"}
-        | {"torch.ops.load_library", "torch.classes.load_library"}
-    ),
-}
+_HARMLESS_STARTS: Final = ("ctypes.c_", "ctypes.wintypes.")
 METHODS: Final = frozenset(
     {"write_text", "write_bytes", "symlink_to", "hardlink_to", "touch", "extractall"}
 )
 """Methods whose names tell enough: those of paths and archives."""
 OPENERS: Final = frozenset({"open", "io.open", "builtins.open", "codecs.open", "os.fdopen"})
 """They write only if they are asked to."""
-KINDS: Final = {name: kind for kind, names in _CALLS.items() for name in names}
-
-
 _IN_WORDS: Final = f"{string.ascii_letters}{string.digits}_".encode()
+_APART: Final = bytes(byte if byte in _IN_WORDS else 32 for byte in range(256))
+"""Leaves words, with blanks between them: to split that takes a quarter of looking for words."""
+_CALLED_OR_RENAMED: Final = rb"(?:(?<![\w.]....)(?:\s|\\\n)*\(|(?:(?<==....)|(?<== ....))\b)"
+"""What is around a word of four letters that is called, or given another name."""
+_USED: Final = (
+    rb"(?<!\w.....)(?:(?:\s|\\\n)*\.(?:\s|\\\n)*(?:save|load)\b"
+    rb"|(?:[ \t]|\\\n)+(?:as|import)\b|(?:(?<==.....)|(?<== .....))\b(?!(?:\s|\\\n)*\.))"
+)
+"""What is around torch where it saves, loads, is given another name, or gives names itself."""
+_COMMON: Final = {
+    **{word: re.compile(word + _CALLED_OR_RENAMED) for word in (b"eval", b"exec", b"open")},
+    b"torch": re.compile(b"torch" + _USED),
+}
+"""Words that stand in many sources and say little alone. What stands before them is looked at last:
+a search that begins with letters is fast."""
+_NO_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+_TELLING: Final = (
+    {*METHODS, *OPENERS, *KINDS, *_MODULES}
+    | {"code.interact", "code.InteractiveConsole", "code.InteractiveInterpreter"}
+) - {"code", "open", "eval", "exec", "torch.save", "torch.load"}  # too common, or found otherwise
+_GROUPS: Final = tuple(frozenset(name.encode().split(b".")) for name in _TELLING)
+"""Words of which one group stands in every other source that does something."""
+_WORDS: Final = f"{string.ascii_letters}{string.digits}_".encode()
 _APART: Final = bytes(byte if byte in _IN_WORDS else 32 for byte in range(256))
 """Leaves words, with blanks between them: to split that takes a quarter of looking for words."""
 _CALLED_OR_RENAMED: Final = rb"(?:(?<![\w.]....)(?:\s|\\\n)*\(|(?:(?<==....)|(?<== ....))\b)"
@@ -139,7 +155,7 @@ _FOUND_OTHERWISE: Final = frozenset({"eval", "exec", "torch.save", "torch.load"}
 _TELLING: Final = (
     *(name.split(".") for name in sorted(METHODS | OPENERS - {"open"})),
     *(name.split(".") for name in sorted({*KINDS} - _FOUND_OTHERWISE)),
-    *(module.split(".") for module in sorted({*MODULES} - {"code"})),
+    *(module.split(".") for module in sorted({*_MODULES} - {"code"})),
     *(("code", word) for word in ("interact", "InteractiveConsole", "InteractiveInterpreter")),
 )
 _GROUPS: Final = tuple(frozenset(word.encode() for word in group) for group in _TELLING)
@@ -269,7 +285,7 @@ class _Import:
             self._own.setdefault(node.name, node)
 
     def _look(self, node: ast.AST, within: str) -> Iterator[ImportEffect]:
-        if isinstance(node, (ast.If, ast.While)) and _never_runs(node):
+        if isinstance(node, ast.If) and (is_type_checking(node.test) or is_main_guard(node)):
             self._waiting += [(each, within) for each in reversed(node.orelse)]
             return
         if isinstance(node, ast.Call):
@@ -331,7 +347,7 @@ def _kind_of(name: str | None, call: ast.Call) -> EffectKind | None:
     if name is None or "." in name:
         if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS:
             return EffectKind.WRITE
-    if name is None or name in HARMLESS or name.startswith(HARMLESS_STARTS):
+    if name is None or name in _HARMLESS or name.startswith(_HARMLESS_STARTS):
         return None
     if name in OPENERS:
         return EffectKind.WRITE if _opens_for_writing(call) else None
@@ -339,9 +355,9 @@ def _kind_of(name: str | None, call: ast.Call) -> EffectKind | None:
         return KINDS[name]
     module = name
     while module := module.rpartition(".")[0]:
-        if module in MODULES:
+        if module in _MODULES:
             is_error = name.rpartition(".")[2].endswith(("Error", "Exception"))
-            return None if is_error else MODULES[module]
+            return None if is_error else _MODULES[module]
     return None
 
 
@@ -351,10 +367,6 @@ def _opens_for_writing(call: ast.Call) -> bool:
     if isinstance(mode, ast.Constant) and isinstance(mode.value, str):
         return bool(_WRITING_MODES.intersection(mode.value))
     return mode is not None
-
-
-def _never_runs(node: ast.If | ast.While) -> bool:
-    return isinstance(node, ast.If) and (is_type_checking(node.test) or is_main_guard(node))
 
 
 def _running_parts(node: ast.AST) -> Iterator[ast.AST]:

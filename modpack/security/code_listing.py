@@ -1,4 +1,4 @@
-"""Which records of a package are code, and which names its pickles take from where.
+"""What of a package is code: records, names in its pickles; and what of it a policy does not allow.
 
 Nothing is unpickled, imported or executed, and nothing is judged: code is called code, whatever it
 does. What is left are tensors, texts and plain values.
@@ -14,12 +14,12 @@ from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
-from modpack.archive.records import object_records, read_objects
+from modpack.archive.records import object_records, read_externs, read_objects, read_specs
 from modpack.core.plan import is_machine_code
+from modpack.core.policy import TrustPolicy, Violation, violations
 from modpack.core.text import counted, listed
 from modpack.pickling.allowlist import is_dangerous
-from modpack.security.pickle_names import PickleContents, PickleReader
-from modpack.security.pickle_tree import PickledName
+from modpack.security.pickle_names import PickleContents, PickledName, PickleReader
 
 PROGRAMS: Final = (layout.MODPACK_PREFIX + "torchscript/", ".data/ts_code/")
 """Where TorchScript and exported programs lie: in packages of modpack, and of torch.package."""
@@ -27,7 +27,9 @@ PROGRAMS: Final = (layout.MODPACK_PREFIX + "torchscript/", ".data/ts_code/")
 _PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".pck", ".dill", ".joblib")
 _PICKLE_STARTS: Final = (*(bytes((0x80, each)) for each in range(6)), b"(", b"]", b"}", b")", b"c")
 _HOOKS: Final = layout.MODPACK_PREFIX + "hooks/"
+_SPECS_START, _SPECS_END = hook_records("\0")[0].split("\0")
 _NATIVE_HEAD: Final = 4096
+_SHOWN: Final = 5
 
 
 @dataclass(frozen=True)
@@ -68,34 +70,40 @@ class CodeListing:
         return not (self.sources or self.native or self.programs or self.names() or unreadable)
 
 
-def list_undeclared(archive: Archive) -> CodeListing:
-    """List what is code in a package that does not tell of its objects, as torch.package's."""
-    return list_code(archive, ())
-
-
-def list_code(archive: Archive, objects: Iterable[str]) -> CodeListing:
+def list_package(archive: Archive, manifest: Manifest | None) -> CodeListing:
     """List what of a package is code.
 
+    Pickles beside its saved objects are found by their names, or if they can be read as such and
+    name something.
+
     Args:
-        archive: the package.
-        objects: the records of its saved objects. Other pickles are found by their names, or if
-            they can be read as such and name something.
+        archive: an opened package.
+        manifest: its manifest; None for a package of torch.package, which lists no objects.
 
     Raises:
         ArchiveError: a record is damaged.
     """
+    if manifest is None:
+        return archive.remembered(_list_undeclared)
+    return _list_code(archive, object_records(archive, read_objects(archive, manifest)))
+
+
+def _list_undeclared(archive: Archive) -> CodeListing:
+    return _list_code(archive, ())
+
+
+def _list_code(archive: Archive, objects: tuple[str, ...]) -> CodeListing:
     names = [name for name in archive.names() if not layout.is_storage(name)]
-    declared = tuple(objects)
     return CodeListing(
-        declared,
+        objects,
         tuple(name for name in names if name.endswith(".py") and not name.startswith(PROGRAMS)),
-        tuple(native_records(archive)),
+        tuple(_native_records(archive)),
         tuple(name for name in names if name.startswith(PROGRAMS)),
-        dict(_pickles(archive, names, declared)),
+        dict(_pickles(archive, names, objects)),
     )
 
 
-def native_records(archive: Archive) -> Iterator[str]:
+def _native_records(archive: Archive) -> Iterator[str]:
     """The records that hold machine code, by their names or by how they begin."""
     for name in archive.names():
         if not layout.is_storage(name) and is_machine_code(name, archive.start(name, _NATIVE_HEAD)):
@@ -123,31 +131,41 @@ def _pickles(
                 yield record, contents
 
 
-_SHOWN: Final = 5
-
-
-def list_package(archive: Archive, manifest: Manifest | None) -> CodeListing:
-    """List what of a package is code.
+def package_violations(
+    archive: Archive, policy: TrustPolicy, code: CodeListing | None
+) -> tuple[Violation, ...]:
+    """Everything that a package asks for and a policy does not allow; nothing is executed.
 
     Args:
-        archive: an opened package.
-        manifest: its manifest; None for a package of torch.package.
+        archive: the package; its records are as its manifest says.
+        policy: what the loader allows.
+        code: what of the package is code; None if the policy allows code.
 
     Raises:
-        ArchiveError: a record is damaged.
+        ModpackError: a record is damaged.
     """
-    if manifest is None:
-        return archive.remembered(list_undeclared)
-    return list_code(archive, object_records(archive, read_objects(archive, manifest)))
+    return violations(
+        policy,
+        code=() if code is None else tuple(_code_kinds(code, policy.pickle_globals)),
+        externs=read_externs(archive),
+        hook_kinds=_hook_kinds(archive),
+        native_records=() if policy.native else tuple(_native_records(archive)),
+    )
 
 
-def code_kinds(listing: CodeListing, added: Iterable[str] = ()) -> tuple[str, ...]:
-    """What of a package is code, in some words for each kind; nothing if all of it is data.
+def _hook_kinds(archive: Archive) -> Mapping[str, list[str]]:
+    """The names of all hooks, by kind."""
+    found: dict[str, list[str]] = {}
+    for name in archive.names():
+        if name.startswith(_SPECS_START) and name.endswith(_SPECS_END):
+            record = name[len(_SPECS_START) : -len(_SPECS_END)]
+            for spec in read_specs(archive, record):
+                found.setdefault(spec.kind, []).append(spec.name)
+    return found
 
-    Args:
-        listing: what of the package is code.
-        added: names of pickles that count as data.
-    """
+
+def _code_kinds(listing: CodeListing, added: Iterable[str]) -> Iterator[str]:
+    """What of a package is code, in some words for each kind."""
     unreadable = [r for r, each in listing.pickles.items() if each.unreadable is not None]
     kinds = (
         ("Python source", listing.sources),
@@ -155,10 +173,9 @@ def code_kinds(listing: CodeListing, added: Iterable[str] = ()) -> tuple[str, ..
         ("program for torch", listing.programs),
         ("pickle that cannot be read", unreadable),
     )
-    told = [
-        f"{counted(len(found), kind)} ({listed(found, _SHOWN)})" for kind, found in kinds if found
-    ]
+    for kind, found in kinds:
+        if found:
+            yield f"{counted(len(found), kind)} ({listed(found, _SHOWN)})"
     for record, names in listing.names(added).items():
         worst_first = sorted(names, key=lambda name: not is_dangerous(name.module, name.name))
-        told.append(f"{record} names {listed([str(name) for name in worst_first], _SHOWN)}")
-    return tuple(told)
+        yield f"{record} names {listed(list(map(str, worst_first)), _SHOWN)}"

@@ -1,13 +1,8 @@
-"""Which names a pickle takes from where, read off its opcodes: nothing is unpickled.
+"""Pickles read off their opcodes, as the names that they take or as a tree: nothing is unpickled.
 
 All that a pickle can reach in the interpreter that loads it, it has to name, with texts that are
 in it. What those things do, and with which arguments they are called, is not looked at: a name
 that is not in the closed table (:mod:`modpack.pickling.allowlist`) is code, and is called so.
-
-What pickles name that are stored as bytes in a pickle, as a ``__getstate__`` makes them.
-
-``pickle.dumps`` and ``torch.save`` in a ``__getstate__`` write names that modpack does not see
-being pickled, and that :func:`pickle.loads` will look up among the process's own modules.
 """
 
 from __future__ import annotations
@@ -15,11 +10,12 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from modpack.core.process import collection_paused
 from modpack.pickling import rebuild
-from modpack.pickling.allowlist import MADE
+from modpack.pickling.allowlist import DATA, MADE
 from modpack.pickling.pickle_machine import (
     OPAQUE,
     Actions,
@@ -28,35 +24,74 @@ from modpack.pickling.pickle_machine import (
     StackItem,
 )
 from modpack.pickling.rebuild import current_module
-from modpack.security.pickle_tree import MOST_NAMES, PickledName, PickleTree
 
+_MOST_NAMES: Final = 100_000
+"""What a pickle may name: ten times as much as torch has to offer."""
+_MOST_NODES: Final = 1_000_000
+"""Values of a tree. Of a model with 100,000 tensors and their names there are half as many."""
 _MOST_KEPT: Final = 1_000_000
 """Tuples of names and texts, and what else costs memory; what has more is not followed."""
 _MOST_TUPLES: Final = 1_000_000
 _OPAQUE_TUPLES: Final = tuple((OPAQUE,) * length for length in range(6))
 _OPAQUE_IDS: Final = frozenset(map(id, _OPAQUE_TUPLES))
-_MAKES_FUNCTIONS: Final = "make_function"
-
-
 _LARGEST_SIZE: Final = 2**60
 """Larger numbers can be chosen to have one hash, and a dict of them takes quadratic time."""
 _ORDERED: Final = "collections.OrderedDict"
 _TENSORS: Final = ("torch._utils", "torch._tensor")
 """Where the functions are that make tensors, among those that make data."""
+_STARTS: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
+_SIZES: Final = {b"C": 1, b"B": 4, b"\x8e": 8, b"\x96": 8}
+"""For each opcode of bytes, how many bytes tell their size (:mod:`pickletools`)."""
+_MOST_LEVELS: Final = 5
 
 
-class _MadeOf:
-    """What a function that makes data has made.
+@dataclass(frozen=True, slots=True)
+class PickledName:
+    """Something that a pickle looks up in a module.
 
-    Args:
-        name: of the function.
+    Attributes:
+        module: the module path, as today's Python calls it.
+        name: what is taken from it, dotted; empty for the module itself, which packages hold as a
+            persistent id.
+        position: behind the opcode, in bytes from the start.
     """
 
-    def __init__(self, name: PickledName) -> None:
-        self.name = name
+    module: str
+    name: str
+    position: int = field(compare=False, default=0)
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is in the closed table."""
+        return f"{self.module}.{self.name}" in DATA
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}" if self.name else self.module
 
 
-_PLAIN: Final = frozenset({int, float, bool, type(None), _MadeOf})
+class _Naming(Actions):
+    """Notes what pickles look up that continue each other: one unpickler loads them all."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], PickledName] = {}
+        self._machine = PickleMachine(self)
+
+    @property
+    def named(self) -> tuple[PickledName, ...]:
+        """Everything that was looked up, each once, in order."""
+        return tuple(dict.fromkeys(self._known.values()))
+
+    def find(self, module: str, name: str) -> PickledName:
+        """A name."""
+        found = self._known.get((module, name))
+        if found is None:
+            if len(self._known) >= _MOST_NAMES:
+                raise MalformedError("it names more than can be followed")
+            found = self._known[module, name] = self._name(module, name)
+        return found
+
+    def _name(self, module: str, name: str) -> PickledName:
+        return PickledName(module, name, self._machine.position)
 
 
 @dataclass(frozen=True)
@@ -133,11 +168,38 @@ def read_pickle(data: bytes) -> PickleContents:
     return PickleReader().read(data)
 
 
-class PickleReader:
-    """Reads pickles that continue each other: one unpickler loads them, with one memo."""
+class _MadeOf:
+    """What a function that makes data has made.
+
+    Args:
+        name: of the function.
+    """
+
+    def __init__(self, name: PickledName) -> None:
+        self.name = name
+
+
+_PLAIN: Final = frozenset({int, float, bool, type(None), _MadeOf})
+
+
+class PickleReader(_Naming):
+    """Reads pickles that continue each other: one unpickler loads them, with one memo.
+
+    Everything that is made is opaque, which saves memory.
+    """
 
     def __init__(self) -> None:
-        self._notes = _Notes()
+        super().__init__()
+        self._start_again()
+
+    def _start_again(self) -> None:
+        """Forget what was noted, as for the next record of the same unpickler."""
+        self._known.clear()
+        self._kept = self._tuples = 0
+        self._misused: set[PickledName] = set()
+        self._made: dict[PickledName, _MadeOf] = {}
+        self._sources: list[PickledSource] = []
+        self._storages: dict[tuple[str, str, int | None], PickledStorage] = {}
 
     def read(self, data: bytes, *, several: bool = False) -> PickleContents:
         """Read what is in a record.
@@ -146,53 +208,24 @@ class PickleReader:
             data: the record.
             several: whether pickles may follow each other in it, up to its end.
         """
-        notes = self._notes
-        notes.start_again()
+        self._start_again()
         unreadable, position = None, 0
         try:
-            _, end = notes.machine.run(data)
+            _, end = self._machine.run(data)
             while several and end < len(data):
-                _, end = notes.machine.run(data, end)
+                _, end = self._machine.run(data, end)
             if end < len(data):
                 unreadable, position = f"{len(data) - end} bytes follow where it ends", end
         except MalformedError as failure:
             unreadable, position = str(failure), failure.position
         return PickleContents(
-            tuple(notes.names),
-            tuple(notes.sources),
-            tuple(notes.storages.values()),
-            frozenset(notes.misused),
+            self.named,
+            tuple(self._sources),
+            tuple(self._storages.values()),
+            frozenset(self._misused),
             unreadable,
             position,
         )
-
-
-class _Notes(Actions):
-    """Writes down what is named; everything that is made is opaque, which saves memory."""
-
-    def __init__(self) -> None:
-        self.machine = PickleMachine(self)
-        self.start_again()
-
-    def start_again(self) -> None:
-        """Forget what was written down, as for the next record of the same unpickler."""
-        self.names: dict[PickledName, None] = {}
-        self._known: dict[tuple[str, str], PickledName] = {}
-        self._kept = self._tuples = 0
-        self.misused: set[PickledName] = set()
-        self._made: dict[PickledName, _MadeOf] = {}
-        self.sources: list[PickledSource] = []
-        self.storages: dict[tuple[str, str, int | None], PickledStorage] = {}
-
-    def find(self, module: str, name: str) -> StackItem:
-        found = self._known.get((module, name))
-        if found is None:
-            found = PickledName(module, name, self.machine.position)
-            self._known[module, name] = found
-            self.names[found] = None
-            if len(self._known) > MOST_NAMES:
-                raise MalformedError("it names more than can be followed")
-        return found
 
     def grouped(self, items: Sequence[StackItem]) -> StackItem:
         """A tuple; those with nothing of interest in them are all one, which saves memory."""
@@ -207,22 +240,30 @@ class _Notes(Actions):
                 return tuple(items)
         return _OPAQUE_TUPLES[min(len(items), len(_OPAQUE_TUPLES) - 1)]
 
-    def listed(self, items: Sequence[StackItem]) -> StackItem:
+    def _opaque(self, *_: StackItem) -> StackItem:
         return OPAQUE
 
+    listed = dictionary = emptied = collected = _opaque
+
+    def extend(self, target: StackItem, items: Sequence[StackItem]) -> None:
+        """Add to what is opaque."""
+
+    store = add = extend
+
     def persistent(self, pid: StackItem) -> StackItem:
+        """A storage, a module, or an object that the package rebuilds."""
         kind, *parts = pid if isinstance(pid, tuple) and pid else (None,)
         if kind == "storage":
-            self._storage(parts)
+            self._note_storage(parts)
         elif kind == "module" and len(parts) == 1 and isinstance(parts[0], str):
-            self.names.setdefault(PickledName(parts[0], "", self.machine.position))
+            self._known.setdefault((parts[0], ""), self._name(parts[0], ""))
         elif kind == "reduce_package" and len(parts) >= 2:
             return self.call(parts[-2], parts[-1])
         else:
             raise MalformedError("a persistent id is of no kind that packages have")
         return OPAQUE
 
-    def _storage(self, parts: Sequence[StackItem]) -> None:
+    def _note_storage(self, parts: Sequence[StackItem]) -> None:
         kind, key, size = (parts[0], parts[1], parts[3]) if len(parts) >= 4 else (None, None, None)
         if not isinstance(key, (str, int)):
             raise MalformedError("a storage has no key")
@@ -230,23 +271,23 @@ class _Notes(Actions):
         items = size if type(size) is int else None
         if items is not None and not 0 <= items < _LARGEST_SIZE:
             raise MalformedError("a storage has a size that nothing has")
-        found = PickledStorage(str(key), name, items, self.machine.position)
-        self.storages.setdefault((found.key, name, items), found)
+        found = PickledStorage(str(key), name, items, self._machine.position)
+        self._storages.setdefault((found.key, name, items), found)
 
     def call(self, function: StackItem, arguments: StackItem) -> StackItem:
-        if type(function) is PickledName and _makes_functions(function):
-            if isinstance(arguments, tuple):
-                self._function(arguments)
-        if type(function) is PickledName and function.is_data:
-            return self._called(function)
-        return OPAQUE
+        """A call: of what makes data, its result is known by that name."""
+        if type(function) is not PickledName:
+            return OPAQUE
+        if function.name == "make_function" and isinstance(arguments, tuple):
+            if current_module(function.module, function.name) == rebuild.MODULE:
+                self._note_source(arguments)
+        if not function.is_data:
+            return OPAQUE
+        if str(function) not in MADE:
+            self._misused.add(function)
+        return self._made.setdefault(function, _MadeOf(function))
 
-    def _called(self, name: PickledName) -> StackItem:
-        if str(name) not in MADE:
-            self.misused.add(name)
-        return self._made.setdefault(name, _MadeOf(name))
-
-    def _function(self, arguments: tuple[StackItem, ...]) -> None:
+    def _note_source(self, arguments: tuple[StackItem, ...]) -> None:
         fields, identity = (*arguments, None, None)[:2]
         if not (isinstance(fields, tuple) and isinstance(identity, tuple)):
             raise MalformedError("a function by source is not as modpack writes it")
@@ -254,54 +295,201 @@ class _Notes(Actions):
         if not (isinstance(text, str) and name and isinstance(name[0], str)):
             raise MalformedError("a function by source is not as modpack writes it")
         first = line if isinstance(line, int) else 1
-        self.sources.append(PickledSource(name[0], text, first, self.machine.position))
+        self._sources.append(PickledSource(name[0], text, first, self._machine.position))
 
     def make(self, kind: StackItem, arguments: StackItem, named: StackItem) -> StackItem:
+        """An instance, of which no class of data has any that is made so."""
         if type(kind) is PickledName and kind.is_data:
-            self.misused.add(kind)
+            self._misused.add(kind)
         return OPAQUE
 
     def build(self, made: StackItem, state: StackItem) -> None:
+        """A state, which only tensors and an OrderedDict may get."""
         if type(made) is _MadeOf:
-            is_of_tensor = type(state) is tuple and len(state) == 3
-            takes_state = is_of_tensor if made.name.module in _TENSORS else state is OPAQUE
-            if not (takes_state and (made.name.module in _TENSORS or str(made.name) == _ORDERED)):
-                self.misused.add(made.name)
+            if made.name.module in _TENSORS:
+                takes_state = type(state) is tuple and len(state) == 3
+            else:
+                takes_state = state is OPAQUE and str(made.name) == _ORDERED
+            if not takes_state:
+                self._misused.add(made.name)
         elif made is not OPAQUE:
             raise MalformedError("it sets the state of what it has not made")
 
-    def dictionary(self) -> StackItem:
-        return OPAQUE
 
-    def emptied(self) -> StackItem:
-        return OPAQUE
+@dataclass(eq=False, slots=True)
+class Pairs:
+    """A dictionary, or what is set in an object as in one."""
 
-    def collected(self, items: Sequence[StackItem]) -> StackItem:
-        return OPAQUE
+    items: list[tuple[Any, Any]] = field(default_factory=list)
 
-    def extend(self, target: StackItem, items: Sequence[StackItem]) -> None:
-        pass
-
-    def store(self, target: StackItem, items: Sequence[StackItem]) -> None:
-        pass
-
-    def add(self, target: StackItem, items: Sequence[StackItem]) -> None:
-        pass
+    def get(self, key: str) -> Any:
+        """The value under a text; None if there is none. The last one counts."""
+        return next((v for k, v in reversed(self.items) if type(k) is str and k == key), None)
 
 
-def _makes_functions(name: PickledName) -> bool:
-    is_of_modpack = current_module(name.module, name.name) == rebuild.MODULE
-    return is_of_modpack and name.name == _MAKES_FUNCTIONS
+@dataclass(eq=False, slots=True)
+class Made:
+    """The result of a call, with what is put into it afterwards.
+
+    Attributes:
+        function: what is called.
+        arguments: the arguments.
+        is_instance: whether the function is a class, of which an instance is made as it is.
+        pairs: items that are set in it; arguments by name before them.
+        states: what ``BUILD`` gives it.
+        added: elements that are appended or added to it.
+        calls: functions that are called with it and something else, for what they do to it.
+    """
+
+    function: Any
+    arguments: Any
+    is_instance: bool = False
+    pairs: Pairs | None = None
+    states: Sequence[Any] = ()
+    added: Sequence[Any] = ()
+    calls: Sequence[tuple[Any, Any]] = ()
+
+    def get(self, key: str) -> Any:
+        """What its last state has under a text; None if there is none."""
+        state = self.states[-1] if self.states else None
+        return state.get(key) if isinstance(state, Pairs) else None
 
 
-_STARTS: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
-_SIZES: Final = {b"C": 1, b"B": 4, b"\x8e": 8, b"\x96": 8}
-"""For each opcode of bytes, how many bytes tell their size (:mod:`pickletools`)."""
-_MOST_LEVELS: Final = 5
+@dataclass(eq=False, slots=True)
+class Persistent:
+    """An object that the loader has to know by an id."""
+
+    identity: Any
+
+
+class PickleTree(_Naming):
+    """Reads pickles that continue each other as trees of inert values.
+
+    A call becomes a :class:`Made`, a persistent id a :class:`Persistent`, a dictionary
+    :class:`Pairs`; sets are lists. Texts, numbers, tuples and lists are what they are.
+
+    >>> import pickle, fractions
+    >>> (made,) = PickleTree().read_all(pickle.dumps(fractions.Fraction(1, 3)))
+    >>> str(made.function), made.arguments
+    ('fractions.Fraction', (1, 3))
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._nodes = 0
+
+    def read_one(self, data: bytes, start: int = 0) -> tuple[Any, int]:
+        """Read one pickle; returns what it makes, and where it ends.
+
+        Raises:
+            MalformedError: it cannot be read to its end.
+        """
+        with collection_paused():  # all that is made is kept
+            return self._machine.run(data, start)
+
+    def read_all(self, data: bytes) -> list[Any]:
+        """Read all pickles in some bytes, one after the other.
+
+        Raises:
+            MalformedError: they cannot be read to the end.
+        """
+        end, found = 0, []
+        while end < len(data):
+            made, end = self.read_one(data, end)
+            found.append(made)
+        return found
+
+    def _count(self, nodes: int = 1) -> None:
+        self._nodes += nodes
+        if self._nodes > _MOST_NODES:
+            raise MalformedError("it makes more values than can be followed")
+
+    def _name(self, module: str, name: str) -> PickledName:
+        return super()._name(current_module(module, name), name)
+
+    def persistent(self, pid: Any) -> Any:
+        """An object that the loader knows by an id."""
+        self._count()
+        return Persistent(pid)
+
+    def call(self, function: Any, arguments: Any) -> Made:
+        """A call."""
+        self._count()
+        return Made(function, arguments)
+
+    def make(self, kind: Any, arguments: Any, named: Any) -> Made:
+        """An instance, made without a call of ``__init__``."""
+        self._count()
+        return Made(kind, arguments, True, named if isinstance(named, Pairs) else None)
+
+    def dropped(self, value: Any) -> None:
+        """Note a call whose result is not used: it has set the state of its first argument."""
+        arguments = value.arguments if isinstance(value, Made) else None
+        if type(arguments) is tuple and len(arguments) == 2 and isinstance(arguments[0], Made):
+            of = arguments[0]
+            of.calls = _longer(of.calls, ((value.function, arguments[1]),))
+
+    def build(self, made: Any, state: Any) -> None:
+        """A state, beside those that it had before."""
+        if not isinstance(made, Made):
+            raise MalformedError("it sets the state of what it has not made")
+        made.states = _longer(made.states, (state,))
+
+    def dictionary(self) -> Pairs:
+        """A dictionary."""
+        self._count()
+        return Pairs()
+
+    def grouped(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        """A tuple."""
+        self._count()
+        return tuple(items)
+
+    def listed(self, items: Sequence[Any]) -> list[Any]:
+        """A list."""
+        self._count()
+        return list(items)
+
+    def collected(self, items: Sequence[Any] = ()) -> list[Any]:
+        """A set, or a frozenset."""
+        return list(items)
+
+    emptied = collected
+
+    def extend(self, target: Any, items: Sequence[Any]) -> None:
+        """Items of a list, or of what is like one."""
+        if type(target) is not list and not isinstance(target, Made):
+            raise MalformedError("it appends to what is no list")
+        if isinstance(target, Made):
+            target.added = _longer(target.added, items)
+        else:
+            target.extend(items)
+
+    add = extend
+
+    def store(self, target: Any, items: Sequence[Any]) -> None:
+        """Items of a dictionary, or of what is like one."""
+        if isinstance(target, Made):
+            target.pairs = target.pairs or Pairs()
+        pairs = target.pairs if isinstance(target, Made) else target
+        if not isinstance(pairs, Pairs):
+            raise MalformedError("it sets items of what is no dict")
+        self._count(len(items) // 4)
+        pairs.items.extend(zip(items[::2], items[1::2], strict=True))
+
+
+def _longer(items: Sequence[Any], more: Sequence[Any]) -> list[Any]:
+    """A list with more in it: the same one, if there is one. Most objects need none."""
+    made = items if isinstance(items, list) else []
+    made.extend(more)
+    return made
 
 
 def nested_names(data: bytes, level: int = 0) -> dict[PickledName, None]:
     """Return what the pickles among the bytes of a pickle name, in order.
+
+    ``pickle.dumps`` and ``torch.save`` in a ``__getstate__`` write names that modpack does not see
+    being pickled, and that :func:`pickle.loads` will look up among the process's own modules.
 
     Args:
         data: The pickle.
@@ -316,7 +504,7 @@ def nested_names(data: bytes, level: int = 0) -> dict[PickledName, None]:
     if level < _MOST_LEVELS:
         for content in _byte_texts(data):
             for inner in _pickles_in(content):
-                found.update(_names(inner))
+                found.update(dict.fromkeys(_names(inner)))
                 found.update(nested_names(inner, level + 1))
     return found
 
@@ -346,7 +534,7 @@ def _pickles_in(content: bytes) -> Iterator[bytes]:
         return  # no archive that torch reads either
 
 
-def _names(data: bytes) -> dict[PickledName, None]:
+def _names(data: bytes) -> tuple[PickledName, ...]:
     """The names of a pickle and of those that follow it, as in the old files of torch.save."""
     tree, end = PickleTree(), 0
     try:
@@ -354,4 +542,4 @@ def _names(data: bytes) -> dict[PickledName, None]:
             _, end = tree.read_one(data, end)
     except MalformedError:
         pass  # not a pickle at all, or tensors follow it
-    return tree.named if end else {}
+    return tree.named if end else ()

@@ -19,7 +19,7 @@ from modpack.core.hookspec import PARAMETRIZATION, CallableSpec, HookSpec, Way
 from modpack.core.names import module_record
 from modpack.pickling import rebuild
 from modpack.pickling.pickle_machine import MalformedError
-from modpack.security.pickle_tree import Made, Pairs, Persistent, PickledName, PickleTree
+from modpack.security.pickle_names import Made, Pairs, Persistent, PickledName, PickleTree
 
 _FUNCTION: Final = PickledName(rebuild.MODULE, "make_function")
 _FILLED: Final = PickledName(rebuild.MODULE, "fill_function")
@@ -31,7 +31,7 @@ _PARTIAL: Final = PickledName("functools", "partial")
 _PARTS: Final = "modpack.hooks.graph_parts"
 _COMM: Final = PickledName(rebuild.MODULE, "CommHook")
 _SCRIPTS: Final = ("__main__", "__mp_main__")
-_MARK: Final = b"__modpack_script__"
+_MARK: Final = "__modpack_script__"
 """By this, a module of definitions says which script they are from."""
 _BOUND: Final = " (bound)"
 
@@ -138,16 +138,18 @@ class _Sources:
 
     def is_script(self, module: str) -> bool:
         """Whether a module contains definitions of a script, which run under another name."""
-        return _MARK.decode() in self.of(module)
+        return _MARK in self.of(module)
 
     def is_class(self, name: str) -> bool:
         """Whether a module that was read defines a class at its top level."""
-        pattern = rf"^class {re.escape(name)}\b"
-        return any(re.search(pattern, each, re.MULTILINE) for each in self._read.values())
+        return self._have(rf"^class {re.escape(name)}\b")
 
     def is_decorated(self, name: str) -> bool:
         """Whether a module that was read decorates a function: its wrapper may be elsewhere."""
-        pattern = rf"^[ \t]*@.*\n(?:[ \t]*[@)].*\n)*[ \t]*(?:async )?def {re.escape(name)}\b"
+        definition = rf"(?:async )?def {re.escape(name)}\b"
+        return self._have(rf"^[ \t]*@.*\n(?:[ \t]*[@)].*\n)*[ \t]*{definition}")
+
+    def _have(self, pattern: str) -> bool:
         return any(re.search(pattern, each, re.MULTILINE) for each in self._read.values())
 
     def has(self, text: str) -> bool:
@@ -186,17 +188,16 @@ class _Described:
     def __init__(self, hook: Any, sources: _Sources) -> None:
         self._sources = sources
         self._ones = {label: self._one(each) for label, each in _functions(hook).items()}
-        self._is_own = not self._ones
         self._hook = hook
 
     @property
     def callable(self) -> CallableSpec:
         """What runs, in the form of a spec."""
         ones = list(self._ones.values())
-        if self._is_own:
+        if not self._ones:
             return CallableSpec("object", str(getattr(self._hook, "function", self._hook)))
         ways = {one.way for one in ones}
-        texts = [_dedented(text) for one in ones for text in one.texts]
+        texts = [textwrap.dedent(text) for one in ones for text in one.texts]
         names = ", ".join(one.names[0].lstrip("*.").replace("*.", "") for one in ones)
         way = ways.pop() if len(ways) == 1 else ""
         return CallableSpec(way or "object", names, "\n\n".join(texts) or None)
@@ -204,7 +205,7 @@ class _Described:
     def differs_from(self, spec: HookSpec) -> str | None:
         """How the spec shows another callable, in one sentence; None if it does not."""
         called = spec.callable
-        if self._is_own:
+        if not self._ones:
             return None if called.source is None else "the pickle has no source for it"
         ones = list(self._ones.values())
         ways = {one.way for one in ones}
@@ -232,7 +233,7 @@ class _Described:
     def _shows(self, one: _One, source: str) -> bool:
         """Whether a source consists of the texts of one callable."""
         for text in one.texts:
-            forms = (_dedented(text), text)
+            forms = (textwrap.dedent(text), text)
             fitting = [f for f in forms if source == f or source.startswith(f + "\n\n")]
             if not fitting:
                 return False
@@ -359,13 +360,10 @@ def _texts(node: Any) -> Iterator[str]:
             yield part.arguments[0][0]
             if part.states or any(function != _FILLED for function, _ in part.calls):
                 yield "# The pickle changes this function after it has made it."
-            state = part.calls[-1][1] if part.calls else Pairs()
-            if isinstance(state, Pairs):
-                todo.extend(_values(state.get("cells")))
-                attributes = state.get("attributes")
-                todo.append(attributes.get("__wrapped__") if attributes else None)
-                is_of_script = part.arguments[1][2] in _SCRIPTS
-                todo.extend(_values(state.get("globals")) if is_of_script else ())
+            todo.extend(_values(_filling(part).get("cells")))
+            todo.append(_wrapped(part))
+            if part.arguments[1][2] in _SCRIPTS:
+                todo.extend(_values(_filling(part).get("globals")))
         else:
             todo.append(part.get("__wrapped__"))
 
@@ -374,7 +372,7 @@ def _all_texts(node: Any) -> frozenset[str]:
     """The sources of all functions that the pickle contains below a node, as specs show them."""
     made = [each for each in _below(node) if isinstance(each, Made) and each.function == _FUNCTION]
     texts = [each.arguments[0][0] for each in made]
-    return frozenset((*texts, *map(_dedented, texts)))
+    return frozenset((*texts, *map(textwrap.dedent, texts)))
 
 
 def _names_like(node: Any) -> tuple[str, ...]:
@@ -432,13 +430,22 @@ def _words(arguments: Any) -> Iterator[str]:
 
 def _modules_of(function: Made) -> Iterator[str]:
     """Other modules that a description may name for a function: that of its wrapped function."""
-    state = function.calls[-1][1] if function.calls else None
-    attributes = state.get("attributes") if isinstance(state, Pairs) else None
-    inside = attributes.get("__wrapped__") if isinstance(attributes, Pairs) else None
+    inside = _wrapped(function)
     if isinstance(inside, Made) and inside.function == _FUNCTION:
         yield inside.arguments[1][2]
     elif isinstance(inside, PickledName):
         yield inside.module
+
+
+def _wrapped(function: Made) -> Any:
+    attributes = _filling(function).get("attributes")
+    return attributes.get("__wrapped__") if attributes else None
+
+
+def _filling(function: Made) -> Pairs:
+    """What the pickle puts into a function after it has made it."""
+    state = function.calls[-1][1] if function.calls else None
+    return state if isinstance(state, Pairs) else Pairs()
 
 
 def _values(pairs: Any) -> list[Any]:
@@ -480,7 +487,3 @@ def _matches(name: str, pattern: str) -> bool:
         return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
     # a package that was loaded and saved again: its modules were in a private namespace
     return name == pattern or pattern.endswith(f".{name}")
-
-
-def _dedented(text: str) -> str:
-    return textwrap.dedent(text)

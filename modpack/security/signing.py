@@ -1,8 +1,6 @@
-"""Where the signatures of a package are, and whether somebody who is trusted made one.
+"""Signing packages, and finding and checking their signatures.
 
 A signature is a record of the package (inside), or a file beside it under its name and ``.sig``.
-
-Signing a package: checked, vouched for, and the signature put in its place.
 """
 
 from __future__ import annotations
@@ -10,9 +8,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.append import write_with_signature
@@ -20,7 +17,7 @@ from modpack.archive.base import Archive
 from modpack.archive.folder_reader import FolderArchive
 from modpack.archive.manifest import find_damage, package_digest, read_manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.target import open_sink
+from modpack.archive.target import write_whole
 from modpack.core.policy import Signer
 from modpack.errors import ArchiveError, SignatureError, TargetError
 from modpack.security.signing_envelope import MOST_BYTES, HeldSignature, check, read_envelope, sign
@@ -29,8 +26,7 @@ from modpack.security.signing_keys import PrivateKey
 _SUFFIX: Final = ".sig"
 
 
-@dataclass(frozen=True)
-class FoundSignature:
+class FoundSignature(NamedTuple):
     """An envelope, as it was found: not checked.
 
     Attributes:
@@ -54,15 +50,11 @@ def find_signatures(
     Raises:
         SignatureError: one of them is too large, or cannot be read.
     """
-    found = []
-    if archive.has(layout.SIGNATURE):
-        found.append(FoundSignature(layout.SIGNATURE, _inside(archive)))
+    contents = [(layout.SIGNATURE, _inside(archive))]
     if path is not None:
         file = beside(path)
-        content = read_beside(file, archive.source)
-        if content is not None:
-            found.append(FoundSignature(str(file), content))
-    return tuple(found)
+        contents.append((str(file), _read_beside(file, archive.source)))
+    return tuple(FoundSignature(place, each) for place, each in contents if each is not None)
 
 
 def check_signatures(
@@ -89,11 +81,21 @@ def check_signatures(
     """
     if not signers:
         return ()
+    wanted = " or ".join(repr(signer.name) for signer in signers)
     if read_manifest(archive) is None:
-        raise SignatureError(archive.source, _why_never(signers))
+        raise SignatureError(
+            archive.source,
+            f"a signature of {wanted} is demanded, and archives of torch.package cannot be "
+            "signed, since no manifest says what belongs to them. Remedy: export the model with "
+            "modpack",
+        )
     found = find_signatures(archive, path)
     if not found:
-        raise SignatureError(archive.source, _why_none(signers))
+        raise SignatureError(
+            archive.source,
+            f"it carries no signature, and one of {wanted} is demanded. Remedy: get it from "
+            "whoever signed it (modpack sign), with its .sig file if there is one",
+        )
     digest = package_digest(archive)
     held: list[HeldSignature] = []
     reasons: list[str] = []
@@ -119,7 +121,7 @@ def beside(path: str | os.PathLike[str]) -> Path:
     return file.with_name(file.name + _SUFFIX)
 
 
-def read_beside(file: Path, source: str) -> bytes | None:
+def _read_beside(file: Path, source: str) -> bytes | None:
     """The content of a signature's file; None if there is no such file.
 
     Raises:
@@ -140,7 +142,9 @@ def read_beside(file: Path, source: str) -> bytes | None:
     return content
 
 
-def _inside(archive: Archive) -> bytes:
+def _inside(archive: Archive) -> bytes | None:
+    if not archive.has(layout.SIGNATURE):
+        return None
     if archive.size(layout.SIGNATURE) > MOST_BYTES:
         reason = f"the signature {layout.SIGNATURE} is larger than {MOST_BYTES} bytes"
         raise SignatureError(archive.source, reason)
@@ -158,26 +162,7 @@ def _inside(archive: Archive) -> bytes:
     return content
 
 
-def _why_none(signers: Sequence[Signer]) -> str:
-    return (
-        f"it carries no signature, and one of {_wanted(signers)} is demanded. Remedy: get it from "
-        "whoever signed it (modpack sign), with its .sig file if there is one"
-    )
-
-
-def _why_never(signers: Sequence[Signer]) -> str:
-    return (
-        f"a signature of {_wanted(signers)} is demanded, and archives of torch.package cannot be "
-        "signed, since no manifest says what belongs to them. Remedy: export the model with modpack"
-    )
-
-
-def _wanted(signers: Sequence[Signer]) -> str:
-    return " or ".join(repr(signer.name) for signer in signers)
-
-
-@dataclass(frozen=True)
-class SignedPackage:
+class SignedPackage(NamedTuple):
     """A package that was signed.
 
     Attributes:
@@ -223,7 +208,13 @@ def sign_package(
     file = os.fspath(path)
     with open_archive(file) as archive:
         digest = _checked_digest(archive, workers)
-        existing = None if replace else _existing(archive, file, is_inside, output)
+        if replace:
+            existing = None
+        elif is_inside:
+            existing = _inside(archive)
+        else:
+            file_beside = beside(path) if output is None else Path(output)
+            existing = _read_beside(file_beside, archive.source)
         name = Path(file).absolute().name
         envelope = sign(digest, name, private, existing, file)
         key_ids = tuple(each.key_id for each in read_envelope(envelope, file).signatures)
@@ -231,7 +222,7 @@ def sign_package(
             target = _write_inside(archive, file, envelope, output)
         else:
             target = os.fspath(output) if output is not None else _own(beside(file))
-            _write(target, envelope)
+            write_whole(target, envelope)
     return SignedPackage(digest, target, is_inside, key_ids)
 
 
@@ -262,16 +253,6 @@ def _checked_digest(archive: Archive, workers: int) -> str:
     return digest
 
 
-def _existing(
-    archive: Archive, path: str, is_inside: bool, output: str | os.PathLike[str] | None
-) -> bytes | None:
-    """The envelope to which a signature is to be added, if there is one."""
-    if is_inside:
-        found = find_signatures(archive)
-        return found[0].content if found else None
-    return read_beside(beside(path) if output is None else Path(output), archive.source)
-
-
 def _write_inside(
     archive: Archive, path: str, envelope: bytes, output: str | os.PathLike[str] | None
 ) -> str:
@@ -286,14 +267,6 @@ def _write_inside(
     if Path(place).is_symlink():  # what it leads to would be overwritten
         reason = f"its signature {layout.SIGNATURE} is a link. Remedy: remove that"
         raise SignatureError(path, reason)
-    _write(place, envelope)
+    write_whole(place, envelope)
     return path
 
-
-def _write(target: str, content: bytes) -> None:
-    sink = open_sink(target)
-    try:
-        sink.write(content)
-        sink.publish()
-    finally:
-        sink.discard()

@@ -1,65 +1,53 @@
-"""What a signature says: a statement about one package's digest.
+"""What a signature says and how it is written: an in-toto statement in a DSSE envelope.
 
-An in-toto statement, version 1 (https://in-toto.io/Statement/v1). It holds nothing but what it is
-about, so that the same package gives the same statement at any time and on any machine.
-
-The form of envelopes: DSSE, version 1, as JSON.
-
-An envelope may come from anywhere: reading it checks its form, and nothing else.
-
-Envelopes: a statement and the signatures of it (DSSE, version 1).
-
-An envelope may come from anywhere. Nothing in it is believed before one of the trusted keys has
-signed it: key ids only tell which keys to try.
+The statement (https://in-toto.io/Statement/v1) has nothing but what it is about, so that the same
+package gives the same statement at any time and on any machine. The envelope is JSON (DSSE,
+version 1), and may come from anywhere: reading it checks its form and nothing else. Nothing in it
+is believed before one of the trusted keys has signed it; key ids only tell which keys to try.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.manifest import canonical_json
+from modpack.core.codec import json_keys, record_to_json
 from modpack.core.policy import Signer
 from modpack.errors import SignatureError
 from modpack.security.signing_keys import PrivateKey, key_id, needing_sign, public_bytes
 
-STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE: Final = "urn:x-modpack:package:v1"
+_STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
+_PREDICATE_TYPE: Final = "urn:x-modpack:package:v1"
 """That whoever signed vouches for a package, and that the digest is that of its manifest."""
 _PREDICATE: Final = {"digestOf": layout.MANIFEST}
 _MOST_SHOWN: Final = 3
 _MOST_CHARACTERS: Final = 80
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
+MOST_BYTES: Final = 1 << 20
+_MOST_SIGNATURES: Final = 100
+_URL_SAFE: Final = str.maketrans("-_", "+/")
 
 
-@dataclass(frozen=True)
-class Statement:
-    """What was signed.
+class Subject(NamedTuple):
+    """What a statement is about.
 
     Attributes:
-        subjects: name of the file when it was signed, and digest of the package.
+        name: what the file was called when it was signed.
+        digest: the package's digest.
     """
 
-    subjects: tuple[tuple[str, str], ...]
-
-    def names(self) -> str:
-        """What its subjects were called, for messages."""
-        more = ", ..." if len(self.subjects) > _MOST_SHOWN else ""
-        return ", ".join(shown(name) for name, _ in self.subjects[:_MOST_SHOWN]) + more
-
-    def is_about(self, digest: str) -> bool:
-        """Whether a package of this digest is among what it is about."""
-        return any(each == digest for _, each in self.subjects)
+    name: str
+    digest: str
 
 
-def encode_statement(name: str, digest: str) -> bytes:
+def _encode_statement(name: str, digest: str) -> bytes:
     """The statement that whoever signs it vouches for a package.
 
     Args:
@@ -69,26 +57,26 @@ def encode_statement(name: str, digest: str) -> bytes:
     """
     return canonical_json(
         {
-            "_type": STATEMENT_TYPE,
+            "_type": _STATEMENT_TYPE,
             "subject": [{"name": _plain(name), "digest": {"sha256": digest}}],
-            "predicateType": PREDICATE_TYPE,
+            "predicateType": _PREDICATE_TYPE,
             "predicate": _PREDICATE,
         }
     )
 
 
-def decode_statement(payload: bytes) -> Statement:
-    """What a statement says.
+def _decode_statement(payload: bytes) -> tuple[Subject, ...]:
+    """What a statement is about.
 
     Raises:
         ValueError: it is no statement about packages; the text says why, in a part of a sentence.
     """
-    document = strict_json(payload)
-    if not isinstance(document, dict) or document.get("_type") != STATEMENT_TYPE:
+    document = _strict_json(payload)
+    if not isinstance(document, dict) or document.get("_type") != _STATEMENT_TYPE:
         raise ValueError("what was signed is no in-toto statement of version 1")
-    if document.get("predicateType") != PREDICATE_TYPE:
+    if document.get("predicateType") != _PREDICATE_TYPE:
         raise ValueError(
-            f"its statement is of the type {shown(document.get('predicateType'))}, which does not "
+            f"its statement is of the type {_shown(document.get('predicateType'))}, which does not "
             "vouch for a package"
         )
     if document.get("predicate") != _PREDICATE:
@@ -96,10 +84,10 @@ def decode_statement(payload: bytes) -> Statement:
     subjects = document.get("subject")
     if not isinstance(subjects, list) or not subjects:
         raise ValueError("its statement has no subject")
-    return Statement(tuple(_subject(each) for each in subjects))
+    return tuple(map(_subject, subjects))
 
 
-def strict_json(content: bytes) -> object:
+def _strict_json(content: bytes) -> object:
     """A JSON value that has one reading.
 
     Raises:
@@ -115,12 +103,8 @@ def strict_json(content: bytes) -> object:
         raise ValueError("its JSON has too many levels") from failure
 
 
-def shown(value: object) -> str:
-    """A value of a document of unknown origin, for messages: short, and text only.
-
-    >>> shown("urn:a"), shown([])
-    ("'urn:a'", 'no text')
-    """
+def _shown(value: object) -> str:
+    """A value of a document of unknown origin, for messages: short, and text only."""
     if not isinstance(value, str):
         return "no text"
     return repr(value if len(value) <= _MOST_CHARACTERS else value[:_MOST_CHARACTERS] + "...")
@@ -131,12 +115,12 @@ def _plain(name: str) -> str:
     return name.encode("utf-8", "replace").decode("utf-8")
 
 
-def _subject(value: object) -> tuple[str, str]:
+def _subject(value: object) -> Subject:
     if isinstance(value, dict):
         name, digest = value.get("name", ""), value.get("digest")
         sha256 = digest.get("sha256") if isinstance(digest, dict) else None
         if isinstance(name, str) and isinstance(sha256, str) and _SHA256.fullmatch(sha256):
-            return _plain(name), sha256
+            return Subject(_plain(name), sha256)
     raise ValueError("a subject of its statement has no sha256")
 
 
@@ -151,14 +135,8 @@ def _no_number(text: str) -> object:
     raise ValueError(f"{text} is no number")
 
 
-PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
-MOST_BYTES: Final = 1 << 20
-_MOST_SIGNATURES: Final = 100
-_URL_SAFE: Final = str.maketrans("-_", "+/")
-
-
-@dataclass(frozen=True)
-class EnvelopeSignature:
+@json_keys({"key_id": "keyid", "value": "sig"})
+class EnvelopeSignature(NamedTuple):
     """One signature, as an envelope states it: not checked.
 
     Attributes:
@@ -170,8 +148,7 @@ class EnvelopeSignature:
     value: bytes
 
 
-@dataclass(frozen=True)
-class Envelope:
+class Envelope(NamedTuple):
     """What an envelope states: not checked.
 
     Attributes:
@@ -183,8 +160,11 @@ class Envelope:
     signatures: tuple[EnvelopeSignature, ...]
 
     def encoded(self) -> bytes:
-        """The one text for it that modpack writes."""
-        return encode_envelope(self.payload, {each.key_id: each.value for each in self.signatures})
+        """The one text for it that modpack writes, with one signature of each key."""
+        by_key = {each.key_id: each for each in self.signatures}
+        ordered = self._replace(signatures=tuple(by_key[key] for key in sorted(by_key)))
+        document = {"payloadType": _PAYLOAD_TYPE, **record_to_json(ordered)}
+        return canonical_json(document) + b"\n"
 
 
 def read_envelope(content: bytes, source: str, place: str = "its signature") -> Envelope:
@@ -203,36 +183,17 @@ def read_envelope(content: bytes, source: str, place: str = "its signature") -> 
             raise ValueError(f"it is larger than {MOST_BYTES} bytes")
         if not content.strip():
             raise ValueError("it is empty")
-        return _envelope(strict_json(content))
+        return _envelope(_strict_json(content))
     except ValueError as failure:
         raise SignatureError(source, f"{place} is no envelope: {failure}") from failure
-
-
-def encode_envelope(payload: bytes, signatures: Mapping[str, bytes]) -> bytes:
-    """An envelope as JSON.
-
-    Args:
-        payload: what was signed.
-        signatures: by key id.
-    """
-    listed = [
-        {"keyid": key_id, "sig": base64.b64encode(value).decode("ascii")}
-        for key_id, value in sorted(signatures.items())
-    ]
-    document = {
-        "payloadType": PAYLOAD_TYPE,
-        "payload": base64.b64encode(payload).decode("ascii"),
-        "signatures": listed,
-    }
-    return canonical_json(document) + b"\n"
 
 
 def _envelope(document: object) -> Envelope:
     if not isinstance(document, dict):
         raise ValueError("it is no JSON object")
     payload_type, signatures = document.get("payloadType"), document.get("signatures")
-    if payload_type != PAYLOAD_TYPE:
-        raise ValueError(f"its payloadType is {shown(payload_type)}, not {PAYLOAD_TYPE!r}")
+    if payload_type != _PAYLOAD_TYPE:
+        raise ValueError(f"its payloadType is {_shown(payload_type)}, not {_PAYLOAD_TYPE!r}")
     if not isinstance(signatures, list) or not signatures:
         raise ValueError("it has no signatures")
     if len(signatures) > _MOST_SIGNATURES:
@@ -241,7 +202,7 @@ def _envelope(document: object) -> Envelope:
     named = [each.key_id for each in read if each.key_id]
     for each in named:
         if named.count(each) > 1:
-            raise ValueError(f"it has two signatures of the key {short(each)}")
+            raise ValueError(f"it has two signatures of the key {_short(each)}")
     return Envelope(_base64(document.get("payload"), "its payload"), read)
 
 
@@ -260,17 +221,16 @@ def _base64(value: object, what: str) -> bytes:
         if not isinstance(value, str):
             raise ValueError("no text")
         return base64.b64decode(value.translate(_URL_SAFE), validate=True)
-    except (ValueError, binascii.Error) as failure:
+    except ValueError as failure:
         raise ValueError(f"{what} is no base64") from failure
 
 
-def short(key_id: str) -> str:
+def _short(key_id: str) -> str:
     """The beginning of a key id, for messages."""
     return f"{key_id[:16]}..." if len(key_id) > 16 else key_id
 
 
-@dataclass(frozen=True)
-class HeldSignature:
+class HeldSignature(NamedTuple):
     """A signature that holds.
 
     Attributes:
@@ -304,18 +264,18 @@ def sign(
         SignatureError: the existing envelope is damaged, or says something else.
         ModpackError: the extra ``sign`` is not installed.
     """
-    payload = encode_statement(name, digest)
-    others: dict[str, bytes] = {}
     if existing is not None:
-        payload, others = _continued(existing, digest, source or name)
+        envelope = _continued(existing, digest, source or name)
+    else:
+        envelope = Envelope(_encode_statement(name, digest), ())
     with needing_sign():
         from securesystemslib.dsse import Envelope as Dsse
         from securesystemslib.signer import CryptoSigner, SSlibKey
 
     public = SSlibKey.from_crypto(private.secret.public_key(), private.key_id)
-    signed = Dsse(payload, PAYLOAD_TYPE, {}).sign(CryptoSigner(private.secret, public))
-    signatures = {**others, private.key_id: bytes.fromhex(signed.signature)}
-    return encode_envelope(payload, signatures)
+    signed = Dsse(envelope.payload, _PAYLOAD_TYPE, {}).sign(CryptoSigner(private.secret, public))
+    made = EnvelopeSignature(private.key_id, bytes.fromhex(signed.signature))
+    return envelope._replace(signatures=(*envelope.signatures, made)).encoded()
 
 
 def check(
@@ -343,27 +303,20 @@ def check(
         KeyFileError: a signer's key is no Ed25519 public key.
         ModpackError: the extra ``sign`` is not installed.
     """
-    found = _read(envelope, source, place)
-    trusted = {key_id(key): (signer, key) for signer, key in map(_with_key, signers)}
-    held = [key_id for key_id, (_, key) in trusted.items() if _is_signed(found, key_id, key)]
-    if not held:
-        raise SignatureError(source, _why_not_held(found, place, trusted))
-    statement = _statement(found, source, place)
-    if not statement.is_about(digest):
-        raise SignatureError(source, _why_not_this(statement, digest, source, place))
-    return tuple(HeldSignature(key_id, place, trusted[key_id][0].name) for key_id in held)
-
-
-def _read(envelope: bytes, source: str, place: str) -> Envelope:
     try:
-        return read_envelope(envelope, source, place)
+        found = read_envelope(envelope, source, place)
     except SignatureError as failure:
         remedy = "get the signature again from whoever signed it (modpack sign)"
         raise SignatureError(source, f"{failure.reason}. Remedy: {remedy}") from failure
-
-
-def _with_key(signer: Signer) -> tuple[Signer, bytes]:
-    return signer, public_bytes(signer.public_key, f"the key of {signer.name!r}")
+    trusted: dict[str, tuple[Signer, bytes]] = {}
+    for signer in signers:
+        key = public_bytes(signer.public_key, f"the key of {signer.name!r}")
+        trusted[key_id(key)] = signer, key
+    held = [key_id for key_id, (_, key) in trusted.items() if _is_signed(found, key_id, key)]
+    if not held:
+        raise SignatureError(source, _why_not_held(found, place, trusted))
+    _require_about(found, digest, source, place)
+    return tuple(HeldSignature(key_id, place, trusted[key_id][0].name) for key_id in held)
 
 
 def _is_signed(envelope: Envelope, key_id: str, public: bytes) -> bool:
@@ -375,7 +328,7 @@ def _is_signed(envelope: Envelope, key_id: str, public: bytes) -> bool:
         from securesystemslib.signer import Signature, SSlibKey
 
     key = SSlibKey.from_crypto(Ed25519PublicKey.from_public_bytes(public), key_id)
-    signed = Dsse(envelope.payload, PAYLOAD_TYPE, {}).pae()
+    signed = Dsse(envelope.payload, _PAYLOAD_TYPE, {}).pae()
     for each in envelope.signatures:
         try:
             key.verify_signature(Signature(key_id, each.value.hex()), signed)
@@ -392,14 +345,14 @@ def _why_not_held(
     if claimed:
         signer = trusted[claimed[0]][0]
         return (
-            f"{place} does not hold: it names the key of {signer.name!r} ({short(claimed[0])}), "
+            f"{place} does not hold: it names the key of {signer.name!r} ({_short(claimed[0])}), "
             "which did not sign what it says now. Either what was signed or the signature was "
             "changed. Remedy: get the package again from whoever signed it"
         )
-    others = [short(each.key_id) or "one without a name" for each in envelope.signatures]
+    others = [_short(each.key_id) or "one without a name" for each in envelope.signatures]
     keys = f"key{'s' if len(others) > 1 else ''} {', '.join(others)}"
     known = ", ".join(
-        f"{signer.name!r} ({short(key_id)})" for key_id, (signer, _) in trusted.items()
+        f"{signer.name!r} ({_short(key_id)})" for key_id, (signer, _) in trusted.items()
     )
     return (
         f"{place} is of nobody who is trusted: it was made with the {keys}, and trusted is "
@@ -407,37 +360,40 @@ def _why_not_held(
     )
 
 
-def _why_not_this(statement: Statement, digest: str, source: str, place: str) -> str:
-    signed = ", ".join(f"{each[:16]}..." for _, each in statement.subjects)
+def _require_about(
+    envelope: Envelope, digest: str, source: str, place: str
+) -> tuple[Subject, ...]:
+    """What a statement is about, a package of this digest among it."""
+    try:
+        subjects = _decode_statement(envelope.payload)
+    except ValueError as failure:
+        raise SignatureError(source, f"{place} says nothing about packages: {failure}") from failure
+    if any(each.digest == digest for each in subjects):
+        return subjects
+    signed = ", ".join(f"{each.digest[:16]}..." for each in subjects)
     digests = f"signed was the digest {signed}, and its digest is {digest[:16]}..."
-    if Path(source).name in dict(statement.subjects):
-        return f"it was changed after it was signed: {digests} ({place})"
-    return (
-        f"{place} is for another package, which was called {statement.names()} when it was signed "
-        f"(or this one was renamed, and changed): {digests}"
+    if Path(source).name in dict(subjects):
+        raise SignatureError(source, f"it was changed after it was signed: {digests} ({place})")
+    names = ", ".join(_shown(each.name) for each in subjects[:_MOST_SHOWN])
+    more = ", ..." if len(subjects) > _MOST_SHOWN else ""
+    raise SignatureError(
+        source,
+        f"{place} is for another package, which was called {names}{more} when it was signed "
+        f"(or this one was renamed, and changed): {digests}",
     )
 
 
-def _statement(envelope: Envelope, source: str, place: str) -> Statement:
-    try:
-        return decode_statement(envelope.payload)
-    except ValueError as failure:
-        raise SignatureError(source, f"{place} says nothing about packages: {failure}") from failure
-
-
-def _continued(existing: bytes, digest: str, source: str) -> tuple[bytes, dict[str, bytes]]:
-    """What an existing envelope says, if it may be signed once more, and who signed it."""
+def _continued(existing: bytes, digest: str, source: str) -> Envelope:
+    """An existing envelope, if it may be signed once more."""
     place = "the signature that is there"
     try:
         envelope = read_envelope(existing, source, place)
-        statement = _statement(envelope, source, place)
-        if not statement.is_about(digest):
-            raise SignatureError(source, _why_not_this(statement, digest, source, place))
-        if envelope.payload != encode_statement(*statement.subjects[0]):
+        subjects = _require_about(envelope, digest, source, place)
+        if envelope.payload != _encode_statement(*subjects[0]):
             raise SignatureError(source, f"{place} says more than who vouches for the package")
         if not all(each.key_id for each in envelope.signatures):
             raise SignatureError(source, f"{place} does not say with which key it was made")
     except SignatureError as failure:
         reason = f"{failure.reason}. Remedy: --replace signs anew and drops it"
         raise SignatureError(source, reason) from failure
-    return envelope.payload, {each.key_id: each.value for each in envelope.signatures}
+    return envelope

@@ -1,12 +1,8 @@
-"""Key files, as far as they can be told apart without any cryptography.
-
-The extra that signatures need, asked for where it is missing.
-
-Keys: made, written, and read again.
+"""Ed25519 keys to sign with: made, written, and read again.
 
 A private key is a PEM file in PKCS #8 form that its owner alone can read, a public one a PEM file
 in SubjectPublicKeyInfo form, as ``openssl genpkey -algorithm ed25519`` and ``openssl pkey -pubout``
-write them.
+write them. Files are told apart without any cryptography; all else needs the extra ``sign``.
 """
 
 from __future__ import annotations
@@ -29,18 +25,14 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _MOST_BYTES: Final = 1 << 14
-ENCRYPTED_LABEL: Final = "ENCRYPTED PRIVATE KEY"
-PRIVATE_LABELS: Final = ("PRIVATE KEY", ENCRYPTED_LABEL)
-
+_ENCRYPTED_LABEL: Final = "ENCRYPTED PRIVATE KEY"
+_PRIVATE_LABELS: Final = ("PRIVATE KEY", _ENCRYPTED_LABEL)
+_OWNER_ONLY: Final = 0o600
+_FOR_ALL: Final = 0o644
 _MAKE_ONE: Final = "Remedy: make a pair with modpack keygen"
 
 
-def read_key_file(path: Path) -> str:
-    """The text of a key file.
-
-    Raises:
-        KeyFileError: it cannot be read, or is no text of a key's size.
-    """
+def _read_key_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
@@ -69,12 +61,8 @@ def public_bytes(text: str, source: str) -> bytes:
         return public_key_bytes(text)
 
 
-def require_private(text: str, source: str) -> str:
-    """The label of a private key: one of :data:`PRIVATE_LABELS`.
-
-    Raises:
-        KeyFileError: it is no private key in PKCS #8 form.
-    """
+def _require_private(text: str, source: str) -> str:
+    """The label of a private key in PKCS #8 form."""
     with _telling(source):
         label, _ = pem_block(text)
     if label == PUBLIC_LABEL:
@@ -83,7 +71,7 @@ def require_private(text: str, source: str) -> str:
             "it is a public key, with which nothing can be signed. Remedy: give the private one, "
             "which modpack keygen writes as NAME, without .pub",
         )
-    if label not in PRIVATE_LABELS:
+    if label not in _PRIVATE_LABELS:
         raise KeyFileError(source, f"it holds a {label}, and no private key. {_MAKE_ONE}")
     return label
 
@@ -114,9 +102,6 @@ def _telling(source: str) -> Iterator[None]:
         raise KeyFileError(source, str(failure)) from failure
 
 
-_MODULES: Final = ("securesystemslib", "cryptography")
-
-
 @contextmanager
 def needing_sign() -> Iterator[None]:
     """Say which extra of modpack is missing or broken, where an import fails for that.
@@ -144,11 +129,7 @@ def needing_sign() -> Iterator[None]:
 def _is_missing(module: str) -> bool:
     """Whether a library of the extra is not there at all, rather than a part of it."""
     root = module.partition(".")[0]
-    return root in _MODULES and sys.modules.get(root) is None
-
-
-_OWNER_ONLY: Final = 0o600
-_FOR_ALL: Final = 0o644
+    return root in ("securesystemslib", "cryptography") and sys.modules.get(root) is None
 
 
 @dataclass(frozen=True)
@@ -189,7 +170,7 @@ def read_public(path: str | os.PathLike[str], name: str = "") -> Signer:
         KeyFileError: the file cannot be read, or holds no Ed25519 public key.
     """
     file = Path(path)
-    public = public_bytes(read_key_file(file), str(file))
+    public = public_bytes(_read_key_file(file), str(file))
     return Signer(name or file.stem, normalised(public))
 
 
@@ -212,8 +193,8 @@ def read_private(
             the passphrase is missing or wrong.
         ModpackError: the extra ``sign`` is not installed.
     """
-    source, text = str(Path(path)), read_key_file(Path(path))
-    is_locked = require_private(text, source) == ENCRYPTED_LABEL
+    source, text = str(Path(path)), _read_key_file(Path(path))
+    is_locked = _require_private(text, source) == _ENCRYPTED_LABEL
     with needing_sign():
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
