@@ -534,16 +534,15 @@ class PackageExporter:
 
     def _tried(self, plan: Plan, cases: Sequence[Case]) -> Plan:
         """Write the package as its trial shows that it must be."""
-        from modpack.selftest.rounds import Trial, settle_trial
+        from modpack.selftest.rounds import Trial
 
-        source, planner, installed = self._writer.source, self._planner, self._installed
-        scripts = self._objects.scripts.files
-        trial = Trial(source, plan, cases, self._builder, planner, installed, scripts)
-        tried = settle_trial(trial, self._writer, write_anyway=self._trial == "warn")
-        new = (note for note in tried.plan.warnings() if note not in plan.notes)
+        planner, installed, scripts = self._planner, self._installed, self._objects.scripts.files
+        trial = Trial(self._writer, plan, cases, self._builder, planner, installed, scripts)
+        tried, told = trial.settle(write_anyway=self._trial == "warn")
+        new = (note for note in tried.warnings() if note not in plan.notes)
         _warn(note for note in new if note.kind not in _TRIED_OUT)
-        _warn(tried.warnings)
-        return tried.plan
+        _warn(told)
+        return tried
 
     def _inherited_namespace(self) -> str:
         """That of the packages which are saved again: what they need, this one needs."""

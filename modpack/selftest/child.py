@@ -1,4 +1,4 @@
-"""What runs in the clean interpreter: load the package, compute, compare, tell.
+"""What runs in the clean interpreter: load the package, compute, compare, report.
 
 Until what is to be hidden is hidden, nothing here may import torch, nor anything else that is not
 of modpack or the standard library.
@@ -25,10 +25,12 @@ from modpack.core.names import root_of
 from modpack.core.plan import MockTouch, TouchKind
 from modpack.core.selftest import CaseRecords, TriedCase, UnfilledTable
 from modpack.errors import ModpackWarning
-from modpack.selftest.child_isolation import GrowingImporter, Guard
-from modpack.selftest.child_requests import Asking, Eagerness
-from modpack.selftest.process import Answer, Difference, Failure, Job, Question, Verdict
+from modpack.selftest.child_surroundings import Asking, GrowingImporter, Guard
+from modpack.selftest.process import Answer, Difference, Eagerness, Failure, Job, Question, Verdict
 
+_OWN_FRAMES = 32
+"""How deep on the stack the trial itself is, below what it loads and in the audit hooks above: a
+chain of imports that can be loaded must not be too deep to be tried."""
 _MOST_FRAMES = 12
 _MOST_CAUSES = 4
 
@@ -96,11 +98,6 @@ def place_of(file: str, tree: Path | None) -> str:
         if home in parts:
             return "/".join(parts[len(parts) - parts[::-1].index(home) :])
     return file
-
-
-_OWN_FRAMES = 32
-"""How deep on the stack the trial itself is, below what it loads and in the audit hooks above: a
-chain of imports that can be loaded must not be too deep to be tried."""
 
 
 def main(job: dict[str, Json], handle: int) -> None:
@@ -174,8 +171,8 @@ class _Performance:
         self._loaded_before = frozenset(sys.modules)
         tree = Path(job.tree)
         self._importer = GrowingImporter(job.package, job.namespace, tree, job.policy)
-        if job.eagerness != Eagerness.NOTHING:
-            self._asking = Asking(self._importer, self._asked, Eagerness(job.eagerness))
+        if job.eagerness is not Eagerness.NOTHING:
+            self._asking = Asking(self._importer, self._asked, job.eagerness)
             self._asking.install()
         for case in job.cases:
             for difference in _case_differences(self._importer, case):

@@ -11,9 +11,8 @@ import enum
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
@@ -41,8 +40,7 @@ _NAMESPACE = re.compile(r"\bmodpack_[0-9a-f]{12}(_\d+)?\.")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
 
 
-@dataclass(frozen=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One piece of an output.
 
     Attributes:
@@ -109,9 +107,9 @@ class _Taking:
             yield from self._container(value, path, depth)
 
     def _container(self, value: object, path: str, depth: int) -> Iterator[Leaf]:
-        array = _as_array(value)
+        array = _array(value, path)
         if array is not None:
-            yield array(path)
+            yield array
             return
         parts = _parts_of(value, lambda part: self._order_of(part, depth))
         if parts is None:
@@ -218,7 +216,7 @@ def _slots_of(kind: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def _as_array(value: object) -> Callable[[str], Leaf] | None:
+def _array(value: object, path: str) -> Leaf | None:
     """Arrays of other libraries show their memory through the buffer protocol (PEP 3118)."""
     try:
         view = memoryview(cast(Any, value))
@@ -228,11 +226,11 @@ def _as_array(value: object) -> Callable[[str], Leaf] | None:
         return None  # addresses: they mean nothing elsewhere
     structure = f"{_name(value)} {view.format} {list(view.shape or ())}"
     if not view.nbytes:
-        return lambda path: Leaf(path, structure)
+        return Leaf(path, structure)
     dtype = _ELEMENTS.get(view.format.lstrip("@="), torch.uint8)
     data = torch.frombuffer(bytearray(view.tobytes()), dtype=dtype)
     shaped = data.view(view.shape or ()) if dtype.itemsize == view.itemsize else data
-    return lambda path: Leaf(path, structure, None, shaped)
+    return Leaf(path, structure, None, shaped)
 
 
 def _key(key: object, position: int) -> str:

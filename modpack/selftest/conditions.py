@@ -11,8 +11,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -100,7 +99,7 @@ def _autocast() -> dict[str, Json]:
 def _random_states() -> dict[str, Json]:
     states: dict[str, Json] = {
         "torch": _encoded(torch.get_rng_state()),
-        "python": cast(Json, _listed(random.getstate())),
+        "python": cast(Json, random.getstate()),
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = [_encoded(state) for state in torch.cuda.get_rng_state_all()]
@@ -124,10 +123,6 @@ def _set_random_states(states: dict[str, Any]) -> None:
         numpy.random.set_state(tuple(states["numpy"]))
 
 
-def _listed(value: object) -> object:
-    return [_listed(part) for part in value] if isinstance(value, tuple) else value
-
-
 def _encoded(state: torch.Tensor) -> str:
     return base64.b64encode(bytes(state.tolist())).decode("ascii")
 
@@ -140,19 +135,13 @@ PutBack = Callable[[], None]
 """Puts the content of every tensor back that was saved with the model and has changed."""
 
 
-@dataclass(frozen=True)
-class _Held:
+class _Held(NamedTuple):
     """The parameters and buffers of one module, as they were."""
 
     module: torch.nn.Module
     kind: type
     parameters: Mapping[str, torch.Tensor | None]
     buffers: Mapping[str, torch.Tensor | None]
-
-    @staticmethod
-    def of(module: torch.nn.Module) -> _Held:
-        # dict() takes the wrappers that a ScriptModule shows in place of dicts as well.
-        return _Held(module, type(module), dict(module._parameters), dict(module._buffers))
 
     def put_back(self) -> None:
         if type(self.module) is self.kind:  # a lazy module has become another one for good
@@ -169,7 +158,8 @@ def preserved(model: Any, put_back: PutBack) -> Iterator[None]:
         put_back: puts back the tensors that were saved.
     """
     modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
-    held = [_Held.of(module) for module in modules]
+    # dict() takes the wrappers that a ScriptModule shows in place of dicts as well.
+    held = [_Held(m, type(m), dict(m._parameters), dict(m._buffers)) for m in modules]
     with torch._C.DisableTorchFunctionSubclass():  # a class may refuse to be asked
         tensors = [
             (tensor, tensor.data)

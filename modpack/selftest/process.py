@@ -20,7 +20,8 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import MappingProxyType
@@ -38,7 +39,7 @@ from modpack.errors import ModpackError
 from modpack.exporting.presets import always_installed
 
 if TYPE_CHECKING:
-    from modpack.discovery.distributions import DistributionIndex
+    from modpack.discovery.distributions import Distribution, DistributionIndex
 
 _START = """
 import json, sys
@@ -67,6 +68,17 @@ class Hidden(NamedTuple):
     places: tuple[str, ...] = ()
 
 
+class Eagerness(str, Enum):
+    """What the child asks its parent for."""
+
+    NOTHING = "nothing"
+    """The package must do with what it holds."""
+    USES = "uses"
+    """What is imported, opened, or looked up by name."""
+    PROBES = "probes"
+    """Also what is only tested for (``find_spec``, ``exists``), and what is in a folder."""
+
+
 class Job(NamedTuple):
     """What a clean interpreter has to do.
 
@@ -77,8 +89,7 @@ class Job(NamedTuple):
         hidden: what must not be found.
         path: ``sys.path``.
         tree: the folder for the package's code.
-        eagerness: what to ask the parent for; see
-            :class:`modpack.selftest.child_requests.Eagerness`.
+        eagerness: what to ask the parent for.
         operators: schemas of operators to declare first.
         tables: tables that name a class of the model in the parent.
         policy: what the package may ask for; None for anything.
@@ -90,7 +101,7 @@ class Job(NamedTuple):
     hidden: Hidden
     path: tuple[str, ...]
     tree: str = ""
-    eagerness: int = 0
+    eagerness: Eagerness = Eagerness.NOTHING
     operators: tuple[str, ...] = ()
     tables: tuple[UnfilledTable, ...] = ()
     policy: TrustPolicy | None = None
@@ -197,6 +208,16 @@ class Verdict(NamedTuple):
     def is_complete(self) -> bool:
         """Whether the interpreter itself told what happened, and neither hung nor died."""
         return self.failure is None or not (self.failure.is_end or self.failure.is_timeout)
+
+    def unexplained(self, cases: Iterable[TriedCase]) -> list[Difference]:
+        """The differences that the live model's own randomness does not explain."""
+        unstable = {case.number: case.unstable for case in cases if not case.deterministic}
+        return [
+            each
+            for number, each in self.differences
+            if number not in unstable
+            or (each.is_structural and each.path not in unstable[number])
+        ]
 
     def told_with(self, name: str, replacement: str) -> Verdict:
         """The same, with another name for the package's file in all texts."""
@@ -331,7 +352,7 @@ def hidden_from(plan: Plan, ownership: DistributionIndex, scripts: Sequence[str]
     owners = {module: normalised(each.name) for module, each in providers.items() if each}
     hidden = [d for d in interned if owners.get(d.module) not in always]
     names = {owners[d.module] for d in hidden if d.module in owners}
-    names -= _of_externs(plan, ownership)
+    names.difference_update(extern_owners(plan, ownership))
     roots = sorted({root_of(d.module) for d in hidden})
     places = {place for root in roots for place in _places(plan.decisions.get(root))}
     places |= {str(Path(file).absolute()) for file in scripts}
@@ -362,9 +383,10 @@ def _of(plan: Plan, action: Action) -> Iterator[Decision]:
                 yield decision
 
 
-def _of_externs(plan: Plan, ownership: DistributionIndex) -> set[str]:
+def extern_owners(plan: Plan, ownership: DistributionIndex) -> dict[str, Distribution]:
+    """The distributions of a plan's extern modules, by their normalised names."""
     found = (ownership.distribution_of(d.module, d.location) for d in _of(plan, Action.EXTERN))
-    return {normalised(distribution.name) for distribution in found if distribution is not None}
+    return {normalised(owner.name): owner for owner in found if owner is not None}
 
 
 def _places(decision: Decision | None) -> Iterator[str]:

@@ -141,30 +141,23 @@ def _shallow(value: Any) -> Any:
     return value
 
 
-def write_leaves(writer: ArchiveWriter, records: CaseRecords, leaves: Sequence[Leaf]) -> None:
+def _write_leaves(writer: ArchiveWriter, records: CaseRecords, leaves: Sequence[Leaf]) -> None:
     """Store an output: its structure as JSON, its tensors as bytes."""
     listed: list[Json] = []
-    for index, leaf in enumerate(leaves):
-        entry: dict[str, Json] = {
-            "path": leaf.path,
-            "structure": leaf.structure,
-            "value": leaf.value,
-        }
-        if leaf.tensor is not None:
-            entry["tensor"] = _tensor_entry(writer, records.tensor(index), leaf.tensor)
+    for index, (path, structure, value, tensor) in enumerate(leaves):
+        entry: dict[str, Json] = {"path": path, "structure": structure, "value": value}
+        if tensor is not None:
+            size, record = tensor.numel() * tensor.element_size(), records.tensor(index)
+            content = ctypes.string_at(tensor.data_ptr(), size) if size else b""
+            writer.write_storage(record, memoryview(content))
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            entry["tensor"] = {"dtype": dtype, "shape": list(tensor.shape), "record": record}
         listed.append(entry)
-    document = json.dumps({"leaves": listed}, sort_keys=True, separators=(",", ":"))
-    writer.write(records.output, document.encode("ascii"), compress=True)
-
-
-def _tensor_entry(writer: ArchiveWriter, record: str, tensor: torch.Tensor) -> dict[str, Json]:
-    writer.write_storage(record, memoryview(_bytes_of(tensor)))
-    shape: list[Json] = list(tensor.shape)
-    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": shape, "record": record}
+    writer.write(records.output, _json({"leaves": listed}), compress=True)
 
 
 def read_leaves(read: Callable[[str], bytes], records: CaseRecords) -> list[Leaf]:
-    """Read back what :func:`write_leaves` stored.
+    """Read back an output that was stored.
 
     Args:
         read: returns a record's content.
@@ -189,11 +182,6 @@ def _tensor(read: Callable[[str], bytes], entry: dict[str, Any]) -> torch.Tensor
     return torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(entry["shape"])
 
 
-def _bytes_of(tensor: torch.Tensor) -> bytes:
-    size = tensor.numel() * tensor.element_size()
-    return ctypes.string_at(tensor.data_ptr(), size) if size else b""
-
-
 @dataclass(frozen=True)
 class Case:
     """One example of one saved object, with the output that the live one gave.
@@ -207,7 +195,7 @@ class Case:
         leaves: its output.
         seconds: how long it took.
         restore_global: whether process-wide hooks were saved with it.
-        put_back: undoes what a run did to tensors.
+        put_back: undoes what a run did to the tensors that were saved.
         versions: of the model's tensors, after the run: tells whether they changed since.
     """
 
@@ -232,52 +220,6 @@ class Case:
         with restored_random_states(self.conditions), preserved(self.model, self.put_back):
             again = leaves_of(_called(self.model, self.example, self.resource))
         return compare(self.leaves, again)
-
-
-def record_case(
-    resource: tuple[str, str],
-    records: CaseRecords,
-    model: Any,
-    example: Example,
-    restore_global: bool,
-    put_back: PutBack,
-) -> Case:
-    """Run the live model on its example, and leave it as it was.
-
-    Its parameters and buffers are put back, and so are the random states. What it collects in
-    lists of its own, and what its hooks collect, stays collected.
-
-    Args:
-        resource: package and resource under which it was saved.
-        records: where the example goes.
-        model: the model, which was saved already.
-        example: its arguments.
-        restore_global: whether process-wide hooks were saved with it.
-        put_back: puts back the tensors that were saved.
-
-    Raises:
-        ExampleError: the live model itself fails on the example.
-    """
-    conditions = conditions_now()
-    running = phase("running the live model", is_major=True)
-    with running, preserved_random_states(), preserved(model, put_back):
-        started = time.perf_counter()
-        output = _called(model, example, resource)
-        seconds = time.perf_counter() - started
-        leaves = leaves_of(output)
-        conditions = without_unused(conditions)
-    return Case(
-        resource,
-        records,
-        model,
-        example,
-        conditions,
-        leaves,
-        seconds,
-        restore_global,
-        put_back,
-        versions_of(model),
-    )
 
 
 def _called(model: Any, example: Example, resource: tuple[str, str]) -> Any:
@@ -335,7 +277,10 @@ class ExampleSaver:
         since: int,
         restore_global: bool,
     ) -> None:
-        """Run the live model on an example, and save what came of it.
+        """Run the live model on an example, leave it as it was, and save what came of it.
+
+        Its parameters and buffers are put back, and so are the random states. What it collects in
+        lists of its own, and what its hooks collect, stays collected.
 
         Args:
             records: where the example goes.
@@ -349,9 +294,28 @@ class ExampleSaver:
             ExampleError: the live model itself fails on it.
         """
         put_back = partial(self._objects.put_back, since)
-        case = record_case(resource, records, model, example, restore_global, put_back)
-        write_leaves(self._writer, records, case.leaves)
-        self._writer.write(records.conditions, _json(case.conditions), compress=True)
+        conditions = conditions_now()
+        running = phase("running the live model", is_major=True)
+        with running, preserved_random_states(), preserved(model, put_back):
+            started = time.perf_counter()
+            output = _called(model, example, resource)
+            seconds = time.perf_counter() - started
+            leaves = leaves_of(output)
+            conditions = without_unused(conditions)
+        case = Case(
+            resource,
+            records,
+            model,
+            example,
+            conditions,
+            leaves,
+            seconds,
+            restore_global,
+            put_back,
+            versions_of(model),
+        )
+        _write_leaves(self._writer, records, leaves)
+        self._writer.write(records.conditions, _json(conditions), compress=True)
         self.cases.append(case)
 
 

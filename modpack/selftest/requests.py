@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from modpack.core.graph import Edge
 from modpack.core.names import is_stdlib, module_record
@@ -82,7 +81,7 @@ class MissingResourceResolver:
             return self._module(module, by, line)
         if self._planner.add_file(record, f"{by or 'the package'} asked for it in the trial run"):
             self._note("file", record, by)
-        return Answer(self._planned_files(record))
+        return Answer(self._contents(lambda each: f"{each}/".startswith(f"{record}/")))
 
     def _folder(self, record: str) -> Answer:
         """A listing takes nothing along: what is then imported or opened is asked for."""
@@ -93,20 +92,18 @@ class MissingResourceResolver:
         return Answer(names=tuple(sorted(f"{e.name}/" if e.is_dir() else e.name for e in inside)))
 
     def _metadata(self, name: str, by: str | None) -> Answer:
-        before = {file.record for file in self._planned()}
+        before = self._planned()
         if not self._planner.add_metadata(name, f"{by or 'the package'} asked for it in the trial"):
             return Answer()
         self._note("metadata", name, by)
-        new = [file for file in self._planned() if file.record not in before]
-        return Answer({file.record: Path(file.source).read_bytes() for file in new})
+        return Answer(self._contents(lambda record: record not in before))
 
     def _plugins(self, group: str, by: str | None, line: int | None) -> Answer:
         """What was loaded here from a group of entry points, with the metadata that names it."""
-        before = {file.record for file in self._planned()}
+        before = self._planned()
         trees = self._planner.package_data.trees(self._planner.decisions())
         given = [self._module(module, by, line) for module in loaded_plugins(group, trees)]
-        new = [file for file in self._planned() if file.record not in before]
-        files = {file.record: Path(file.source).read_bytes() for file in new}
+        files = self._contents(lambda record: record not in before)
         for each in given:
             files.update(each.files)
         externs = {extern for each in given for extern in each.externs}
@@ -134,15 +131,14 @@ class MissingResourceResolver:
             if walker.has_source(module)
         }
 
-    def _planned(self) -> tuple[Any, ...]:
-        return self._planner.package_data.find(self._planner.decisions()).files
+    def _planned(self) -> dict[str, Path]:
+        """The data files and metadata that the plan takes along, by record."""
+        files = self._planner.package_data.find(self._planner.decisions()).files
+        return {file.record: Path(file.source) for file in files}
 
-    def _planned_files(self, record: str) -> dict[str, bytes]:
-        return {
-            file.record: Path(file.source).read_bytes()
-            for file in self._planned()
-            if file.record == record or file.record.startswith(f"{record}/")
-        }
+    def _contents(self, is_wanted: Callable[[str], bool]) -> dict[str, bytes]:
+        planned = self._planned().items()
+        return {record: file.read_bytes() for record, file in planned if is_wanted(record)}
 
 
 def _is_taken(decision: Decision | None) -> bool:

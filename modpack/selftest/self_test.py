@@ -100,13 +100,7 @@ def replay(
     )
     with phase("trial run"):
         verdict = perform(job, lambda _: Answer(), limit_seconds)
-    unstable = {case.number: case for case in recorded.cases if not case.deterministic}
-    differences = [
-        difference
-        for number, difference in verdict.differences
-        if number not in unstable
-        or (difference.is_structural and difference.path not in unstable[number].unstable)
-    ]
+    differences = verdict.unexplained(recorded.cases)
     file = os.fspath(path)
     if verdict.failure is None and not differences:
         return Replay(file, True, recorded, seconds=verdict.seconds)

@@ -10,6 +10,7 @@ from modpack.core.codec import from_json, record_to_json
 from modpack.core.plan import MockTouch, TouchKind
 from modpack.core.policy import TrustPolicy
 from modpack.core.selftest import TriedCase, UnfilledTable
+from modpack.selftest import process
 from modpack.selftest.process import Answer, Difference, Failure, Hidden, Job, Question, Verdict
 
 
@@ -22,7 +23,8 @@ def test_job_sent_to_the_child_is_the_same():
     table = UnfilledTable("shop", "KINDS", "shop.Net")
     hidden = Hidden(("a",), ("b",), ("/c",))
     case = TriedCase(("model", "model.pkl"), 0)
-    job = Job("x.modpack", "private", (case,), hidden, ("/p",), "/t", 1, ("o",), (table,), policy)
+    asked = process.Eagerness.USES
+    job = Job("x.modpack", "private", (case,), hidden, ("/p",), "/t", asked, ("o",), (table,), policy)
     assert sent(job) == job
 
 
