@@ -50,7 +50,6 @@ _SHOWN_PLACES = 8
 _SHOWN_ROOTS = 8
 _SHOWN_SUBJECTS = 6
 _SHOWN_USES = 20
-_SHOWN_CODE = 5
 _HOW = {
     UseKind.BASE_CLASS: "a base class",
     UseKind.DECORATOR: "a decorator",

@@ -323,9 +323,7 @@ def _hooks(archive: Archive, manifest: Manifest, saved: Iterable[str]) -> Iterat
             archive.read(name, verify=manifest)
     for record in ordered:
         specs = read_specs(archive, record)
-        has_pickle = archive.has(hook_records(record)[1])
-        disagreements = find_disagreements(archive, record, specs) if has_pickle else ()
-        differing = {each.hook: each for each in disagreements}
+        differing = {each.hook: each for each in find_disagreements(archive, record, specs)}
         for spec in specs:
             found = differing.pop(spec.name, None)
             if found is None:

@@ -403,7 +403,7 @@ def _check_hooks(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -> 
             yield finding(
                 "inconsistent", pickle, f"the specs of these hooks, {specs!r}, are missing"
             )
-        elif archive.has(pickle) and archive.has(record) and record not in damaged:
+        elif record not in damaged:
             for each in find_disagreements(archive, record, own.specs.get(record, ())):
                 text = f"the hook {each.hook!r:.80}: {each.reason}"
                 yield finding("inconsistent", specs, text)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from modpack.archive.base import Archive
 from modpack.archive.layout import hook_records
@@ -36,18 +35,15 @@ _MARK: Final = "__modpack_script__"
 _BOUND: Final = " (bound)"
 
 
-@dataclass(frozen=True)
-class HookDisagreement:
+class HookDisagreement(NamedTuple):
     """A hook whose spec does not show what the pickle restores.
 
     Attributes:
-        record: The record of the saved object.
         hook: The name of the hook.
         reason: What differs, in one sentence.
         pickled: What the pickle restores; None if that cannot be told.
     """
 
-    record: str
     hook: str
     reason: str
     pickled: CallableSpec | None = None
@@ -58,6 +54,8 @@ def find_disagreements(
 ) -> Iterator[HookDisagreement]:
     """Return the hooks of a saved object whose specs do not show what its pickle restores.
 
+    Nothing where a record is missing: whoever checks that records are there reports it.
+
     Args:
         archive: The package.
         record: The record of the object.
@@ -65,25 +63,21 @@ def find_disagreements(
     """
     known = {spec.name: spec for spec in specs if spec.kind != PARAMETRIZATION}
     _, pickle_record = hook_records(record)
-    if not archive.has(record):
-        return  # whoever checks that records are there tells it
-    if not archive.has(pickle_record):
-        for name in known:
-            yield HookDisagreement(record, name, f"{pickle_record!r} is missing")
+    if not (archive.has(record) and archive.has(pickle_record)):
         return
     try:
         hooks = list(_pickled_hooks(archive.read(record), archive.read(pickle_record)))
     except MalformedError as failure:
         reason = f"{pickle_record!r} cannot be read ({failure})"
-        yield from (HookDisagreement(record, name, reason) for name in known or [pickle_record])
+        yield from (HookDisagreement(name, reason) for name in known or [pickle_record])
         return
     sources = _Sources(archive)
     for name in known.keys() - {name for name, _, _ in hooks}:
-        yield HookDisagreement(record, name, "the pickle has no such hook")
+        yield HookDisagreement(name, "the pickle has no such hook")
     for name, kind, hook in hooks:
         differs, pickled = _compared(hook, kind, known.get(name), sources)
         if differs is not None:
-            yield HookDisagreement(record, name, differs, pickled)
+            yield HookDisagreement(name, differs, pickled)
 
 
 def _compared(
@@ -161,8 +155,7 @@ class _Sources:
         )
 
 
-@dataclass(frozen=True)
-class _One:
+class _One(NamedTuple):
     """One callable behind a hook.
 
     Attributes:
@@ -188,6 +181,8 @@ class _Described:
     def __init__(self, hook: Any, sources: _Sources) -> None:
         self._sources = sources
         self._ones = {label: self._one(each) for label, each in _functions(hook).items()}
+        ways = {one.way for one in self._ones.values()}
+        self._way = ways.pop() if len(ways) == 1 else "object"
         self._hook = hook
 
     @property
@@ -196,11 +191,9 @@ class _Described:
         ones = list(self._ones.values())
         if not self._ones:
             return CallableSpec("object", str(getattr(self._hook, "function", self._hook)))
-        ways = {one.way for one in ones}
         texts = [textwrap.dedent(text) for one in ones for text in one.texts]
         names = ", ".join(one.names[0].lstrip("*.").replace("*.", "") for one in ones)
-        way = ways.pop() if len(ways) == 1 else ""
-        return CallableSpec(way or "object", names, "\n\n".join(texts) or None)
+        return CallableSpec(self._way or "object", names, "\n\n".join(texts) or None)
 
     def differs_from(self, spec: HookSpec) -> str | None:
         """How the spec shows another callable, in one sentence; None if it does not."""
@@ -208,9 +201,7 @@ class _Described:
         if not self._ones:
             return None if called.source is None else "the pickle has no source for it"
         ones = list(self._ones.values())
-        ways = {one.way for one in ones}
-        expected = ways.pop() if len(ways) == 1 else "object"
-        if called.by != (expected or called.by):
+        if self._way and called.by != self._way:
             return f"its spec says {called.by!r}, and the pickle does not restore it like that"
         names = called.name.split(", ") if len(ones) > 1 else [called.name]
         if len(names) != len(ones) or not all(map(_is_named, names, ones)):
@@ -267,23 +258,21 @@ class _Described:
         if node.function == _FUNCTION:
             _, qualname, module = node.arguments[1]
             names = tuple(f"{each}.{qualname}" for each in (module, *_modules_of(node)))
-            texts = tuple(dict.fromkeys(_texts(node)))
-            if module in _SCRIPTS or self._sources.is_script(module):
-                names = (f"*.{qualname}", *names)
-            else:
+            texts = _texts(node)
+            if module not in _SCRIPTS and not self._sources.is_script(module):
                 return _One("source", names, texts)
             for home in (module, *_modules_below(node.arguments[2])):
                 self._sources.of(home)
-            return _One("source", names, texts, True, node)
+            return _One("source", (f"*.{qualname}", *names), texts, True, node)
         if node.function == _PARTIAL:
             inner = self._one(_state_of_partial(node)[0])
             names = tuple(f"partial of {name}" for name in inner.names)
-            texts = tuple(dict.fromkeys(_texts(node)))
-            return replace(inner, way="object", names=names, texts=texts)
+            texts = _texts(node)
+            return inner._replace(way="object", names=names, texts=texts)
         if node.function == _METHOD:
             inner = self._one(node.arguments[0])
             names = tuple(name + _BOUND for name in inner.names)
-            return replace(inner, way="object", names=names)
+            return inner._replace(way="object", names=names)
         if node.function == _ATTRIBUTE and len(node.arguments) == 2:
             return self._attribute(node, *node.arguments)
         return self._instance(node)
@@ -314,7 +303,7 @@ class _Described:
 
     def _instance(self, node: Made) -> _One:
         kind = _class_of(node)
-        texts = tuple(dict.fromkeys(_texts(node.get("__wrapped__"))))
+        texts = _texts(node.get("__wrapped__"))
         if self._sources.is_script(kind.module):
             return _One("object", (f"instance of *.{kind.name}",), texts, True)
         if node.is_instance and isinstance(node.function, Made):  # of a class that is made, too
@@ -343,8 +332,9 @@ def _functions(hook: Any) -> Mapping[str, Any]:
     return {"hook": hook}
 
 
-def _texts(node: Any) -> Iterator[str]:
+def _texts(node: Any) -> tuple[str, ...]:
     """The sources of the functions that a callable is made of, as descriptions list them."""
+    found: dict[str, None] = {}
     todo, seen = [node], set()
     while todo:
         part = todo.pop(0)
@@ -357,15 +347,16 @@ def _texts(node: Any) -> Iterator[str]:
         elif part.function == _METHOD:
             todo.append(part.arguments[0])
         elif part.function == _FUNCTION:
-            yield part.arguments[0][0]
+            found[part.arguments[0][0]] = None
             if part.states or any(function != _FILLED for function, _ in part.calls):
-                yield "# The pickle changes this function after it has made it."
+                found["# The pickle changes this function after it has made it."] = None
             todo.extend(_values(_filling(part).get("cells")))
             todo.append(_wrapped(part))
             if part.arguments[1][2] in _SCRIPTS:
                 todo.extend(_values(_filling(part).get("globals")))
         else:
             todo.append(part.get("__wrapped__"))
+    return tuple(found)
 
 
 def _all_texts(node: Any) -> frozenset[str]:

@@ -263,18 +263,17 @@ class Asking:
 
     def module(self, name: str) -> None:
         """Ask for a module by the path that packaged code writes."""
-        record = name.replace(".", "/")
-        for shown in (record, f"{record}.py", f"{record}/__init__.py"):
-            self._uncover(self._tree + shown.replace("/", os.sep))
+        for place in self._places_of(name):
+            self._uncover(place)
         if not _is_probe() or self._probes():
-            self._request("module", name)
+            self.request("module", name)
 
     def file(self, path: str) -> None:
         """Ask for a file of the package's tree that is not there."""
         if path.startswith(self._tree):
             self._uncover(path)
             if not _exists(path):
-                self._request("file", self._record(path))
+                self.request("file", self._record(path))
 
     def probe(self, path: str) -> None:
         """Ask for a file whose absence is about to be told."""
@@ -312,24 +311,19 @@ class Asking:
             if not os.path.isdir(path):
                 os.unlink(path)
 
-    def metadata(self, distribution: str) -> bool:
-        """Ask for the metadata of a distribution; tells whether it was given."""
-        return self._request("metadata", distribution)
-
-    def plugins(self, group: str) -> None:
-        """Ask for what the live process has loaded from a group of entry points."""
-        self._request("plugins", group)
-
     def finds(self, module: str) -> bool:
         """Whether a module is only shown by now, and has to be asked for."""
-        record = self._tree + module.replace(".", os.sep)
-        places = (record, f"{record}.py", f"{record}{os.sep}__init__.py")
-        return not self._placeholders.isdisjoint(places)
+        return not self._placeholders.isdisjoint(self._places_of(module))
+
+    def _places_of(self, module: str) -> tuple[str, str, str]:
+        place = self._tree + module.replace(".", os.sep)
+        return place, f"{place}.py", f"{place}{os.sep}__init__.py"
 
     def _record(self, path: str) -> str:
         return path[len(self._tree) :].replace(os.sep, "/")
 
-    def _request(self, kind: QuestionKind, name: str) -> bool:
+    def request(self, kind: QuestionKind, name: str) -> bool:
+        """Ask for something; tells whether it was given."""
         answer = self._answer(kind, name)
         if answer is None or not (answer.files or answer.externs):
             return False
@@ -447,13 +441,13 @@ def _watch_metadata(asking: Asking) -> None:
 
     def all_of(self: VisibleDistributions, name: str | None = None) -> Iterator[Any]:
         found = list(real(self, name))
-        if not found and name is not None and asking.metadata(name):
+        if not found and name is not None and asking.request("metadata", name):
             found = list(real(self, name))
         return iter(found)
 
     def entry_points(self: VisibleDistributions, group: str | None = None) -> Iterator[Any]:
         if group is not None:
-            asking.plugins(group)
+            asking.request("plugins", group)
         return real_entry_points(self, group)
 
     VisibleDistributions.all = all_of  # type: ignore[method-assign]
