@@ -114,71 +114,23 @@ OPENERS: Final = frozenset({"open", "io.open", "builtins.open", "codecs.open", "
 _IN_WORDS: Final = f"{string.ascii_letters}{string.digits}_".encode()
 _APART: Final = bytes(byte if byte in _IN_WORDS else 32 for byte in range(256))
 """Leaves words, with blanks between them: to split that takes a quarter of looking for words."""
-_CALLED_OR_RENAMED: Final = rb"(?:(?<![\w.]....)(?:\s|\\\n)*\(|(?:(?<==....)|(?<== ....))\b)"
-"""What is around a word of four letters that is called, or given another name."""
-_USED: Final = (
-    rb"(?<!\w.....)(?:(?:\s|\\\n)*\.(?:\s|\\\n)*(?:save|load)\b"
-    rb"|(?:[ \t]|\\\n)+(?:as|import)\b|(?:(?<==.....)|(?<== .....))\b(?!(?:\s|\\\n)*\.))"
-)
-"""What is around torch where it saves, loads, is given another name, or gives names itself."""
-_COMMON: Final = {
-    **{word: re.compile(word + _CALLED_OR_RENAMED) for word in (b"eval", b"exec", b"open")},
-    b"torch": re.compile(b"torch" + _USED),
-}
-"""Words that stand in many sources and say little alone. What stands before them is looked at last:
-a search that begins with letters is fast."""
 _NO_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 _TELLING: Final = (
     {*METHODS, *OPENERS, *KINDS, *_MODULES}
     | {"code.interact", "code.InteractiveConsole", "code.InteractiveInterpreter"}
-) - {"code", "open", "eval", "exec", "torch.save", "torch.load"}  # too common, or found otherwise
+) - {"code"}  # many sources have that word
 _GROUPS: Final = tuple(frozenset(name.encode().split(b".")) for name in _TELLING)
-"""Words of which one group stands in every other source that does something."""
-_WORDS: Final = f"{string.ascii_letters}{string.digits}_".encode()
-_APART: Final = bytes(byte if byte in _IN_WORDS else 32 for byte in range(256))
-"""Leaves words, with blanks between them: to split that takes a quarter of looking for words."""
-_CALLED_OR_RENAMED: Final = rb"(?:(?<![\w.]....)(?:\s|\\\n)*\(|(?:(?<==....)|(?<== ....))\b)"
-"""What is around a word of four letters that is called, or given another name."""
-_USED: Final = (
-    rb"(?<!\w.....)(?:(?:\s|\\\n)*\.(?:\s|\\\n)*(?:save|load)\b"
-    rb"|(?:[ \t]|\\\n)+(?:as|import)\b|(?:(?<==.....)|(?<== .....))\b(?!(?:\s|\\\n)*\.))"
-)
-"""What is around torch where it saves, loads, is given another name, or gives names itself."""
-_COMMON: Final = {
-    **{word: re.compile(word + _CALLED_OR_RENAMED) for word in (b"eval", b"exec", b"open")},
-    b"torch": re.compile(b"torch" + _USED),
-}
-"""Words that stand in many sources and say little alone. What stands before them is looked at last:
-a search that begins with letters is fast."""
-_NO_ASCII: Final = re.compile(r"[^\x00-\x7f]")
-_FOUND_OTHERWISE: Final = frozenset({"eval", "exec", "torch.save", "torch.load"})
-_TELLING: Final = (
-    *(name.split(".") for name in sorted(METHODS | OPENERS - {"open"})),
-    *(name.split(".") for name in sorted({*KINDS} - _FOUND_OTHERWISE)),
-    *(module.split(".") for module in sorted({*_MODULES} - {"code"})),
-    *(("code", word) for word in ("interact", "InteractiveConsole", "InteractiveInterpreter")),
-)
-_GROUPS: Final = tuple(frozenset(word.encode() for word in group) for group in _TELLING)
-"""Words of which one group stands in every other source that does something."""
-_WORDS: Final = frozenset[bytes]().union(_COMMON, *_GROUPS)
+"""Words of which one group is in every source that does something."""
+_WORDS: Final = frozenset[bytes]().union(*_GROUPS)
 
 
-def may_have_effects(source: str | bytes) -> bool:
-    r"""Whether a source may do something; that it says so by its words is all that is looked at.
-
-    Args:
-        source: text, or bytes as they lie in a file (PEP 263).
-
-    >>> may_have_effects("import os\nos.system('ls')"), may_have_effects("system = 1")
-    (True, False)
-    """
+def _may_have_effects(source: str | bytes) -> bool:
+    """Whether a source may do something; that it says so by its words is all that is looked at."""
     data = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
     if _is_spelt_oddly(data):
         return True
     told = _WORDS.intersection(data.translate(_APART).split())
-    return any(group <= told for group in _GROUPS) or any(
-        word in told and pattern.search(data) is not None for word, pattern in _COMMON.items()
-    )
+    return any(group <= told for group in _GROUPS)
 
 
 def _is_spelt_oddly(data: bytes) -> bool:
@@ -238,7 +190,7 @@ def read_effects(source: str | bytes) -> tuple[ImportEffect, ...] | ScanFailure:
     Args:
         source: text, or bytes as they lie in a file (PEP 263).
     """
-    if not may_have_effects(source):
+    if not _may_have_effects(source):
         return ()
     if is_large(source):
         return ScanFailure("it is too large to be looked through")
