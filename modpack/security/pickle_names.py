@@ -240,10 +240,11 @@ class PickleReader(_Naming):
                 return tuple(items)
         return _OPAQUE_TUPLES[min(len(items), len(_OPAQUE_TUPLES) - 1)]
 
-    def _opaque(self, *_: StackItem) -> StackItem:
+    def listed(self, items: Sequence[StackItem] = ()) -> StackItem:
+        """A list, or another container."""
         return OPAQUE
 
-    listed = dictionary = emptied = collected = _opaque
+    dictionary = emptied = collected = listed
 
     def extend(self, target: StackItem, items: Sequence[StackItem]) -> None:
         """Add to what is opaque."""

@@ -269,4 +269,3 @@ def _write_inside(
         raise SignatureError(path, reason)
     write_whole(place, envelope)
     return path
-

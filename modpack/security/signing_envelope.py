@@ -360,9 +360,7 @@ def _why_not_held(
     )
 
 
-def _require_about(
-    envelope: Envelope, digest: str, source: str, place: str
-) -> tuple[Subject, ...]:
+def _require_about(envelope: Envelope, digest: str, source: str, place: str) -> tuple[Subject, ...]:
     """What a statement is about, a package of this digest among it."""
     try:
         subjects = _decode_statement(envelope.payload)

@@ -215,8 +215,7 @@ class Verdict(NamedTuple):
         return [
             each
             for number, each in self.differences
-            if number not in unstable
-            or (each.is_structural and each.path not in unstable[number])
+            if number not in unstable or (each.is_structural and each.path not in unstable[number])
         ]
 
     def told_with(self, name: str, replacement: str) -> Verdict:

@@ -24,7 +24,9 @@ def test_job_sent_to_the_child_is_the_same():
     hidden = Hidden(("a",), ("b",), ("/c",))
     case = TriedCase(("model", "model.pkl"), 0)
     asked = process.Eagerness.USES
-    job = Job("x.modpack", "private", (case,), hidden, ("/p",), "/t", asked, ("o",), (table,), policy)
+    job = Job(
+        "x.modpack", "private", (case,), hidden, ("/p",), "/t", asked, ("o",), (table,), policy
+    )
     assert sent(job) == job
 
 
