@@ -25,14 +25,25 @@ class GraphSpec:
     kind: ClassVar[str]
 
     def __post_init__(self) -> None:
+        kind = type(self).__name__
         if hasattr(self, "modules"):
-            object.__setattr__(self, "modules", _require_paths(self, self.modules))
+            given = (self.modules,) if isinstance(self.modules, str) else self.modules
+            if not isinstance(given, Iterable):
+                text = f"{kind}: modules must be module paths (str), not {type(given).__name__}"
+                raise TypeError(text)
+            object.__setattr__(self, "modules", tuple(given))
         for path in self.paths:
-            _require_path(self, path)
+            if not isinstance(path, str):
+                raise TypeError(
+                    f"{kind}: module must be a module path such as 'layer1.conv' (str), "
+                    f"not {type(path).__name__}"
+                )
+        if not self.paths or len(set(self.paths)) < len(self.paths):
+            text = f"{kind}: modules must be one or more different paths, not {self.paths!r}"
+            raise ValueError(text)
         for name, function in self.functions.items():
             if not callable(function):
-                text = f"{type(self).__name__}: {name} must be callable, not {function!r:.100}"
-                raise TypeError(text)
+                raise TypeError(f"{kind}: {name} must be callable, not {function!r:.100}")
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -200,26 +211,3 @@ class CaptureGrad(GraphSpec):
             raise TypeError(
                 f"CaptureGrad: store must be a mutable mapping, not {type(self.store).__name__}"
             )
-
-
-def _require_path(spec: GraphSpec, path: object) -> str:
-    if not isinstance(path, str):
-        raise TypeError(
-            f"{type(spec).__name__}: module must be a module path such as 'layer1.conv' "
-            f"(str), not {type(path).__name__}"
-        )
-    return path
-
-
-def _require_paths(spec: GraphSpec, given: object) -> tuple[str, ...]:
-    paths = [given] if isinstance(given, str) else given
-    if not isinstance(paths, Iterable):
-        raise TypeError(
-            f"{type(spec).__name__}: modules must be module paths (str), not {type(given).__name__}"
-        )
-    checked = tuple(_require_path(spec, path) for path in paths)
-    if not checked or len(set(checked)) < len(checked):
-        raise ValueError(
-            f"{type(spec).__name__}: modules must be one or more different paths, not {checked!r}"
-        )
-    return checked

@@ -130,3 +130,20 @@ def test_what_is_not_in_a_hook_is_named_by_its_place_in_the_object():
         optimizer.param_groups[0]["match"] = a_match()
         with pytest.raises(modpack.PicklingError, match=r"at optimizer\.param_groups\[0\]"):
             exporter.save_model("net", "model.pkl", nn.Linear(2, 2), optimizer)
+
+
+def test_a_global_of_a_script_that_a_hook_uses_is_named_with_the_hook(clean_python):
+    printed = clean_python(
+        """
+        import modpack, re, torch
+        found = {"match": re.match("a", "a")}
+        model = torch.nn.Linear(2, 2)
+        model.register_forward_hook(lambda module, args, output: print(found))
+        try:
+            modpack.save(model, None)
+        except modpack.PicklingError as failure:
+            print(failure)
+        """
+    ).stdout
+    assert "(at hook 'forward/0' -> found['match'])" in printed
+    assert "leave the hook out (hooks=lambda spec: spec.name != 'forward/0')" in printed
