@@ -95,8 +95,7 @@ def save(
         TrialError: the package was tried and failed; what was there before is still there.
     """
     with collection_paused():  # as for a name of modpack (benchmark row round-trip)
-        from modpack.exporter import PackageExporter
-    from modpack.exporting.arguments import require_target
+        from modpack.exporter import PackageExporter, require_target
 
     try:
         require_target(path, "path")

@@ -14,10 +14,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from modpack.archive.layout import is_internal
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import DependencyGraph
 from modpack.core.json_values import require_type
-from modpack.core.names import GlobGroup, GlobPattern, as_allowances, require_module_name
+from modpack.core.names import (
+    GlobGroup,
+    GlobPattern,
+    as_allowances,
+    require_module_name,
+    resource_record,
+)
 from modpack.core.plan import NoteKind, Plan
 from modpack.core.process import collection_paused, frames_of_ours
 from modpack.core.progress import Unit, phase
@@ -26,18 +33,10 @@ from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.importers import Importer, importer_of, sys_importer
 from modpack.discovery.scan_cache import remembering_scan
 from modpack.errors import ModpackError, ModpackWarning, TrialError
-from modpack.exporting.arguments import (
-    DEFAULT_PROTOCOL,
-    as_importer,
-    record_of,
-    require_protocol,
-    require_target,
-    require_trial,
-)
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.match_hooks import Match, MatchHook, require_hook
-from modpack.exporting.objects import ObjectSaver
-from modpack.exporting.origins import ImporterChain, encoded, files_of
+from modpack.exporting.objects import DEFAULT_PROTOCOL, ObjectSaver
+from modpack.exporting.origins import ObjectOrigins, as_importer, encoded, files_of
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import Portability, preset_rules
 from modpack.exporting.secret_guard import SecretGuard
@@ -104,17 +103,20 @@ class PackageExporter:
         allow_secrets: GlobPattern = (),
     ) -> None:
         require_target(f)
-        require_trial(trial)
+        require_type(trial, (bool, str), "trial", "True, False or 'warn'")
+        if isinstance(trial, str) and trial != "warn":
+            raise ValueError(f"trial must be True, False or 'warn', not {trial!r}")
         require_type(debug, bool, "debug", "a bool")
         guard = SecretGuard(as_allowances(allow_secrets))
         self.importer = as_importer(importer)
         self.debug = debug
         self._guard = guard
-        self._chain = ImporterChain(self.importer)
+        self._origins = ObjectOrigins(self.importer)
         self._installed = DistributionIndex()
-        self._planner = Planner(self._chain.environments, self._installed, self, remembering_scan())
+        scan, environments = remembering_scan(), self._origins.environments
+        self._planner = Planner(environments, self._installed, self, scan)
         self._writer = ArchiveWriter(f)
-        self._objects = ObjectSaver(self, self._writer, self._chain, self._planner, guard)
+        self._objects = ObjectSaver(self, self._writer, self._origins, self._planner, guard)
         self._builder = PackageBuilder(
             self._planner, self._writer, self._objects, self._installed, guard, debug
         )
@@ -402,10 +404,10 @@ class PackageExporter:
         since = self._objects.generation
         self._save(package, resource, model, dependencies, pickle_protocol, options)
         if example is not None:
-            records = self._saver().save_arguments(example, pickle_protocol)
+            saver = self._saver()
+            records = saver.save_arguments(example, pickle_protocol)
             if not self._plans_only:
-                place = (package, resource)
-                self._saver().record(records, place, model, example, since, global_hooks)
+                saver.record(records, (package, resource), model, example, since, global_hooks)
 
     def save_text(self, package: str, resource: str, text: str) -> None:
         """Save text, in UTF-8, as a resource of a package.
@@ -423,7 +425,7 @@ class PackageExporter:
             TypeError, ValueError: an argument is of the wrong type, or no name.
         """
         self._check_open()
-        record = record_of(package, resource)
+        record = _record_of(package, resource)
         require_type(binary, (bytes, bytearray, memoryview), "binary", "bytes")
         data = bytes(binary)
         self._writer.write(record, data)
@@ -524,9 +526,7 @@ class PackageExporter:
                     _warn(note for note in plan.warnings() if note.kind in tried_out)
                     raise
             else:
-                inherited = self._inherited_namespace()
-                namespace = self._builder.namespace(plan) if inherited == "private" else inherited
-                self._builder.write(plan, namespace)
+                self._builder.write(plan, self._namespace(plan))
             self._writer.commit()
             return plan
         finally:
@@ -544,10 +544,14 @@ class PackageExporter:
         _warn(told)
         return tried
 
-    def _inherited_namespace(self) -> str:
-        """That of the packages which are saved again: what they need, this one needs."""
-        named = (getattr(i, "recommended_namespace", None) for i in self._chain.importers)
-        return "process" if "process" in named else "private"
+    def _namespace(self, plan: Plan) -> str:
+        """The namespace in which the package works, as far as pickles tell.
+
+        What the packages that are saved again need, this one needs.
+        """
+        named = (getattr(i, "recommended_namespace", None) for i in self._origins.importers)
+        is_process = "process" in named or self._objects.needs_process_namespace(plan)
+        return "process" if is_process else "private"
 
     def __enter__(self) -> PackageExporter:
         self._check_open()
@@ -585,13 +589,14 @@ class PackageExporter:
         hooks: HookOptions | None,
     ) -> None:
         self._check_open()
-        record = record_of(package, resource)
+        record = _record_of(package, resource)
         require_type(dependencies, bool, "dependencies", "a bool")
-        require_protocol(pickle_protocol)
+        require_type(pickle_protocol, int, "pickle_protocol", "a number from 2 to 5")
+        if pickle_protocol not in range(2, 6):
+            raise ValueError(f"pickle_protocol must be 2, 3, 4 or 5, not {pickle_protocol!r}")
         with phase(f"saving {record}", Unit.BYTES, is_major=True):
             edges = self._objects.save(record, obj, pickle_protocol, hooks, dependencies)
         self._objects.note_resource(package, resource, main=hooks is not None)
-        self._objects.origins.pin(self._planner.walker)
         self._planner.add_folder(record)
         self._planner.add_resource(f"<{record}>", edges, dependencies)
 
@@ -601,7 +606,7 @@ class PackageExporter:
         if live is None or importer_of(live) is None:
             return module_name
         local = self._objects.module_name(live)
-        self._objects.origins.pin(self._planner.walker)
+        self._origins.pin(self._planner.walker)
         return local
 
     def _example(self, model: object, inputs: object, kwargs: object) -> Example | None:
@@ -619,6 +624,29 @@ class PackageExporter:
         if self._examples is None:
             self._examples = ExampleSaver(self._objects, self._writer, self._planner)
         return self._examples
+
+
+def require_target(f: object, argument: str = "f") -> None:
+    """Refuse what cannot be written to.
+
+    Args:
+        f: where to write.
+        argument: what the caller calls it.
+
+    Raises:
+        TypeError: it is no path, no file object, and not None.
+    """
+    if f is not None and not isinstance(f, (str, os.PathLike)) and not hasattr(f, "write"):
+        raise TypeError(
+            f"{argument} must be a path, a binary file object, or None, not {type(f).__name__}"
+        )
+
+
+def _record_of(package: object, resource: object) -> str:
+    record = resource_record(package, resource)
+    if is_internal(record):
+        raise ValueError(f"resource {record!r} is a name that the archive format needs itself")
+    return record
 
 
 def _warn(messages: Iterable[object]) -> None:

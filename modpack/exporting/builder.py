@@ -18,13 +18,12 @@ from modpack.core.plan import (
 from modpack.core.progress import phase
 from modpack.core.rules import Action
 from modpack.discovery.distributions import DistributionIndex
-from modpack.exporting.contents import write_contents
+from modpack.exporting.contents import interned_records, with_room, write_contents
 from modpack.exporting.heavy_libraries import heavy_notes
 from modpack.exporting.live_notes import live_notes
-from modpack.exporting.objects import ObjectSaver, needs_process_namespace, nested_notes
+from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.patches import extern_notes, registered_notes
 from modpack.exporting.planner import Planner
-from modpack.exporting.records import clashes, interned_records, with_room
 from modpack.exporting.secret_guard import SecretGuard
 
 
@@ -62,20 +61,18 @@ class PackageBuilder:
         """What the package will hold by now, with all problems."""
         with phase("planning", is_major=True):
             plan, walker = self._planner.plan(), self._planner.walker
-            taken = self._writer.names()
             plan = replace(
                 plan,
-                problems=(*self._problems(plan), *clashes(plan, walker, taken)),
+                problems=tuple(self._problems(plan)),
                 notes=(
                     *plan.notes,
                     *live_notes(plan, walker),
                     *extern_notes(plan, walker),
-                    *self._objects.notes(),
-                    *nested_notes(plan, self._objects.nested),
+                    *self._objects.notes(plan),
                     *registered_notes(plan, walker, self._installed),
                 ),
             )
-            plan = with_room(plan, walker, taken)
+            plan = with_room(plan, walker, self._writer.names())
             plan = replace(plan, notes=(*plan.notes, *heavy_notes(plan, walker)))
             with phase("looking for secrets"):
                 data = self._planner.package_data
@@ -131,10 +128,6 @@ class PackageBuilder:
         self._clear()
         walker, objects = self._planner.walker, self._objects
         write_contents(plan, walker, self._writer, objects, self._installed, namespace)
-
-    def namespace(self, plan: Plan) -> str:
-        """The namespace in which the saved objects can be loaded, as far as their pickles tell."""
-        return "process" if needs_process_namespace(plan, self._objects.nested) else "private"
 
     def previewed(self) -> AbstractContextManager[str]:
         """The complete package, in a temporary file."""

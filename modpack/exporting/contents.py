@@ -1,4 +1,4 @@
-"""Everything that a finished plan adds to the archive: sources, mocks, files, and records."""
+"""The records that a plan adds to the archive: sources, mocks, files, and facts about them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,34 @@ import io
 import json
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modpack._version import __version__
-from modpack.archive.layout import GRAPH, RUNTIME_MODULE
+from modpack.archive.layout import (
+    GRAPH,
+    RUNTIME_MODULE,
+    NameRegistry,
+    is_internal,
+    why_unsafe,
+)
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.environment import NativeTag, RecordedEnvironment, environment_to_json
 from modpack.core.graph import CodeKind
 from modpack.core.json_values import Json
-from modpack.core.names import is_everywhere, module_record, package_folder, parents, why_too_long
+from modpack.core.names import (
+    is_everywhere,
+    is_within,
+    module_record,
+    package_folder,
+    parents,
+    why_too_long,
+)
 from modpack.core.names import normalised_distribution as normalised
-from modpack.core.plan import FileKind, Plan
+from modpack.core.plan import FileKind, Note, NoteKind, PackagingErrorReason, Plan, Problem
 from modpack.core.plan_json import plan_to_json
 from modpack.core.process import collection_paused
 from modpack.core.progress import Unit, phase
@@ -34,9 +48,66 @@ from modpack.discovery.environment import recorded_closure
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.walk import Walker
 from modpack.errors import ArchiveError, ModpackError
-from modpack.exporting.objects import ObjectSaver
-from modpack.exporting.records import interned_records, mocked_records
 from modpack.loading.mock_source import mock_source, runtime_source
+
+if TYPE_CHECKING:
+    from modpack.exporting.objects import ObjectSaver
+
+
+def interned_records(plan: Plan, walker: Walker) -> dict[str, str]:
+    """The record of each interned module that has a source; the others are folders only."""
+    return {
+        module: module_record(module, walker.is_package(module))
+        for module in plan.modules(Action.INTERN)
+        if walker.has_source(module)
+    }
+
+
+def _mocked_records(plan: Plan) -> dict[str, str]:
+    """The record of each stand-in: a package's where the plan holds modules below it."""
+    mocked = plan.modules(Action.MOCK)
+    held = [*mocked, *plan.modules(Action.INTERN)]
+    return {
+        module: module_record(module, any(o != module and is_within(o, module) for o in held))
+        for module in mocked
+    }
+
+
+def with_room(plan: Plan, walker: Walker, taken: Collection[str]) -> Plan:
+    """The plan with a problem for each module, and without each file, whose record is taken.
+
+    Names clash if some file system takes them for the same one. What the user saved comes first.
+
+    Args:
+        plan: what will be written.
+        walker: knows the sources.
+        taken: the records that are there already: the saved resources.
+    """
+    registry = NameRegistry()
+    saved = frozenset(taken)
+    for name in taken:
+        registry.add(name)
+    problems, files, notes = list(plan.problems), [], list(plan.notes)
+    for module, record in (interned_records(plan, walker) | _mocked_records(plan)).items():
+        reason = registry.add(record)
+        if reason is not None:
+            context = f"its record is {record}, but {reason}"
+            chain = plan.graph.shortest_path(module)
+            duplicate = PackagingErrorReason.DUPLICATE_RECORD
+            problems.append(Problem(module, duplicate, context, None, chain))
+    for file in plan.files:
+        if file.record in saved:
+            continue
+        if is_internal(file.record):
+            reason = "that is a name which the archive format needs itself"
+        else:
+            reason = why_unsafe(file.record) or registry.add(file.record)
+        if reason is None:
+            files.append(file)
+        else:
+            text = f"{file.source} is left out: its record would be {file.record}, but {reason}"
+            notes.append(Note(NoteKind.FILES_LEFT_OUT, file.owner, text))
+    return replace(plan, problems=tuple(problems), files=tuple(files), notes=tuple(notes))
 
 
 @collection_paused()
@@ -91,7 +162,7 @@ def write_contents(
     if namespace != "private":
         entry["namespace"] = namespace
     writer.write(".data/modpack/graph.json", _json(graph), compress=True)
-    writer.write(".data/modpack/environment.json", _json(environment_record(plan, installed)))
+    writer.write(".data/modpack/environment.json", _json(_environment(plan, installed)))
     writer.write(".data/modpack/entry.json", _json(entry))
     if objects.tensors:
         tensors = _json(tensors_to_json(objects.tensors))
@@ -104,7 +175,7 @@ def _json(record: Mapping[str, Json]) -> bytes:
 
 def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> set[str]:
     """Write the mocks; returns what their runtime imports: torch.package wants it declared."""
-    records = mocked_records(plan)
+    records = _mocked_records(plan)
     held = [*records, *plan.modules(Action.INTERN)]
     for module, record in records.items():
         submodules = [o.rpartition(".")[2] for o in held if o.rpartition(".")[0] == module]
@@ -187,13 +258,8 @@ def _archive_places(plan: Plan, walker: Walker) -> Mapping[str, str]:
     return places
 
 
-def environment_record(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
-    """What a package records of where it was made; the archive format page documents it.
-
-    Args:
-        plan: what was decided.
-        installed: the distributions of this interpreter.
-    """
+def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
+    """What a package records of where it was made; the archive format page documents it."""
     loaded = sys.modules.get("torch")  # None if only sources were saved
     torch = str(loaded.__version__) if loaded is not None else None
     providers = _providers(plan, installed)

@@ -23,7 +23,11 @@ from modpack.discovery.finder import is_a
 from modpack.discovery.importers import contents_of
 from modpack.exporting.live_code import functions_in, home_of, is_plain, resolved
 
+_MISSING: Final = object()
+_UNKNOWN: Final = object()
 _LONGEST = 40
+_MADE_BY: Final = "__dataclass_fields__"
+_PLAIN_METACLASSES: Final = (type, abc.ABCMeta)
 _AROUND: tuple[tuple[type, str], ...] = (
     (partial, "func"),
     (property, "fget"),
@@ -69,12 +73,7 @@ def _function(function: FunctionType) -> str:
     return f"{function.__globals__.get('__name__')}.{name} ({place})"
 
 
-_UNKNOWN: Final = object()
-_NAMESPACES: Final = (SimpleNamespace, argparse.Namespace)
-_MADE_BY: Final = "__dataclass_fields__"
-
-
-def object_deviations(
+def _object_deviations(
     value: Any,
     live: Mapping[str, Any],
     call: Sequence[Literal],
@@ -115,7 +114,7 @@ def _made(
     kind: type, given: Sequence[Literal], named: Mapping[str, Literal], inits: Mapping[str, Defined]
 ) -> tuple[dict[str, Any], dict[str, int]] | None:
     """The attributes that a call gives, and those that methods change."""
-    if kind in _NAMESPACES:
+    if kind in (SimpleNamespace, argparse.Namespace):
         return None if given else ({n: _value(v) for n, v in named.items()}, {})
     expected: dict[str, Any] = {}
     changed: dict[str, int] = {}
@@ -204,12 +203,7 @@ def _keeps(first: Any, value: Any) -> bool:
     return is_plain(value) and repr(first) == repr(value)
 
 
-_MISSING: Final = object()
-_PLAIN_METACLASSES: Final = (type, abc.ABCMeta)
-
-
-@dataclass(frozen=True)
-class Deviation:
+class Deviation(NamedTuple):
     """One name that stands for something else than its source says.
 
     Attributes:
@@ -229,10 +223,11 @@ class Deviation:
     home: str = ""
 
 
+@dataclass
 class LiveModule:
     """A module that runs here, beside what its source defines.
 
-    Args:
+    Attributes:
         live: what it holds.
         defined: what its source defines.
         file: what its functions call their file; None if its loader may have rewritten them.
@@ -240,66 +235,54 @@ class LiveModule:
         is_plain: whether it is a module of Python's own class, which keeps all its names.
     """
 
-    def __init__(
-        self,
-        live: Mapping[str, Any],
-        defined: Defined,
-        file: str | None,
-        inits: Mapping[str, Defined],
-        is_plain: bool = True,
-    ) -> None:
-        self._is_plain = is_plain
-        self._live = live
-        self._defined = defined
-        self._file = file
-        self._inits = inits
+    live: Mapping[str, Any]
+    defined: Defined
+    file: str | None
+    inits: Mapping[str, Defined]
+    is_plain: bool
 
     def deviations(self) -> Iterator[Deviation]:
         """All names that stand for something else than the source says."""
-        for path, body in self._defined.bodies.items():
+        for path, body in self.defined.bodies.items():
+            outside, _, name = path.rpartition(".")
             if not path:
-                yield from self._of_body(_Owner(self._live, is_complete=self._is_plain), body)
-            elif "*" not in body.unread and self._is_bound_once(path):
+                yield from self._of_body(_Owner(self.live, is_complete=self.is_plain), body)
+            # An import, or other statement, may have bound the name of a class as well.
+            elif "*" not in body.unread and name not in self.defined.bodies[outside].unread:
                 kind = self._class_at(path)
                 if kind is not None:
-                    owner = _class_owner(path, kind, body, self._live)
+                    owner = _class_owner(path, kind, body, self.live)
                     yield from self._of_body(owner, body)
-                    if owner.is_plain:
+                    if not owner.is_special:
                         yield from self._extras(owner, body)
 
-    def _is_bound_once(self, path: str) -> bool:
-        """Whether no import, or other statement, may have bound the name of a class as well."""
-        outside, _, name = path.rpartition(".")
-        return name not in self._defined.bodies[outside].unread
-
     def _class_at(self, path: str) -> type | None:
-        found: Any = self._live.get(path.partition(".")[0])
+        found: Any = self.live.get(path.partition(".")[0])
         for name in path.split(".")[1:]:
             found = vars(found).get(name) if is_a(found, type) else None
-        if not is_a(found, type):
-            return None
-        return found if self._is_class(found, path) else None
+        return found if is_a(found, type) and self._is_class(found, path) else None
 
     def _of_body(self, owner: _Owner, body: Body) -> Iterator[Deviation]:
-        names = owner.names
-
         def is_certain(name: str) -> bool:
             """Whether the body binds a name in any case, and what it makes keeps that."""
             return owner.is_complete and name not in body.conditional
 
-        for name, line in body.functions.items():
-            value = names.get(name, _MISSING)
-            if value is not _MISSING or is_certain(name):
-                if not self._is_made_of(value, name, owner):
-                    yield owner.deviation(name, value, line)
+        plain: list[tuple[str, int, Any]]
+        plain = [(name, line, _MISSING) for name, line in body.functions.items()]
         if owner.has_data:
-            for name, (line, literal) in body.values.items():
-                value = names.get(name, _MISSING)
-                if value is not _MISSING or is_certain(name):
-                    if not self._gives(literal, value, owner):
-                        yield owner.deviation(name, value, line, literal)
+            plain += [(name, line, literal) for name, (line, literal) in body.values.items()]
+        for name, line, literal in plain:
+            value = owner.names.get(name, _MISSING)
+            if value is _MISSING and not is_certain(name):
+                continue
+            if literal is _MISSING:
+                is_kept = self._is_made_of(value, name, owner)
+            else:
+                is_kept = self._gives(literal, value, owner)
+            if not is_kept:
+                yield owner.deviation(name, value, line, literal)
         for name, rows in body.others.items():
-            if name in names or is_certain(name):
+            if name in owner.names or is_certain(name):
                 yield from self._of_rows(owner, name, rows)
 
     def _of_rows(self, owner: _Owner, name: str, rows: Sequence[Row]) -> Iterator[Deviation]:
@@ -307,17 +290,14 @@ class LiveModule:
         value = owner.names.get(name, _MISSING)
         line, kind, given, named = rows[-1]
         if kind == "call" and len(rows) == 1:
-            path = owner.prefix + name
-            for attribute, what, is_own in object_deviations(
-                value, self._live, given, named, self._inits
-            ):
-                yield Deviation(f"{path}.{attribute}", what, line, True, is_own)
+            found = _object_deviations(value, self.live, given, named, self.inits)
+            for attribute, what, is_own in found:
+                yield Deviation(f"{owner.prefix}{name}.{attribute}", what, line, True, is_own)
             return
         if any(self._fits(row, value, name, owner) for row in rows):
             return
         if kind == "holds" and is_a(value, (dict, list, set)):
-            what = "has other items"
-            yield Deviation(owner.prefix + name, what, line, bool(owner.prefix))
+            yield Deviation(owner.prefix + name, "has other items", line, bool(owner.prefix))
         else:
             yield owner.deviation(name, value, line, given[0] if kind == "is" else _MISSING)
 
@@ -337,7 +317,7 @@ class LiveModule:
     def _is_class(self, value: Any, path: str) -> bool:
         if not is_a(value, type):
             return value is not _MISSING and not is_a(value, FunctionType)
-        home, here = home_of(value), str(self._live.get("__name__"))
+        home, here = home_of(value), str(self.live.get("__name__"))
         # Libraries give classes the name of the module that users know them by.
         return value.__qualname__ == path and root_of(home) == root_of(here)
 
@@ -348,9 +328,9 @@ class LiveModule:
         found = list(functions_in(value))
         if value is not _MISSING and not found:
             return True
-        if any(each.__globals__ is self._live and each.__code__.co_name == name for each in found):
+        if any(each.__globals__ is self.live and each.__code__.co_name == name for each in found):
             return True
-        makers = {root_of(home_of(resolved(str(each), self._live))) for each in decorators}
+        makers = {root_of(home_of(resolved(str(each), self.live))) for each in decorators}
         return any(root_of(home_of(each)) in makers for each in found)
 
     def _is_made_of(self, value: Any, name: str, owner: _Owner) -> bool:
@@ -360,23 +340,23 @@ class LiveModule:
             return True
         found = list(functions_in(bare))
         holds_own = any(self._is_own(each, owner, name) for each in found)
-        if owner.is_special or self._file is None:
+        if owner.is_special or self.file is None:
             return holds_own or not found or home_of(found[0]) in owner.makers
         return holds_own and home_of(found[0]) in owner.makers
 
     def _is_own(self, function: FunctionType, owner: _Owner, name: str) -> bool:
         """Whether a function is the one that the source defines; its name may be mangled."""
         code = function.__code__
-        if function.__globals__ is not self._live or not name.endswith(code.co_name):
+        if function.__globals__ is not self.live or not name.endswith(code.co_name):
             return False
-        is_here = self._file is None or code.co_filename == self._file
+        is_here = self.file is None or code.co_filename == self.file
         return is_here and function.__qualname__ == owner.prefix + code.co_name
 
     def _gives(self, literal: Literal, value: Any, owner: _Owner) -> bool:
         """Whether a literal gives a value, or something took its place when a class was made."""
         if literal == [] or _keeps(_evaluated(literal), value):
             return True
-        return not owner.is_plain and not is_plain(value)
+        return owner.is_special and not is_plain(value)
 
     def _extras(self, owner: _Owner, body: Body) -> Iterator[Deviation]:
         """What a plain class has although its statement does not give it that."""
@@ -388,10 +368,10 @@ class LiveModule:
             is_function = type(value) is FunctionType
             if is_function:
                 is_made = value.__code__.co_filename.startswith("<") or name[:10] == "__annotate"
-                if is_made or (value.__globals__ is self._live and not owner.prefix):
+                if is_made or (value.__globals__ is self.live and not owner.prefix):
                     continue
             if is_function or (is_plain(value) and not name.startswith("__")):
-                yield _deviation(owner, name, f"was set to {shown(value)}", body.line, value)
+                yield owner.told(name, f"was set to {shown(value)}", body.line, value)
 
 
 class _Owner(NamedTuple):
@@ -413,28 +393,19 @@ class _Owner(NamedTuple):
     has_data: bool = True
     is_complete: bool = True
 
-    @property
-    def is_plain(self) -> bool:
-        return not self.is_special
-
-    @property
-    def home(self) -> str:
-        return str(self.names.get("__module__" if self.prefix else "__name__"))
-
     def deviation(
         self, name: str, value: Any, line: int, literal: Literal | object = _MISSING
     ) -> Deviation:
         what = "was deleted" if value is _MISSING else f"is {shown(value)}"
         is_told = is_plain(literal) and is_plain(value) and not isinstance(literal, str)
         before = f" and not {shown(literal)}" if is_told else ""
-        return _deviation(self, name, what + before, line, value)
+        return self.told(name, what + before, line, value)
 
-
-def _deviation(owner: _Owner, name: str, what: str, line: int, value: Any) -> Deviation:
-    found = next(functions_in(value), None)
-    home = home_of(found)
-    is_own = found is not None and "<locals>" in found.__qualname__ and home == owner.home
-    return Deviation(owner.prefix + name, what, line, bool(owner.prefix), is_own, home)
+    def told(self, name: str, what: str, line: int, value: Any) -> Deviation:
+        found = next(functions_in(value), None)
+        home, here = home_of(found), self.names.get("__module__" if self.prefix else "__name__")
+        is_own = found is not None and "<locals>" in found.__qualname__ and home == str(here)
+        return Deviation(self.prefix + name, what, line, bool(self.prefix), is_own, home)
 
 
 def _class_owner(path: str, kind: type, body: Body, live: Mapping[str, Any]) -> _Owner:

@@ -20,7 +20,7 @@ from modpack.core.text import listed
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.importers import Importer, importer_of, local_path, sys_importer
 from modpack.errors import ObjMismatchError, ObjNotFoundError
-from modpack.exporting.origins import ImporterChain, ObjectOrigins
+from modpack.exporting.origins import ObjectOrigins
 from modpack.exporting.planner import Planner
 from modpack.exporting.scripts import ScriptExporter, stored_values
 from modpack.exporting.secret_guard import SecretGuard
@@ -38,48 +38,9 @@ if TYPE_CHECKING:
     from modpack.pickling.pickler import Pickled
     from modpack.pickling.tensors import StorageSaver
 
+DEFAULT_PROTOCOL = 3
+"""Of pickles: what torch.package writes."""
 _MOST_NAMES = 4
-_VALUES_PROTOCOL = 3
-
-Nested = Mapping[str, Iterable[PickledName]]
-"""By the record of a saved object, what the pickles among its bytes name."""
-
-
-def needs_process_namespace(plan: Plan, nested: Nested) -> bool:
-    """Return whether nested pickles name modules of the package by their real names."""
-    return any(_packaged(plan, names) for names in nested.values())
-
-
-def nested_notes(plan: Plan, nested: Nested) -> Iterator[Note]:
-    """Return what a user should know of nested pickles.
-
-    Args:
-        plan: What the package will contain.
-        nested: What they name.
-    """
-    for record, names in nested.items():
-        packaged = _packaged(plan, names)
-        of_scripts = [str(each) for each in names if each.module in SCRIPTS]
-        if packaged:
-            text = (
-                f"{record} contains bytes that are pickles themselves, made by a __getstate__ for "
-                f"example. They name {listed(packaged, _MOST_NAMES)}, which pickle.loads looks up "
-                "among the process's own modules. So the package records namespace='process'. "
-                "modpack.load uses that; pass namespace='process' to PackageImporter"
-            )
-            yield Note(NoteKind.NESTED_PICKLE, record, text)
-        if of_scripts:
-            text = (
-                f"{record} contains bytes that are pickles themselves. They name "
-                f"{listed(of_scripts, _MOST_NAMES)}, of the script that runs, which is not there "
-                "when the package is loaded. Move what they name into a module, and import it"
-            )
-            yield Note(NoteKind.NESTED_PICKLE, record, text)
-
-
-def _packaged(plan: Plan, names: Iterable[PickledName]) -> list[str]:
-    interned = set(plan.modules(Action.INTERN))
-    return [str(each) for each in names if each.module in interned]
 
 
 class ObjectSaver:
@@ -90,7 +51,7 @@ class ObjectSaver:
     Args:
         exporter: what ``__reduce_package__`` is called with.
         writer: where pickles and storages go.
-        chain: the exporter's importers.
+        origins: the exporter's importers.
         planner: where the definitions of scripts go.
         guard: looks for secrets in what is saved.
     """
@@ -99,25 +60,24 @@ class ObjectSaver:
         self,
         exporter: object,
         writer: ArchiveWriter,
-        chain: ImporterChain,
+        origins: ObjectOrigins,
         planner: Planner,
         guard: SecretGuard,
     ) -> None:
         self.exporter = exporter
         self.resources: list[tuple[str, str]] = []
-        self.main: tuple[str, str] | None = None
         self.hook_statuses: list[HookStatus] = []
-        self.nested: dict[str, Mapping[PickledName, None]] = {}
         self.tensors: dict[str, tuple[TensorFacts, ...]] = {}
+        self.scripts = ScriptExporter(planner, self._store_value)
+        self._origins = origins
         self._writer = writer
         self._planner = planner
         self._guard = guard
-        self.scripts = ScriptExporter(planner, self._store_value)
+        self._models: list[tuple[str, str]] = []
+        self._nested: dict[str, Mapping[PickledName, None]] = {}
         self._values: dict[str, bytes] = {}
-        self.origins = ObjectOrigins(chain)
         self._storages: StorageSaver | None = None
         self._usage: StorageUsage | None = None
-        self._models = 0
         self._reduced = 0
         self._attached = 0
 
@@ -138,6 +98,9 @@ class ObjectSaver:
             protocol: the pickle protocol.
             hooks: what to do about hooks; by default all of the object's own are captured.
             follow: whether to follow what the definitions of scripts import.
+
+        Raises:
+            ObjMismatchError: two versions of one library would have to go into the package.
         """
         from modpack.exporting.hook_saver import HookSaver
         from modpack.exporting.tensor_index import StorageUsage, named_tensors
@@ -145,7 +108,7 @@ class ObjectSaver:
         from modpack.pickling.tensors import StorageSaver
 
         name = "obj" if hooks is None else "model"
-        if self._storages is None:
+        if self._storages is None or self._usage is None:
             self._storages = StorageSaver(self._writer)
             self._usage = StorageUsage(self._storages)
         self._storages.next_object()
@@ -165,13 +128,13 @@ class ObjectSaver:
                 if observer.has_met_torch
                 else ()
             )
-        if self._usage is not None:
-            roots = {"example" if is_internal(record) else name: obj, **hooked.extras}
-            self._usage.look_at(record, observer.reductions, roots)
+        roots = {"example" if is_internal(record) else name: obj, **hooked.extras}
+        self._usage.look_at(record, observer.reductions, roots)
         self.scripts.provide(follow)
         nested = {**nested_names(pickled.data), **nested_names(pickled.appended)}
         if nested:
-            self.nested[record] = nested
+            self._nested[record] = nested
+        self._origins.pin(self._planner.walker)
         return list(_edges(record, pickled, nested))
 
     def _look_at(
@@ -191,9 +154,34 @@ class ObjectSaver:
         for record, data in self._values.items():
             self._writer.write(record, data)
 
-    def notes(self) -> tuple[Note, ...]:
+    def notes(self, plan: Plan) -> Iterator[Note]:
         """What a user should know about what was saved."""
-        return () if self._usage is None else tuple(self._usage.notes())
+        if self._usage is not None:
+            yield from self._usage.notes()
+        for record, names in self._nested.items():
+            packaged = _packaged(plan, names)
+            of_scripts = [str(each) for each in names if each.module in SCRIPTS]
+            if packaged:
+                text = (
+                    f"{record} contains bytes that are pickles themselves, made by a __getstate__ "
+                    f"for example. They name {listed(packaged, _MOST_NAMES)}, which pickle.loads "
+                    "looks up among the process's own modules. So the package records "
+                    "namespace='process'. modpack.load uses that; pass namespace='process' to "
+                    "PackageImporter"
+                )
+                yield Note(NoteKind.NESTED_PICKLE, record, text)
+            if of_scripts:
+                text = (
+                    f"{record} contains bytes that are pickles themselves. They name "
+                    f"{listed(of_scripts, _MOST_NAMES)}, of the script that runs, which is not "
+                    "there when the package is loaded. Move what they name into a module, and "
+                    "import it"
+                )
+                yield Note(NoteKind.NESTED_PICKLE, record, text)
+
+    def needs_process_namespace(self, plan: Plan) -> bool:
+        """Whether nested pickles name modules of the package by their real names."""
+        return any(_packaged(plan, names) for names in self._nested.values())
 
     @property
     def generation(self) -> int:
@@ -215,20 +203,24 @@ class ObjectSaver:
         Args:
             package: the package that it belongs to.
             resource: its name.
-            main: whether it is a model; a single one is what the package is about.
+            main: whether it is a model.
         """
         self.resources.append((package, resource))
         if main:
-            self._models += 1
-            self.main = (package, resource) if self._models == 1 else None
+            self._models.append((package, resource))
 
-    # What pickling asks for (modpack.pickling.base.PickleContext):
+    @property
+    def main(self) -> tuple[str, str] | None:
+        """The model that the package is about; None if there is none, or more than one."""
+        return self._models[0] if len(self._models) == 1 else None
+
+    # The methods of modpack.pickling.base.PickleContext follow.
 
     def resolve(self, obj: object, name: str) -> Reference:
         """How a class or function is named, in the first importer that has the very object."""
         from modpack.pickling.base import Reference
 
-        importer, module, attribute = self.origins.find(obj, name)
+        importer, module, attribute = self._origins.find(obj, name)
         self._remember_home(importer, module, obj)
         live = getattr(obj, "__module__", None)
         return Reference(module, attribute, live if isinstance(live, str) else module)
@@ -244,7 +236,7 @@ class ObjectSaver:
         name = module.__name__
         local = local_path(name)
         if local != name:
-            self.origins.require_listed(owner, module)
+            self._origins.require_listed(owner, module)
         self._remember_home(owner, local, module)
         return local
 
@@ -255,7 +247,7 @@ class ObjectSaver:
     def is_importable(self, function: FunctionType) -> bool:
         """Whether a function can be named, so that its source need not travel."""
         try:
-            self.origins.find(function, function.__qualname__)
+            self._origins.find(function, function.__qualname__)
         except (ObjNotFoundError, ObjMismatchError):
             return False
         return function.__module__ not in SCRIPTS
@@ -287,7 +279,7 @@ class ObjectSaver:
         """Pickle a value into a record of its own, unless it refers to a module."""
         from modpack.pickling.pickler import pickle_object
 
-        pickled = pickle_object(value, context=self, resource=record, protocol=_VALUES_PROTOCOL)
+        pickled = pickle_object(value, context=self, resource=record, protocol=DEFAULT_PROTOCOL)
         if any(reference.module == unless for reference in pickled.references):
             return False
         self._values[record] = pickled.data
@@ -310,24 +302,26 @@ class ObjectSaver:
     def _remember_home(self, importer: Importer, module: str, obj: object) -> None:
         if module == "__main__" or not is_everywhere(module):
             self._keep_values(importer, str(getattr(obj, "__module__", None) or module))
-            self.origins.remember(importer, module, obj)
+            self._origins.remember(importer, module, obj)
+
+
+def _packaged(plan: Plan, names: Iterable[PickledName]) -> list[str]:
+    interned = set(plan.modules(Action.INTERN))
+    return [str(each) for each in names if each.module in interned]
 
 
 def _edges(record: str, pickled: Pickled, nested: Iterable[PickledName] = ()) -> Iterator[Edge]:
     """What an object's pickle refers to: names, imports of loose functions, and nested names."""
     node = f"<{record}>"
-    names: dict[str, list[str]] = {}
-    for reference in pickled.references:
-        names.setdefault(reference.module, []).extend(filter(None, [reference.name]))
-    for module, used in names.items():
-        yield Edge(node, module, ImportKind.PICKLE, None, tuple(used))
+    own = [(reference.module, reference.name) for reference in pickled.references]
+    inner = [(each.module, each.name) for each in nested if each.module not in SCRIPTS]
+    for referred in (own, inner):
+        names: dict[str, list[str]] = {}
+        for module, name in referred:
+            names.setdefault(module, []).extend([name] if name else ())
+        for module, used in names.items():
+            yield Edge(node, module, ImportKind.PICKLE, None, tuple(used))
     for source in pickled.loose_sources:  # of functions without a module of their own
         for statement in scan_source(source, "__main__", False).imports:
             if statement.kind.is_dependency:
                 yield Edge(node, statement.module, statement.kind, None, statement.names)
-    inner: dict[str, list[str]] = {}
-    for each in nested:
-        inner.setdefault(each.module, []).append(each.name)
-    for module, used in inner.items():
-        if module not in SCRIPTS:
-            yield Edge(node, module, ImportKind.PICKLE, None, tuple(used))

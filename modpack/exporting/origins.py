@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modpack.core.graph import Environment
@@ -15,8 +15,31 @@ from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 
 
-class ImporterChain:
-    """The importers of an exporter, and the environment of each.
+def as_importer(importer: object) -> Importer:
+    """One importer, made of several if several are given.
+
+    Raises:
+        TypeError, ValueError: it is neither.
+    """
+    if isinstance(importer, Importer):
+        return importer
+    is_text = isinstance(importer, (str, bytes))
+    listed = list(importer) if isinstance(importer, Sequence) and not is_text else [importer]
+    importers: list[Importer] = []
+    for each in listed:
+        if not isinstance(each, Importer):
+            raise TypeError(
+                "importer must be a modpack importer (PackageImporter, sys_importer, ...) or a "
+                f"sequence of them, not {type(each).__name__}"
+            )
+        importers.append(each)
+    if not importers:
+        raise ValueError("importer must not be empty: without an importer nothing has a name")
+    return OrderedImporter(*importers)
+
+
+class ObjectOrigins:
+    """The importers of an exporter, and where the classes and functions that it saves were.
 
     Args:
         importer: one importer, or an ordered one; ordered ones may nest.
@@ -29,41 +52,14 @@ class ImporterChain:
     def __init__(self, importer: Importer) -> None:
         self.importers = tuple(_flattened(importer))
         self._environments = {id(each): _environment(each) for each in self.importers}
-        self._host = self._environments.get(id(sys_importer)) or HostEnvironment()
-        found = tuple(self._environments.values())
-        has_host = any(each is sys_importer for each in self.importers)
-        self.environments = found if has_host else (*found, self._host)
-
-    def of(self, importer: Importer) -> Environment:
-        """The environment of one of the importers, or of the host."""
-        return self._environments.get(id(importer), self._host)
-
-
-def _flattened(importer: Importer) -> Iterator[Importer]:
-    if isinstance(importer, OrderedImporter):
-        for each in importer.importers:
-            yield from _flattened(each)
-    else:
-        yield importer
-
-
-def _environment(importer: Importer) -> Environment:
-    if importer is sys_importer:
-        return HostEnvironment()
-    own = getattr(importer, "environment", None)
-    return own if own is not None else ImportedEnvironment(importer)
-
-
-class ObjectOrigins:
-    """Finds saved classes and functions in the importers, and remembers where they were.
-
-    Args:
-        chain: the exporter's importers.
-    """
-
-    def __init__(self, chain: ImporterChain) -> None:
-        self._chain = chain
+        self._environments.setdefault(id(sys_importer), HostEnvironment())
+        self.environments = tuple(self._environments.values())
         self._homes: dict[str, tuple[Importer, object]] = {}
+
+    def _environment_of(self, importer: Importer) -> Environment:
+        """The environment of one of the importers, or of the host."""
+        known = self._environments
+        return known.get(id(importer), known[id(sys_importer)])
 
     def find(self, obj: object, name: str) -> tuple[Importer, str, str]:
         """The first importer that has an object, with the module path and the name that it has.
@@ -77,7 +73,7 @@ class ObjectOrigins:
             ObjMismatchError: one knows something else by that name.
         """
         failures: list[ObjNotFoundError | ObjMismatchError] = []
-        for importer in self._chain.importers:
+        for importer in self.importers:
             try:
                 return (importer, *importer.get_name(obj, name))
             except (ObjNotFoundError, ObjMismatchError) as failure:
@@ -91,7 +87,7 @@ class ObjectOrigins:
         Raises:
             ObjNotFoundError: If its importer is none of the exporter's.
         """
-        if not any(importer is each for each in self._chain.importers):
+        if not any(importer is each for each in self.importers):
             raise ObjNotFoundError(
                 f"{obj!r} was loaded from {importer!r}: name that one too, "
                 "importer=[package, sys_importer]"
@@ -108,7 +104,7 @@ class ObjectOrigins:
         Raises:
             ObjMismatchError: something of the same library is saved from another importer.
         """
-        if importer is not sys_importer and self._chain.of(importer).locate(module) is None:
+        if importer is not sys_importer and self._environment_of(importer).locate(module) is None:
             importer = sys_importer  # extern in its package: the host's, like everywhere else
         root = root_of(module)
         home, first = self._homes.setdefault(root, (importer, obj))
@@ -124,15 +120,30 @@ class ObjectOrigins:
         Raises:
             ObjMismatchError: modules of the same library came from another one already.
         """
-        if len(self._chain.importers) > 1:
+        if len(self.importers) > 1:
             for root, (importer, first) in self._homes.items():
-                module = walker.pin(root, self._chain.of(importer))
+                module = walker.pin(root, self._environment_of(importer))
                 if module is not None:
                     raise ObjMismatchError(
                         f"{first!r} comes from {importer!r}, but the module {module!r} was taken "
                         f"from another importer: a package holds one version of {root!r}. Save "
                         "them into two packages"
                     )
+
+
+def _flattened(importer: Importer) -> Iterator[Importer]:
+    if isinstance(importer, OrderedImporter):
+        for each in importer.importers:
+            yield from _flattened(each)
+    else:
+        yield importer
+
+
+def _environment(importer: Importer) -> Environment:
+    if importer is sys_importer:
+        return HostEnvironment()
+    own = getattr(importer, "environment", None)
+    return own if own is not None else ImportedEnvironment(importer)
 
 
 def encoded(source: str) -> bytes:

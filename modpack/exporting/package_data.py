@@ -1,46 +1,119 @@
 """Files and metadata that are included with interned modules.
 
 For an installed distribution the answer is in its own list of files: what lies in the folders of
-interned packages. For the user's own code see :mod:`modpack.exporting.data_files`.
+interned packages. For the user's own code, where any file may lie beside it, a file is included
+only if a source says so, and if nothing about it looks like a secret or a checkpoint. Nothing is
+executed.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from modpack.core.names import RUNTIME_ROOTS, join_record, package_folder, root_of
+from modpack.core.graph import CodeKind, Location
+from modpack.core.names import (
+    RUNTIME_ROOTS,
+    join_record,
+    module_record,
+    package_folder,
+    parents,
+    root_of,
+)
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import Decision, FileKind, Note, NoteKind, PlannedDistribution, PlannedFile
 from modpack.core.rules import Action
+from modpack.core.scan import FileRead, ReadKind
 from modpack.discovery.distributions import Distribution, DistributionIndex, metadata_folder
 from modpack.discovery.walk import Walker
 from modpack.exporting.data_files import (
-    DataFileCandidate,
-    ModuleLocation,
-    ModuleLocations,
+    MOST_BYTES_OF_A_FILE,
+    MOST_BYTES_UNNAMED,
     SizeLimit,
     files_below,
-    files_beside,
     is_code,
     is_compiled,
     is_data,
+    is_data_like,
     is_loadable,
     is_private,
     is_tests,
-    record_folders,
-    record_in,
 )
 
 _KEPT = "the package that the code comes from holds it"
 _KNOWN_WITHOUT_CODE = ("METADATA", "WHEEL", "top_level.txt")
 
 
-@dataclass(frozen=True)
-class PackageData:
+@runtime_checkable
+class LoadedPackage(Protocol):
+    """A loaded package that modules are taken from."""
+
+    tree: Path
+    data_files: Callable[[], Mapping[str, str]]
+
+
+class _ModuleLocation(NamedTuple):
+    """An interned module's place on this machine.
+
+    Attributes:
+        module: its path.
+        file: the file that holds it.
+        is_package: whether it is a package's ``__init__``.
+        installed: the distributions around it.
+        distribution: the one that it belongs to.
+        package: the package that it comes from, when one is exported again.
+    """
+
+    module: str
+    file: Path
+    is_package: bool
+    installed: DistributionIndex
+    distribution: Distribution | None
+    package: LoadedPackage | None
+
+    @property
+    def folder(self) -> Path:
+        """The folder in which it looks for what lies beside it: its own if it is a package."""
+        return self.file.parent
+
+    @property
+    def record_folder(self) -> str:
+        """The record folder that ``folder`` becomes; ``""`` is the top."""
+        return package_folder(self.module if self.is_package else self.module.rpartition(".")[0])
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether an installed distribution lists its files."""
+        return self.distribution is not None and not self.distribution.editable
+
+
+def _record_folders(locations: Iterable[_ModuleLocation]) -> dict[Path, str]:
+    """The record folder of each folder that interned modules lie in, and of those around them."""
+    folders: dict[Path, str] = {}
+    for location in locations:
+        place, record = location.folder, location.record_folder
+        while folders.get(place) != record:  # else those around it are known as well
+            folders.setdefault(place, record)
+            if not record:
+                break
+            place, record = place.parent, record.rpartition("/")[0]
+    return folders
+
+
+def _record_in(folders: Mapping[Path, str], file: Path) -> str | None:
+    """The record of a file in, or below, one of the folders; None if it is in none."""
+    for place in file.parents:
+        if place in folders:
+            return join_record(folders[place], file.relative_to(place).as_posix())
+    return None
+
+
+class PackageData(NamedTuple):
     """What is included with interned code.
 
     Attributes:
@@ -54,74 +127,84 @@ class PackageData:
     notes: tuple[Note, ...] = ()
 
 
+@dataclass
 class _Collector:
     """Collects what is included; use it once.
 
-    Args:
+    Attributes:
         decisions: what happens to each module.
         locations: where interned modules are on this machine.
+        walker: knows what sources say.
         host: the distributions of this interpreter.
         native: whether compiled files of distributions with interned modules are included.
     """
 
-    def __init__(
-        self,
-        decisions: Mapping[str, Decision],
-        locations: Mapping[str, ModuleLocation],
-        host: DistributionIndex,
-        native: bool,
-    ) -> None:
-        self._decisions = decisions
-        self._locations = locations
-        self._host = host
-        self._native = native
-        self._files: dict[str, PlannedFile] = {}
-        self._distributions: dict[str, PlannedDistribution] = {}
-        self._limit = SizeLimit()
-        self._notes: list[Note] = []
+    decisions: Mapping[str, Decision]
+    locations: Mapping[str, _ModuleLocation]
+    walker: Walker
+    host: DistributionIndex
+    native: bool
+    _files: dict[str, PlannedFile] = field(default_factory=dict)
+    _distributions: dict[str, PlannedDistribution] = field(default_factory=dict)
+    _limit: SizeLimit = field(default_factory=SizeLimit)
+    _notes: list[Note] = field(default_factory=list)
+
+    @cached_property
+    def _folders(self) -> dict[Path, str]:
+        return _record_folders(self.locations.values())
 
     def collect(
-        self, walker: Walker, asked: Iterable[PlannedFile], asked_metadata: Mapping[str, str]
+        self, asked: Iterable[PlannedFile], asked_metadata: Mapping[str, str]
     ) -> PackageData:
         """Everything that is included.
 
         Args:
-            walker: knows what sources say.
             asked: files that were asked for.
             asked_metadata: names of distributions whose metadata was asked for, and who asks.
         """
-        groups: dict[tuple[int, str], list[ModuleLocation]] = {}
-        for each in self._locations.values():
-            if self._native and is_compiled(each.file.name):
+        groups: dict[tuple[int, str], list[_ModuleLocation]] = {}
+        owners: dict[tuple[int, str], tuple[DistributionIndex, Distribution]] = {}
+        for each in self.locations.values():
+            if self.native and is_compiled(each.file.name):
                 package = package_folder(each.module.rpartition(".")[0])
                 record = join_record(package, each.file.name)
                 self._take_compiled(record, each.file, each.module, "it is interned")
             if each.distribution is not None:
                 key = id(each.installed), each.distribution.name
+                owners.setdefault(key, (each.installed, each.distribution))
                 groups.setdefault(key, []).append(each)
-        for group in groups.values():
-            self._take_distribution(group)
-        for installed, distribution in map(_distribution_of, groups.values()):
+        for key, (installed, distribution) in owners.items():
+            self._take_distribution(installed, distribution, groups[key])
+        for installed, distribution in owners.values():
             # Packaged code sees what its distribution requires, as it is installed here.
             for name in sorted(distribution.requires):
                 self._take_name_and_version(installed, name, f"{distribution.name} requires it")
-        for candidate in files_beside(self._locations, walker, self._notes):
-            self._take(candidate)
-        for candidate in _kept(self._locations.values()):
-            self._take(candidate)
+        for each in self.locations.values():
+            self._take_what_it_reads(each)
+        self._take_kept()
         for file in asked:
             self._files.setdefault(file.record, file)
         for name, why in asked_metadata.items():
-            self._take_name_and_version(self._host, name, why)
+            self._take_name_and_version(self.host, name, why)
         self._keep_metadata()
-        self._notes += _left_out(self._limit)
+        for owner, left_out in self._limit.left_out.items():
+            sizes = ", ".join(f"{f} ({size / 2**20:,.0f} MiB)" for f, size in left_out.items())
+            text = (
+                f"left out for their size, although code of {owner} may read them: {sizes}. If it "
+                "does, save them: save_binary(package, name, contents)"
+            )
+            self._notes.append(Note(NoteKind.FILES_LEFT_OUT, owner, text))
         files = tuple(self._files[record] for record in sorted(self._files))
         distributions = tuple(self._distributions[n] for n in sorted(self._distributions))
         return PackageData(files, distributions, tuple(dict.fromkeys(self._notes)))
 
-    def _take_distribution(self, group: Sequence[ModuleLocation]) -> None:
+    def _take_distribution(
+        self,
+        installed: DistributionIndex,
+        distribution: Distribution,
+        group: Sequence[_ModuleLocation],
+    ) -> None:
         """Take the metadata of a distribution, and its files beside its interned modules."""
-        installed, distribution = _distribution_of(group)
         contents = installed.contents_of(distribution)
         if contents is None:
             return
@@ -148,13 +231,102 @@ class _Collector:
             record = join_record(folders[place], path)
             if _is_listed_data(path):
                 why = f"{distribution.name} lists it beside interned code"
-                self._take(DataFileCandidate(file, record, distribution.name, why))
-            elif self._native and is_loadable(file.name) and not is_tests(path):
+                self._take(record, file, distribution.name, why)
+            elif self.native and is_loadable(file.name) and not is_tests(path):
                 self._take_compiled(record, file, distribution.name, "interned code may load it")
-        for name in contents.listed if self._native else ():
+        for name in contents.listed if self.native else ():
             if name.partition("/")[0].endswith(".libs"):  # shared libraries beside its packages
                 why = "compiled modules need it"
                 self._take_compiled(name, contents.folder / name, distribution.name, why)
+
+    def _take_what_it_reads(self, location: _ModuleLocation) -> None:
+        """Take the files that a source names, and those in folders that it reads from.
+
+        Of the files of installed distributions only those that a source names: the others are
+        known from the distribution's own list.
+        """
+        reads = self.walker.scan(location.module).reads
+        searched = [location.folder]
+        record = location.record_folder
+        while "/" in record:  # up to the outermost package's folder
+            searched.append(searched[-1].parent)
+            record = record.rpartition("/")[0]
+        for read in (each for each in reads if each.kind is not ReadKind.NAME):
+            folder = self._folder_of(location, read.module)
+            if folder is None:  # it belongs to no interned module
+                continue
+            place = Path(os.path.normpath(folder / read.path))
+            searched.append(place)
+            if read.kind is ReadKind.FILE and not place.is_dir():
+                self._take_named(location, place, read)
+            else:
+                self._take_in_folder(location, place, read)
+        if not location.is_installed:
+            for read in (each for each in reads if each.kind is ReadKind.NAME):
+                files = (Path(os.path.normpath(folder / read.path)) for folder in searched)
+                file = next((each for each in files if each.is_file()), None)
+                if file is not None:
+                    self._take_named(location, file, read)
+
+    def _folder_of(self, location: _ModuleLocation, module: str | None) -> Path | None:
+        """A package's folder, interned or below an interned one (``files("pkg.data")``)."""
+        if module is None:
+            return location.folder
+        for package in (module, *parents(module)):
+            found = self.locations.get(package)
+            if found is not None:
+                below = package_folder(module[len(package) + 1 :])
+                return found.folder / below if found.is_package else found.folder
+        return None
+
+    def _take_named(self, location: _ModuleLocation, file: Path, read: FileRead) -> None:
+        module, record = location.module, _record_in(self._folders, file)
+        if record is None or not is_data(file.name) or not file.is_file():
+            return
+        if is_private(record) and not location.is_installed:
+            text = f"{file} looks like a secret and is left out, although {module} names it"
+            self._notes.append(Note(NoteKind.FILES_LEFT_OUT, module, text))
+        else:
+            self._take(record, file, module, f"{module} names it (line {read.line})")
+
+    def _take_in_folder(self, location: _ModuleLocation, folder: Path, read: FileRead) -> None:
+        """Take files that only the run can name: all of a folder that is there for them."""
+        module, is_for_data = location.module, folder not in self._folders
+        if not folder.is_dir() or (location.is_installed and not is_for_data):
+            return
+        if not is_for_data and not self._folders[folder]:
+            found = [file.name for file in files_below(folder, deep=False)]
+            found = [name for name in found if is_data_like(name)]
+            if found:
+                shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+                text = (
+                    f"{module} reads files in {folder} whose names are known at run time only. "
+                    f"That is no package's folder, so none of them goes along ({shown}). Save "
+                    'those that it needs: save_text("", name, text)'
+                )
+                place = f"{location.file}:{read.line}"
+                self._notes.append(Note(NoteKind.FILES_UNKNOWN, module, text, place))
+            return
+        most = MOST_BYTES_OF_A_FILE if location.is_installed else MOST_BYTES_UNNAMED
+        why = f"{module} reads files in its folder (line {read.line})"
+        for file in files_below(folder, deep=is_for_data):
+            record = _record_in(self._folders, file)
+            if record is not None and (is_for_data or is_data_like(file.name)):
+                self._take(record, file, module, why, most)
+
+    def _take_kept(self) -> None:
+        """Take what packages hold for the code that is taken from them, whatever the evidence."""
+        owners: dict[int, tuple[LoadedPackage, set[str]]] = {}
+        for each in self.locations.values():
+            if each.package is not None:
+                of_package = owners.setdefault(id(each.package), (each.package, set()))[1]
+                of_package.add(each.module)
+                if each.distribution is not None:
+                    of_package.add(each.distribution.name)
+        for package, names in owners.values():
+            for record, owner in package.data_files().items():
+                if owner in names:
+                    self._take(record, package.tree / record, owner, _KEPT)
 
     def _take_name_and_version(self, installed: DistributionIndex, name: str, why: str) -> None:
         found = installed.named(name)
@@ -166,7 +338,7 @@ class _Collector:
 
     def _keep_metadata(self) -> None:
         """Keep what packages know of distributions without having code of them."""
-        for each in {id(each.installed): each for each in self._locations.values()}.values():
+        for each in {id(each.installed): each for each in self.locations.values()}.values():
             for file in sorted(each.package.tree.glob("*.dist-info")) if each.package else ():
                 if not (file / "RECORD").exists():
                     name = file.name.removesuffix(".dist-info").rpartition("-")[0]
@@ -195,53 +367,32 @@ class _Collector:
     @cached_property
     def _externs(self) -> frozenset[str]:
         """The normalised names of the distributions that stay where the package is loaded."""
-        asked: set[str] = set()
-        names: set[str] = set()
-        for module, decision in self._decisions.items():
-            is_extern = decision.action is Action.EXTERN and decision.location is not None
-            if is_extern and root_of(module) not in asked:
-                found = self._host.distribution_of(module, decision.location)
+        names: dict[str, str] = {}
+        for module, decision in self.decisions.items():
+            root, location = root_of(module), decision.location
+            if decision.action is Action.EXTERN and location is not None and root not in names:
+                found = self.host.distribution_of(module, location)
                 if found is not None:
-                    asked.add(root_of(module))
-                    names.add(normalised(found.name))
-        return frozenset(names)
+                    names[root] = normalised(found.name)
+        return frozenset(names.values())
 
     def _take_compiled(self, record: str, file: Path, owner: str, why: str) -> None:
         if file.is_file() and record not in self._files:
             self._files[record] = PlannedFile(record, str(file), owner, why, FileKind.COMPILED)
 
-    def _take(self, candidate: DataFileCandidate) -> None:
-        record, file, owner = candidate.record, candidate.file, candidate.owner
+    def _take(
+        self, record: str, file: Path, owner: str, why: str, most: int = MOST_BYTES_OF_A_FILE
+    ) -> None:
         known = self._files.get(record)
-        if known is not None:
-            if known.source != str(file):
-                text = (
-                    f"{file} is left out: it would be {record} in the package, as {known.source} "
-                    "is. Move one of them into a package's folder"
-                )
-                self._notes.append(Note(NoteKind.FILES_LEFT_OUT, owner, text))
-        elif self._limit.admits(file, owner, candidate.most):
-            self._files[record] = PlannedFile(record, str(file), owner, candidate.why)
-
-
-def _distribution_of(group: Sequence[ModuleLocation]) -> tuple[DistributionIndex, Distribution]:
-    found = group[0].distribution
-    assert found is not None  # modules without one are in no group
-    return group[0].installed, found
-
-
-def _kept(locations: Iterable[ModuleLocation]) -> Iterator[DataFileCandidate]:
-    """What packages hold for the code that is taken from them, whatever the evidence was."""
-    packages = {id(each.package): each.package for each in locations if each.package is not None}
-    owners: dict[int, set[str]] = {key: set() for key in packages}
-    for each in locations:
-        if each.package is not None:
-            names = (each.module, each.distribution.name if each.distribution else each.module)
-            owners[id(each.package)].update(names)
-    for key, package in packages.items():
-        for record, owner in package.data_files().items():
-            if owner in owners[key]:
-                yield DataFileCandidate(package.tree / record, record, owner, _KEPT)
+        if known is None:
+            if self._limit.admits(file, owner, most):
+                self._files[record] = PlannedFile(record, str(file), owner, why)
+        elif known.source != str(file):
+            text = (
+                f"{file} is left out: it would be {record} in the package, as {known.source} "
+                "is. Move one of them into a package's folder"
+            )
+            self._notes.append(Note(NoteKind.FILES_LEFT_OUT, owner, text))
 
 
 def _is_listed_data(path: str) -> bool:
@@ -251,17 +402,6 @@ def _is_listed_data(path: str) -> bool:
     return is_data(path) and not (
         is_hidden or is_for_tools or is_tests(path) or "__pycache__/" in path
     )
-
-
-def _left_out(limit: SizeLimit) -> Iterator[Note]:
-    for owner, files in limit.left_out.items():
-        shown = ", ".join(f"{file} ({size / 2**20:,.0f} MiB)" for file, size in files.items())
-        yield Note(
-            NoteKind.FILES_LEFT_OUT,
-            owner,
-            f"left out for their size, although code of {owner} may read them: {shown}. If it "
-            "does, save them: save_binary(package, name, contents)",
-        )
 
 
 class PackageDataPlanner:
@@ -279,7 +419,9 @@ class PackageDataPlanner:
     def __init__(self, walker: Walker, host: DistributionIndex) -> None:
         self.native = False
         self.given: dict[str, Path] = {}
-        self._locations = ModuleLocations(walker, host, self.given)
+        self._walker = walker
+        self._host = host
+        self._trees: dict[Path, DistributionIndex] = {}
         self._asked: dict[str, PlannedFile] = {}
         self._asked_metadata: dict[str, str] = {}
         self._found: tuple[object, PackageData] | None = None
@@ -292,16 +434,39 @@ class PackageDataPlanner:
             self.native,
         )
         if self._found is None or self._found[0] != key:
-            locations, host = self._interned(decisions), self._locations.host
-            collector = _Collector(decisions, locations, host, self.native)
-            asked = self._asked.values()
-            found = collector.collect(self._locations.walker, asked, self._asked_metadata)
-            self._found = key, found
+            locations, walker = self._interned(decisions), self._walker
+            collector = _Collector(decisions, locations, walker, self._host, self.native)
+            self._found = key, collector.collect(self._asked.values(), self._asked_metadata)
         return self._found[1]
 
-    def _interned(self, decisions: Mapping[str, Decision]) -> dict[str, ModuleLocation]:
-        interned = (m for m, d in decisions.items() if d.action is Action.INTERN)
-        return self._locations.of(sorted(interned))
+    def _interned(self, decisions: Mapping[str, Decision]) -> dict[str, _ModuleLocation]:
+        """The places of those interned modules that are files on this machine."""
+        interned = sorted(m for m, d in decisions.items() if d.action is Action.INTERN)
+        found = map(self._location, interned)
+        return {location.module: location for location in found if location is not None}
+
+    def _location(self, module: str) -> _ModuleLocation | None:
+        location = self._walker.locate(module)
+        if location is None:
+            return None
+        environment: object = self._walker.environment_of(module)
+        package = environment if isinstance(environment, LoadedPackage) else None
+        installed = self._host
+        if package is None:
+            at = location.file
+            file = self.given.get(location.module) if at is None else Path(at)
+        else:
+            installed = self._trees.setdefault(package.tree, DistributionIndex([str(package.tree)]))
+            file = package.tree / module_record(location.module, location.is_package)
+            if location.kind is CodeKind.EXTENSION:
+                folder = package_folder(location.module.rpartition(".")[0])
+                file = package.tree / folder / Path(location.file or "").name
+        if file is None or not file.is_file():  # a folder only, or no file at all
+            return None
+        is_package = location.is_package
+        real = Location(module, location.kind, str(file), is_package, location.search)
+        distribution = installed.distribution_of(module, real)
+        return _ModuleLocation(module, file, is_package, installed, distribution, package)
 
     def trees(self, decisions: Mapping[str, Decision]) -> list[Path]:
         """The unpacked trees of the packages that interned modules come from."""
@@ -335,8 +500,8 @@ class PackageDataPlanner:
             if each.package is not None and each.distribution is not None
             for owner in (each.module, each.distribution.name)
         }
-        host = self._locations.host
-        return lambda owner, file, content: owner in kept or host.is_published(file, content)
+        is_published = self._host.is_published
+        return lambda owner, file, content: owner in kept or is_published(file, content)
 
     def add_file(self, decisions: Mapping[str, Decision], record: str, why: str) -> bool:
         """Take the file, or the files of the folder, that packaged code looked for.
@@ -353,12 +518,12 @@ class PackageDataPlanner:
         if is_private(record):
             return False
         planned = {file.record for file in self.find(decisions).files}
-        folders = record_folders(self._interned(decisions))
+        folders = _record_folders(self._interned(decisions).values())
         limit = SizeLimit()
         found = [
             PlannedFile(its_record, str(file), posixpath.dirname(its_record).replace("/", "."), why)
             for file in _looked_for(folders, PurePosixPath(record))
-            for its_record in [record_in(folders, file)]
+            for its_record in [_record_in(folders, file)]
             if its_record is not None and its_record not in planned
             if is_data(file.name) and limit.admits(file)
         ]

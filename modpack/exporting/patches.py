@@ -40,15 +40,15 @@ def extern_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
         plan: which modules are extern, and which classes saved objects have.
         walker: has the sources of those that are interned, and reads others.
     """
-    kinds = list(_classes(plan))
-    for module, live in _modules(plan, kinds):
+    classes = dict.fromkeys(each for kind in _classes(plan) for each in kind.__mro__[:-1])
+    for module, live in _modules(plan, classes):
         for name, function in _foreign(live, root_of(module)):
             # What replaces it may be in the package, and replaces it there as well.
             is_ours = _is_packaged(home_of(function), plan)
             if not is_ours and not _imports(walker, module, function):
-                if _is_used(name, plan, walker, kinds):
+                if _is_used(name, plan, walker, classes):
                     yield _note(f"{module}.{name}", function)
-    for each in dict.fromkeys(each for kind in kinds for each in kind.__mro__[:-1]):
+    for each in classes:
         home = each.__module__
         if _is_packaged(home, plan) or root_of(home) in _STANDARD:
             continue
@@ -59,23 +59,23 @@ def extern_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
 
 def _foreign(names: Mapping[str, Any], root: str) -> Iterator[tuple[str, FunctionType]]:
     """The functions that are neither of a library nor of the standard library, nor generated."""
-    others = [
-        (name, value)
-        for name, value in list(names.items())
-        if type(value) is FunctionType and value.__globals__ is not names
-    ]
-    for name, function in others:
-        home = home_of(function)
-        if home.startswith(root) and root_of(home) == root:
-            continue
-        if root_of(home) not in _STANDARD and home in sys.modules:  # others are generated
-            yield name, function
+    known: dict[int, bool] = {}  # by their globals: torch has a thousand functions of few modules
+    for name, value in list(names.items()):
+        if type(value) is FunctionType and value.__globals__ is not names:
+            key = id(value.__globals__)
+            if key not in known:
+                home = home_of(value)
+                top = root_of(home)
+                # Functions of modules that are not there are generated.
+                known[key] = top != root and top not in _STANDARD and home in sys.modules
+            if known[key]:
+                yield name, value
 
 
-def _modules(plan: Plan, kinds: Iterable[type]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _modules(plan: Plan, classes: Iterable[type]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Extern modules, and those whose functions the extern modules among a model's parts call."""
     wanted = dict.fromkeys(plan.modules(Action.EXTERN))
-    for each in dict.fromkeys(each for kind in kinds for each in kind.__mro__[:-1]):
+    for each in classes:
         forward = vars(each).get("forward")
         if type(forward) is FunctionType:
             used = map(forward.__globals__.get, forward.__code__.co_names)
@@ -94,9 +94,7 @@ def _is_packaged(module: str, plan: Plan) -> bool:
 
 def _classes(plan: Plan) -> Iterator[type]:
     """The classes that pickles name."""
-    for node in plan.graph.nodes():
-        if not node.startswith("<"):
-            continue
+    for node in (each for each in plan.graph.nodes() if each.startswith("<")):
         for module in plan.graph.successors(node):
             live = contents_of(sys.modules.get(module))
             for edge in plan.graph.edges_between(node, module):
@@ -118,7 +116,7 @@ _IMPORTED: dict[tuple[str, str], bool] = {}
 """Whether loaded extern modules import from others: reading torch's takes longer than a save."""
 
 
-def _is_used(name: str, plan: Plan, walker: Walker, kinds: list[type]) -> bool:
+def _is_used(name: str, plan: Plan, walker: Walker, classes: Iterable[type]) -> bool:
     """Whether interned code has a word for a function, or a method of a saved object calls it."""
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
     for module in plan.modules(Action.INTERN):
@@ -126,8 +124,7 @@ def _is_used(name: str, plan: Plan, walker: Walker, kinds: list[type]) -> bool:
             return True
     return any(
         type(method) is FunctionType and name in method.__code__.co_names
-        for kind in kinds
-        for each in kind.__mro__[:-1]
+        for each in classes
         for method in vars(each).values()
     )
 

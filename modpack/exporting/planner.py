@@ -24,10 +24,9 @@ from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.walk import Scan, Walker
 from modpack.exporting.evidence import dynamic_importers, listed_edges, loaded_edges
 from modpack.exporting.match_hooks import Match, MatchHooks, Outcome
-from modpack.exporting.notes import find_notes
 from modpack.exporting.package_data import PackageDataPlanner
 from modpack.exporting.presets import Portability
-from modpack.exporting.problems import Absence, AstrayImports, find_problems, why_not_interned
+from modpack.exporting.problems import Absence, find_notes, find_problems, why_not_interned
 
 _ASKED_FOR = "<add_dependency>"
 """The node of the graph that leads to modules which the user asked for by name."""
@@ -207,25 +206,28 @@ class Planner:
     def plan(self) -> Plan:
         """All decisions, and everything that is wrong or noteworthy by now."""
         decisions = self.decisions()
-        problems = [*self._reported, *self._veto_problems(decisions)]
         matched = set(map(id, self._matched.values()))
         unused = [rule for rule in self._rules if id(rule) not in matched]
         required = [rule for rule in unused if not rule.allow_empty]
-        native = self.package_data.native
-        problems += find_problems(self.walker, decisions, required, self._left_out, native)
-        problems += AstrayImports(self.walker, decisions, self._is_own).problems()
-        plan = Plan(decisions, tuple(problems), (), self.walker.graph)
-        interned = plan.modules(Action.INTERN) if self._presets else []
-        libraries = dynamic_importers(self.walker, interned, self._installed)
-        rules, installed = self._rules, self._installed
-        notes = find_notes(plan, self.walker, rules, unused, installed, self._left_out, libraries)
+        native, left_out = self.package_data.native, self._left_out
+        problems = [
+            *self._reported,
+            *self._veto_problems(decisions),
+            *find_problems(self.walker, decisions, required, left_out, native, self._is_own),
+        ]
         data = self.package_data.find(decisions)
-        return replace(
-            plan,
-            notes=(*notes, *data.notes),
+        plan = Plan(
+            decisions,
+            tuple(problems),
+            graph=self.walker.graph,
             files=data.files,
             distributions=data.distributions,
         )
+        interned = plan.modules(Action.INTERN) if self._presets else []
+        libraries = dynamic_importers(self.walker, interned, self._installed)
+        rules, installed = self._rules, self._installed
+        notes = find_notes(plan, self.walker, rules, unused, installed, left_out, libraries)
+        return replace(plan, notes=(*notes, *data.notes))
 
     def _is_own(self, module: str) -> bool:
         """Whether a module is the user's own code, and was not taken from a package."""

@@ -1,22 +1,23 @@
-"""Everything that stops a package from being written, and modules whose absence does not."""
+"""What stops a package from being written, what does not, and what may hurt later."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from importlib.machinery import SOURCE_SUFFIXES
 from pathlib import Path
 
 from modpack.core.graph import CodeKind, Edge, Location
 from modpack.core.names import is_within, root_of
-from modpack.core.plan import Decision, Problem
+from modpack.core.plan import Decision, Note, NoteKind, Plan, Problem
 from modpack.core.plan import PackagingErrorReason as Reason
-from modpack.core.rules import RUNNING_SCRIPT, Action, Origin, Owner, Rule
+from modpack.core.rules import RUNNING_SCRIPT, Action, Origin, Owner, Rule, dead_rules
 from modpack.core.scan import ImportKind
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.walk import Walker
-from modpack.exporting.presets import Portability
+from modpack.exporting.presets import Portability, requires
 
 _SAVED = "it was to be saved by name"
 
@@ -37,8 +38,9 @@ def find_problems(
     walker: Walker,
     decisions: Mapping[str, Decision],
     unmatched: Iterable[Rule],
-    left_out: Container[str] = (),
-    native: bool = False,
+    left_out: Container[str],
+    native: bool,
+    is_own: Callable[[str], bool],
 ) -> Iterator[Problem]:
     """All problems of a finished walk, each with its place and the chain that leads to it.
 
@@ -48,6 +50,7 @@ def find_problems(
         unmatched: rules that had to match something and did not.
         left_out: undecided modules of which it is known that nothing is lost by that.
         native: whether compiled modules can be interned.
+        is_own: whether a module is the user's own code.
     """
     for module, decision in decisions.items():
         edges = walker.graph.edges_to(module)
@@ -70,6 +73,7 @@ def find_problems(
             yield from _undecided_problems(walker, module)
     for rule in unmatched:
         yield Problem(str(rule), Reason.EMPTY_MATCH)
+    yield from _AstrayImports(walker, decisions, is_own).problems()
 
 
 def _asked_by(walker: Walker, edges: Sequence[Edge]) -> tuple[str, str | None]:
@@ -96,7 +100,7 @@ def place_of(walker: Walker, module: str, line: int | None) -> str | None:
     return None if line is None else f"{file_of(walker, module)}:{line}"
 
 
-def why_not_interned(walker: Walker, module: str, native: bool = False) -> Problem | None:
+def why_not_interned(walker: Walker, module: str, native: bool) -> Problem | None:
     """Why a module that the user saves by name cannot be interned; None if it can.
 
     Args:
@@ -147,9 +151,7 @@ def _interning_problems(
 
 
 def _is_extension(location: Location | None) -> bool:
-    if location is None or location.file is None:
-        return False
-    return location.kind is CodeKind.EXTENSION
+    return bool(location and location.file and location.kind is CodeKind.EXTENSION)
 
 
 def _undecided_problems(walker: Walker, module: str) -> Iterator[Problem]:
@@ -286,8 +288,8 @@ def _made_by_code(module: str, edges: Sequence[Edge]) -> str | None:
     return f"{module}, which {by} imports, has no file: code makes it when it runs"
 
 
-class AstrayImports:
-    """Looks for them in what a plan interns.
+class _AstrayImports:
+    """Looks for imports that lead nowhere in what a plan interns.
 
     A name that a module does not bind counts only if nothing speaks for it: no submodule, no
     binding that cannot be read, no such name in the live module, and no other module that may set
@@ -366,3 +368,181 @@ class AstrayImports:
     def _problem(self, module: str, context: str, line: int | None) -> Problem:
         place = place_of(self._walker, module, line) or file_of(self._walker, module)
         return _problem(self._walker, module, Reason.IMPORT_LEADS_NOWHERE, context, place)
+
+
+def find_notes(
+    plan: Plan,
+    walker: Walker,
+    rules: Sequence[Rule],
+    unused: Sequence[Rule],
+    installed: DistributionIndex,
+    left_out: Mapping[str, str],
+    libraries: Mapping[str, Mapping[str, int]],
+) -> Iterator[Note]:
+    """Everything a user should know about a plan that can be carried out.
+
+    Args:
+        plan: the plan.
+        walker: the finished walk behind it.
+        rules: the user's rules.
+        unused: those of them that matched nothing.
+        installed: the distributions of this interpreter.
+        left_out: modules that code asks for and that stay absent, with the reason.
+        libraries: by root, modules that import dynamically, with the line of their first such
+            import, where loaded modules were taken for that.
+    """
+    dead = list(dead_rules(rules, lambda root: installed.owner(root, None) is not Owner.LOCAL))
+    for each in dead:
+        yield Note(NoteKind.DEAD_RULE, str(each.rule), str(each))
+    known_dead = {id(each.rule) for each in dead}
+    yield from _near_misses(plan, [rule for rule in unused if id(rule) not in known_dead])
+    yield from _dynamic_imports(plan, walker, libraries)
+    yield from _star_imports_of_mocks(plan, walker)
+    yield from _absent_modules(walker, left_out)
+    yield from _externs_that_need_interned(plan, walker, installed)
+
+
+def _near_misses(plan: Plan, unused: Sequence[Rule]) -> Iterator[Note]:
+    """Rules that matched nothing although something with nearly their name is needed.
+
+    A rule that matches nothing is common and fine; a misspelt one, or one that the shell has
+    expanded to a file name, ships the wrong thing.
+    """
+    roots = sorted({root_of(module) for module in plan.decisions})
+    for rule in unused:
+        for pattern in rule.pattern.include:
+            near = get_close_matches(root_of(pattern), roots, n=1, cutoff=0.85)
+            if near and pattern != f"{near[0]}.**" and not rule.pattern.exclude:
+                yield Note(
+                    NoteKind.UNUSED_RULE,
+                    str(rule),
+                    f"{rule} matched no module, although {near[0]!r} is needed. Did you mean "
+                    f"'{near[0]}.**'?",
+                )
+
+
+def _dynamic_imports(
+    plan: Plan, walker: Walker, libraries: Mapping[str, Mapping[str, int]]
+) -> Iterator[Note]:
+    for root, importers in libraries.items():
+        module, line = next(iter(importers.items()))
+        others = f", and in {len(importers) - 1} more of its modules" if len(importers) > 1 else ""
+        yield Note(
+            NoteKind.DYNAMIC_LIBRARY,
+            root,
+            f"{module} imports by names that are known at run time only{others}: what is loaded "
+            f"of {root} here was taken for that",
+            place_of(walker, module, line),
+        )
+    for module in plan.modules(Action.INTERN):
+        if module in libraries.get(root_of(module), {}):
+            continue
+        scan = walker.scan(module)
+        if len(scan.unreadable) <= len(scan.listings):
+            continue  # they import what the listed folders hold, which is in the plan
+        for unreadable in scan.unreadable:
+            yield Note(
+                NoteKind.DYNAMIC_IMPORT,
+                module,
+                f"what {unreadable.call} imports is known at run time only. If it is not in "
+                "the package already, save it: save_module(...)",
+                place_of(walker, module, unreadable.line),
+            )
+
+
+def _star_imports_of_mocks(plan: Plan, walker: Walker) -> Iterator[Note]:
+    for module in plan.modules(Action.MOCK):
+        for edge in walker.graph.edges_to(module):
+            if edge.names == ("*",):
+                yield Note(
+                    NoteKind.STAR_IMPORT_OF_MOCK,
+                    module,
+                    f"{edge.importer} takes * from {module}, which is mocked: a stand-in has no "
+                    "names to give. Intern or extern it",
+                    place_of(walker, edge.importer, edge.line),
+                )
+
+
+def _absent_modules(walker: Walker, left_out: Mapping[str, str]) -> Iterator[Note]:
+    for module in walker.open_questions():
+        edges = [e for e in walker.graph.edges_to(module) if e.kind.is_dependency]
+        if module in left_out and edges:
+            place = place_of(walker, edges[0].importer, edges[0].line)
+            yield Note(NoteKind.ABSENT, module, left_out[module], place)
+
+
+def _externs_that_need_interned(
+    plan: Plan, walker: Walker, installed: DistributionIndex
+) -> Iterator[Note]:
+    """Externs whose own code needs what is interned: it would get another copy, or none."""
+    told: set[tuple[str, str]] = set()
+    representatives = list(_representatives(plan, installed))
+    for module in plan.modules(Action.EXTERN):
+        location = plan.decisions[module].location
+        if location is None:
+            continue
+        owner = installed.owner(module, location)
+        if owner in (Owner.RUNTIME, Owner.STDLIB):
+            continue
+        if owner is Owner.INSTALLED:
+            needed = (o for o in representatives if requires(installed, location, o))
+            found: tuple[str, str | None] | None
+            found = next(((other.module, None) for other in needed), None)
+            how = "its distribution requires that of"
+        else:
+            found = _imported(module, walker, plan)
+            how = "its code imports"
+        if found is None:
+            continue
+        needed_module, place = found
+        root, other = root_of(module), root_of(needed_module)
+        if (root, other) not in told:
+            told.add((root, other))
+            yield Note(
+                NoteKind.EXTERN_NEEDS_INTERNED,
+                module,
+                f"{module} is extern, but {how} {needed_module}, which is interned: where the "
+                f"package is loaded it will use another copy of {other}, or find none. Intern "
+                f"{root} too, or extern {other}",
+                place,
+            )
+
+
+def _representatives(plan: Plan, installed: DistributionIndex) -> Iterator[Location]:
+    """One interned module of each distribution: what requires that one requires them all."""
+    seen: set[object] = set()
+    for module in plan.modules(Action.INTERN):
+        decision = plan.decisions[module]
+        if decision.location is None or decision.rule.owner is Owner.INSTALLED:
+            continue  # the policy knows of it: the extern is one that may be absent
+        distribution = installed.distribution_of(module, decision.location)
+        if distribution is not None and distribution not in seen:
+            seen.add(distribution)
+            yield decision.location
+
+
+def _imported(module: str, walker: Walker, plan: Plan) -> tuple[str, str | None] | None:
+    """The interned module that loose extern code imports, as far as loose code reaches."""
+    interned = {root_of(each) for each in plan.modules(Action.INTERN)}
+    seen, todo = {module}, [module]
+    while todo:
+        current = todo.pop()
+        for target, line in _targets(walker, current):
+            if target in seen:
+                continue
+            seen.add(target)
+            decision = plan.decisions.get(target)
+            if decision is not None and decision.action is Action.INTERN:
+                return target, place_of(walker, current, line)
+            if root_of(target) in interned or root_of(target) == root_of(module):
+                todo.append(target)
+    return None
+
+
+def _targets(walker: Walker, module: str) -> Iterator[tuple[str, int]]:
+    """What a module's code imports, names that may be submodules included, and where."""
+    for statement in walker.scan(module).imports:
+        if statement.kind.is_dependency:
+            yield statement.module, statement.line
+            for name in statement.names:
+                yield f"{statement.module}.{name}", statement.line

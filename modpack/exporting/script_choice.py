@@ -1,29 +1,30 @@
-"""What becomes of a name of a script: its text, an import, a literal, or its value.
+"""How each name of a script gets into a package: text, import, literal, or value.
 
 A script may have been edited since it was started, a cell of a notebook run again, a method
 replaced. So nothing is believed: the source is compiled once more, and its code compared with
-that of the live functions.
+that of the live functions. Whatever a definition's text does not give is set on it later.
 """
 
 from __future__ import annotations
 
+import abc
 import ast
 import builtins
 import collections
+import enum
 import math
 import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
-from types import CodeType, FunctionType
-from typing import Any
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import contents_of
 from modpack.discovery.script import Cell, Kind, Script, Statement, imported_as
 from modpack.exporting.live_code import absolute, codes_in, functions_in, is_plain
+from modpack.pickling.base import Filling
 from modpack.pickling.functions import FUTURE_FLAGS, same_code
 
 _ABSENT = object()
@@ -45,7 +46,8 @@ _NAMED = tuple(
     for name in ("TypeVar", "ParamSpec", "TypeVarTuple", "NewType", "TypeAliasType")
     if hasattr(typing, name)  # of later versions of Python than 3.10
 )
-_CODE = (type, types.ModuleType, FunctionType, types.BuiltinFunctionType)
+_CODE = (type, ModuleType, FunctionType, types.BuiltinFunctionType)
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CHANGED = (
     "its source has changed since it was run, or something replaced parts of it. Remedy: run "
     "the script, or the cell, again, and make the object anew; or move it into a module"
@@ -56,7 +58,7 @@ _NO_SOURCE = (
 )
 
 
-class How(Enum):
+class How(enum.Enum):
     """How a name comes into the module of definitions."""
 
     TEXT = "text"
@@ -67,8 +69,7 @@ class How(Enum):
     PROBLEM = "problem"
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What becomes of one name.
 
     Attributes:
@@ -101,17 +102,18 @@ class DefinitionSelector:
         statements = self.script.binding(name)
         if name not in self.namespace:
             # An import that only type checkers see, for a name that only annotations use.
-            blocks = (each for each in statements if each.kind is Kind.IMPORT_BLOCK)
-            block = next(blocks, None)
-            return Choice(How.ABSENT) if block is None else Choice(How.TEXT, block)
+            for statement in statements:
+                if statement.kind is Kind.IMPORT_BLOCK:
+                    return Choice(How.TEXT, statement)
+            return Choice(How.ABSENT)
         value = self.namespace[name]
         taken = self._imported(name, value) or self._defined(name, value)
         if taken is not None:
             return taken
         first, last = (statements[0], statements[-1]) if statements else (None, None)
-        literal = literal_of(value)
+        literal = _literal_of(value)
         if literal is not None:
-            if last is not None and last.kind is Kind.ASSIGNMENT and is_literal(last.value, value):
+            if last is not None and last.kind is Kind.ASSIGNMENT and _is_literal(last.value, value):
                 return Choice(How.TEXT, last)
             return Choice(How.LITERAL, first, literal)
         for statement in reversed(statements):
@@ -132,38 +134,29 @@ class DefinitionSelector:
     def remakes(self, name: str) -> bool:
         """Whether the text for a name alone gives its present value."""
         statement = self.text_for_value(name)
-        return statement is not None and is_literal(statement.value, self.namespace.get(name))
+        return statement is not None and _is_literal(statement.value, self.namespace.get(name))
 
-    def reproduces(self, expression: ast.expr, value: Any) -> bool:
-        """Whether an expression in a definition gives this value wherever it is run."""
-        if self._names(expression, value):
-            return True
-        is_same = is_literal(expression, value) or self.resolved(expression) is value
-        return is_same and literal_of(value) is not None
-
-    def resolved(self, expression: ast.expr | None) -> Any:
+    def _resolved(self, expression: ast.expr | None) -> Any:
         """What a dotted name stands for, looked up in modules only; None for anything else."""
         if isinstance(expression, ast.Name):
             return self.namespace.get(expression.id)
         if isinstance(expression, ast.Attribute):
-            return contents_of(self.resolved(expression.value)).get(expression.attr)
+            return contents_of(self._resolved(expression.value)).get(expression.attr)
         return None
 
     def _names(self, expression: ast.expr | None, value: Any) -> bool:
         """Whether an expression is the name of an object that definitions or imports make."""
-        return is_a(value, _CODE) and self.resolved(expression) is value
+        return is_a(value, _CODE) and self._resolved(expression) is value
 
     def _is_container(self, expression: ast.expr | None) -> bool:
         """Whether an expression makes a new container of literals, and does nothing else."""
         if isinstance(expression, ast.Call):
-            made = self.resolved(expression.func)
+            made = self._resolved(expression.func)
             if made is None and isinstance(expression.func, ast.Name):
                 made = getattr(builtins, expression.func.id, None)
             arguments = [*expression.args, *(keyword.value for keyword in expression.keywords)]
             return made in _CONTAINERS and all(map(_is_argument, arguments))
         return isinstance(expression, (ast.List, ast.Dict, ast.Set)) and _is_argument(expression)
-
-    # Imports:
 
     def _imported(self, name: str, value: Any) -> Choice | None:
         statements = self.script.binding(name)
@@ -194,7 +187,7 @@ class DefinitionSelector:
                 return True
             if isinstance(node, ast.Assign):
                 if any(isinstance(each, ast.Name) and each.id == name for each in node.targets):
-                    if is_literal(node.value, value) or self._names(node.value, value):
+                    if _is_literal(node.value, value) or self._names(node.value, value):
                         return True
         return False
 
@@ -209,8 +202,6 @@ class DefinitionSelector:
             return _ABSENT
         found = getattr(sys.modules[module], name, _ABSENT)  # as the script did
         return sys.modules.get(f"{module}.{name}", _ABSENT) if found is _ABSENT else found
-
-    # Classes and functions:
 
     def _defined(self, name: str, value: Any) -> Choice | None:
         statements = self.script.binding(name)
@@ -268,15 +259,6 @@ class DefinitionSelector:
             and all(self._is_base(kind, base) for base in statement.node.bases)
         )
 
-    def replaced(self, kind: type, statement: Statement) -> Iterator[str]:
-        """The methods of a class that were replaced after it was made, by functions of others."""
-        body = self._code_of(statement, flags_of(kind))
-        if body is not None and isinstance(statement.node, ast.ClassDef):
-            for method in _methods(statement.node):
-                name = mangled(kind, method.name)
-                if not method.decorator_list and not _holds(vars(kind).get(name), method, body):
-                    yield name
-
     def _is_there(self, method: FunctionType, statement: Statement, body: CodeType) -> bool:
         """Whether a class statement holds a method's code, if the script does at all."""
         file = absolute(method.__code__.co_filename)
@@ -286,7 +268,7 @@ class DefinitionSelector:
         return inside and any(same_code(code, method.__code__) for code in codes_in(body))
 
     def _is_base(self, kind: type, base: ast.expr) -> bool:
-        found = self.resolved(base)
+        found = self._resolved(base)
         bases = (*kind.__bases__, *getattr(kind, "__orig_bases__", ()))
         return not is_a(found, type) or any(each is found for each in bases)
 
@@ -308,9 +290,86 @@ class DefinitionSelector:
                 return code
         return None
 
+    def fillings(self, name: str, statement: Statement) -> Iterator[Filling]:
+        """Values to set on a class or function once its definition was run.
+
+        These are default values and class attributes that something else than a literal gave, and
+        what was set or replaced later.
+        """
+        value = self.namespace.get(name)  # type checkers know names that are not there
+        node = statement.node
+        if isinstance(node, _Function) and type(value) is FunctionType and not node.decorator_list:
+            yield from self._of_function((name,), value, node)
+        elif isinstance(node, ast.ClassDef) and isinstance(value, type):
+            if not issubclass(value, enum.Enum):
+                yield from self._of_class(name, value, node, statement)
+
+    def _of_function(
+        self,
+        path: tuple[str, ...],
+        function: FunctionType,
+        node: ast.FunctionDef | ast.AsyncFunctionDef,
+    ) -> Iterator[Filling]:
+        named = [default for default in node.args.kw_defaults if default is not None]
+        for attribute, expressions, values in (
+            ("__defaults__", node.args.defaults, function.__defaults__ or ()),
+            ("__kwdefaults__", named, tuple((function.__kwdefaults__ or {}).values())),
+        ):
+            is_same = len(expressions) == len(values)
+            if not is_same or not all(map(self._reproduces, expressions, values)):
+                yield Filling((*path, attribute), getattr(function, attribute))
+        for name, value in vars(function).items():
+            yield Filling((*path, name), value)
+
+    def _of_class(
+        self, path: str, kind: type, node: ast.ClassDef, statement: Statement
+    ) -> Iterator[Filling]:
+        own, body = vars(kind), self._code_of(statement, flags_of(kind))
+        replaced = set()
+        for method in _methods(node):
+            name = _mangled(kind, method.name)
+            live, is_decorated = own.get(name), bool(method.decorator_list)
+            if body is not None and not is_decorated and not _holds(live, method, body):
+                replaced.add(name)  # after the class was made
+                if name in own:
+                    yield Filling((path, name), live)
+                continue
+            bare = live.__func__ if is_a(live, (staticmethod, classmethod)) else live
+            decorators = {getattr(each, "id", None) for each in method.decorator_list}
+            if type(bare) is FunctionType and decorators <= {"staticmethod", "classmethod"}:
+                yield from self._of_function((path, name), bare, method)
+        for name in self._attributes_to_set(kind, node):
+            if name not in replaced:
+                yield Filling((path, name), own[name])
+
+    def _attributes_to_set(self, kind: type, node: ast.ClassDef) -> Iterator[str]:
+        """The data among a class's attributes that its body alone would not give."""
+        written = dict(_assigned_in(node))
+        # Attributes can be set without further effects; those of a named tuple cannot.
+        is_plain_class = type(kind) in (type, abc.ABCMeta) and not hasattr(kind, "_fields")
+        for name, value in vars(kind).items():
+            is_dunder = name.startswith("__") and name.endswith("__")
+            is_data = not is_a(value, (ModuleType, type)) and not hasattr(type(value), "__get__")
+            if is_dunder or not is_data or name == "_abc_impl":
+                continue
+            expression = written.get(name)
+            if expression is not None:
+                if not self._reproduces(expression, value):
+                    yield name
+            elif name not in written and not _binds(node, name):
+                if is_plain_class or (kind.__name__, name) in self.script.patched:
+                    yield name
+
+    def _reproduces(self, expression: ast.expr, value: Any) -> bool:
+        """Whether an expression in a definition gives this value wherever it is run."""
+        if self._names(expression, value):
+            return True
+        is_same = _is_literal(expression, value) or self._resolved(expression) is value
+        return is_same and _literal_of(value) is not None
+
 
 def _fits(kind: type, method: ast.FunctionDef, body: CodeType) -> bool:
-    live = vars(kind).get(mangled(kind, method.name), _ABSENT)
+    live = vars(kind).get(_mangled(kind, method.name), _ABSENT)
     if live is _ABSENT:
         return bool(method.decorator_list)
     if _holds(live, method, body):
@@ -322,21 +381,17 @@ def _fits(kind: type, method: ast.FunctionDef, body: CodeType) -> bool:
 def _holds(live: Any, method: ast.FunctionDef, body: CodeType) -> bool:
     """Whether a method, or what a decorator made of it, has the code of its definition."""
     lines = (method.lineno, *(each.lineno for each in method.decorator_list))
-    codes = [
-        code
+    return any(
+        same_code(code, each.__code__)
         for code in codes_in(body, deep=False)
         if code.co_name == method.name and code.co_firstlineno in lines
-    ]
-    return any(same_code(code, each.__code__) for code in codes for each in functions_in(live))
+        for each in functions_in(live)
+    )
 
 
 def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
     """The methods of a class body, of each name the last."""
-    by_name = {
-        each.name: each
-        for each in node.body
-        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
-    }
+    by_name = {each.name: each for each in node.body if isinstance(each, _Function)}
     yield from by_name.values()  # type: ignore[misc]  # asynchronous ones look alike
 
 
@@ -350,7 +405,7 @@ def _own_methods(kind: type) -> Iterator[FunctionType]:
                 break
 
 
-def mangled(kind: type, name: str) -> str:
+def _mangled(kind: type, name: str) -> str:
     """The name under which a class keeps what its body calls ``__name``."""
     is_private = name.startswith("__") and not name.endswith("__")
     return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
@@ -367,10 +422,10 @@ def flags_of(value: Any) -> int:
     return 0
 
 
-def literal_of(value: Any) -> str | None:
+def _literal_of(value: Any) -> str | None:
     """A literal for a value that never changes: a number, a text, a tuple of such; else None.
 
-    >>> literal_of((1, "a")), literal_of([1]), literal_of(float("nan"))
+    >>> _literal_of((1, "a")), _literal_of([1]), _literal_of(float("nan"))
     ("(1, 'a')", None, None)
     """
     text = repr(value) if is_plain(value) and _is_finite(value) else None
@@ -383,13 +438,17 @@ def _is_finite(value: Any) -> bool:
     return type(value) is not complex and (type(value) is not float or math.isfinite(value))
 
 
-def is_literal(expression: ast.expr | None, value: Any) -> bool:
+def _is_literal(expression: ast.expr | None, value: Any) -> bool:
     """Whether an expression is a literal of this very value: ``1`` is not ``True``."""
-    try:
-        told = ast.literal_eval(expression) if expression is not None else _ABSENT
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
+    told = _evaluated(expression) if expression is not None else _ABSENT
     return type(told) is type(value) and repr(told) == repr(value)
+
+
+def _evaluated(expression: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(expression)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return _ABSENT
 
 
 def _is_type(expression: ast.expr | None, value: Any) -> bool:
@@ -402,8 +461,23 @@ def _is_type(expression: ast.expr | None, value: Any) -> bool:
 def _is_argument(expression: ast.expr) -> bool:
     if isinstance(expression, ast.Name):
         return expression.id in ("list", "dict", "set", "int", "float", "str", "tuple", "bool")
-    try:
-        ast.literal_eval(expression)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
+    return _evaluated(expression) is not _ABSENT
+
+
+def _assigned_in(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            yield each.target.id, each.value
+        elif isinstance(each, ast.Assign):
+            for target in each.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, each.value
+
+
+def _binds(node: ast.ClassDef, name: str) -> bool:
+    """Whether any statement of a class body, however nested, binds a name."""
+    return any(
+        getattr(each, "name", None) == name
+        or (isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store))
+        for each in ast.walk(node)
+    )

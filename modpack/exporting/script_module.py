@@ -1,18 +1,26 @@
-"""The source of the module that holds a script's definitions, and the values set on them."""
+"""The definitions of a script that saved objects need, as a module for the package.
+
+A script is a file, or the cells of a notebook.
+"""
 
 from __future__ import annotations
+import __future__
 
-import abc
-import ast
-import enum
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import FunctionType, ModuleType
+import linecache
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NamedTuple
 
+from modpack.core.cell_magic import magic_body, without_magics
+from modpack.core.plan import PackagingErrorReason, Problem
 from modpack.discovery.finder import is_a
 from modpack.discovery.script import (
     DEFINITION,
     IMPORTS,
+    Cell,
     Kind,
     ModuleText,
     Piece,
@@ -23,17 +31,28 @@ from modpack.discovery.script import (
     text_of_statement,
     value_comment,
 )
-from modpack.exporting.script_choice import Choice, DefinitionSelector, How, mangled
+from modpack.errors import ObjMismatchError
+from modpack.exporting.live_code import absolute
+from modpack.exporting.script_choice import Choice, DefinitionSelector, How, flags_of
 from modpack.pickling.base import SCRIPT_MARK, Filling
 
-_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
-_KEPT_BY_PYTHON = frozenset({"_abc_impl"})
+_CELL_NAMES = re.compile(r"<(ipython|python)-input-|[\\/]ipykernel_\d+[\\/]")
+"""What IPython, its kernel, and Python's own prompt (3.13) call the files of cells."""
+_OF_NOTEBOOKS = frozenset({"get_ipython", "In", "Out", "exit", "quit"})
+"""What a notebook puts into the globals for its own use."""
+_ADDITION = "@"
+"""What stands before the number of a statement that has no name of its own."""
+_POSTPONED = __future__.annotations.compiler_flag
 _GROUPS = {
     Kind.FUNCTION: DEFINITION,
     Kind.CLASS: DEFINITION,
     Kind.IMPORT: IMPORTS,
     Kind.IMPORT_BLOCK: IMPORTS,
 }
+_IN_A_CIRCLE = (
+    "definitions need its value while they are run, and it is itself made of them. Remedy: assign "
+    "it in a statement of its own, or move it into a module"
+)
 _OUTDATED = (
     "it was made with {used}, which was defined again since ({place}). Remedy: run its own "
     "definition again too, and make the object anew"
@@ -44,9 +63,246 @@ _HEADER = (
     "# come with the objects.\n"
 )
 
+StoreValue = Callable[[str, object, str], bool]
+"""Pickles a value into a record of its own. Not, and False, if it refers to a module."""
+
 
 @dataclass
-class _Unit:
+class ScriptDefinitions:
+    """The definitions of one script (:class:`modpack.pickling.base.ScriptSource`).
+
+    Attributes:
+        module: the path of the module that holds them in the package.
+        namespace: the script's globals.
+        values_package: where values are stored that are needed while the module is imported.
+        store_value: stores them.
+    """
+
+    module: str
+    namespace: dict[str, Any]
+    values_package: str
+    store_value: StoreValue
+    _cells: tuple[Cell, ...] | None = None
+    _selector: DefinitionSelector = field(init=False)
+    _choices: dict[str, Choice] = field(default_factory=dict)
+    _needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _roots: dict[str, None] = field(default_factory=dict)
+    _remade: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the source and at the values again: before another object is saved."""
+        cells = cells_of(self.namespace)
+        if cells != self._cells:
+            self._cells = cells
+            self._selector = DefinitionSelector(Script(cells), self.namespace)
+        self._choices.clear()
+        self._needs.clear()
+        self._remade.clear()
+        for name in self._roots:
+            self._close(name)
+
+    def holds(self, name: str, obj: object) -> bool:
+        """Whether an object is what the script binds to a name at its top level."""
+        first, *others = name.split(".")
+        found = self.namespace.get(first)
+        for part in others:
+            found = getattr(found, part, None)
+        return found is obj
+
+    def require_current(self, name: str, obj: object) -> None:
+        """Refuse a class that the script has defined anew since.
+
+        Raises:
+            ObjMismatchError: the name stands for another one now.
+        """
+        first = name.partition(".")[0]
+        if first in self.namespace and not self.holds(name, obj):
+            statements = self._selector.script.binding(first)
+            where = f" ({statements[-1].place})" if statements else ""
+            raise ObjMismatchError(
+                f"{obj!r} is not the {name} that the script has now: it was defined again "
+                f"since{where}. Remedy: make the object anew, from the class that is there now"
+            )
+
+    def take(self, name: str) -> Sequence[Filling] | None:
+        """Take a definition, and all that it needs; None if it cannot be taken."""
+        first = name.partition(".")[0]
+        self._close(first)
+        how = self._choices[first].how
+        if how in (How.TEXT, How.PROBLEM):
+            self._roots[first] = None
+        return self._fillings([first]) if how is How.TEXT else None
+
+    def take_all(self, names: Sequence[str]) -> Sequence[Filling]:
+        """Take what a function of the script uses that is not itself a definition."""
+        wanted = [name for name in names if name in self.namespace]
+        for name in wanted:
+            self._close(name)
+            self._roots[name] = None
+        return self._fillings(wanted)
+
+    def _fillings(self, roots: Iterable[str]) -> list[Filling]:
+        found: list[Filling] = []
+        for name in self._reached(roots):
+            choice = self._choices[name]
+            if choice.how is How.VALUE:
+                found.append(Filling((name,), self.namespace[name]))
+            elif choice.how is How.TEXT and choice.statement is not None:
+                found.extend(self._selector.fillings(name, choice.statement))
+        own = self.namespace.get("__name__")
+        return sorted(found, key=lambda each: type(each.value).__module__ == own)
+
+    def _close(self, root: str) -> None:
+        """Choose for a name, and for all that it needs."""
+        todo = [root]
+        while todo:
+            name = todo.pop()
+            if name not in self._choices:
+                self._choices[name] = self._choice(name)
+                self._needs[name] = tuple(self._needed_by(name))
+            todo.extend(each for each in self._needs[name] if each not in self._choices)
+
+    def _choice(self, name: str) -> Choice:
+        script = self._selector.script
+        if name.startswith(_ADDITION):
+            return Choice(How.TEXT, script.statement(int(name.removeprefix(_ADDITION))))
+        if name.startswith("__") or (name in _OF_NOTEBOOKS and not script.binding(name)):
+            return Choice(How.ABSENT)
+        return self._selector.choose(name)
+
+    def _needed_by(self, name: str) -> Iterator[str]:
+        statement, script = self._statement(name), self._selector.script
+        if statement is not None:
+            for each in sorted(statement.uses.eager | statement.uses.late):
+                if each in self.namespace or script.binding(each):
+                    yield each
+            if statement.kind in (Kind.FUNCTION, Kind.CLASS) and not name.startswith(_ADDITION):
+                for addition in script.additions(statement):
+                    yield f"{_ADDITION}{addition.number}"
+
+    def _statement(self, name: str) -> Statement | None:
+        """The statement that is taken for a name, if one is."""
+        choice = self._choices[name]
+        if choice.how is How.TEXT or (choice.how is How.VALUE and name in self._remade):
+            return choice.statement
+        return self._selector.text_for_value(name) if choice.how is How.VALUE else None
+
+    def _reached(self, roots: Iterable[str]) -> list[str]:
+        """All names that some names need, themselves included."""
+        seen: dict[str, None] = {}
+        todo = [*roots]
+        while todo:
+            name = todo.pop()
+            if name not in seen:
+                seen[name] = None
+                todo.extend(self._needs[name])
+        return list(seen)
+
+    def _taken(self) -> tuple[list[str], dict[str, Statement]]:
+        """All names that the module is to bind, and the statements that are taken for them."""
+        names = self._reached(self._roots)
+        found = {name: self._statement(name) for name in names}
+        return names, {n: statement for n, statement in found.items() if statement is not None}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was taken."""
+        return not self._roots
+
+    @property
+    def why(self) -> str:
+        """Why the module is in the package."""
+        return f"definitions of {title_of(self.namespace)} that objects need"
+
+    def source(self) -> ModuleText:
+        """The module's source, with everything that was taken so far."""
+        early = self._store_early_values()
+        names, statements = self._taken()
+        units: dict[str, _Unit] = {}
+        bound_by: dict[Statement, list[str]] = {}
+        for name in names:
+            choice = self._choices[name]
+            if name in early:
+                arguments = f'"{self.values_package}", "{name}.pkl"'
+                loaded = f"torch_package_importer.load_pickle({arguments})"
+                text = literal_text(choice.statement, name, loaded)
+            elif name in statements:
+                bound_by.setdefault(statements[name], []).append(name)
+                continue
+            elif choice.how is How.LITERAL:
+                text = literal_text(choice.statement, name, choice.text)
+            elif choice.how is How.VALUE:
+                text = value_comment(choice.statement, name)
+            else:
+                continue
+            number = choice.statement.number if choice.statement is not None else -1
+            units[name] = _Unit(number, text)
+        package = str(self.namespace.get("__package__") or "")
+        for statement, bound in bound_by.items():
+            text, line = text_of_statement(statement, frozenset(bound), package)
+            group, origin = _GROUPS.get(statement.kind, ""), (statement.cell.file, line)
+            unit = _Unit(statement.number, text, statement.uses.eager, group, origin)
+            units.update(dict.fromkeys(bound, unit))
+        title = title_of(self.namespace)
+        pieces = [Piece(-2, f"{SCRIPT_MARK} = {title!r}", "mark")]
+        if early:
+            pieces.append(Piece(-1, "import torch_package_importer", IMPORTS))
+        for position, unit in enumerate(_in_order(units)):
+            pieces.append(Piece(position, unit.text, unit.group, unit.origin))
+        postponed = any(
+            (flags_of(self.namespace.get(name)) | statement.flags) & _POSTPONED
+            for name, statement in statements.items()
+        )
+        return module_text(_HEADER.format(title=title), pieces, postponed)
+
+    def problems(self) -> Iterator[Problem]:
+        """What cannot be taken, each with its place."""
+        names, statements = self._taken()
+        told = [(n, self._choices[n]) for n in names if self._choices[n].how is How.PROBLEM]
+        told += _outdated(names, statements, self._selector.script)
+        for name, choice in told:
+            place = choice.statement.place if choice.statement is not None else None
+            reason = PackagingErrorReason.DEFINED_IN_SCRIPT
+            yield Problem(f"{self.namespace.get('__name__')}.{name}", reason, choice.text, place)
+
+    def _store_early_values(self) -> list[str]:
+        """Store the values that the module needs while it is imported; returns their names."""
+        stored: dict[str, bool] = {}
+        while True:
+            names, statements = self._taken()
+            new = [
+                name
+                for name in _needed_at_once(names, statements)
+                if name in names and name not in stored and self._choices[name].how is How.VALUE
+            ]
+            if not new:
+                return [name for name, is_stored in stored.items() if is_stored]
+            for name in new:
+                stored[name] = False
+                if not self._selector.remakes(name):
+                    record = f"{self.values_package}/{name}.pkl"
+                    stored[name] = self.store_value(record, self.namespace[name], self.module)
+                    if not stored[name] and name not in self._remade:
+                        self._remake(name)
+
+    def _remake(self, name: str) -> None:
+        """Run the statement of a value again that is made of the definitions themselves."""
+        self._remade.add(name)
+        binding = reversed(self._selector.script.binding(name))
+        statement = next((s for s in binding if s.kind is Kind.ASSIGNMENT), None)
+        if statement is None:
+            self._choices[name] = Choice(How.PROBLEM, None, _IN_A_CIRCLE)
+            return
+        self._choices[name] = Choice(How.VALUE, statement)
+        self._needs[name] = tuple(self._needed_by(name))
+        for each in self._needs[name]:
+            self._close(each)
+
+
+class _Unit(NamedTuple):
     """A statement in the module, or what takes its place.
 
     Attributes:
@@ -62,68 +318,6 @@ class _Unit:
     needs: frozenset[str] = frozenset()
     group: str = ""
     origin: tuple[str, int] | None = None
-
-
-@dataclass
-class ModuleWriter:
-    """Puts the module together.
-
-    Attributes:
-        choices: what becomes of each name.
-        statements: the statements that are taken as they stand, by the name they are taken for.
-        package: what relative imports of the script start from.
-        postponed: whether annotations are postponed (PEP 563).
-    """
-
-    choices: Mapping[str, Choice]
-    statements: Mapping[str, Statement]
-    package: str
-    postponed: bool
-
-    def text(
-        self, names: Sequence[str], early: Sequence[str], stored: str, title: str
-    ) -> ModuleText:
-        """The module's source.
-
-        Args:
-            names: what it is to bind.
-            early: those names whose values are stored for the time when it is imported.
-            stored: the package in which those are.
-            title: what the script is called.
-        """
-        units: dict[str, _Unit] = {}
-        together: dict[int, list[str]] = {}
-        for name in names:
-            statement = self.statements.get(name)
-            if statement is not None and name not in early:
-                together.setdefault(statement.number, []).append(name)
-                continue
-            choice = self.choices[name]
-            if name in early:
-                loaded = f'torch_package_importer.load_pickle("{stored}", "{name}.pkl")'
-                text = literal_text(choice.statement, name, loaded)
-            elif choice.how is How.LITERAL:
-                text = literal_text(choice.statement, name, choice.text)
-            elif choice.how is How.VALUE:
-                text = value_comment(choice.statement, name)
-            else:
-                continue
-            number = choice.statement.number if choice.statement is not None else -1
-            units[name] = _Unit(number, text)
-        for bound in together.values():
-            units.update(dict.fromkeys(bound, self._unit(bound)))
-        pieces = [Piece(-2, f"{SCRIPT_MARK} = {title!r}", "mark")]
-        if early:
-            pieces.append(Piece(-1, "import torch_package_importer", IMPORTS))
-        for position, unit in enumerate(_in_order(units)):
-            pieces.append(Piece(position, unit.text, unit.group, unit.origin))
-        return module_text(_HEADER.format(title=title), pieces, self.postponed)
-
-    def _unit(self, bound: Sequence[str]) -> _Unit:
-        statement = self.statements[bound[0]]
-        text, line = text_of_statement(statement, frozenset(bound), self.package)
-        group, origin = _GROUPS.get(statement.kind, ""), (statement.cell.file, line)
-        return _Unit(statement.number, text, statement.uses.eager, group, origin)
 
 
 def _in_order(units: Mapping[str, _Unit]) -> Iterator[_Unit]:
@@ -143,7 +337,7 @@ def _in_order(units: Mapping[str, _Unit]) -> Iterator[_Unit]:
     yield from done.values()
 
 
-def needed_at_once(names: Sequence[str], statements: Mapping[str, Statement]) -> list[str]:
+def _needed_at_once(names: Sequence[str], statements: Mapping[str, Statement]) -> list[str]:
     """The names whose values definitions need while they are run.
 
     A function that is called meanwhile, such as a decorator, needs all that it uses.
@@ -162,7 +356,7 @@ def needed_at_once(names: Sequence[str], statements: Mapping[str, Statement]) ->
     return list(seen)
 
 
-def outdated(
+def _outdated(
     names: Sequence[str], statements: Mapping[str, Statement], script: Script
 ) -> Iterator[tuple[str, Choice]]:
     """Definitions that were made with something that was defined anew after them."""
@@ -177,103 +371,75 @@ def outdated(
                 yield name, Choice(How.PROBLEM, statement, text)
 
 
-def patches_of(name: str, statement: Statement, selector: DefinitionSelector) -> Iterator[Filling]:
-    """Values to set on a class or function once its definition was run.
+def name_of(namespace: Mapping[str, object]) -> str:
+    """What a script is called, as an identifier: after its file, or ``notebook``."""
+    title = title_of(namespace)
+    stem = title.removesuffix(".py") if title != "a notebook" else "notebook"
+    return re.sub(r"\W", "_", stem)
 
-    These are default values and class attributes that something else than a literal gave, and
-    what was set or replaced later.
+
+def title_of(namespace: Mapping[str, object]) -> str:
+    """What a script is called, for people: its file's name, or ``a notebook``."""
+    file = namespace.get("__file__")
+    if not isinstance(file, str):
+        return "a notebook"
+    path = Path(file)
+    return f"{path.absolute().parent.name}/__main__.py" if path.stem == "__main__" else path.name
+
+
+def cells_of(namespace: Mapping[str, object]) -> tuple[Cell, ...]:
+    """The sources that were executed in a namespace, in the order of execution.
 
     Args:
-        name: the name in the script.
-        statement: its definition.
-        selector: knows the script and its globals.
+        namespace: the globals of ``__main__``.
     """
-    value = selector.namespace.get(name)  # type checkers know names that are not there
-    node = statement.node
-    if isinstance(node, _Function) and type(value) is FunctionType and not node.decorator_list:
-        yield from _of_function((name,), value, node, selector)
-    elif isinstance(node, ast.ClassDef) and isinstance(value, type):
-        if not issubclass(value, enum.Enum):
-            yield from _of_class(name, value, node, statement, selector)
+    files: dict[str, str] = {}
+    for name in _executed(namespace):
+        files.setdefault(absolute(name), name)
+    texts = ("".join(linecache.getlines(name, dict(namespace))) for name in files.values())
+    cells = [Cell(name, text) for name, text in zip(files.values(), texts, strict=True)]
+    history = namespace.get("_ih")
+    if isinstance(history, list):  # IPython's: a cell may be run again
+        last = {str(text).strip(): number for number, text in enumerate(history)}
+        cells.sort(key=lambda cell: last.get(cell.text.strip(), -1))
+    return tuple(_as_python(cell for cell in cells if cell.text))
 
 
-def _of_function(
-    path: tuple[str, ...],
-    function: FunctionType,
-    node: ast.FunctionDef | ast.AsyncFunctionDef,
-    selector: DefinitionSelector,
-) -> Iterator[Filling]:
-    named = [d for d in node.args.kw_defaults if d is not None]
-    given = (function.__defaults__ or (), tuple((function.__kwdefaults__ or {}).values()))
-    for attribute, expressions, values in zip(
-        ("__defaults__", "__kwdefaults__"), (node.args.defaults, named), given, strict=True
-    ):
-        is_same = len(expressions) == len(values)
-        if not is_same or not all(map(selector.reproduces, expressions, values)):
-            yield Filling((*path, attribute), getattr(function, attribute))
-    for name, value in vars(function).items():
-        yield Filling((*path, name), value)
+def _executed(namespace: Mapping[str, object]) -> Iterator[str]:
+    """The files of code that lives in a namespace, in the order in which they became known."""
+    file = namespace.get("__file__")
+    if isinstance(file, str):
+        yield file
+    of_functions = [
+        each.__code__.co_filename
+        for value in list(namespace.values())
+        for each in (list(vars(value).values()) if is_a(value, type) else [value])
+        if is_a(each, FunctionType) and each.__globals__ is namespace
+    ]
+    own = {_shape(name) for name in of_functions}
+    for name in list(linecache.cache):
+        if _CELL_NAMES.search(name) or (_shape(name) in own and not Path(name).exists()):
+            yield name
+    yield from of_functions
 
 
-def _of_class(
-    path: str,
-    kind: type,
-    node: ast.ClassDef,
-    statement: Statement,
-    selector: DefinitionSelector,
-) -> Iterator[Filling]:
-    own = vars(kind)
-    replaced = set(selector.replaced(kind, statement))
-    for name in replaced & set(own):
-        yield Filling((path, name), own[name])
-    for method in node.body:
-        if isinstance(method, _Function) and method.name not in replaced:
-            name = mangled(kind, method.name)
-            live = own.get(name)
-            bare = live.__func__ if is_a(live, (staticmethod, classmethod)) else live
-            decorators = {getattr(each, "id", None) for each in method.decorator_list}
-            if type(bare) is FunctionType and decorators <= {"staticmethod", "classmethod"}:
-                yield from _of_function((path, name), bare, method, selector)
-    for name in _attributes_to_set(kind, node, selector):
-        if name not in replaced:
-            yield Filling((path, name), own[name])
+def _shape(name: str) -> str:
+    """A cell's name without what differs from cell to cell: numbers and digests."""
+    return re.sub(r"[0-9a-f]{6,}|\d+", "0", name)
 
 
-def _attributes_to_set(
-    kind: type, node: ast.ClassDef, selector: DefinitionSelector
-) -> Iterator[str]:
-    """The data among a class's attributes that its body alone would not give."""
-    written = dict(_assigned_in(node))
-    # Attributes can be set without further effects; those of a named tuple cannot.
-    is_plain = type(kind) in (type, abc.ABCMeta) and not hasattr(kind, "_fields")
-    for name, value in vars(kind).items():
-        is_dunder = name.startswith("__") and name.endswith("__")
-        is_data = not is_a(value, (ModuleType, type)) and not hasattr(type(value), "__get__")
-        if is_dunder or not is_data or name in _KEPT_BY_PYTHON:
-            continue
-        expression = written.get(name)
-        if expression is not None:
-            if not selector.reproduces(expression, value):
-                yield name
-        elif name not in written and not _binds(node, name):
-            if is_plain or (kind.__name__, name) in selector.script.patched:
-                yield name
+def _as_python(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Cells of which those with magics are the Python that the magics run.
 
-
-def _assigned_in(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
-    for each in node.body:
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-            yield each.target.id, each.value
-        elif isinstance(each, ast.Assign):
-            for target in each.targets:
-                if isinstance(target, ast.Name):
-                    yield target.id, each.value
-
-
-def _binds(node: ast.ClassDef, name: str) -> bool:
-    """Whether any statement of a class body, however nested, binds a name."""
-    return any(
-        getattr(each, "name", None) == name
-        or (isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store))
-        for each in ast.walk(node)
-    )
+    Some magics run it as a cell of its own, which is left out: it has no place in the history.
+    """
+    known = {cell.text.strip(): cell for cell in cells}
+    bodies = {cell: magic_body(cell.text) for cell in known.values()}
+    inner = {body.strip() for body in bodies.values() if body is not None}
+    for cell, body in bodies.items():
+        if body is not None:
+            same = known.get(body.strip())
+            yield Cell(same.file, body) if same else Cell(cell.file, "\n" + body)
+        elif cell.text.strip() not in inner:
+            is_cell = cell.file.startswith("<") or _CELL_NAMES.search(cell.file) is not None
+            yield Cell(cell.file, without_magics(cell.text)) if is_cell else cell

@@ -6,7 +6,7 @@ import ast
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,7 @@ from modpack.pickling.functions import SCRIPTS
 
 if TYPE_CHECKING:
     from modpack.discovery.script import ModuleText
-    from modpack.exporting.script_definitions import ScriptDefinitions
-
-StoreValue = Callable[[str, object, str], bool]
-"""Pickles a value into a record of its own. Not, and False, if it refers to a module."""
+    from modpack.exporting.script_module import ScriptDefinitions, StoreValue
 
 
 class ScriptExporter:
@@ -48,11 +45,13 @@ class ScriptExporter:
             return None
         key = id(vars(live))
         if key not in self._scripts:
-            from modpack.exporting.script_definitions import ScriptDefinitions, name_of
+            from modpack.exporting.script_module import ScriptDefinitions, name_of
 
-            name = next(filter(self._is_free, _numbered(name_of(vars(live)))))
+            stem = name_of(vars(live))
+            names = itertools.chain([stem], (f"{stem}_{n}" for n in itertools.count(2)))
+            name = next(filter(self._is_free, names))
             self._scripts[key] = ScriptDefinitions(
-                f"definitions_of_{name}", vars(live), f"values_of_{name}"
+                f"definitions_of_{name}", vars(live), f"values_of_{name}", self._store_value
             )
         return self._scripts[key]
 
@@ -74,12 +73,7 @@ class ScriptExporter:
         """
         for script in self._scripts.values():
             if not script.is_empty:
-
-                def make(name: str, value: object, script: ScriptDefinitions = script) -> bool:
-                    record = f"{script.values_package}/{name}.pkl"
-                    return self._store_value(record, value, script.module)
-
-                self._texts[script.module] = made = script.source(make)
+                self._texts[script.module] = made = script.source()
                 source = made.text.encode()
                 self._planner.add_source(script.module, source, False, follow, script.why)
 
@@ -100,11 +94,6 @@ class ScriptExporter:
         """What of the scripts cannot be taken."""
         for script in self._scripts.values():
             yield from script.problems()
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}_{number}" for number in itertools.count(2))
 
 
 def stored_values(module: ModuleType) -> Iterator[tuple[str, str]]:

@@ -34,8 +34,8 @@ from modpack.discovery.secrets import (
     values_in,
 )
 from modpack.discovery.walk import Walker
+from modpack.exporting.contents import interned_records
 from modpack.exporting.problems import file_of
-from modpack.exporting.records import interned_records
 
 
 @dataclass(frozen=True)

@@ -264,7 +264,6 @@ class ExampleSaver:
         records = CaseRecords(len(self.cases))
         arguments = (example.args, example.kwargs)
         edges = self._objects.save(records.inputs, arguments, protocol)
-        self._objects.origins.pin(self._planner.walker)
         self._planner.add_resource(f"<{records.inputs}>", edges, follow=True)
         return records
 
