@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from modpack.archive.writer import ArchiveWriter, Checkpoint
 from modpack.core.plan import (
@@ -27,10 +27,11 @@ from modpack.exporting.planner import Planner
 from modpack.exporting.secret_guard import SecretGuard
 
 
+@dataclass
 class PackageBuilder:
     """Plans and writes the package of one exporter.
 
-    Args:
+    Attributes:
         planner: decides what goes into it.
         writer: writes it.
         objects: what was saved so far.
@@ -39,28 +40,19 @@ class PackageBuilder:
         debug: whether errors show how each module is reached.
     """
 
-    def __init__(
-        self,
-        planner: Planner,
-        writer: ArchiveWriter,
-        objects: ObjectSaver,
-        installed: DistributionIndex,
-        guard: SecretGuard,
-        debug: bool,
-    ) -> None:
-        self._planner = planner
-        self._writer = writer
-        self._objects = objects
-        self._installed = installed
-        self._guard = guard
-        self._debug = debug
-        self._start: Checkpoint | None = None
-        self._found_uses: tuple[object, tuple[NameUse, ...]] = (None, ())
+    planner: Planner
+    writer: ArchiveWriter
+    objects: ObjectSaver
+    installed: DistributionIndex
+    guard: SecretGuard
+    debug: bool
+    _start: Checkpoint | None = None
+    _found_uses: tuple[object, tuple[NameUse, ...]] = (None, ())
 
     def preview(self) -> Plan:
         """What the package will hold by now, with all problems."""
         with phase("planning", is_major=True):
-            plan, walker = self._planner.plan(), self._planner.walker
+            plan, walker = self.planner.plan(), self.planner.walker
             plan = replace(
                 plan,
                 problems=tuple(self._problems(plan)),
@@ -68,18 +60,18 @@ class PackageBuilder:
                     *plan.notes,
                     *live_notes(plan, walker),
                     *extern_notes(plan, walker),
-                    *self._objects.notes(plan),
-                    *registered_notes(plan, walker, self._installed),
+                    *self.objects.notes(plan),
+                    *registered_notes(plan, walker, self.installed),
                 ),
             )
-            plan = with_room(plan, walker, self._writer.names())
+            plan = with_room(plan, walker, self.writer.names())
             plan = replace(plan, notes=(*plan.notes, *heavy_notes(plan, walker)))
             with phase("looking for secrets"):
-                data = self._planner.package_data
+                data = self.planner.package_data
                 folders = data.own_folders(plan.decisions)
                 published = data.published(plan.decisions)
-                place = self._objects.scripts.place
-                leaks = self._guard.problems(plan, walker, folders, published, place)
+                place = self.objects.scripts.place
+                leaks = self.guard.problems(plan, walker, folders, published, place)
                 return replace(plan, problems=(*plan.problems, *leaks))
 
     def _problems(self, plan: Plan) -> Iterator[Problem]:
@@ -87,7 +79,7 @@ class PackageBuilder:
 
         Places in the modules of definitions become those in the scripts that the user can open.
         """
-        scripts = self._objects.scripts
+        scripts = self.objects.scripts
         of_scripts = tuple(scripts.problems())
         for problem in plan.problems:
             if problem.subject != "__main__" or not of_scripts:
@@ -104,14 +96,14 @@ class PackageBuilder:
         plan = self.preview()
         if plan.problems:
             only_empty = all(p.reason is PackagingErrorReason.EMPTY_MATCH for p in plan.problems)
-            raise (EmptyMatchError if only_empty else PackagingError)(plan.problems, self._debug)
+            raise (EmptyMatchError if only_empty else PackagingError)(plan.problems, self.debug)
         mocked = plan.modules(Action.MOCK)
         return replace(plan, uses=self._uses(plan, mocked) if mocked else (), tells_uses=True)
 
     def _uses(self, plan: Plan, mocked: list[str]) -> tuple[NameUse, ...]:
         from modpack.discovery.mock_usage import callable_from_outside, find_uses
 
-        walker = self._planner.walker
+        walker = self.planner.walker
         with phase("looking for uses of mocked modules"):
             sources = {
                 module: (walker.source(module), walker.is_package(module))
@@ -126,17 +118,17 @@ class PackageBuilder:
     def write(self, plan: Plan, namespace: str = "private") -> None:
         """Write all that the plan adds to what was saved, in place of what was written so."""
         self._clear()
-        walker, objects = self._planner.walker, self._objects
-        write_contents(plan, walker, self._writer, objects, self._installed, namespace)
+        walker, objects = self.planner.walker, self.objects
+        write_contents(plan, walker, self.writer, objects, self.installed, namespace)
 
     def previewed(self) -> AbstractContextManager[str]:
         """The complete package, in a temporary file."""
-        return self._writer.previewed()
+        return self.writer.previewed()
 
     def begin(self) -> None:
         """Say that all has been saved: what is written from here on can be written again."""
-        self._start = self._writer.checkpoint()
+        self._start = self.writer.checkpoint()
 
     def _clear(self) -> None:
         if self._start is not None:
-            self._writer.rollback(self._start)
+            self.writer.rollback(self._start)

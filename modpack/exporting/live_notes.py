@@ -60,9 +60,9 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
         file = location.file
         # Other loaders may compile something else than what the file says.
         is_python_s = type(live.get("__loader__")) is SourceFileLoader
-        is_same_file = live.get("__file__") == file
+        is_compared = is_python_s and live.get("__file__") == file
         found = None
-        if file is not None and is_python_s and is_same_file and _may_be_edited(file):
+        if file is not None and is_compared and _may_be_edited(file):
             found = _difference(live, walker.source(module), file)
         if found is not None:
             what, line = found
@@ -74,8 +74,8 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
             yield Note(NoteKind.SOURCE_EDITED, module, text, f"{file}:{line}")
             continue
         is_plain = type(sys.modules.get(module)) is ModuleType
-        sources, read = package.defined, file if is_python_s else None
-        compared = LiveModule(live, defined, read, sources, is_plain)
+        read = file if is_python_s else None
+        compared = LiveModule(live, defined, read, package.defined, is_plain)
         deviations = list(compared.deviations())
         changed += _notes(module, file, deviations, package) if deviations else ()
     yield from changed

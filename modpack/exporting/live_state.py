@@ -1,4 +1,4 @@
-"""In what a live module deviates from what its source defines, without running anything.
+"""Where a live module deviates from its source, found without running anything.
 
 Functions are known by where they are: a function of a module has the module's globals, its file and
 its qualified name, whatever compiled it. So nothing is compiled here, and what a library for tests

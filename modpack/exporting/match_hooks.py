@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from modpack.core.graph import Edge
 from modpack.core.rules import Action, Rule
@@ -32,8 +32,7 @@ class Match:
     importers: tuple[Edge, ...]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What the hooks made of a match.
 
     Attributes:
@@ -71,20 +70,18 @@ class MatchHooks:
         outcome = Outcome(match.action)
         for hook in list(self.by_action[match.rule.action].values()):
             self.current = Match(match.module, match.rule, outcome.action, match.importers)
+            name, veto = hook_name(hook), None
             try:
                 answer: object = hook(exporter, match.module)
+                if isinstance(answer, Action):
+                    outcome = outcome._replace(action=answer, overridden_by=name)
+                elif answer is not None:
+                    veto = f"{name} returned {answer!r}; a hook returns None or an Action"
             except Exception as refusal:
-                veto = f"{hook_name(hook)} raised {type(refusal).__name__}: {refusal}"
-                outcome = replace(outcome, veto=outcome.veto or veto)
-                continue
+                veto = f"{name} raised {type(refusal).__name__}: {refusal}"
             finally:
                 self.current = None
-                outcome = replace(outcome, fired=(*outcome.fired, hook_name(hook)))
-            if isinstance(answer, Action):
-                outcome = replace(outcome, action=answer, overridden_by=hook_name(hook))
-            elif answer is not None:
-                veto = f"{hook_name(hook)} returned {answer!r}; a hook returns None or an Action"
-                outcome = replace(outcome, veto=outcome.veto or veto)
+            outcome = outcome._replace(fired=(*outcome.fired, name), veto=outcome.veto or veto)
         return outcome
 
 

@@ -1,4 +1,4 @@
-"""What other code did to modules in this process, and would not do where a package is loaded.
+"""Changes that other code made to modules in this process, and that a package would lack.
 
 It replaced functions of extern modules: the package would use the originals. Or it registered
 something in packaged modules by being imported, and is itself in no package. A module may well

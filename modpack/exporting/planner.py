@@ -23,7 +23,7 @@ from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.walk import Scan, Walker
 from modpack.exporting.evidence import dynamic_importers, listed_edges, loaded_edges
-from modpack.exporting.match_hooks import Match, MatchHooks, Outcome
+from modpack.exporting.match_hooks import Match, MatchHooks
 from modpack.exporting.package_data import PackageDataPlanner
 from modpack.exporting.presets import Portability
 from modpack.exporting.problems import Absence, find_notes, find_problems, why_not_interned
@@ -139,10 +139,8 @@ class Planner:
         if self._matched.get(module) is rule:  # its hooks have spoken
             before = self._decisions[module]
             return before if before.overridden_by else as_saved
-        outcome = self._ask_hooks(module, rule)
-        if outcome.overridden_by is None:
-            return as_saved
-        return Decision(module, outcome.action, rule, None, outcome.overridden_by, outcome.fired)
+        decision = self._ask_hooks(module, rule)
+        return decision if decision.overridden_by else as_saved
 
     def add_file(self, record: str, why: str) -> bool:
         """Take a file, or the files of a folder, that packaged code looked for.
@@ -332,13 +330,9 @@ class Planner:
         self._left_out.pop(module, None)
         if rule is None or self._is_made_up(module):
             return None
-        outcome = self._ask_hooks(module, rule)
-        if module in self._decisions:  # a hook saved it by name
-            return self._decisions[module].action
-        self._decisions[module] = Decision(
-            module, outcome.action, rule, None, outcome.overridden_by, outcome.fired
-        )
-        return outcome.action
+        decision = self._ask_hooks(module, rule)
+        # A hook may have saved it by name.
+        return self._decisions.setdefault(module, decision).action
 
     def _rule_of(self, module: str) -> Rule | None:
         """The rule that decides a module, if any does."""
@@ -370,13 +364,13 @@ class Planner:
         )
         return is_folder and bool(edges) and self.walker.locate(module) is None
 
-    def _ask_hooks(self, module: str, rule: Rule) -> Outcome:
+    def _ask_hooks(self, module: str, rule: Rule) -> Decision:
         self._matched[module] = rule
         match = Match(module, rule, rule.action, self.walker.graph.edges_to(module))
         outcome = self.hooks.run(self._exporter, match)
         if outcome.veto is not None:
             self._vetoes[module] = outcome.veto
-        return outcome
+        return Decision(module, outcome.action, rule, None, outcome.overridden_by, outcome.fired)
 
     def is_spelled(self, module: str) -> bool:
         """Whether a rule of the user's names a module literally."""

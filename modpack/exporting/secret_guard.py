@@ -14,9 +14,9 @@ import os
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from modpack.core.graph import DependencyGraph
 from modpack.core.names import Allowance, is_within, parents, root_of
@@ -37,9 +37,12 @@ from modpack.discovery.walk import Walker
 from modpack.exporting.contents import interned_records
 from modpack.exporting.problems import file_of
 
+_log = logging.getLogger("modpack")
+_SCRIPT_CODE = (".py", ".pkl", ".json", ".txt")
+_IsPublished = Callable[[str, str, bytes], bool]
 
-@dataclass(frozen=True)
-class Leak:
+
+class _Leak(NamedTuple):
     """A secret in something that is to be packaged.
 
     Attributes:
@@ -62,7 +65,7 @@ class Leak:
             saved: whether the user saved it as a resource.
         """
         secret, allow = self.secret, f"{self.subject}#{self.secret.fingerprint}"
-        module: str | None = None if saved else self.subject
+        module = None if saved else self.subject
         if self.is_file and not saved:  # the nearest package around it that anything leads to
             reached, folders = graph.reached(), parents(self.subject.replace("/", "."))
             module = next((folder for folder in folders if folder in reached), None)
@@ -93,11 +96,6 @@ def _mockable(module: str, chain: tuple[str, ...], graph: DependencyGraph) -> st
     return f"{root}.**" if is_library else module
 
 
-_log = logging.getLogger("modpack")
-_SCRIPT_CODE = (".py", ".pkl", ".json", ".txt")
-_IsPublished = Callable[[str, str, bytes], bool]
-
-
 class SecretGuard:
     """Looks for secrets in what one exporter saves.
 
@@ -107,16 +105,15 @@ class SecretGuard:
 
     def __init__(self, allowed: Sequence[Allowance]) -> None:
         self._allowed = tuple(allowed)
-        self._saved: dict[str, tuple[Leak, ...]] = {}
+        self._saved: dict[str, tuple[_Leak, ...]] = {}
         self._found: dict[tuple[TextKind, bytes, int], tuple[Secret, ...]] = {}
         self._values: dict[str, dict[bytes, str]] = {}
-        self._nearby: dict[bytes, str] | None = None
         self._is_project = cache(is_project)
 
     def look_at_resource(self, record: str, data: bytes) -> None:
         """Look through a text, or bytes, that the user saves."""
-        found = [*_by_name(record, data), *find_secrets(data, TextKind.DATA, self._known())]
-        self._saved[record] = tuple(Leak(record, s, _place(record, s)) for s in found)
+        found = [*_by_name(record, data), *find_secrets(data, TextKind.DATA, self._known)]
+        self._saved[record] = tuple(_Leak(record, s, _place(record, s)) for s in found)
 
     def look_at_pickle(
         self, record: str, data: bytes, places: Callable[[Sequence[bytes]], Mapping[bytes, str]]
@@ -128,11 +125,11 @@ class SecretGuard:
             data: the pickle, with what continues it.
             places: tells, for texts, at which attribute path of the live object each is.
         """
-        found = find_secrets(data, TextKind.PICKLE, self._known())
+        found = find_secrets(data, TextKind.PICKLE, self._known)
         unique = {secret.value: secret for secret in found}
         paths = places(list(unique)) if unique else {}
         self._saved[record] = tuple(
-            Leak(record, secret, paths.get(value) or _place(record, secret))
+            _Leak(record, secret, paths.get(value) or _place(record, secret))
             for value, secret in unique.items()
         )
 
@@ -143,8 +140,8 @@ class SecretGuard:
             for name in archive.namelist():
                 if name.endswith(_SCRIPT_CODE):
                     kind = TextKind.PICKLE if name.endswith(".pkl") else TextKind.SOURCE
-                    found = find_secrets(archive.read(name), kind, self._known())
-                    leaks += [Leak(record, s, _place(f"{record}/{name}", s)) for s in found]
+                    found = find_secrets(archive.read(name), kind, self._known)
+                    leaks += [_Leak(record, s, _place(f"{record}/{name}", s)) for s in found]
         self._saved[record] = tuple(leaks)
 
     def problems(
@@ -165,8 +162,7 @@ class SecretGuard:
                 get it as well.
             place: names a ``file:line`` as the user knows it.
         """
-        known = dict(self._known())
-        known.update(self._values_around(map(str, own_folders)))
+        known = {**self._known, **dict(self._values_around(map(str, own_folders)))}
         leaks = [leak for saved in self._saved.values() for leak in saved]
         for module in interned_records(plan, walker):
             source = walker.source(module)
@@ -176,7 +172,7 @@ class SecretGuard:
             found = self._search(source, TextKind.SOURCE, known)
             if found and is_published(module, file, source):
                 found = self._search(source, TextKind.PUBLISHED, known)
-            leaks += [Leak(module, secret, place(_place(file, secret))) for secret in found]
+            leaks += [_Leak(module, secret, place(_place(file, secret))) for secret in found]
         for each in plan.files:
             leaks += self._in_file(each, known, is_published)
         for leak in leaks:
@@ -187,7 +183,7 @@ class SecretGuard:
 
     def _in_file(
         self, file: PlannedFile, known: Mapping[bytes, str], is_published: _IsPublished
-    ) -> list[Leak]:
+    ) -> list[_Leak]:
         if file.kind is FileKind.COMPILED:
             return []
         try:
@@ -199,7 +195,7 @@ class SecretGuard:
         found = (*_by_name(file.record, data), *self._search(data, kind, known))
         if found and is_published(file.owner, file.source, data):
             found = self._search(data, TextKind.PUBLISHED, known)
-        return [Leak(file.record, each, _place(file.source, each), is_file=True) for each in found]
+        return [_Leak(file.record, each, _place(file.source, each), True) for each in found]
 
     def _search(
         self, data: bytes, kind: TextKind, known: Mapping[bytes, str]
@@ -210,12 +206,10 @@ class SecretGuard:
             self._found[key] = find_secrets(data, kind, known)
         return self._found[key]
 
+    @cached_property
     def _known(self) -> Mapping[bytes, str]:
         """The secret values of the ``.env`` files around what is running."""
-        if self._nearby is None:
-            self._nearby = {}
-            self._nearby.update(self._values_around(_own_folders()))
-        return self._nearby
+        return dict(self._values_around(_own_folders()))
 
     def _values_around(self, own_folders: Iterable[str]) -> Iterator[tuple[bytes, str]]:
         around = (folders_around(own, self._is_project) for own in set(own_folders))
