@@ -45,15 +45,16 @@ def extern_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
         for name, function in _foreign(live, root_of(module)):
             # What replaces it may be in the package, and replaces it there as well.
             is_ours = _is_packaged(home_of(function), plan)
-            if not is_ours and not _imports(walker, module, function):
-                if _is_used(name, plan, walker, classes):
+            # Whether it is used is asked first: to read the imports of torch takes longer.
+            if not is_ours and _is_used(name, plan, walker, classes):
+                if not _imports(walker, module, function):
                     yield _note(f"{module}.{name}", function)
     for each in classes:
         home = each.__module__
         if _is_packaged(home, plan) or root_of(home) in _STANDARD:
             continue
         for name, function in _foreign(vars(each), root_of(home)):
-            if not _imports(walker, home, function) and not _is_packaged(home_of(function), plan):
+            if not _is_packaged(home_of(function), plan) and not _imports(walker, home, function):
                 yield _note(f"{home}.{each.__qualname__}.{name}", function)
 
 
@@ -104,16 +105,9 @@ def _classes(plan: Plan) -> Iterator[type]:
 
 def _imports(walker: Walker, module: str, function: FunctionType) -> bool:
     """Whether a module's source, or that of its package, imports from where a function is."""
-    root = root_of(str(function.__globals__.get("__name__")))
-    if (module, root) not in _IMPORTED:
-        scans = (walker.scan(each) for each in (module, root_of(module)))
-        imported = (statement.module for scan in scans for statement in scan.imports)
-        _IMPORTED[module, root] = any(root_of(each) == root for each in imported)
-    return _IMPORTED[module, root]
-
-
-_IMPORTED: dict[tuple[str, str], bool] = {}
-"""Whether loaded extern modules import from others: reading torch's takes longer than a save."""
+    root = root_of(home_of(function))
+    scans = (walker.scan(each) for each in (module, root_of(module)))
+    return any(root_of(each.module) == root for scan in scans for each in scan.imports)
 
 
 def _is_used(name: str, plan: Plan, walker: Walker, classes: Iterable[type]) -> bool:
