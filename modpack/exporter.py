@@ -26,8 +26,7 @@ from modpack.core.names import (
     resource_record,
 )
 from modpack.core.plan import NoteKind, Plan
-from modpack.core.process import collection_paused, frames_of_ours
-from modpack.core.progress import Unit, phase
+from modpack.core.process import Unit, collection_paused, frames_of_ours, phase
 from modpack.core.rules import Action, Owner, Rule
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.importers import Importer, importer_of, sys_importer

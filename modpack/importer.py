@@ -29,7 +29,7 @@ from modpack.core.names import (
     resource_record,
     root_of,
 )
-from modpack.core.progress import phase
+from modpack.core.process import phase
 from modpack.discovery.importers import Importer, sys_importer
 from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError
 from modpack.loading.cache import unpack
@@ -223,15 +223,14 @@ class PackageImporter(Importer):
             ObjNotFoundError, ObjMismatchError: it is not the package's.
         """
         carried = str(getattr(obj, "__module__", None) or "")
-        if self._owns(carried) or not self._index.allows_host(carried):
+        is_own = root_of(self._namespace.local_name(carried)) in self._index.roots
+        if is_own or not self._index.allows_host(carried):
             return super().get_name(obj, name)
         return sys_importer.get_name(obj, name)
 
     def whichmodule(self, obj: object, name: str) -> str:
         """The path of the module that an object says it lives in, as packaged code knows it."""
-        carried = super().whichmodule(obj, name)
-        local = self._namespace.local_name(carried)
-        return carried if local is None else local
+        return self._namespace.local_name(super().whichmodule(obj, name))
 
     def loaded_module(self, module_name: str) -> ModuleType | None:
         """A module of the package if it is loaded already."""
@@ -260,11 +259,6 @@ class PackageImporter(Importer):
         """
         is_usual = type(self).import_module is PackageImporter.import_module
         return self._namespace.ready(name) if is_usual else None
-
-    def _owns(self, carried: str) -> bool:
-        return (
-            self._namespace.local_name(carried) is not None or root_of(carried) in self._index.roots
-        )
 
     def _data_files(self) -> dict[str, str]:
         """The files that the package's code reads, with what they belong to."""
@@ -439,7 +433,7 @@ class PackageImporter(Importer):
     def get_resource_reader(self, fullname: str) -> FolderResources | None:
         """The resources of a package, for :mod:`importlib.resources`; None for an unknown one."""
         name = require_module_name(fullname, "fullname")
-        folder = self._tree / package_folder(self._namespace.local_name(name) or name)
+        folder = self._tree / package_folder(self._namespace.local_name(name))
         return FolderResources(folder) if folder.is_dir() else None
 
     def id(self) -> str:
@@ -521,12 +515,11 @@ class PackageImporter(Importer):
     def _record(self, package: object, resource: object) -> str:
         """The record of a resource; its package may be a module, or the name that one carries."""
         name = package.__name__ if isinstance(package, ModuleType) else package
-        local = self._namespace.local_name(name) if isinstance(name, str) else None
-        return resource_record(name if local is None else local, resource)
+        name = self._namespace.local_name(name) if isinstance(name, str) else name
+        return resource_record(name, resource)
 
     def _entry(self, module: str) -> Entry | None:
-        local = self._namespace.local_name(module)
-        return self._index.find(module if local is None else local)
+        return self._index.find(self._namespace.local_name(module))
 
 
 class ZipReader:

@@ -20,7 +20,7 @@ from modpack.archive.zip_format import (
     local_header,
     own_kind,
 )
-from modpack.core.progress import Unit, phase
+from modpack.core.process import Unit, phase
 from modpack.errors import ArchiveError
 
 _PIECE_BYTES: Final = 8 << 20

@@ -34,7 +34,7 @@ from modpack.archive.base import Archive, RecordDigest
 from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.archive.zip_format import REPACKED
 from modpack.core.json_values import parse_json
-from modpack.core.progress import Unit, phase
+from modpack.core.process import Unit, phase
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
 if TYPE_CHECKING:

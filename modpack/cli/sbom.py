@@ -92,7 +92,7 @@ def _sha256(file: Path) -> str | None:
     """The sha256 of a file in hex; None for a folder, which has none."""
     import hashlib
 
-    from modpack.core.progress import Unit, phase
+    from modpack.core.process import Unit, phase
 
     if file.is_dir():
         return None

@@ -1,13 +1,7 @@
-"""Module names, resource names and the record names that they become in an archive.
+"""Names of modules, resources and records; patterns over them; and file names as a tree.
 
-Patterns over module paths and file paths.
-
-``*`` stays within one component, ``**`` stands for any number of whole components, none
-included. The notation is torch.package's.
-
-A tree of file names, for looking at what a package holds.
-
-What a user allows to go into a package although it looks like a secret.
+In patterns, ``*`` stays within one component, and ``**`` stands for any number of whole
+components, none included. The notation is torch.package's.
 """
 
 from __future__ import annotations
@@ -291,11 +285,12 @@ def _shown(patterns: tuple[str, ...]) -> str:
 
 
 def _patterns(given: GlobPattern, argument: str, separator: str) -> tuple[str, ...]:
-    patterns: list[object] = [given] if isinstance(given, str) else _listed(given, argument)
-    return tuple(_checked(pattern, argument, separator) for pattern in patterns)
+    return tuple(_checked(pattern, argument, separator) for pattern in _listed(given, argument))
 
 
 def _listed(given: object, argument: str) -> list[object]:
+    if isinstance(given, str):
+        return [given]
     if isinstance(given, (bytes, bytearray)) or not isinstance(given, Iterable):
         raise TypeError(
             f"{argument} must be a pattern or several patterns, not {type(given).__name__}"
@@ -407,9 +402,6 @@ class Directory:
             yield from child._lines(indent + below)
 
 
-_FINGERPRINT: Final = r"[0-9a-f]{12}"
-
-
 class Allowance(NamedTuple):
     """Where something may be that looks like a secret.
 
@@ -449,24 +441,16 @@ def as_allowances(given: GlobPattern, argument: str = "allow_secrets") -> tuple[
     >>> as_allowances("shop.till#0123456789ab")
     (Allowance(where='shop.till', fingerprint='0123456789ab'),)
     """
-    listed: object = [given] if isinstance(given, str) else given
-    if isinstance(listed, (bytes, bytearray)) or not isinstance(listed, Iterable):
-        kind = type(given).__name__
-        raise TypeError(f"{argument} must be a pattern or several patterns, not {kind}")
-    return tuple(_allowance(each, argument) for each in listed)
+    return tuple(_allowance(each, argument) for each in _listed(given, argument))
 
 
 def _allowance(given: object, argument: str) -> Allowance:
     if not isinstance(given, str):
         raise TypeError(f"{argument} must hold patterns (str), not {type(given).__name__}")
     where, mark, fingerprint = given.partition("#")
-    if mark and not re.fullmatch(_FINGERPRINT, fingerprint):
+    if mark and not re.fullmatch("[0-9a-f]{12}", fingerprint):
         raise ValueError(
             f"{argument}: in {given!r}, what follows # must be a fingerprint: 12 hex digits, as "
             "the message about the secret shows them"
         )
-    try:
-        GlobGroup(where, separator="/" if "/" in where else ".")
-    except ValueError as failure:
-        raise ValueError(f"{argument}: {str(failure).removeprefix('include: ')}") from failure
-    return Allowance(where, fingerprint or None)
+    return Allowance(_checked(where, argument, "/" if "/" in where else "."), fingerprint or None)

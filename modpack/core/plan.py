@@ -551,13 +551,9 @@ def _decided(plan: Plan, action: Action) -> str:
     modules = plan.modules(action)
     if not modules:
         return ""
-    rows = [_decision(plan.decisions[module]) for module in modules]
+    rows = [(module, plan.decisions[module].why) for module in modules]
     table = html_table(["module", "rule"], rows)
     return html_details(f"{action.past}: {len(modules)}", table, _COLOURS[action])
-
-
-def _decision(decision: Decision) -> tuple[str, str]:
-    return decision.module, decision.why
 
 
 def _sentence(subject: str, reason: str, context: str, place: str | None) -> str:

@@ -28,7 +28,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -45,6 +45,7 @@ from modpack.core.json_values import (
 )
 from modpack.core.names import GlobGroup, root_of
 from modpack.core.process import frames_of_ours
+from modpack.core.text import listed
 from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError
 
 T = TypeVar("T")
@@ -224,7 +225,21 @@ class TrustPolicy:
             PolicyNotFoundError: there is no such file; a FileNotFoundError, too.
             PolicyError: it cannot be read, or something in it is wrong; all of it is told.
         """
-        return read_policy(path)
+        file = Path(path)
+        try:
+            document = read_toml(file)
+        except FileNotFoundError as failure:
+            raise PolicyNotFoundError(str(file), ("there is no such file",)) from failure
+        except BrokenTomlError as failure:
+            raise PolicyError(str(file), (str(failure),)) from failure
+        except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
+            reason = getattr(failure, "strerror", None) or str(failure)
+            raise PolicyError(str(file), (f"the policy cannot be read: {reason}",)) from failure
+        reading = _Reading(file.parent)
+        policy = reading.policy(document)
+        if reading.problems:
+            raise PolicyError(str(file), tuple(reading.problems))
+        return policy
 
     def allows_extern(self, module: str) -> bool:
         """Whether a module from outside the package may be imported.
@@ -256,10 +271,10 @@ def _group(patterns: tuple[str, ...]) -> GlobGroup:
 
 def _listed(given: object, kind: type[T], argument: str, expected: str) -> tuple[T, ...]:
     """What an argument lists, or the one thing that it is."""
-    listed = [given] if isinstance(given, kind) else given
-    if isinstance(listed, (str, bytes, bytearray, Mapping)) or not isinstance(listed, Iterable):
+    items = [given] if isinstance(given, kind) else given
+    if isinstance(items, (str, bytes, bytearray, Mapping)) or not isinstance(items, Iterable):
         raise TypeError(f"{argument} must be {expected}, not {type(given).__name__}")
-    return tuple(listed)
+    return tuple(items)
 
 
 def _texts(given: object, field: str) -> tuple[str, ...] | None:
@@ -312,30 +327,6 @@ _KEYS: Final = ("allow_code", *PATTERN_FIELDS, "pickle_globals", "native", "sign
 _MOST_KEY_BYTES: Final = 1 << 16
 
 
-def read_policy(path: str | os.PathLike[str]) -> TrustPolicy:
-    """Read a policy from a file; see :meth:`TrustPolicy.from_toml`.
-
-    Raises:
-        PolicyNotFoundError: there is no such file.
-        PolicyError: it cannot be read, or something in it is wrong; all of it is told.
-    """
-    file = Path(path)
-    try:
-        document = read_toml(file)
-    except FileNotFoundError as failure:
-        raise PolicyNotFoundError(str(file), ("there is no such file",)) from failure
-    except BrokenTomlError as failure:
-        raise PolicyError(str(file), (str(failure),)) from failure
-    except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
-        reason = getattr(failure, "strerror", None) or str(failure)
-        raise PolicyError(str(file), (f"the policy cannot be read: {reason}",)) from failure
-    reading = _Reading(file.parent)
-    policy = reading.policy(document)
-    if reading.problems:
-        raise PolicyError(str(file), tuple(reading.problems))
-    return policy
-
-
 class _Reading:
     """One file, read to its end whatever is wrong with it."""
 
@@ -379,18 +370,18 @@ class _Reading:
     def _texts(self, table: Mapping[str, object], field: str) -> tuple[str, ...] | None:
         """The patterns or names of a field; None if it is missing or wrong."""
         value = table.get(field)
-        listed = [value] if isinstance(value, str) else value
-        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
             noun = "name" if field == "pickle_globals" else "pattern"
             if field in table:
                 self._expected(field, f"a {noun} or an array of {noun}s", value)
             return None
-        for text in listed:
+        for text in texts:
             try:
                 _check_text(text, field)
             except ValueError as failure:
                 self.problems.append(f"{_TABLE}.{field}: {failure}")
-        return tuple(listed)
+        return tuple(texts)
 
     def _truth(self, table: Mapping[str, object], field: str, default: bool) -> bool:
         value = table.get(field, default)
@@ -459,7 +450,6 @@ class _Reading:
         self.problems.append(f"{_TABLE}.{key}: must be {expected}, not {kind_in_toml(value)}")
 
 
-_MOST_NAMED: Final = 5
 _MOST_CHARACTERS: Final = 100
 _NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
 
@@ -503,7 +493,42 @@ def violations(
     >>> [each.text for each in violations(TrustPolicy(externs=()), externs=["torch.nn", "yaml"])]
     ["it takes 'yaml' from where it is loaded, which externs of the policy does not allow"]
     """
-    return tuple(_violations(policy, code, externs, hook_kinds, native_records))
+    found: list[Violation] = []
+    if code and not policy.allow_code:
+        text = f"it holds code, which allow_code of the policy does not allow: {'; '.join(code)}"
+        remedy = (
+            "load only packages of data. If you trust whoever made this one, set allow_code to "
+            "true in the policy, beside the signers who may have; if all that stands in the way "
+            "are names of which you know that they run nothing, add them to pickle_globals"
+        )
+        found.append(Violation("allow_code", code[0], text, remedy))
+    by_root: dict[str, list[str]] = {}
+    for module in dict.fromkeys(externs):
+        if not policy.allows_extern(module):
+            by_root.setdefault(root_of(module), []).append(module)
+    for root, modules in by_root.items():
+        field = _field_of(root)
+        text = (
+            f"it takes {_shown_names(modules)} from where it is loaded, which {field} of the "
+            "policy does not allow"
+        )
+        pattern = modules[0] if modules == [root] else f"{root}.**"
+        found.append(Violation(field, root, text, _allowing(pattern, field)))
+    for kind, names in hook_kinds.items():
+        if not policy.allows_hook(kind):
+            text = (
+                f"it has hooks of the kind {_shown(kind)}, which hook_kinds of the policy does not "
+                f"allow: {_shown_names(names)}"
+            )
+            found.append(Violation("hook_kinds", kind, text, _allowing(kind, "hook_kinds")))
+    if native_records and not policy.native:
+        text = (
+            "it holds machine code, which native of the policy does not allow: "
+            f"{_shown_names(native_records)}"
+        )
+        remedy = "load only a package without compiled modules, or set native to true in the policy"
+        found.append(Violation("native", native_records[0], text, remedy))
+    return tuple(found)
 
 
 def import_violation(policy: TrustPolicy, module: str) -> Violation | None:
@@ -519,49 +544,6 @@ def import_violation(policy: TrustPolicy, module: str) -> Violation | None:
     )
 
 
-def _violations(
-    policy: TrustPolicy,
-    code: Sequence[str],
-    externs: Iterable[str],
-    hook_kinds: Mapping[str, Sequence[str]],
-    native_records: Sequence[str],
-) -> Iterator[Violation]:
-    if code and not policy.allow_code:
-        text = f"it holds code, which allow_code of the policy does not allow: {'; '.join(code)}"
-        remedy = (
-            "load only packages of data. If you trust whoever made this one, set allow_code to "
-            "true in the policy, beside the signers who may have; if all that stands in the way "
-            "are names of which you know that they run nothing, add them to pickle_globals"
-        )
-        yield Violation("allow_code", code[0], text, remedy)
-    by_root: dict[str, list[str]] = {}
-    for module in dict.fromkeys(externs):
-        if not policy.allows_extern(module):
-            by_root.setdefault(root_of(module), []).append(module)
-    for root, modules in by_root.items():
-        field = _field_of(root)
-        text = (
-            f"it takes {_shown_names(modules)} from where it is loaded, which {field} of the "
-            "policy does not allow"
-        )
-        pattern = modules[0] if modules == [root] else f"{root}.**"
-        yield Violation(field, root, text, _allowing(pattern, field))
-    for kind, names in hook_kinds.items():
-        if not policy.allows_hook(kind):
-            text = (
-                f"it has hooks of the kind {_shown(kind)}, which hook_kinds of the policy does not "
-                f"allow: {_shown_names(names)}"
-            )
-            yield Violation("hook_kinds", kind, text, _allowing(kind, "hook_kinds"))
-    if native_records and not policy.native:
-        text = (
-            "it holds machine code, which native of the policy does not allow: "
-            f"{_shown_names(native_records)}"
-        )
-        remedy = "load only a package without compiled modules, or set native to true in the policy"
-        yield Violation("native", native_records[0], text, remedy)
-
-
 def _field_of(module: str) -> str:
     return "standard_library" if root_of(module) in sys.stdlib_module_names else "externs"
 
@@ -571,9 +553,7 @@ def _allowing(pattern: str, field: str) -> str:
 
 
 def _shown_names(names: Sequence[str]) -> str:
-    shown = ", ".join(map(_shown, names[:_MOST_NAMED]))
-    more = len(names) - _MOST_NAMED
-    return f"{shown} and {more} more" if more > 0 else shown
+    return listed([_shown(name) for name in names], 5)
 
 
 def _shown(name: str) -> str:

@@ -30,9 +30,7 @@ class Action(str, Enum):
     @property
     def past(self) -> str:
         """The participle, for sentences: ``interned``, ``externed``, ``mocked``, ``denied``."""
-        return {"intern": "interned", "extern": "externed", "mock": "mocked", "deny": "denied"}[
-            self.value
-        ]
+        return "denied" if self is Action.DENY else f"{self.value}ed"
 
 
 class Owner(str, Enum):
@@ -76,13 +74,10 @@ def covers(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
         GlobGroup(pattern, exclude=later.exclude, separator=later.separator)
         for pattern in dict.fromkeys(later.include)
     ]
-    if any(_has_likely_counterexample(earlier, part) for part in parts):
+    samples = (sample for part in parts for sample in _samples(part))
+    if any(not any(group.matches(sample) for group in earlier) for sample in samples):
         return False
     return all(_covers_pattern(_near(earlier, part), part) for part in parts)
-
-
-def _has_likely_counterexample(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
-    return any(not any(group.matches(each) for group in earlier) for each in _samples(later))
 
 
 def _near(earlier: Sequence[GlobGroup], later: GlobGroup) -> list[GlobGroup]:
@@ -90,14 +85,11 @@ def _near(earlier: Sequence[GlobGroup], later: GlobGroup) -> list[GlobGroup]:
     root = later.include[0].partition(later.separator)[0]
     found = []
     for group in earlier:
-        near = [p for p in group.include if _may_agree(p.partition(group.separator)[0], root)]
+        firsts = {p: p.partition(group.separator)[0] for p in group.include}
+        near = [p for p, first in firsts.items() if first == root or "*" in first + root]
         if near:
             found.append(GlobGroup(near, exclude=group.exclude, separator=group.separator))
     return found
-
-
-def _may_agree(component: str, other: str) -> bool:
-    return component == other or "*" in component or "*" in other
 
 
 def _covers_pattern(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
@@ -112,7 +104,7 @@ def _covers_pattern(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
         if last == _STRANGE and machines[0].accepts(states[0]):
             if not any(m.accepts(s) for m, s in zip(machines[1:], states[1:], strict=True)):
                 return False
-        steps += sum(len(part) for state in states for part in state) * len(alphabet)
+        steps += sum(map(len, states)) * len(alphabet)
         if steps > _MOST_STEPS:
             return False
         for letter in alphabet:
@@ -120,7 +112,7 @@ def _covers_pattern(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
                 continue  # a candidate starts with a separator and has no empty component
             following = tuple(m.step(s, letter) for m, s in zip(machines, states, strict=True))
             state = (following, separator if letter == separator else _STRANGE)
-            if following[0][0] and state not in seen:
+            if machines[0].may_accept(following[0]) and state not in seen:
                 seen.add(state)
                 queue.append(state)
     return True
@@ -149,34 +141,25 @@ class _Machine:
 
     def __init__(self, group: GlobGroup) -> None:
         self._separator = group.separator
-        self._include = [_tokens(p, group.separator) for p in group.include]
-        self._exclude = [_tokens(p, group.separator) for p in group.exclude]
-        self.letters = {t for tokens in self._include + self._exclude for t in tokens}
-        self.letters -= {"*", "**"}
-        self.start = (self._begin(self._include), self._begin(self._exclude))
+        self._patterns = [_tokens(p, group.separator) for p in (*group.include, *group.exclude)]
+        self._included = range(len(group.include))
+        self.letters = {t for tokens in self._patterns for t in tokens} - {"*", "**"}
+        self.start = self._closure({(p, 0, 0) for p in range(len(self._patterns))})
 
-    def accepts(self, state: tuple[_Positions, _Positions]) -> bool:
-        included = any(i == len(self._include[p]) for p, i, _ in state[0])
-        return included and not any(i == len(self._exclude[p]) for p, i, _ in state[1])
+    def accepts(self, state: _Positions) -> bool:
+        ended = {p for p, i, _ in state if i == len(self._patterns[p])}
+        return bool(ended) and all(p in self._included for p in ended)
 
-    def step(
-        self, state: tuple[_Positions, _Positions], letter: str
-    ) -> tuple[_Positions, _Positions]:
-        return (
-            self._advance(self._include, state[0], letter),
-            self._advance(self._exclude, state[1], letter),
-        )
+    def may_accept(self, state: _Positions) -> bool:
+        return any(p in self._included for p, _, _ in state)
 
-    def _begin(self, patterns: list[list[str]]) -> _Positions:
-        return self._closure(patterns, {(p, 0, 0) for p in range(len(patterns))})
-
-    def _advance(self, patterns: list[list[str]], state: _Positions, letter: str) -> _Positions:
+    def step(self, state: _Positions, letter: str) -> _Positions:
         reached: set[tuple[int, int, int]] = set()
         is_separator = letter == self._separator
         for p, i, phase in state:
-            if i == len(patterns[p]):
+            if i == len(self._patterns[p]):
                 continue
-            token = patterns[p][i]
+            token = self._patterns[p][i]
             if token == "**":
                 if is_separator and phase != 1:
                     reached.add((p, i, 1))
@@ -186,16 +169,14 @@ class _Machine:
                 reached.add((p, i, 0))
             elif token == letter:
                 reached.add((p, i + 1, 0))
-        return self._closure(patterns, reached)
+        return self._closure(reached)
 
-    @staticmethod
-    def _closure(patterns: list[list[str]], state: set[tuple[int, int, int]]) -> _Positions:
+    def _closure(self, state: set[tuple[int, int, int]]) -> _Positions:
         todo = list(state)
         while todo:
             p, i, phase = todo.pop()
-            skippable = i < len(patterns[p]) and (
-                patterns[p][i] == "*" or (patterns[p][i] == "**" and phase != 1)
-            )
+            token = self._patterns[p][i] if i < len(self._patterns[p]) else ""
+            skippable = token == "*" or (token == "**" and phase != 1)
             if skippable and (p, i + 1, 0) not in state:
                 state.add((p, i + 1, 0))
                 todo.append((p, i + 1, 0))

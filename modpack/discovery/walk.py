@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Environment, Location
 from modpack.core.names import parents, root_of
-from modpack.core.progress import Unit, advance, phase
+from modpack.core.process import Unit, advance, phase
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind, ImportStatement, ModuleScan, ScanFailure
 from modpack.discovery.import_scanner import scan_source

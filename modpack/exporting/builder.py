@@ -15,7 +15,7 @@ from modpack.core.plan import (
     Plan,
     Problem,
 )
-from modpack.core.progress import phase
+from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.discovery.distributions import DistributionIndex
 from modpack.exporting.contents import interned_records, with_room, write_contents

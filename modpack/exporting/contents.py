@@ -38,8 +38,7 @@ from modpack.core.names import (
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import FileKind, Note, NoteKind, PackagingErrorReason, Plan, Problem
 from modpack.core.plan_json import plan_to_json
-from modpack.core.process import collection_paused
-from modpack.core.progress import Unit, phase
+from modpack.core.process import Unit, collection_paused, phase
 from modpack.core.rules import Action
 from modpack.core.tensors import tensors_to_json
 from modpack.core.text import folders_here, portable_text

@@ -9,18 +9,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec, specs_from_json, specs_to_json
+from modpack.core.process import instances_in
 from modpack.errors import ModpackError
 from modpack.hooks.graph_nodes import NodeKeeper, clear_node_hooks
 from modpack.hooks.graph_parts import handle_of
 from modpack.hooks.kinds import KINDS, MULTI_GRAD, Kind, kinds_of, multi_grad_part
-from modpack.hooks.loaded import instances_in, modules_in
 from modpack.hooks.model_parts import Path, part_at, roots_beside
 from modpack.pickling.rebuild import named_in_packages
 from modpack.pickling.tensor_loading import StorageLoader, storage_record
@@ -79,7 +79,7 @@ def register_payload(
 def kinds_in(obj: Any) -> Iterator[tuple[str, str]]:
     """The kinds of hooks that modules, tensors and optimizers in an object have, with the class."""
     for scope, kind_of_part in _SCOPES.items():
-        for part in cast("Iterator[Any]", instances_in(obj, (kind_of_part,))):
+        for part in instances_in(obj, (kind_of_part,)):
             name = type(part).__name__
             for kind in kinds_of(scope):
                 if any(True for _ in kind.find(part)):
@@ -91,7 +91,7 @@ def kinds_in(obj: Any) -> Iterator[tuple[str, str]]:
                 yield MULTI_GRAD, name
 
 
-_SCOPES: Final = {
+_SCOPES: Final[dict[str, type[Any]]] = {
     "module": torch.nn.Module,
     "tensor": torch.Tensor,
     "accumulator": torch.Tensor,
@@ -102,7 +102,7 @@ _SCOPES: Final = {
 
 def remove_hooks(obj: Any) -> None:
     """Take off every hook that travelled in the state of modules; torch's own stay."""
-    for part in modules_in(obj):
+    for part in instances_in(obj, (torch.nn.Module,)):
         for kind in kinds_of("module"):
             kind.clear(part)
 

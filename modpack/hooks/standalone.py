@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils.hooks import RemovableHandle
 
+from modpack.core.process import instances_in
 from modpack.discovery.importers import Importer
 from modpack.errors import ModpackError, ObjMismatchError, ObjNotFoundError
 from modpack.hooks.collect import HookCollector
@@ -29,7 +30,6 @@ from modpack.hooks.ddp import inside
 from modpack.hooks.describe import HookChoice, Names, check_names, selector
 from modpack.hooks.graph_parts import GraphHandle
 from modpack.hooks.kinds import kinds_of, travels_natively
-from modpack.hooks.loaded import instances_in
 from modpack.hooks.model_parts import (
     Path,
     parts_of,

@@ -1,23 +1,20 @@
-"""What is known of a tree in the cache: what it was made of, and that nothing has changed since.
+"""The cache: a package's code and resources as real files, written once.
 
-A *stamp* sums up whose tree it is, and the inodes, sizes and times of all files. The system changes
-the time of a change of an inode (ctime) itself, whoever changes the file, and nobody sets it back.
-A stamp holds for one boot of the machine: after a power failure files may lack what was not yet on
-the disk, although their inodes say nothing of it. Then, and whenever the stamp is not that of the
-files, the files themselves are compared.
+A tree is named by a digest of its contents, so that it never changes, and packages that differ in
+nothing but tensors share one. It is made beside its final place and renamed into it; of two
+processes that make the same one, one wins and the other uses the winner's. A tree that belongs to
+another user, or that others may write to, is not used: its code would run here. One whose files
+were changed, or were lost with the machine's power, is made again.
 
-Who uses what of the cache: each process says so in a file of its own that it keeps locked.
+A *stamp* sums up a tree's digest, and the inodes, sizes and times of all its files. The system
+changes the time of a change of an inode (ctime) itself, whoever changes the file, and nobody sets
+it back. A stamp holds for one boot of the machine: after a power failure files may lack what was
+not yet on the disk, although their inodes say nothing of it. Then, and whenever the stamp is not
+that of the files, the files themselves are compared.
 
-The lock goes when the last of the process and its forked children ends, however it ends; nobody has
-to tidy up for that. What a lease names is neither pruned nor swept away.
-
-The cache: a package's code and resources as real files, written once.
-
-A tree is named by a digest of what is in it, so it never changes once it is there, and packages
-that differ in nothing but tensors have one in common. It is made beside its final place and renamed
-into it; of two processes that make the same one, one wins and the other uses the winner's. A tree
-that belongs to another user, or that others may write to, is not used: its code would run here. One
-whose files were changed, or were lost with the machine's power, is made again.
+A *lease* is a file in which a process notes the trees that it uses, and which it keeps locked. The
+lock goes when the last of the process and its forked children ends, however it ends. What a lease
+names is neither pruned nor swept away.
 """
 
 from __future__ import annotations
@@ -29,77 +26,62 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 import shutil
 import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from modpack.core.cache_dir import cache_folder, make_private, refuse_others, refuse_strangers
-from modpack.core.progress import Unit, advance, phase
+from modpack.core.codec import from_json
+from modpack.core.process import Unit, advance, phase
 from modpack.errors import ArchiveError, CacheError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows, where files in use cannot be removed anyway
+    fcntl = None  # type: ignore[assignment]
 
 FILES = "files"
 """The folder of a tree that holds the package's files."""
 CODE = "code"
 """The one that holds what they were compiled into."""
+USED = "used"
+"""A file of a tree: the time of its last change is that of the tree's last use."""
+TEMPORARY = ".tmp"
+"""The suffix of folders that are being made, or removed."""
 _RECORD = "tree.json"
-_USED = "used"
 _STAMPS = "stamps"
-_VERSION = 1
+_LEASES = "leases"
+_LEASE = ".lease"
+_BYTECODE = "__pycache__"
+"""Where Python looks for what it takes for a source, and may not compare with it."""
+
+_log = logging.getLogger(__name__)
+_Read = Callable[[str], bytes]
 
 
-@dataclass(frozen=True)
-class TreeRecord:
+class TreeRecord(NamedTuple):
     """What a tree was made of.
 
     Attributes:
         name: the package file's name.
-        made: when, in seconds since 1970.
         files: size in bytes and sha256 of each file, by its name below the tree.
     """
 
     name: str
-    made: float
     files: Mapping[str, tuple[int, str]]
-
-
-def write_record(tree: Path, name: str, files: Mapping[str, tuple[int, str]]) -> None:
-    """Write what a new tree was made of."""
-    document = {"version": _VERSION, "name": name, "made": time.time(), "files": files}
-    (tree / _RECORD).write_text(json.dumps(document), encoding="utf-8")
-    (tree / _USED).touch()
 
 
 def read_record(tree: Path) -> TreeRecord | None:
     """What a tree was made of; None if that cannot be told any more."""
     try:
-        document = json.loads((tree / _RECORD).read_bytes())
-        files = {str(n): (int(size), str(sha)) for n, (size, sha) in document["files"].items()}
-        return TreeRecord(str(document["name"]), float(document["made"]), files)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return from_json(TreeRecord, json.loads((tree / _RECORD).read_bytes()), "the record")
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
-    except (OverflowError, RecursionError):  # no number, or far too many levels
-        return None
-
-
-def note_use(tree: Path) -> None:
-    """Note that a tree is used now, if the cache can be written to."""
-    with contextlib.suppress(OSError):
-        os.utime(f"{tree}{os.sep}{_USED}")
-
-
-def last_use(tree: Path) -> float:
-    """When a tree was used last, in seconds since 1970; never after now, whatever clocks said."""
-    try:
-        used = (tree / _USED).stat().st_mtime
-    except OSError:
-        used = tree.stat().st_mtime
-    return max(0.0, min(used, time.time()))
 
 
 @functools.cache
@@ -122,7 +104,7 @@ def put_stamp(tree: Path, digest: str, names: Iterable[str]) -> None:
     with contextlib.suppress(OSError):
         folder = tree / _STAMPS
         folder.mkdir(mode=0o700, exist_ok=True)
-        making = folder / f"{secrets.token_hex(4)}.tmp"
+        making = folder / f"{os.urandom(4).hex()}.tmp"
         try:
             making.write_text(_stamp(tree, digest, names), encoding="ascii")
             making.replace(folder / (boot() or "any"))
@@ -138,59 +120,23 @@ def has_stamp(tree: Path, digest: str, names: Iterable[str]) -> bool:
     """
     now = _stamp(tree, digest, names)
     try:
-        stamp = f"{tree}{os.sep}{_STAMPS}{os.sep}{boot() or 'any'}"
-        with open(stamp, "rb", buffering=0) as file:  # noqa: PTH123 - each load reads it
-            return file.read() == now.encode("ascii")
+        return (tree / _STAMPS / (boot() or "any")).read_bytes() == now.encode("ascii")
     except OSError:
         return False
 
 
 def _stamp(tree: Path, digest: str, names: Iterable[str]) -> str:
+    folder = f"{tree}{os.sep}{FILES}"
+    os.lstat(folder)  # there may be no files in it
     lines = [f"{digest}\n"]
-    for name, now in _statuses(f"{tree}{os.sep}{FILES}", names):
+    for name in names:
+        now = os.lstat(f"{folder}{os.sep}{name}")  # what a link leads to may change without it
         facts = f"({now.st_ino}, {now.st_mode}, {now.st_size}, {now.st_mtime_ns})"
         lines.append(f"{name}\0{facts}{now.st_ctime_ns}\n")
     return hashlib.blake2b("".join(lines).encode(), digest_size=20).hexdigest()
 
 
-def _statuses(folder: str, names: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """The status of each file in a folder; links are not followed."""
-    if os.stat not in os.supports_dir_fd:  # Windows
-        for name in names:
-            yield name, os.lstat(f"{folder}{os.sep}{name}")
-        return
-    # From the folder on, which takes a quarter less than from the root on, for each file.
-    place = os.open(folder, getattr(os, "O_PATH", os.O_RDONLY))
-    try:
-        for name in names:
-            yield name, os.stat(name, dir_fd=place, follow_symlinks=False)
-    finally:
-        os.close(place)
-
-
-def has_content(file: Path, content: bytes) -> bool:
-    """Whether a file holds this; what a link leads to may change without the link.
-
-    Raises:
-        FileNotFoundError, NotADirectoryError: it is not there.
-    """
-    return stat.S_ISREG(file.lstat().st_mode) and file.read_bytes() == content
-
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows, where files in use cannot be removed anyway
-    fcntl = None  # type: ignore[assignment]
-
-
-_log = logging.getLogger(__name__)
-_FOLDER = "leases"
-_LOCK = "lock"
-_SUFFIX = ".lease"
-
-
-@dataclass(frozen=True)
-class _Lease:
+class _Lease(NamedTuple):
     """The lease of this process in one cache.
 
     Attributes:
@@ -202,7 +148,7 @@ class _Lease:
 
     descriptor: int
     file: tuple[int, int]
-    names: set[str] = field(default_factory=set)
+    names: set[str]
 
     def is_held(self) -> bool:
         """Whether its file is open, and still in its folder."""
@@ -236,7 +182,9 @@ def hold(cache: Path, name: str) -> None:
             if lease is None or not lease.is_held():
                 wanted |= lease.names if lease is not None else set()
                 lease = _held[cache] = _new_lease(cache)
-            _write_lease(lease.descriptor, "".join(f"\n{each}\n" for each in wanted).encode())
+            text = "".join(f"\n{each}\n" for each in wanted).encode()
+            if os.write(lease.descriptor, text) < len(text):
+                raise OSError("only a part of it could be written")
         lease.names.update(wanted)
     except OSError as failure:
         _log.debug("the use of %s is not noted in %s: %s", name, cache, failure)
@@ -249,18 +197,16 @@ def exclusive(cache: Path) -> Iterator[None]:
     Raises:
         CacheError: there are no locks where the cache is.
     """
-    try:
-        lock = _locked(cache, shared=False)
-        lock.__enter__()
-    except OSError as failure:
-        raise CacheError(
-            f"the cache {cache} cannot be locked ({failure.strerror or failure}), so that nobody "
-            "can tell what of it is in use. When no program uses it, remove the folder by hand"
-        ) from failure
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(_locked(cache, shared=False))
+        except OSError as failure:
+            raise CacheError(
+                f"the cache {cache} cannot be locked ({failure.strerror or failure}), so that "
+                "nobody can tell what of it is in use. When no program uses it, remove the folder "
+                "by hand"
+            ) from failure
         yield
-    finally:
-        lock.__exit__(None, None, None)
 
 
 def in_use(cache: Path) -> set[str]:
@@ -272,7 +218,7 @@ def in_use(cache: Path) -> set[str]:
         CacheError: a process uses something, and could not say what, because the disk was full.
     """
     names: set[str] = set()
-    for file in (cache / _FOLDER).glob(f"*{_SUFFIX}"):
+    for file in (cache / _LEASES).glob(f"*{_LEASE}"):
         with contextlib.suppress(OSError):
             text = _held_text(file)
             if text is not None and not text.endswith("\n"):
@@ -298,28 +244,23 @@ def _held_text(file: Path) -> str | None:
         os.close(descriptor)
 
 
-def _write_lease(descriptor: int, text: bytes) -> None:
-    if os.write(descriptor, text) < len(text):
-        raise OSError("only a part of it could be written")
-
-
 def _new_lease(cache: Path) -> _Lease:
-    file = cache / _FOLDER / f"{secrets.token_hex(8)}{_SUFFIX}"
+    file = cache / _LEASES / f"{os.urandom(8).hex()}{_LEASE}"
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     status = os.fstat(descriptor)  # stays open, and locked, as long as the process lives
-    return _Lease(descriptor, (status.st_dev, status.st_ino))
+    return _Lease(descriptor, (status.st_dev, status.st_ino), set())
 
 
 @contextlib.contextmanager
 def _locked(cache: Path, shared: bool) -> Iterator[None]:
     if fcntl is None:
         raise OSError("this platform has no flock")
-    folder = cache / _FOLDER
+    folder = cache / _LEASES
     if not folder.is_dir():
         make_private(folder)
     refuse_others(folder)  # who could keep everybody waiting
-    descriptor = os.open(f"{folder}{os.sep}{_LOCK}", os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
@@ -327,21 +268,14 @@ def _locked(cache: Path, shared: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-_TREE_LAYOUT = "v2"
-TEMPORARY = ".tmp"
-"""The suffix of folders that are being made, or removed."""
-_BYTECODE = "__pycache__"
-"""Where Python looks for what it takes for a source, and may not compare with it."""
 _lock = threading.Lock()
 _temporary: dict[str, Path] = {}
+"""The trees of this process alone, by digest."""
 
-_Read = Callable[[str], bytes]
 
-
-@functools.lru_cache(maxsize=8)
 def trees_folder(cache: Path) -> Path:
     """Where trees are in a cache folder."""
-    return cache / "trees" / _TREE_LAYOUT
+    return cache / "trees" / "v2"
 
 
 def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "") -> Path:
@@ -357,8 +291,7 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
     Raises:
         CacheError: neither the cache nor a temporary folder can be written.
     """
-    if _BYTECODE in "\n".join(records).casefold():
-        records = {each: size for each, size in records.items() if not _is_bytecode(each)}
+    records = {r: size for r, size in records.items() if _BYTECODE not in r.casefold().split("/")}
     try:
         return _in_cache(cache_folder(), digest, records, read, name) / FILES
     except ArchiveError:  # the package's fault, not the cache's, and a RuntimeError as well
@@ -372,10 +305,6 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
         return _for_this_process(digest, records, read, failure)
 
 
-def _is_bytecode(record: str) -> bool:
-    return _BYTECODE in record.casefold().split("/")
-
-
 def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read, name: str) -> Path:
     folder = trees_folder(cache)
     tree = folder / digest
@@ -384,7 +313,8 @@ def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read,
         hold(cache, digest)  # before looking: from here on nobody prunes it
         was_there = tree.exists()  # if not, another process may finish it any moment
         if _is_right(tree, records, read):
-            note_use(tree)
+            with contextlib.suppress(OSError):  # the cache may be read-only
+                os.utime(tree / USED)
             return tree
         if was_there:
             _log.warning("files in %s were changed since they were unpacked: made again", tree)
@@ -414,7 +344,7 @@ def _refuse_strangers_above(folder: Path) -> None:
 
 def _temporary_place(cache: Path, digest: str) -> Path:
     """A place beside the trees that nobody sweeps away while this process lives."""
-    place = trees_folder(cache) / f"{digest[:12]}.{secrets.token_hex(8)}{TEMPORARY}"
+    place = trees_folder(cache) / f"{digest[:12]}.{os.urandom(8).hex()}{TEMPORARY}"
     hold(cache, place.name)
     return place
 
@@ -429,7 +359,7 @@ def _is_right(tree: Path, records: Mapping[str, int], read: _Read) -> bool:
         refuse_others(tree)
         if has_stamp(tree, tree.name, records):
             return True
-        changed = [n for n in records if not has_content(tree / FILES / n, read(n))]
+        changed = [n for n in records if not _has_content(tree / FILES / n, read(n))]
     except (FileNotFoundError, NotADirectoryError):
         return False
     if changed:
@@ -439,11 +369,19 @@ def _is_right(tree: Path, records: Mapping[str, int], read: _Read) -> bool:
     return True
 
 
+def _has_content(file: Path, content: bytes) -> bool:
+    # What a link leads to may change without the link.
+    return stat.S_ISREG(file.lstat().st_mode) and file.read_bytes() == content
+
+
 def _make(making: Path, digest: str, records: Mapping[str, int], read: _Read, name: str) -> None:
     files = making / FILES
     files.mkdir(mode=0o700)
     with phase("unpacking code", Unit.RECORDS, len(records), is_major=True):
-        write_record(making, name, _write(files, records, read))
+        written = _write(files, records, read)
+    document = {"version": 1, "name": name, "made": time.time(), "files": written}
+    (making / _RECORD).write_text(json.dumps(document), encoding="utf-8")
+    (making / USED).touch()
     put_stamp(making, digest, records)
 
 
@@ -531,21 +469,11 @@ def _write(folder: Path, records: Mapping[str, int], read: _Read) -> dict[str, t
         (folder / place).mkdir(parents=True, exist_ok=True)
     for record in records:
         content = read(record)
-        _write_file(f"{folder}{os.sep}{record}", content, is_flushed)
+        with open(f"{folder}{os.sep}{record}", "wb") as file:  # noqa: PTH123 - there are many
+            file.write(content)
+            if is_flushed:
+                file.flush()
+                os.fsync(file.fileno())
         written[record] = (len(content), hashlib.sha256(content).hexdigest())
         advance()
     return written
-
-
-def _write_file(file: str, content: bytes, is_flushed: bool) -> None:
-    """Write a new file, without the layers of :func:`open`: packages have thousands."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(file, flags, 0o666)
-    try:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(descriptor, left) :]
-        if is_flushed:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -18,9 +18,9 @@ from modpack.loading.cache import (
     CODE,
     FILES,
     TEMPORARY,
+    USED,
     exclusive,
     in_use,
-    last_use,
     read_record,
     sweep,
     trees_folder,
@@ -227,9 +227,18 @@ def _tree(folder: Path) -> CachedTree | None:
         record = read_record(folder)
         name = record.name if record is not None else None
         size = sum(size for size, _ in files)
-        return CachedTree(folder.name, name or None, len(files), size, last_use(folder), folder)
+        return CachedTree(folder.name, name or None, len(files), size, _last_use(folder), folder)
     except FileNotFoundError:  # somebody else removes it
         return None
+
+
+def _last_use(tree: Path) -> float:
+    """When a tree was used last, in seconds since 1970; never after now, whatever clocks said."""
+    try:
+        used = (tree / USED).stat().st_mtime
+    except OSError:
+        used = tree.stat().st_mtime
+    return max(0.0, min(used, time.time()))
 
 
 def _tree_folders(cache: Path) -> list[Path]:

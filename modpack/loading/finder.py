@@ -1,6 +1,6 @@
 """The finder and the loaders of packaged modules: they say where files are, Python does the rest.
 
-Also a loaded package as an environment that modules are taken from, for re-export.
+For re-export, a loaded package is also an environment that modules are taken from.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import (
     ExtensionFileLoader,
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from modpack.archive.module_index import Entry, EntryKind, ModuleIndex
 from modpack.core.names import is_within, normalised_distribution, parents, root_of
-from modpack.errors import CompiledModuleError, ExternNotFoundError
+from modpack.errors import CompiledModuleError
 
 if TYPE_CHECKING:
     from importlib.metadata import PathDistribution
@@ -34,106 +34,17 @@ if TYPE_CHECKING:
     from modpack.core.graph import Location
     from modpack.loading.compile import CodeStore
 
-
-class CompiledLoader(ExtensionFileLoader):
-    """Python's own loader of extension modules, which says what is wrong with the place.
-
-    Args:
-        fullname: the module's name in ``sys.modules``.
-        path: its file in the tree.
-        source: the package file, for errors.
-        mark: puts the namespace's globals into the module.
-    """
-
-    def __init__(
-        self, fullname: str, path: str, source: str, mark: Callable[[ModuleType], None]
-    ) -> None:
-        super().__init__(fullname, path)
-        self._source = source
-        self._mark = mark
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Map the file (PEP 489).
-
-        Raises:
-            CompiledModuleError: files in the cache must not be executed.
-            ImportError: the module says so itself.
-        """
-        try:
-            module = super().create_module(spec)
-        except ImportError as failure:
-            if not _may_execute(self.path):
-                folder = Path(self.path).parent
-                reason = (
-                    f"cannot be loaded from {folder}: that file system is mounted noexec. Set "
-                    "MODPACK_CACHE to a folder on another one"
-                )
-                raise CompiledModuleError(self._source, self.name, reason) from failure
-            raise
-        with contextlib.suppress(AttributeError, TypeError):  # a module may be any object
-            self._mark(module)
-        return module
-
-
-def _may_execute(path: str) -> bool:
-    """Whether the file system lets code be mapped; only POSIX tells."""
-    no_execution = getattr(os, "ST_NOEXEC", 0)
-    return not (no_execution and os.statvfs(path).f_flag & no_execution)
-
-
-class ExternLoader(Loader):
-    """Stands the host's module in place of a packaged one.
-
-    The import system takes what ``sys.modules`` holds after a loader ran, so the host's module
-    takes the place without being touched. Where the package holds modules below an extern
-    package, those must not become attributes of the host's: a facade goes between.
-
-    Args:
-        module: the path under which the host knows it.
-        not_found: makes the error for one that is not here.
-        shared: whether the package holds modules below it.
-    """
-
-    def __init__(
-        self, module: str, not_found: Callable[[str], ExternNotFoundError], shared: bool
-    ) -> None:
-        self._module = module
-        self._not_found = not_found
-        self._shared = shared
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Leave it to Python (PEP 451)."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Put the host's module into its place, or a facade of it."""
-        host = self._host_module()
-        if not self._shared:
-            sys.modules[module.__name__] = host
-            return
-        module.__doc__ = host.__doc__
-        module.__dict__["__getattr__"] = lambda name: getattr(host, name)
-        module.__dict__["__dir__"] = lambda: dir(host)
-
-    def _host_module(self) -> ModuleType:
-        try:
-            return importlib.import_module(self._module)
-        except ModuleNotFoundError as failure:
-            if failure.name is None or not is_within(self._module, failure.name):
-                raise
-            raise self._not_found(self._module) from failure
-
-
 if TYPE_CHECKING or sys.version_info < (3, 11):
     from importlib.abc import TraversableResources
 else:
     from importlib.resources.abc import TraversableResources
 
+Marker = Callable[[ModuleType], None]
+"""Puts a namespace's globals into a module before its code runs."""
+
 
 _VARIANT = "private2"
 """Marks bytecode for private namespaces; counts up whenever :func:`compile_module` changes."""
-
-Marker = Callable[[ModuleType], None]
-"""Puts a namespace's globals into a module before its code runs."""
 
 
 class PackageFinder(MetaPathFinder):
@@ -148,18 +59,12 @@ class PackageFinder(MetaPathFinder):
     """
 
     def __init__(
-        self,
-        source: str,
-        prefix: str,
-        index: ModuleIndex,
-        tree: Path,
-        mark: Marker,
+        self, source: str, prefix: str, index: ModuleIndex, tree: Path, mark: Marker
     ) -> None:
+        self.source = source
         self.prefix = prefix
         self.index = index
-        self._source = source
-        self._tree = tree
-        self._below = f"{tree}{os.sep}"
+        self.tree = tree
         self.mark = mark
 
     @cached_property
@@ -167,10 +72,7 @@ class PackageFinder(MetaPathFinder):
         """Where compiled code is kept; None for where Python keeps it, beside the sources."""
         from modpack.loading.compile import code_store  # many packages hold no code
 
-        store = code_store(self._tree, "private" if self.prefix else "process")
-        if store is not None:
-            store.compile_ahead(self.prefix, self.index)
-        return store
+        return code_store(self.tree, self.prefix, self.index)
 
     def keep_code(self) -> None:
         """An import has ended: keep what was compiled for it."""
@@ -197,17 +99,16 @@ class PackageFinder(MetaPathFinder):
         if entry.kind is EntryKind.EXTERN:
             return self._extern_spec(fullname, entry.module)
         if entry.kind is EntryKind.FOLDER:
-            folder = self._tree / entry.record
+            folder = self.tree / entry.record
             spec = ModuleSpec(fullname, FolderLoader(folder, self.mark), is_package=True)
             spec.submodule_search_locations = [str(folder)]
             return spec
         file = self._file(entry)
-        loader = CompiledLoader(fullname, file, self._source, self.mark)
+        loader = CompiledLoader(fullname, file, self)
         return spec_from_file_location(fullname, file, loader=loader)
 
     def _file(self, entry: Entry) -> str:
-        record = entry.record if os.sep == "/" else entry.record.replace("/", os.sep)
-        return self._below + record
+        return f"{self.tree}{os.sep}{entry.record.replace('/', os.sep)}"
 
     def _file_spec(self, fullname: str, file: str, is_package: bool) -> ModuleSpec:
         # What spec_from_file_location makes, without its questions: a fifth of an import's time.
@@ -220,12 +121,11 @@ class PackageFinder(MetaPathFinder):
         return spec
 
     def _extern_spec(self, fullname: str, module: str) -> ModuleSpec | None:
-        self.index.require_trust(self._source, module)
+        self.index.require_trust(self.source, module)
         if not self.prefix:
             return _host_spec(module)
-        shared = self.index.has_code_below(module)
-        loader = ExternLoader(module, partial(self.index.not_found, self._source), shared)
-        return ModuleSpec(fullname, loader, is_package=shared)
+        has_code_below = self.index.has_code_below(module)
+        return ModuleSpec(fullname, ExternLoader(module, self), is_package=has_code_below)
 
     def _on_changed_path(self, fullname: str, path: Sequence[str]) -> ModuleSpec | None:
         """A module in a folder that its package added to its ``__path__``.
@@ -233,13 +133,13 @@ class PackageFinder(MetaPathFinder):
         Folders outside the tree (:func:`pkgutil.extend_path` adds the host's) are taken off
         the path again: the finders of the host come next, and would look there.
         """
-        inside = [place for place in path if Path(place).is_relative_to(self._tree)]
+        inside = [place for place in path if Path(place).is_relative_to(self.tree)]
         if isinstance(path, list):
             path[:] = inside
         spec = PathFinder.find_spec(fullname, inside)
         if spec is not None and isinstance(spec.loader, SourcelessFileLoader):
             raise ModuleNotFoundError(
-                f"No module named {fullname[len(self.prefix) :]!r} in {self._source}: there is "
+                f"No module named {fullname[len(self.prefix) :]!r} in {self.source}: there is "
                 f"bytecode of it, {spec.origin}, which no package may bring along",
                 name=fullname,
             )
@@ -262,7 +162,7 @@ class PackageFinder(MetaPathFinder):
 
         held = self.index.distributions
         wanted = held if context.name is None else [normalised_distribution(context.name)]
-        return [PathDistribution(self._tree / held[name]) for name in wanted if name in held]
+        return [PathDistribution(self.tree / held[name]) for name in wanted if name in held]
 
     def adopt(self, spec: ModuleSpec | None) -> ModuleSpec | None:
         """Make a module that packaged code loads by its file import as packaged code does."""
@@ -270,10 +170,10 @@ class PackageFinder(MetaPathFinder):
             return spec
         file = Path(spec.loader.path)
         entry = self.index.entries.get(spec.name)
-        if entry is not None and entry.record and file == self._tree / entry.record:
+        if entry is not None and entry.record and file == self.tree / entry.record:
             # It loads itself, by the name that it knows: the same module, under its full name.
             return self._file_spec(self.prefix + spec.name, str(file), entry.is_package)
-        if file.is_relative_to(self._tree):
+        if file.is_relative_to(self.tree):
             spec.loader = _MarkingLoader(spec.name, spec.loader.path, self)
         return spec
 
@@ -282,20 +182,12 @@ def _host_spec(module: str) -> ModuleSpec | None:
     """Where the host has a module; its parents are looked for there too, and not imported."""
     path: Sequence[str] | None = None
     for name in (*reversed(list(parents(module))), module):
-        spec = _found_by_others(name, path)
+        others = (each for each in sys.meta_path if not isinstance(each, PackageFinder))
+        spec = next(filter(None, (each.find_spec(name, path) for each in others)), None)
         if spec is None:
             return None
         path = spec.submodule_search_locations
     return spec
-
-
-def _found_by_others(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    for finder in sys.meta_path:
-        if not isinstance(finder, PackageFinder):
-            spec = finder.find_spec(name, path)
-            if spec is not None:
-                return spec
-    return None
 
 
 class _KeptSpec(ModuleSpec):
@@ -356,6 +248,78 @@ class _PackagedLoader(_MarkingLoader):
         stem, dot, suffix = path.rpartition(".")
         is_private = self._finder.prefix and suffix == "pyc"
         return f"{stem}.{_VARIANT}{dot}{suffix}" if is_private else path
+
+
+class CompiledLoader(ExtensionFileLoader):
+    """Python's own loader of extension modules, which says what is wrong with the place."""
+
+    def __init__(self, fullname: str, path: str, finder: PackageFinder) -> None:
+        super().__init__(fullname, path)
+        self._finder = finder
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Map the file (PEP 489).
+
+        Raises:
+            CompiledModuleError: files in the cache must not be executed.
+            ImportError: the module says so itself.
+        """
+        try:
+            module = super().create_module(spec)
+        except ImportError as failure:
+            if not _may_execute(self.path):
+                folder = Path(self.path).parent
+                reason = (
+                    f"cannot be loaded from {folder}: that file system is mounted noexec. Set "
+                    "MODPACK_CACHE to a folder on another one"
+                )
+                raise CompiledModuleError(self._finder.source, self.name, reason) from failure
+            raise
+        with contextlib.suppress(AttributeError, TypeError):  # a module may be any object
+            self._finder.mark(module)
+        return module
+
+
+def _may_execute(path: str) -> bool:
+    """Whether the file system lets code be mapped; only POSIX tells."""
+    no_execution = getattr(os, "ST_NOEXEC", 0)
+    return not (no_execution and os.statvfs(path).f_flag & no_execution)
+
+
+class ExternLoader(Loader):
+    """Stands the host's module in place of a packaged one.
+
+    The import system takes what ``sys.modules`` holds after a loader ran, so the host's module
+    takes the place without being touched. Where the package holds modules below an extern
+    package, those must not become attributes of the host's: a facade goes between.
+
+    Args:
+        module: the path under which the host knows it.
+        finder: the finder of the package's modules.
+    """
+
+    def __init__(self, module: str, finder: PackageFinder) -> None:
+        self._module = module
+        self._finder = finder
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python (PEP 451)."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the host's module into its place, or a facade of it."""
+        finder = self._finder
+        try:
+            host = importlib.import_module(self._module)
+        except ModuleNotFoundError as failure:
+            if failure.name is None or not is_within(self._module, failure.name):
+                raise
+            raise finder.index.not_found(finder.source, self._module) from failure
+        if not finder.index.has_code_below(self._module):
+            sys.modules[module.__name__] = host
+            return
+        module.__doc__ = host.__doc__
+        module.__dict__["__getattr__"] = lambda name: getattr(host, name)
+        module.__dict__["__dir__"] = lambda: dir(host)
 
 
 class FolderResources(TraversableResources):

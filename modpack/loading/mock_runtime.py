@@ -134,9 +134,6 @@ def _is_packaged(frame: FrameType) -> bool:
     return _is_ours(frame) and names is not globals() and not is_stand_in
 
 
-# --- when ---------------------------------------------------------------------------------
-
-
 _PACKAGE = __name__.rpartition(".")[0]
 """The name under which this package is loaded; empty if under real names."""
 
@@ -193,9 +190,6 @@ def _is_type_like(value: object) -> bool:
         return any(map(_is_type_like, value))
     made_by_typing = type(value).__module__ in ("typing", "types")
     return made_by_typing or hasattr(value, "__origin__") or hasattr(value, "__supertype__")
-
-
-# --- what ---------------------------------------------------------------------------------
 
 
 class MockedObject:
@@ -340,9 +334,6 @@ def _attribute(origin: _Origin, name: str) -> object:
     return stand_in
 
 
-# --- classes ------------------------------------------------------------------------------
-
-
 class _BaseType(ABCMeta):
     """The class of the classes that take the place of a mocked base class, and of their heirs.
 
@@ -438,9 +429,6 @@ def _no_instance(cls: _BaseType, *args: object, **kwargs: object) -> object:
     return MockedObject(stand_in._modpack_origin.child("(...)"))
 
 
-# --- what is never possible ---------------------------------------------------------------
-
-
 _NEEDS_A_VALUE = {
     "__len__": "was asked for its length",
     "__contains__": "was searched with 'in'",
@@ -487,9 +475,6 @@ def _install_refusals() -> None:
 
 
 _install_refusals()
-
-
-# --- modules that stand for something else ------------------------------------------------
 
 
 class _UsableModule(ModuleType):

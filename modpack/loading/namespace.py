@@ -1,20 +1,36 @@
-"""Namespaces: under which names a package's modules live in ``sys.modules``."""
+"""Namespaces: the names of a package's modules in ``sys.modules``, and where their imports lead.
+
+Packaged modules get builtins of their own with this ``__import__``; the statement
+``import mylib`` then finds the packaged ``mylib``, whatever the host has under that name. The
+functions of the standard library that take module paths as strings get the same treatment,
+through views: what packaged code imports as ``importlib`` forwards everything to the real one
+except for those functions.
+"""
 
 from __future__ import annotations
 
+import builtins
 import importlib
+import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from importlib.machinery import FileFinder, ModuleSpec
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from modpack.archive.module_index import EntryKind, ModuleIndex
+from modpack.archive.module_index import (
+    ANCESTOR_NAME,
+    MODULES_NAME,
+    EntryKind,
+    ModuleIndex,
+    Way,
+)
+from modpack.core.names import is_within, root_of
+from modpack.core.process import begin_collecting_rarely, end_collecting_rarely
 from modpack.errors import NamespaceConflictError
 from modpack.loading.finder import FolderLoader, PackageFinder
-from modpack.loading.redirect import Redirect
 
 NAMESPACES = ("private", "process")
 """The kinds of namespaces."""
@@ -25,13 +41,156 @@ _opened: set[str] = set()
 """The trees that this process has opened."""
 
 
-class Namespace:
-    """The modules of one loaded package.
+class View(ModuleType):
+    """A module that forwards to another, except for some names."""
 
-    Attributes:
+    def __init__(
+        self,
+        real: ModuleType,
+        replaced: Mapping[str, object],
+        view: Callable[[object], object],
+    ) -> None:
+        super().__init__(real.__name__, real.__doc__)
+        for name in ("__spec__", "__loader__", "__package__"):
+            vars(self)[name] = getattr(real, name, None)
+        vars(self).update(replaced, __modpack_real__=real, __modpack_view__=view)
+
+    def __getattr__(self, name: str) -> Any:
+        return vars(self)["__modpack_view__"](getattr(vars(self)["__modpack_real__"], name))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(vars(self)["__modpack_real__"], name, value)
+
+    def __dir__(self) -> list[str]:
+        return dir(vars(self)["__modpack_real__"])
+
+
+def _translating(namespace: Namespace, module: object, *names: str) -> dict[str, object]:
+    """Functions of a module whose first argument may be a packaged module path."""
+
+    def translating(function: Callable[..., Any]) -> Callable[..., Any]:
+        def translated(anchor: Any = None, *arguments: Any, **options: Any) -> Any:
+            if anchor is None:
+                anchor = sys._getframe(1).f_globals["__name__"]
+            if isinstance(anchor, str):
+                namespace.require_reach(anchor.partition(":")[0])
+                anchor = namespace.full_name(anchor)
+            return function(anchor, *arguments, **options)
+
+        return translated
+
+    return {name: translating(getattr(module, name)) for name in names if hasattr(module, name)}
+
+
+def _importlib(namespace: Namespace, module: Any) -> dict[str, object]:
+    return {
+        "import_module": namespace.import_by_name,
+        "__import__": namespace.import_statement,
+    }
+
+
+def _importlib_util(namespace: Namespace, module: Any) -> dict[str, object]:
+    def spec_from_file_location(*arguments: Any, **options: Any) -> ModuleSpec | None:
+        return namespace.finder.adopt(module.spec_from_file_location(*arguments, **options))
+
+    return {"find_spec": namespace.find_spec, "spec_from_file_location": spec_from_file_location}
+
+
+def _importlib_resources(namespace: Namespace, module: Any) -> dict[str, object]:
+    opening = ("open_binary", "open_text", "path", "read_binary", "read_text")
+    return _translating(namespace, module, "contents", "files", "is_resource", *opening)
+
+
+def _pkgutil(namespace: Namespace, module: Any) -> dict[str, object]:
+    def walk_packages(
+        path: Iterable[str] | None = None, prefix: str = "", onerror: Any = None
+    ) -> Iterator[Any]:
+        place = namespace.full_name(prefix)  # the function imports what it finds below it
+        for found in module.walk_packages(path, place, onerror):
+            name = found.name if place == prefix else namespace.local_name(found.name)
+            yield found._replace(name=name)
+
+    names = ("find_loader", "get_data", "get_loader", "resolve_name")
+    return {**_translating(namespace, module, *names), "walk_packages": walk_packages}
+
+
+def _metadata(namespace: Namespace, module: Any) -> dict[str, object]:
+    from modpack.loading.metadata import VisibleDistributions, metadata_functions
+
+    finder = namespace.finder
+    visible = VisibleDistributions(module, lambda: finder.index, finder.tree, namespace.load)
+    return metadata_functions(visible, module)
+
+
+_VIEWED: dict[str, Callable[[Namespace, Any], dict[str, object]]] = {
+    "importlib": _importlib,
+    "importlib.resources": _importlib_resources,
+    "importlib.util": _importlib_util,
+    "pkgutil": _pkgutil,
+}
+"""The standard library modules that packaged code sees through a view. One row each."""
+
+
+class LoadedModules(MutableMapping[str, ModuleType]):
+    """Forwards to ``sys.modules``; a path of the package leads to the package's module.
+
+    Code that looks itself up by its literal name, ``sys.modules["mylib.registry"]``, gets the
+    module that it means, which lives in the package's namespace.
+
+    Args:
+        full_name: gives the name in ``sys.modules`` for a path that packaged code writes.
+
+    >>> LoadedModules(lambda name: name)["sys"] is sys
+    True
+    """
+
+    def __init__(self, full_name: Callable[[str], str]) -> None:
+        self._full_name = full_name
+
+    def __getitem__(self, name: str) -> ModuleType:
+        return sys.modules[self._full(name)]
+
+    def __setitem__(self, name: str, module: ModuleType) -> None:
+        sys.modules[self._full(name)] = module
+
+    def __delitem__(self, name: str) -> None:
+        del sys.modules[self._full(name)]
+
+    def __contains__(self, name: object) -> bool:
+        return self._full(name) in sys.modules
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sys.modules)
+
+    def __len__(self) -> int:
+        return len(sys.modules)
+
+    def copy(self) -> dict[str, ModuleType]:
+        """A snapshot with full names (:meth:`dict.copy`)."""
+        return dict(sys.modules)
+
+    def _full(self, name: object) -> str:
+        # Whatever is no string gets the error that sys.modules gives.
+        return self._full_name(name) if isinstance(name, str) else name  # type: ignore[return-value]
+
+
+class Namespace:
+    """The modules of one loaded package, and their imports.
+
+    Args:
         name: a plain identifier, unique in this process.
         prefix: what goes before module paths in ``sys.modules``: ``name + "."`` in a private
             namespace, ``""`` in the process namespace.
+        source: the package file, for errors.
+        index: its modules.
+        tree: the folder with its files.
+        importer: put into the modules as ``__modpack__``, and what
+            ``import torch_package_importer`` gives to them.
+
+    Attributes:
+        builtins: those of the package's modules.
+        on_miss: told of modules that are neither in the package nor may come from here, before
+            that is an error; it may add them (:meth:`use`).
     """
 
     def __init__(
@@ -45,46 +204,269 @@ class Namespace:
     ) -> None:
         self.name = name
         self.prefix = prefix
-        self._importer = importer
         self.finder = PackageFinder(source, prefix, index, tree, self._mark)
-        self._redirect = Redirect(source, prefix, index, importer, self.finder.adopt, tree)
-        self._redirect.on_imported = self.finder.keep_code
+        self.builtins: dict[str, Any] = {}
+        self.on_miss: Callable[[str], None] | None = None
+        self._importer = importer
+        self._views: dict[str, View] = {}
+        self._modules = LoadedModules(self.full_name)
+        self._is_importing = self._is_large = False
+        self._ways: dict[str, Way] = {}
+        self._refresh_builtins()
 
-    @property
-    def builtins(self) -> dict[str, Any]:
-        """The builtins of the package's modules."""
-        return self._redirect.builtins
-
-    def import_module(self, module: str) -> ModuleType:
-        """Import a module by the path that the packaged code knows, or by its full name."""
-        local = self.local_name(module)
-        found: ModuleType = self._redirect.load(module if local is None else local)
-        return found
-
-    def ready(self, module: str) -> ModuleType | None:
-        """What :meth:`import_module` gives if that is imported already; else None."""
-        local = self.local_name(module)
-        return self._redirect.ready(module if local is None else local)
-
-    def local_name(self, module: str) -> str | None:
-        """The path of a module of this package; None for the full name of any other."""
-        if self.prefix and module.startswith(self.prefix):
-            return module[len(self.prefix) :]
-        return None
-
-    def full_name(self, module: str) -> str:
-        """The name in ``sys.modules`` of a path that the packaged code knows."""
-        return self._redirect.translated(module)
+    def _refresh_builtins(self) -> None:
+        """Take over what was added to the real builtins (:func:`gettext.install` does that)."""
+        # In one step: another thread must never find the real __import__ in there.
+        fresh = vars(builtins).copy()
+        fresh["__import__"], fresh[MODULES_NAME] = self.import_statement, self._modules
+        self.builtins.update(fresh)
 
     def use(self, index: ModuleIndex) -> None:
         """From now on, this is what the package holds: more than before."""
-        self.finder.index = index
-        self._redirect.use(index)
+        self.finder.index, self._ways = index, {}
         importlib.invalidate_caches()
 
-    def tell_misses(self, listener: Callable[[str], None]) -> None:
-        """Call a function for each module that code of the package imports and cannot have."""
-        self._redirect.on_miss = listener
+    def import_statement(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> Any:
+        """What an import statement calls (the contract of :func:`__import__`)."""
+        # No helper functions around the imports: each would be a frame on the stack more for
+        # every module in a chain of imports. No generators as context managers either: these
+        # took half of the time of each import, and a module has many.
+        is_outermost, self._is_importing = not self._is_importing, True
+        try:
+            if level:
+                try:
+                    return builtins.__import__(name, globals, locals, fromlist or (), level)
+                except ModuleNotFoundError as failure:
+                    self._explain(failure)
+                    raise
+            way = self._ways.get(name) if type(name) is str else None
+            if way is None:
+                if name == ANCESTOR_NAME:
+                    return self._importer
+                if not name or not isinstance(name, str):  # its error
+                    return builtins.__import__(name, globals, locals, fromlist or (), 0)
+                way = self._way(name)
+            full, top = way
+            try:
+                found = builtins.__import__(full, globals, locals, fromlist or (), 0)
+            except ModuleNotFoundError as failure:
+                if top is None:
+                    self._explain_absence_here(name, failure)
+                else:
+                    self._explain(failure)
+                raise
+            if top is not None and not fromlist:
+                found = sys.modules[top]
+            elif top is None and self.finder.index.policy is not None:
+                self._require_trust_in_parts(name, fromlist or ())
+            return self._view(found)
+        finally:
+            if is_outermost:
+                self._end_of_import()
+
+    def import_by_name(self, name: str, package: str | None = None) -> Any:
+        """The redirected :func:`importlib.import_module`."""
+        if name.startswith("."):
+            if not package:
+                return importlib.import_module(name, package)  # its own error
+            name = importlib.util.resolve_name(name, package)
+        return self._view(self.load(name))
+
+    def find_spec(self, name: str, package: str | None = None) -> ModuleSpec | None:
+        """The redirected :func:`importlib.util.find_spec`: knows what the package knows."""
+        if name.startswith("."):
+            if not package:
+                return importlib.util.find_spec(name, package)  # its own error
+            name = importlib.util.resolve_name(name, package)
+        self._seek(name)
+        if self.finder.index.is_untrusted(self.local_name(name)) and not self._is_namespace(name):
+            return None
+        if self._is_packaged(name):
+            try:
+                return importlib.util.find_spec(self.prefix + name)
+            except ModuleNotFoundError as failure:
+                self._explain(failure)
+                raise
+        return importlib.util.find_spec(name) if self._reaches_host(name) else None
+
+    def import_module(self, name: str) -> ModuleType:
+        """Import a module by the path that the packaged code knows, or by its full name."""
+        found: ModuleType = self.load(self.local_name(name))
+        return found
+
+    def load(self, name: str) -> Any:
+        """Import a module by the absolute path that packaged code writes."""
+        if name == ANCESTOR_NAME:
+            return self._importer
+        is_outermost, self._is_importing = not self._is_importing, True
+        try:
+            self._seek(name)
+            if self._is_packaged(name):
+                try:
+                    return importlib.import_module(self.prefix + name)
+                except ModuleNotFoundError as failure:
+                    self._explain(failure)
+                    raise
+            self.require_reach(name)
+            try:
+                return importlib.import_module(name)
+            except ModuleNotFoundError as failure:
+                self._explain_absence_here(name, failure)
+                raise
+        finally:
+            if is_outermost:
+                self._end_of_import()
+
+    def ready(self, name: str) -> ModuleType | None:
+        """What :meth:`import_module` gives if that is imported already; else None.
+
+        Raises:
+            ModuleNotFoundError: packaged code may not have it.
+        """
+        name = self.local_name(name)
+        found = sys.modules.get(self.full_name(name))
+        is_being_made = getattr(getattr(found, "__spec__", None), "_initializing", False)
+        if found is None or is_being_made or name == ANCESTOR_NAME:
+            return None
+        self.require_reach(name)
+        return found
+
+    def _view(self, found: Any) -> Any:
+        """What packaged code sees of a module, or of whatever else an import gives."""
+        name = getattr(found, "__name__", None)
+        if not isinstance(name, str) or not isinstance(found, ModuleType):
+            return found
+        make = _VIEWED.get(name)
+        if make is None:
+            names = found.__dict__
+            # In importlib.metadata, in its copies, and hardly anywhere else.
+            if "packages_distributions" not in names or "MetadataPathFinder" not in names:
+                return found
+            make = _metadata
+        if name not in self._views:
+            self._views[name] = View(found, make(self, found), self._view)
+        return self._views[name]
+
+    def full_name(self, name: str) -> str:
+        """The name in ``sys.modules`` of a module path that packaged code writes."""
+        return self.prefix + name if self._is_packaged(name) else name
+
+    def local_name(self, name: str) -> str:
+        """The module path that packaged code writes for a full name; any other as it is."""
+        return name[len(self.prefix) :] if name.startswith(self.prefix) else name
+
+    def require_reach(self, name: str) -> None:
+        """Refuse a module path that is neither the package's nor one that it may take from here.
+
+        Raises:
+            ModuleNotFoundError: tells the remedy.
+        """
+        if not self._is_packaged(name) and not self._reaches_host(name):
+            raise self.finder.index.absent(self.finder.source, name)
+        self._require_trust(name)
+
+    def _require_trust(self, name: str) -> None:
+        """Refuse what would come from outside and the loader's policy does not allow.
+
+        Raises:
+            UntrustedImportError: tells the remedy.
+        """
+        if self.finder.index.policy is not None and not self._is_namespace(name):
+            self.finder.index.require_trust(self.finder.source, self.local_name(name))
+
+    def _require_trust_in_parts(self, name: str, parts: Sequence[str]) -> None:
+        """The same for modules that ``from name import part`` has brought in as parts."""
+        for part in parts:
+            if f"{name}.{part}" in sys.modules:
+                self._require_trust(f"{name}.{part}")
+
+    def _is_namespace(self, name: str) -> bool:
+        return name == self.prefix[:-1]
+
+    def _way(self, name: str) -> Way:
+        """Where an absolute import leads; remembered, for one module is imported by many.
+
+        Raises:
+            ModuleNotFoundError: packaged code may not go there.
+        """
+        ways = self._ways  # those of the index that is asked now
+        self._seek(name)
+        if self._is_packaged(name):
+            way = Way(self.prefix + name, self.prefix + root_of(name))
+        else:
+            self.require_reach(name)
+            way = Way(name, None)
+        if type(name) is str:  # what derives from it may be equal to anything
+            ways[name] = way
+        return way
+
+    def _seek(self, name: str) -> None:
+        """Tell of a module that is neither the package's nor one that it takes from here.
+
+        A trial run can then supply it; elsewhere nobody listens.
+        """
+        if self.on_miss is not None and root_of(name) not in self.finder.index.roots:
+            if not self._reaches_host(name):
+                self.on_miss(name)
+
+    def _is_packaged(self, name: str) -> bool:
+        return bool(self.prefix) and root_of(name) in self.finder.index.roots
+
+    def _is_own(self, name: str) -> bool:
+        """Whether a full name is one of this namespace."""
+        if self.prefix:
+            return is_within(name, self.prefix[:-1])
+        return root_of(name) in self.finder.index.roots
+
+    def _reaches_host(self, name: str) -> bool:
+        return self._is_own(name) or self.finder.index.allows_host(name)
+
+    def _mark(self, module: ModuleType) -> None:
+        """Put the package's globals into a module whose code is about to run."""
+        self._refresh_builtins()
+        if self._is_importing and not self._is_large:
+            self._is_large = True
+            begin_collecting_rarely(self)
+        vars(module).update(
+            __builtins__=self.builtins, __modpack__=self._importer, __torch_package__=True
+        )
+
+    def _end_of_import(self) -> None:
+        """An import has come to its end; one in another thread may still be running."""
+        self._is_importing = False
+        if self._is_large:
+            self._is_large = False
+            end_collecting_rarely(self)
+        self.finder.keep_code()
+
+    def _explain_absence_here(self, name: str, failure: ModuleNotFoundError) -> None:
+        """Raise what tells more about an import that went to the host, if there is more to tell."""
+        explained = failure
+        try:
+            self._explain(failure)
+        except ModuleNotFoundError as better:
+            explained = better
+        is_extern = root_of(name) in self.finder.index.extern_roots and not self._is_own(name)
+        if is_extern and explained.name is not None and is_within(name, explained.name):
+            raise self.finder.index.not_found(self.finder.source, name) from explained
+        if explained is not failure:
+            raise explained
+
+    def _explain(self, failure: ModuleNotFoundError) -> None:
+        """Raise what tells what is missing from the package by the path that its code wrote."""
+        missing = failure.name or ""
+        told = self.finder.source in str(failure)
+        if not told and self._is_own(missing) and missing != self.prefix[:-1]:
+            raise self.finder.index.absent(
+                self.finder.source, self.local_name(missing)
+            ) from failure
 
     def close(self) -> None:
         """Take the package's modules out of ``sys.modules``; later imports of them fail."""
@@ -110,14 +492,6 @@ class Namespace:
             named = sys.modules.keys() & _sources(self.finder.index)
         return {self.name, *marked, *named}
 
-    def _mark(self, module: ModuleType) -> None:
-        self._redirect.note_new_module()
-        vars(module).update(
-            __builtins__=self._redirect.builtins,
-            __modpack__=self._importer,
-            __torch_package__=True,
-        )
-
 
 def open_namespace(
     kind: str, digest: str, source: str, index: ModuleIndex, tree: Path, importer: object
@@ -133,11 +507,8 @@ def open_namespace(
         importer: put into the modules as ``__modpack__``.
 
     Raises:
-        ValueError: ``kind`` is something else.
         NamespaceConflictError: real names are asked for, but some are taken.
     """
-    if kind not in NAMESPACES:
-        raise ValueError(f"namespace must be 'private' or 'process', not {kind!r}")
     with _lock:
         name = _unused_name(f"modpack_{digest[:12]}")
         prefix = f"{name}." if kind == "private" else ""

@@ -16,12 +16,13 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.archive.records import read_json, read_specs
-from modpack.core.json_values import as_list, as_mapping, as_text
-from modpack.core.process import collection_allowed, collection_paused
+from modpack.archive.records import checking, read_document, read_specs
+from modpack.core.json_values import as_list, as_text
+from modpack.core.process import collection_allowed, collection_paused, instances_in
 from modpack.discovery.importers import contents_of, importer_of, local_path
 from modpack.errors import (
     ArchiveError,
@@ -30,7 +31,6 @@ from modpack.errors import (
     TrustError,
     UnpicklingError,
 )
-from modpack.hooks.loaded import reserve_ids
 from modpack.loading.checks import require_hook_kinds
 from modpack.pickling.tensor_loading import StorageLoader, placing
 from modpack.pickling.unpickler import unpickle_object
@@ -102,21 +102,14 @@ def require_operators(archive: Archive) -> None:
         OperatorNotFoundError: names all of them.
         ArchiveError: the record of the trial is damaged.
     """
-    missing = tuple(schema for schema in _recorded(archive) if not _exists(schema))
+    if not archive.has(layout.TRIAL):
+        return
+    with checking(archive, layout.TRIAL):
+        listed = read_document(archive, layout.TRIAL, None).get("operators", [])
+        schemas = [as_text(each, "an operator") for each in as_list(listed, "operators")]
+    missing = tuple(schema for schema in schemas if not _exists(schema))
     if missing:
         raise OperatorNotFoundError(archive.source, missing)
-
-
-def _recorded(archive: Archive) -> list[str]:
-    if not archive.has(layout.TRIAL):
-        return []
-    try:
-        record = as_mapping(read_json(archive, layout.TRIAL), "the record")
-        listed = as_list(record.get("operators", []), "operators")
-        return [as_text(each, "an operator") for each in listed]
-    except (ValueError, TypeError) as failure:
-        reason = f"is not as it should be ({failure})"
-        raise ArchiveError(archive.source, reason, layout.TRIAL) from failure
 
 
 def _exists(schema: str) -> bool:
@@ -220,7 +213,7 @@ def load_object(
 
         remove_hooks(result.obj)
     elif not appended:
-        reserve_ids(result.obj)
+        _reserve_ids(result.obj)
     return result
 
 
@@ -293,6 +286,33 @@ def _wanted_names(specs: tuple[HookSpec, ...], hooks: HookChoice) -> frozenset[s
 
     check_names(hooks, specs)
     return frozenset(spec.name for spec in filter(selector(hooks), specs))
+
+
+_HOOK_TABLES = (
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_load_state_dict_post_hooks",
+    "_load_state_dict_pre_hooks",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+)
+"""The attributes of a module that have its hooks by their ids. :data:`.KINDS` knows more of them,
+and takes a while to import, which the first load of a process need not pay."""
+
+
+def _reserve_ids(obj: Any) -> None:
+    """Keep torch from giving ids again that hooks in loaded modules have.
+
+    A package of torch.package brings hooks in the modules' state, with the ids that they had
+    where it was written, while torch counts from 0 in a new process: the next hook that is
+    registered would overwrite one of them.
+    """
+    for part in instances_in(obj, (torch.nn.Module,)):
+        for table in _HOOK_TABLES:
+            for identity in getattr(part, table, None) or ():
+                RemovableHandle.next_id = max(RemovableHandle.next_id, identity + 1)
 
 
 class _Rebuilding:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch.nn import Parameter, UninitializedParameter
 
-from modpack.core.progress import advance
+from modpack.core.process import advance
 from modpack.core.tensors import LARGE, StorageView
 from modpack.pickling.base import RefusedError
 from modpack.pickling.pickle_edits import Reduced

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from modpack.archive.reader import open_archive
 from modpack.archive.records import environment_of
 from modpack.core.plan import MockRisk, MockTouch, NameUse, Plan, risk_of
-from modpack.core.progress import phase
+from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import TrialRecord
 from modpack.discovery.distributions import DistributionIndex

@@ -12,7 +12,7 @@ from modpack.core.graph import CodeKind
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, module_record, root_of
 from modpack.core.plan import Decision, NameUse, Note, Plan, PlannedFile, Problem
-from modpack.core.progress import phase
+from modpack.core.process import phase
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import TrialRecord

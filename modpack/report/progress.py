@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from modpack.core.progress import Unit, heard_by, is_heard
+from modpack.core.process import Unit, heard_by, is_heard
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from modpack.core.progress import Phase
+    from modpack.core.process import Phase
 
 PATIENCE_SECONDS: Final = 1.0
 """How long nothing appears: most work is done by then."""

@@ -23,8 +23,7 @@ from modpack.archive.manifest import (
 )
 from modpack.archive.reader import open_archive
 from modpack.core.policy import CODE_FROM_ANYBODY, PATTERN_FIELDS, Signer, TrustPolicy
-from modpack.core.process import usable_cores
-from modpack.core.progress import phase
+from modpack.core.process import phase, usable_cores
 from modpack.core.text import counted, human_size, printable
 from modpack.errors import (
     ArchiveError,

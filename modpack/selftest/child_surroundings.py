@@ -37,7 +37,7 @@ from modpack.selftest.process import Answer, Answering, Eagerness, Hidden, Quest
 
 _LOOKS = frozenset({"open", "os.listdir", "os.scandir", "os.chdir"})
 """Audit events of reading a file or a folder, whose first argument is the path."""
-_ASKING_FOR_SPECS = ("importlib.util", "modpack.loading.redirect")
+_ASKING_FOR_SPECS = ("importlib.util", "modpack.loading.namespace")
 _stat = os.stat
 
 
@@ -256,7 +256,7 @@ class Asking:
         place = sys.meta_path.index(self._importer.namespace.finder)
         sys.meta_path.insert(place + 1, _Around(self, only_shown=False))
         sys.meta_path.insert(place, _Around(self, only_shown=True))
-        self._importer.namespace.tell_misses(self.module)
+        self._importer.namespace.on_miss = self.module
         sys.addaudithook(self._audit)
         _watch_metadata(self)
         _watch_stat(self)
@@ -354,7 +354,7 @@ class Asking:
         while frame is not None:
             if frame.f_globals.get("__modpack__") is self._importer:
                 name = str(frame.f_globals.get("__name__"))
-                return self._importer.namespace.local_name(name) or name, frame.f_lineno
+                return self._importer.namespace.local_name(name), frame.f_lineno
             frame = frame.f_back
         return None, None
 

@@ -30,7 +30,7 @@ import torch
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere
-from modpack.core.progress import phase
+from modpack.core.process import phase
 from modpack.core.selftest import CaseRecords, TrialRecord, UnfilledTable
 from modpack.core.text import folders_here, portable_text
 from modpack.discovery.finder import is_a

@@ -18,7 +18,7 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.names import is_everywhere, is_within
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import MockTouch, NoteKind, Plan, TouchKind
-from modpack.core.progress import phase
+from modpack.core.process import phase
 from modpack.core.selftest import OutsideImport, TrialRecord, TriedCase
 from modpack.core.text import counted, listed
 from modpack.discovery.distributions import Distribution, DistributionIndex

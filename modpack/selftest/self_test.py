@@ -12,7 +12,7 @@ from modpack.archive.reader import open_archive
 from modpack.archive.records import environment_of, read_externs, read_trial
 from modpack.core.json_values import require_type
 from modpack.core.policy import TrustPolicy
-from modpack.core.progress import phase
+from modpack.core.process import phase
 from modpack.core.selftest import TrialRecord
 from modpack.errors import ModpackError
 from modpack.loading.checks import (

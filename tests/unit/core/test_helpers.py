@@ -59,7 +59,7 @@ def test_whatever_forbids_a_helper_is_logged_and_no_failure(caplog):
     def refuse() -> None:
         raise LookupError("no processes here")
 
-    with caplog.at_level("INFO", "modpack.core.process"):
+    with caplog.at_level("INFO", "modpack"):
         assert if_possible(refuse, "scanning") is None
     assert "help scanning (no processes here)" in caplog.text
     assert if_possible(lambda: 3, "scanning") == 3

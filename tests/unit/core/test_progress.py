@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from modpack.core.progress import Phase, Unit, advance, heard_by, is_heard, phase
+from modpack.core.process import Phase, Unit, advance, heard_by, is_heard, phase
 
 
 class Heard:

@@ -12,8 +12,11 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from modpack.core.process import instances_in
 from modpack.hooks.kinds import kinds_of
-from modpack.hooks.loaded import HOOK_TABLES, modules_in, reserve_ids
+from modpack.loading.objects import _HOOK_TABLES, _reserve_ids
+
+MODULES = (nn.Module,)
 
 
 class Slotted:
@@ -79,38 +82,40 @@ def with_attribute(held):
 )
 def test_modules_are_found_wherever_an_object_holds_them(wrap):
     module = nn.Linear(1, 1)
-    assert any(found is module for found in modules_in(wrap(module)))
+    assert any(found is module for found in instances_in(wrap(module), MODULES))
 
 
 def test_each_module_is_found_once():
     part = nn.Linear(1, 1)
     whole = nn.Sequential(part, part)
     whole.itself = [whole]
-    assert sorted(map(id, modules_in([whole, part, whole]))) == sorted([id(whole), id(part)])
+    assert sorted(map(id, instances_in([whole, part, whole], MODULES))) == sorted(
+        [id(whole), id(part)]
+    )
 
 
 def test_nothing_is_found_through_modules_classes_and_globals():
     globals()["REACHED_BY_GLOBALS"] = nn.Linear(1, 1)
     try:
         holders = [closing_over, Attributed(1), types, pytest, Attributed, weakref.ref(Attributed)]
-        assert list(modules_in(holders)) == []
+        assert list(instances_in(holders, MODULES)) == []
     finally:
         del globals()["REACHED_BY_GLOBALS"]
 
 
 def test_weak_proxies_are_no_modules():
     module = nn.Linear(1, 1)
-    assert list(modules_in([weakref.proxy(module)])) == []
+    assert list(instances_in([weakref.proxy(module)], MODULES)) == []
 
 
 def test_the_tables_are_those_of_all_kinds_of_hooks_of_modules():
-    assert set(HOOK_TABLES) == {kind.tables[0] for kind in kinds_of("module")}
+    assert set(_HOOK_TABLES) == {kind.tables[0] for kind in kinds_of("module")}
 
 
 def test_ids_of_hooks_that_were_loaded_are_not_given_again(monkeypatch):
     monkeypatch.setattr(RemovableHandle, "next_id", 3)
     module = nn.Sequential(nn.Linear(1, 1))
     module[0]._forward_hooks[41] = print
-    reserve_ids({"model": module})
+    _reserve_ids({"model": module})
     assert module.register_forward_hook(print).id == 42
     assert torch.is_tensor(module[0].weight)

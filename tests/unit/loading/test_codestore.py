@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from modpack.archive.module_index import ModuleIndex
 from modpack.loading import cache as tree
 from modpack.loading import compile as codestore
 from modpack.loading.cache_maintenance import list_trees
@@ -25,7 +26,8 @@ def place(tmp_path, monkeypatch):
 
 
 def opened(place, kind="private"):
-    store = code_store(place, kind)
+    prefix = "modpack_ab12." if kind == "private" else ""
+    store = code_store(place, prefix, ModuleIndex.build(RECORDS, {}))
     assert store is not None
     return store
 
@@ -165,7 +167,7 @@ def test_a_tree_that_is_not_known_any_more_gets_no_code(place):
 
 
 def test_a_tree_of_this_process_alone_keeps_none(tmp_path):
-    assert code_store(tmp_path, "private") is None
+    assert code_store(tmp_path, "modpack_ab12.", ModuleIndex({})) is None
 
 
 def test_folders_of_code_are_for_this_user_alone(place):

@@ -64,9 +64,7 @@ class Package:
         self.store = self.opened()
 
     def opened(self):
-        kind = "private" if self.prefix else "process"
-        store = code_store(self.tree, kind)
-        store.compile_ahead(self.prefix, self.index)
+        store = code_store(self.tree, self.prefix, self.index)
         self.stores.append(store)
         return store
 
@@ -408,4 +406,4 @@ def test_a_helper_imports_little_and_nothing_of_the_package():
     home = str(Path(compileahead.__file__).parents[2])
     command = [sys.executable, "-I", "-S", "-c", code, home]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "site", "subprocess", "modpack.loading.redirect"} & {*loaded}
+    assert not {"torch", "site", "subprocess", "modpack.loading.namespace"} & {*loaded}

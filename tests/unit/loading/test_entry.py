@@ -86,7 +86,12 @@ def test_a_package_says_in_which_namespace_it_works(entry, namespace):
     assert find_namespace(archive(entry)) == namespace
 
 
-@pytest.mark.parametrize("entry", ["[]", "no json", {"namespace": "public"}, {"namespace": 3}])
+SAVED = {"main": None, "pickles": []}
+
+
+@pytest.mark.parametrize(
+    "entry", ["[]", "no json", {**SAVED, "namespace": "public"}, {**SAVED, "namespace": 3}]
+)
 def test_a_namespace_that_is_none_is_refused(entry):
     with pytest.raises(ArchiveError, match=r"entry\.json"):
         find_namespace(archive(entry))

@@ -90,7 +90,7 @@ def test_folders_that_are_asked_for_are_searched_whoever_asks(visible, installed
 
 
 def test_views_recognise_copies_of_the_metadata_module(packaged):
-    view = packaged({"shop.py": ""})._namespace._redirect._view
+    view = packaged({"shop.py": ""})._namespace._view
     for module in (importlib.metadata, importlib.import_module("importlib_metadata")):
         assert view(module) is not module
     assert view(sys) is sys

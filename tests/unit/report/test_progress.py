@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from modpack.core.progress import Phase, Unit
+from modpack.core.process import Phase, Unit
 from modpack.report import progress
 
 
