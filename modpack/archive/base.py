@@ -158,23 +158,16 @@ class Archive(ABC):
             ArchiveError: the record is damaged, too large for what it is, or not what ``verify``
                 says.
         """
-        self._refuse_too_large(name)
+        # A file with holes takes no disk, and a stored record is held against nothing else.
+        size = self.size(name)
+        if size > DEFAULT_LIMITS.max_code_record_bytes and layout.is_bounded(name):
+            reason = f"it claims to have {size} bytes, which is too much"
+            raise ArchiveError(self.source, reason, name)
         content = b"".join(self.chunks(name))
         manifest = verify or self._manifest
         if manifest is not None:
             manifest.check(self.source, name, content)
         return content
-
-    def _refuse_too_large(self, name: str) -> None:
-        """Refuse code, and what the format adds, that claims more than anybody has.
-
-        A file with holes takes no disk, and a record that is stored is held against nothing else.
-        """
-        size = self.size(name)
-        if size > DEFAULT_LIMITS.max_code_record_bytes and layout.is_bounded(name):
-            raise ArchiveError(
-                self.source, f"it claims to have {size} bytes, which is too much", name
-            )
 
     def require_own_form(self, names: Sequence[str], deflated: Set[str]) -> None:
         """Demand, from now on too, that all of a zip but contents is as modpack writes it.

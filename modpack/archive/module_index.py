@@ -259,7 +259,9 @@ class ModuleIndex(NamedTuple):
 
 def _index_of(records: tuple[str, ...], externs: tuple[str, ...]) -> ModuleIndex:
     """What the names of records and extern modules tell."""
-    distributions = _distributions(records)
+    listed = (name for name in records if name.endswith("/METADATA"))
+    found = (re.fullmatch(r"(([^/]+?)-[^/-]+\.dist-info)/METADATA", name) for name in listed)
+    distributions = {normalised_distribution(m[2]): m[1] for m in found if m is not None}
     held = set(distributions.values())
     entries = _entries(name for name in records if name.partition("/")[0] not in held)
     extern_roots = frozenset(map(root_of, externs))
@@ -280,13 +282,6 @@ def _index_of(records: tuple[str, ...], externs: tuple[str, ...]) -> ModuleIndex
 
 _remembered = lru_cache(maxsize=16)(_index_of)
 """Packages of one project often have the same names, and nobody changes what is read off them."""
-
-
-def _distributions(records: Collection[str]) -> dict[str, str]:
-    """The folders with distributions' metadata, by the names that they say."""
-    listed = (name for name in records if name.endswith("/METADATA"))
-    found = (re.fullmatch(r"(([^/]+?)-[^/-]+\.dist-info)/METADATA", name) for name in listed)
-    return {normalised_distribution(m.group(2)): m.group(1) for m in found if m is not None}
 
 
 def _entries(records: Iterable[str]) -> dict[str, Entry]:

@@ -297,16 +297,14 @@ class _Body:
         pieces: list[bytes | memoryview] = []
         for name, content, crc, sha256, deflated in records:
             size, payload, method, of_deflated = len(content), content, STORED, ""
-            if deflated is not None and self._may_inflate(size):
+            inflated = self._inflated + size
+            if deflated is not None and DEFAULT_LIMITS.allow_total(self._position, inflated):
                 payload, method = deflated, DEFLATED
                 of_deflated = hashlib.sha256(deflated).hexdigest()
-                self._inflated += size
+                self._inflated = inflated
             pieces += self._begin_entry(name, size, len(payload), crc, method), payload
             self._digests[name] = RecordDigest(size, sha256, of_deflated)
         self._sink.write(*pieces)
-
-    def _may_inflate(self, size: int) -> bool:
-        return DEFAULT_LIMITS.allow_total(self._position, self._inflated + size)
 
     def _lay_large(self, name: str, content: memoryview) -> None:
         """Lay a record before its checksums are known, which are filled in later."""

@@ -414,20 +414,14 @@ def module_text(header: str, pieces: Iterable[Piece], postponed: bool) -> Module
     before: Piece | None = None
     origins = []
     for piece in sorted(pieces):
-        text += _gap(before, piece)
+        groups = {piece.group, before.group if before is not None else None}
+        text += "\n\n" if DEFINITION in groups else "\n" * (len(groups) - 1)
         first = text.count("\n") + 1
         text += piece.text.rstrip("\n") + "\n"
         if piece.origin is not None:
             origins.append((range(first, text.count("\n") + 1), piece.origin))
         before = piece
     return ModuleText(text, tuple(origins))
-
-
-def _gap(before: Piece | None, piece: Piece) -> str:
-    if before is None or piece.group != before.group:
-        around = DEFINITION in (piece.group, before.group if before is not None else "")
-        return "\n\n" if around else "\n"
-    return "\n\n" if piece.group == DEFINITION else ""
 
 
 def text_of_statement(statement: Statement, names: frozenset[str], package: str) -> tuple[str, int]:

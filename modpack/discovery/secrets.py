@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -118,28 +118,18 @@ def find_secrets(
         for at, what, value in _in_piece(piece, kind, known or {}):
             found.setdefault(start + at, (what, value))
     binary = kind is TextKind.PICKLE or b"\0" in data[:_OVERLAP]
-    places = list(_outermost(found))
-    lines = [None] * len(places) if binary else list(_lines(data, places))
-    secrets = (_secret(at, line, *found[at]) for at, line in zip(places, lines, strict=True))
-    return tuple(s for s in secrets if binary or not _is_allowed(data, s.position))
-
-
-def _outermost(found: Mapping[int, tuple[str, bytes]]) -> Iterator[int]:
-    """The places of those that are not a part of one that was found before them."""
-    end = -1
+    secrets = []
+    end, line, counted = -1, 1, 0
     for at in sorted(found):
-        if at >= end:
-            yield at
-            end = at + len(found[at][1])
-
-
-def _lines(data: bytes, places: Iterable[int]) -> Iterator[int]:
-    """The 1-based line of each place; places come in order."""
-    line, counted = 1, 0
-    for at in places:
-        line += data.count(b"\n", counted, at)
-        counted = at
-        yield line
+        what, value = found[at]
+        if at < end:  # a part of the one before
+            continue
+        end = at + len(value)
+        if not binary:
+            line, counted = line + data.count(b"\n", counted, at), at
+        if binary or not _is_allowed(data, at):
+            secrets.append(_secret(at, None if binary else line, what, value))
+    return tuple(secrets)
 
 
 def _secret(at: int, line: int | None, what: str, value: bytes) -> Secret:
