@@ -7,6 +7,7 @@ and zip64 for records and offsets from 4 GiB on.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -128,7 +129,8 @@ def local_header(entry: Entry, *, align: bool) -> bytes:
         extra, needed = _zip64(size, compressed), NEEDED_ZIP64
         size = compressed = MAX32
     if align:
-        extra += padding(entry.offset + LOCAL.size + len(raw_name) + len(extra))
+        data_offset = entry.offset + LOCAL.size + len(raw_name) + len(extra)
+        extra += _padding(-data_offset % ALIGNMENT)
     what = (LOCAL_SIGNATURE, needed, entry.kind, 0, FIRST_DATE, entry.crc, compressed, size)
     return LOCAL.pack(*what, len(raw_name), len(extra)) + raw_name + extra
 
@@ -238,9 +240,9 @@ def _zip64(*numbers: int) -> bytes:
     )
 
 
-def padding(data_offset: int) -> bytes:
-    """The extra field that moves data from an offset to the next aligned one; none if it is."""
-    missing = -data_offset % ALIGNMENT
+@cache
+def _padding(missing: int) -> bytes:
+    """The extra field that moves data on by some bytes, less than :data:`ALIGNMENT`."""
     if not missing:
         return b""
     if missing < EXTRA.size:
