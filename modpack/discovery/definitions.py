@@ -25,6 +25,7 @@ from modpack.discovery.syntax import (
     bodies,
     dotted_name,
     parameters_of,
+    targets_of,
 )
 
 _UNKNOWN: Final[list[str]] = []
@@ -327,7 +328,7 @@ def _initializer_of(node: ast.ClassDef) -> Initializer | None:
             name = dotted_name(statement.value)
             is_given = any(name == parameter for parameter, _ in parameters)
             value = (name, _UNKNOWN) if is_given else ("", _literal_of(statement.value))
-            for target in _targets(statement):
+            for target in targets_of(statement):
                 kept[_mangled(_own_attribute(target), node.name)] = value
     return Initializer(parameters, kept, changed)
 
@@ -335,7 +336,7 @@ def _initializer_of(node: ast.ClassDef) -> Initializer | None:
 def _is_plain(statement: ast.stmt) -> bool:
     """Whether a statement keeps something, or does nothing that matters here."""
     if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-        return all(map(_own_attribute, _targets(statement)))
+        return all(map(_own_attribute, targets_of(statement)))
     if isinstance(statement, ast.Expr):
         value = statement.value
         return isinstance(value, ast.Constant) or _is_call_of_object(value)
@@ -456,20 +457,12 @@ def _set_in(
         if isinstance(node, ast.Call) and dotted_name(node.func) == "setattr":
             yield _COMPUTED, None
         value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
-        for target in _targets(node):
+        for target in targets_of(node):
             for name in assigned_names(target):
                 if name in declared:
                     yield name, value
             if isinstance(target, ast.Attribute) and _is_shared(target.value, local):
                 yield f".{target.attr}", value
-
-
-def _targets(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, (ast.Assign, ast.Delete)):
-        return node.targets
-    if isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
-        return [node.target]
-    return []
 
 
 def _is_shared(owner: ast.expr, local: set[str]) -> bool:
@@ -508,7 +501,7 @@ def _attributes_at_import(statement: ast.stmt) -> Iterator[str]:
     todo: list[ast.AST] = [statement]
     while todo:
         node = todo.pop()
-        for target in _targets(node):
+        for target in targets_of(node):
             if isinstance(target, ast.Attribute):
                 yield target.attr
         if not isinstance(node, (Function, ast.expr)):

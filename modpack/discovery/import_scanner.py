@@ -31,7 +31,6 @@ from modpack.discovery.syntax import (
     ParsedSource,
     Part,
     Scope,
-    assigned_names,
     bindings,
     binds_unseen,
     bodies,
@@ -41,6 +40,7 @@ from modpack.discovery.syntax import (
     parse_source,
     qualified_name,
     resolve_relative,
+    targets_of,
 )
 
 _LONGEST_CALL = 80  # characters
@@ -357,13 +357,11 @@ def mentions_exports(statement: ast.stmt) -> bool:
         return _called_method(statement.value) is not None
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         return any((alias.asname or alias.name) == _EXPORTS for alias in statement.names)
-    if isinstance(statement, ast.Delete):
-        return any(_EXPORTS in assigned_names(target) for target in statement.targets)
     if isinstance(statement, ast.AnnAssign) and statement.value is None:
         return False
-    if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        return any(_is_exports(node) for target in targets for node in ast.walk(target))
+    if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
+        parts = (node for target in targets_of(statement) for node in ast.walk(target))
+        return any(map(_is_exports, parts))
     return any(name == _EXPORTS for name, _ in bindings(statement))
 
 

@@ -368,14 +368,13 @@ def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
     """
     targets: list[ast.expr] = []
     value: ast.expr | None = None
-    if isinstance(statement, ast.Assign):
-        targets, value = statement.targets, statement.value
-    elif isinstance(statement, ast.AnnAssign):
-        targets, value = [statement.target] if statement.value else [], statement.value
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        value = statement.value
+        targets = targets_of(statement) if value is not None else []
     elif isinstance(statement, (Function, ast.ClassDef)):
         yield statement.name, None
     elif isinstance(statement, (ast.AugAssign, ast.For, ast.AsyncFor)):
-        targets = [statement.target]
+        targets = targets_of(statement)
     elif isinstance(statement, (ast.With, ast.AsyncWith)):
         targets = [item.optional_vars for item in statement.items if item.optional_vars is not None]
     elif isinstance(statement, ast.Match):
@@ -388,6 +387,15 @@ def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
     for target in targets:
         for name in assigned_names(target):
             yield name, value if isinstance(target, ast.Name) else None
+
+
+def targets_of(statement: ast.AST) -> list[ast.expr]:
+    """The targets of an assignment, a deletion or a loop; none of anything else."""
+    if isinstance(statement, (ast.Assign, ast.Delete)):
+        return statement.targets
+    if isinstance(statement, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
+        return [statement.target]
+    return []
 
 
 def binds_unseen(text: str) -> bool:
