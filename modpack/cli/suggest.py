@@ -114,13 +114,12 @@ def _news(advice: Sequence[Advice], given: Sequence[Advice]) -> list[Advice]:
 
 def _uses(plan: Plan, externs: Sequence[str]) -> tuple[NameUse, ...]:
     """What the code that goes along does with extern modules."""
-    from modpack.discovery.mock_usage import callable_from_outside, find_uses
+    from modpack.discovery.mock_usage import find_uses
     from modpack.report.facts import sources_here
 
     if not externs:
         return ()
-    callables = callable_from_outside(plan.graph)
-    return find_uses(sources_here(plan), externs, callables, plan.graph)
+    return find_uses(sources_here(plan), externs, plan.graph)
 
 
 def _report_text(

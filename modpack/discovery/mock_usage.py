@@ -13,12 +13,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.graph import DependencyGraph
 from modpack.core.names import parents
 from modpack.core.plan import NameUse, UseKind
 from modpack.core.process import collection_paused
 from modpack.core.scan import ImportKind
-from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.mock_reachability import Reachability
 from modpack.discovery.mock_texts import ImporterIndex, Texts
 from modpack.discovery.mock_usage_reader import (
@@ -50,10 +49,7 @@ _CALL, _ITEM, _AWAIT = "(...)", "[...]", "await"
 
 @collection_paused()  # the search went through all of torch, which took half of the time
 def find_uses(
-    sources: Sources,
-    mocked: Collection[str],
-    entry_names: Collection[tuple[str, str]] = (),
-    graph: DependencyGraph | None = None,
+    sources: Sources, mocked: Collection[str], graph: DependencyGraph
 ) -> tuple[NameUse, ...]:
     r"""Find every place where interned modules use a name of a mocked one.
 
@@ -64,26 +60,28 @@ def find_uses(
     Args:
         sources: all interned modules.
         mocked: the mocked modules.
-        entry_names: module and qualified name of classes and functions that saved objects and
-            hooks name: they can be called from outside the package. With an empty name, everything
-            in the module can.
-        graph: who imports whom, if that is known; it is read off the sources otherwise.
+        graph: who imports whom, and what was saved.
 
     Returns:
         The uses, by mocked module, importer and line.
 
+    >>> from modpack.core.graph import Edge
+    >>> graph = DependencyGraph()
+    >>> graph.add_edge(Edge("<net.pkl>", "net", ImportKind.PICKLE, names=("report",)))
+    True
+    >>> graph.add_edge(Edge("net", "tracker", ImportKind.REQUIRED, 1))
+    True
     >>> source = b"import tracker\n\ndef report(x):\n    tracker.log(x)\n"
-    >>> (use,) = find_uses({"net": (source, False)}, ["tracker"], [("net", "report")])
+    >>> (use,) = find_uses({"net": (source, False)}, ["tracker"], graph)
     >>> use.name, use.line, use.kind.value, use.scope, use.is_live
     ('log', 4, 'function', 'report', True)
     """
     if not mocked:
         return ()
-    graph = graph if graph is not None else _graph_of(sources)
     texts = Texts(sources)
     search = _Search(sources, frozenset(mocked), ImporterIndex(texts, graph))
     search.run()
-    reachability = Reachability(texts, mocked, search.read, entry_names)
+    reachability = Reachability(texts, mocked, search.read, callable_from_outside(graph))
     found = dict.fromkeys(
         [*search.uses(reachability), *_of_saved_objects(graph, frozenset(mocked))]
     )
@@ -91,11 +89,10 @@ def find_uses(
 
 
 def callable_from_outside(graph: DependencyGraph) -> list[tuple[str, str]]:
-    """Return what users of a package can call, as :func:`find_uses` takes it.
+    """Return the modules and qualified names of what users of a package can call.
 
-    Args:
-        graph: its dependency graph. Saved objects name classes and functions; of a module that was
-            saved by name, everything can be called.
+    Saved objects and hooks name classes and functions; of a module that was saved by name,
+    everything can be called, which is an empty name.
     """
     named = [
         (edge.imported, name)
@@ -120,16 +117,6 @@ def _of_saved_objects(graph: DependencyGraph, mocked: frozenset[str]) -> Iterato
 
 def _order(use: NameUse) -> tuple[str, str, int, str, int]:
     return (use.module, use.importer, use.line, use.name, _KINDS.index(use.kind))
-
-
-def _graph_of(sources: Sources) -> DependencyGraph:
-    graph = DependencyGraph()
-    for module, (source, is_package) in sources.items():
-        for each in scan_source(source, module, is_package).imports:
-            graph.add_edge(Edge(module, each.module, each.kind, each.line, each.names))
-            for name in each.names:
-                graph.add_edge(Edge(module, f"{each.module}.{name}", each.kind, each.line))
-    return graph
 
 
 class _Search:

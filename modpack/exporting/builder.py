@@ -101,7 +101,7 @@ class PackageBuilder:
         return replace(plan, uses=self._uses(plan, mocked) if mocked else (), tells_uses=True)
 
     def _uses(self, plan: Plan, mocked: list[str]) -> tuple[NameUse, ...]:
-        from modpack.discovery.mock_usage import callable_from_outside, find_uses
+        from modpack.discovery.mock_usage import find_uses
 
         walker = self.planner.walker
         with phase("looking for uses of mocked modules"):
@@ -109,10 +109,9 @@ class PackageBuilder:
                 module: (walker.source(module), walker.is_package(module))
                 for module in interned_records(plan, walker)
             }
-            names = callable_from_outside(plan.graph)
-            asked = (sources, mocked, names, list(plan.graph.edges()))
+            asked = (sources, mocked, plan.graph.roots(), list(plan.graph.edges()))
             if self._found_uses[0] != asked:  # most rounds of a trial change files only
-                self._found_uses = asked, find_uses(sources, mocked, names, plan.graph)
+                self._found_uses = asked, find_uses(sources, mocked, plan.graph)
             return self._found_uses[1]
 
     def write(self, plan: Plan, namespace: str = "private") -> None:

@@ -197,13 +197,12 @@ class _Weights:
         """What would raise if it is called; None if the model's own code would."""
         if any(is_within(module, path) for module in self._named):
             return None
-        from modpack.discovery.mock_usage import callable_from_outside, find_uses  # seldom
+        from modpack.discovery.mock_usage import find_uses  # seldom
 
         mocked = [m for m in self._plan.decisions if is_within(m, path)]
         kept = (m for m in self._interned if not is_within(m, path))
         sources = {m: (self._walker.source(m), self._walker.is_package(m)) for m in kept}
-        graph = self._plan.graph
-        found = find_uses(sources, mocked, callable_from_outside(graph), graph)
+        found = find_uses(sources, mocked, self._plan.graph)
         uses = tuple(use for use in found if use.is_reachable)
         owners = {self._owner.get(use.importer) for use in uses}
         return None if None in owners or not owners.isdisjoint(self.own) else uses

@@ -301,10 +301,10 @@ def plan_with_uses(plan: Plan, sources: Callable[[], Mapping[str, tuple[bytes, b
     mocked = plan.modules(Action.MOCK)
     if plan.tells_uses or not mocked:
         return plan
-    from modpack.discovery.mock_usage import callable_from_outside, find_uses
+    from modpack.discovery.mock_usage import find_uses
 
     with phase("looking for uses of mocked modules"):
-        uses = find_uses(sources(), mocked, callable_from_outside(plan.graph), plan.graph)
+        uses = find_uses(sources(), mocked, plan.graph)
     return replace(plan, uses=uses, tells_uses=True)
 
 

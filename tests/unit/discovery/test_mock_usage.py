@@ -10,6 +10,7 @@ import pytest
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.plan import MockRisk, NameUse, risk_of
 from modpack.core.scan import ImportKind
+from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.mock_usage import callable_from_outside, find_uses
 
 NET = [("net", "Net")]
@@ -30,7 +31,25 @@ def found(
         )
         for name, source in modules.items()
     }
-    return find_uses(sources, mocked, entries)
+    return find_uses(sources, mocked, graph_of(sources, entries))
+
+
+def graph_of(
+    sources: Mapping[str, tuple[bytes, bool]], entries: Collection[tuple[str, str]] = ()
+) -> DependencyGraph:
+    """What the sources import, and what was saved: classes, functions, or whole modules."""
+    graph = DependencyGraph()
+    for module, (source, is_package) in sources.items():
+        for each in scan_source(source, module, is_package).imports:
+            graph.add_edge(Edge(module, each.module, each.kind, each.line, each.names))
+            for name in each.names:
+                graph.add_edge(Edge(module, f"{each.module}.{name}", each.kind, each.line))
+    for module, name in entries:
+        if name:
+            graph.add_edge(Edge("<model/net.pkl>", module, ImportKind.PICKLE, names=(name,)))
+        else:
+            graph.mark_root(module)
+    return graph
 
 
 def told(uses: Collection[NameUse]) -> list[tuple[str, int, str]]:
@@ -370,7 +389,7 @@ def parsed(monkeypatch) -> list[str]:
 def test_modules_that_have_nothing_to_do_with_a_mock_are_not_parsed(parsed):
     sources = {f"m{number}": (b"import m1\nx = 1\n", False) for number in range(50)}
     sources["net"] = (b"import tracker\ntracker.init()\n", False)
-    assert len(find_uses(sources, ["tracker"])) == 1
+    assert len(find_uses(sources, ["tracker"], graph_of(sources))) == 1
     assert parsed == ["net"]
 
 
@@ -393,19 +412,19 @@ def test_what_cannot_be_parsed_is_passed_by():
     ],
 )
 def test_no_source_is_too_deep(source):
-    find_uses({"net": (f"import tracker\n{source}\n".encode(), False)}, ["tracker"])
+    found(f"import tracker\n{source}\n")
 
 
-def test_a_graph_that_is_known_spares_reading_the_imports():
+def test_find_uses_follows_the_imports_of_the_graph():
     sources = {
         "tools": (b"from tracker import log\n", False),
         "net": (b"from tools import log\nlog()\n", False),
     }
     graph = DependencyGraph()
     graph.add_edge(Edge("tools", "tracker", ImportKind.REQUIRED, 1, ("log",)))
-    assert find_uses(sources, ["tracker"], graph=graph) == ()
+    assert find_uses(sources, ["tracker"], graph) == ()
     graph.add_edge(Edge("net", "tools", ImportKind.REQUIRED, 1, ("log",)))
-    assert [use.importer for use in find_uses(sources, ["tracker"], graph=graph)] == ["net"]
+    assert [use.importer for use in find_uses(sources, ["tracker"], graph)] == ["net"]
 
 
 def test_what_functions_import_that_travel_inside_a_saved_object_is_used():
@@ -414,7 +433,7 @@ def test_what_functions_import_that_travel_inside_a_saved_object_is_used():
     graph.add_edge(Edge(saved, "tracker", ImportKind.FUNCTION, None, ("log", "client")))
     graph.add_edge(Edge(saved, "tracker", ImportKind.PARENT))
     mocked = ["tracker", "tracker.client"]
-    uses = find_uses({}, mocked, graph=graph)
+    uses = find_uses({}, mocked, graph)
     assert [(use.module, use.name, use.importer, use.is_reachable) for use in uses] == [
         ("tracker", "log", saved, True),
         ("tracker.client", "", saved, True),
