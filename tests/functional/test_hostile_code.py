@@ -24,7 +24,8 @@ import codecs, os, sys
 import modpack, torch
 from modpack.errors import ModpackError
 codecs.lookup("raw_unicode_escape")
-import modpack.core.plan_json, modpack.discovery.finder
+import modpack.core.plan_json as plans, modpack.discovery.finder
+plans.plan_from_json(plans.plan_to_json(plans.Plan({}), {}))  # evaluates annotations once
 modpack.load(good, policy=modpack.TrustPolicy())  # imports what loading needs
 events = []
 watching = False
