@@ -394,12 +394,12 @@ class PackageExporter:
         """
         with collection_paused():
             from modpack.exporting.hook_saver import HookOptions
-            from modpack.hooks.model_parts import require_optimizer
+            from modpack.hooks.model_parts import require_optimizer, roots_beside
 
         require_type(global_hooks, bool, "global_hooks", "a bool")
         require_optimizer(optimizer)
         example = self._example(model, example_inputs, example_kwargs)
-        options = HookOptions(hooks, global_hooks, {"optimizer": optimizer}, reset_state)
+        options = HookOptions(hooks, global_hooks, roots_beside(optimizer), reset_state)
         since = self._objects.generation
         self._save(package, resource, model, dependencies, pickle_protocol, options)
         if example is not None:

@@ -74,7 +74,7 @@ class HookSaver:
         )
         if self._options.process_wide:
             self._collector.process_wide()
-        self.extras = {n: extra for n, extra in self._options.extras.items() if extra is not None}
+        self.extras = self._options.extras
         self._emptied = find_collected(
             obj,
             self.extras,

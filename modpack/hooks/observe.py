@@ -269,8 +269,8 @@ class HookObserver:
         self._collector = collector
         self._scripted = ScriptedTensors()
         self._emptied = emptied
-        self._extras = {name: extra for name, extra in extras.items() if extra is not None}
-        self._pending = bool(self._extras)
+        self._extras = extras
+        self._pending = bool(extras)
         self._comm_hooks: dict[int, list[CommHook]] = {}
         self._payload: dict[str, Any] | None = None
 

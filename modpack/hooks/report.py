@@ -17,8 +17,8 @@ class HookStatus:
 
     Attributes:
         name: the hook's name.
-        status: ``captured``, ``travels natively``, ``left out``, or ``unwrapped`` for a wrapper
-            of which only the module inside is saved.
+        status: ``captured``, ``travels natively``, ``left out``, ``unsupported``, or
+            ``unwrapped`` for a wrapper of which only the module inside is saved.
         why: the reason, in a sentence.
         spec: its spec, if it is captured.
     """
