@@ -53,7 +53,7 @@ from modpack.hooks.report import HookStatus, lost
 from modpack.pickling.functions import closed_over
 from modpack.pickling.object_paths import objects_in, path_to
 from modpack.pickling.rebuild import named_in_packages
-from modpack.pickling.tensors import ORDINARY, is_small, without_marks
+from modpack.pickling.tensors import ORDINARY, without_marks
 
 _Made = tuple[Any, ...]
 _Own = Callable[[], Any]
@@ -434,8 +434,7 @@ class HookObserver:
         if tensor.requires_grad:
             self._collector.differentiable(tensor)
         reduced = without_marks(own())
-        if not is_small(reduced):
-            self.reductions.append(reduced)
+        self.reductions.append(reduced)
         return reduced
 
     def _tensor(self, tensor: torch.Tensor, own: _Own) -> Any:

@@ -291,17 +291,11 @@ def _nested(function: Callable[..., Any], *parts: Any) -> Any:
 
 def _with_attributes(made: Any, state: Any = None) -> Any:
     """As :func:`torch._utils._set_obj_state`, but for the properties that it could set."""
-    if state:
-        _require_new(made, state)
-        vars(made).update(state)
-    return made
-
-
-def _require_new(made: Any, state: Mapping[Any, Any]) -> None:
-    """What is set does not take the place of what the class has."""
-    for name in state:
+    for name, value in (state or {}).items():
         _require(type(name) is str, "an attribute has no name")
         _require(not hasattr(type(made), name), f"it replaces {name!r:.80} of what it makes")
+        vars(made)[name] = value
+    return made
 
 
 _MADE: Final[Mapping[Any, Callable[..., Any]]] = {
@@ -410,8 +404,7 @@ class _Data(Actions):
 
     def build(self, made: Any, state: Any) -> None:
         if type(made) is OrderedDict and type(state) is dict:
-            _require_new(made, state)
-            vars(made).update(state)
+            _with_attributes(made, state)
         elif type(made) is torch.Tensor and type(state) is tuple and len(state) == 3:
             requires_grad, _, hooks = state
             _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")

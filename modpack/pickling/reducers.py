@@ -246,29 +246,14 @@ WEAK: tuple[Row, ...] = (
     Substitute((weakref.ref,), _reference, subclasses=True, by_name=True),
     Substitute((weakref.WeakMethod,), _method),
     Substitute((weakref.ProxyType, weakref.CallableProxyType), _proxy),
-    Substitute(
-        (weakref.WeakValueDictionary,),
-        _container(weakref.WeakValueDictionary, _kept_pairs(1)),
-        subclasses=True,
-        by_name=True,
-    ),
-    Substitute(
-        (weakref.WeakKeyDictionary,),
-        _container(weakref.WeakKeyDictionary, _kept_pairs(0)),
-        subclasses=True,
-        by_name=True,
-    ),
-    Substitute(
-        (WeakIdKeyDictionary,),
-        _container(WeakIdKeyDictionary, _kept_pairs(0)),
-        subclasses=True,
-        by_name=True,
-    ),
-    Substitute(
-        (weakref.WeakSet,),
-        _container(weakref.WeakSet, _kept_members),
-        subclasses=True,
-        by_name=True,
+    *(
+        Substitute((kind,), _container(kind, kept), subclasses=True, by_name=True)
+        for kind, kept in (
+            (weakref.WeakValueDictionary, _kept_pairs(1)),
+            (weakref.WeakKeyDictionary, _kept_pairs(0)),
+            (WeakIdKeyDictionary, _kept_pairs(0)),
+            (weakref.WeakSet, _kept_members),
+        )
     ),
     Substitute((weakref.finalize,)),
 )

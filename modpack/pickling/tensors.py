@@ -130,13 +130,6 @@ def _typed_storage() -> dict[torch.dtype, tuple[object, int]]:
     return {d: (kind, d.itemsize) for d, kind in classes.items() if kind is not None}
 
 
-def is_small(reduction: Any) -> bool:
-    """Whether a tensor's reduction was made here, and its storage is not large."""
-    parameter = reduction[1][0]
-    first = parameter.reduction[1][0] if type(parameter) is Reduced else parameter
-    return type(first) is StoragePlace and first.storage.nbytes() < LARGE
-
-
 def view_of_large(reduction: Any) -> tuple[torch.UntypedStorage, StorageView] | None:
     """As :func:`view_of`, but None if the storage is not large."""
     found = view_of(reduction)
