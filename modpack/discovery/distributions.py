@@ -588,7 +588,8 @@ class DistributionIndex:
     def _editable_in(self, folder: Folder) -> Sequence[Found]:
         """Those in a folder that may be editable: of each, that is asked once in an export."""
         if folder.home not in self._editable:
-            found = [each for file, each in folder.origins if os.access(file, os.F_OK)]
+            files = ((f"{each.place}/{ORIGIN}", each) for each in folder.found)
+            found = [each for file, each in files if os.access(file, os.F_OK)]
             self._editable[folder.home] = found
         return self._editable[folder.home]
 

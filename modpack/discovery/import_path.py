@@ -84,13 +84,8 @@ class Folder:
     found: Sequence[Found]
 
     @cached_property
-    def origins(self) -> Sequence[tuple[str, Found]]:
-        """The file that each of them would have if it were editable."""
-        return [(f"{each.place}/{ORIGIN}", each) for each in self.found]
-
-    @cached_property
     def named(self) -> Mapping[str, Sequence[Found]]:
-        """The same by normalised names, as their folders have them."""
+        """What is installed by normalised names, as the folders of metadata have them."""
         named: dict[str, list[Found]] = {}
         for each in self.found:
             named.setdefault(_name_in(each.place), []).append(each)
