@@ -432,7 +432,7 @@ class PackageExporter:
         self._planner.add_folder(record)
 
     def hook_report(self) -> HookReport:
-        """What became of every hook that was met so far: captured, native, or left out."""
+        """Return the fate of every hook met so far: captured, native, or left out."""
         from modpack.hooks.report import HookReport
 
         return HookReport(tuple(self._objects.hook_statuses))
@@ -649,6 +649,6 @@ def _record_of(package: object, resource: object) -> str:
 
 
 def _warn(messages: Iterable[object]) -> None:
-    """Tell the user of something, where their code called modpack."""
+    """Warn the user at the line of their code that called modpack."""
     for message in messages:
         warnings.warn(str(message), ModpackWarning, stacklevel=frames_of_ours())

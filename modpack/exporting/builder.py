@@ -50,7 +50,7 @@ class PackageBuilder:
     _found_uses: tuple[object, tuple[NameUse, ...]] = (None, ())
 
     def preview(self) -> Plan:
-        """What the package will hold by now, with all problems."""
+        """Return the plan for everything saved so far, with all problems."""
         with phase("planning", is_major=True):
             plan, walker = self.planner.plan(), self.planner.walker
             plan = replace(
@@ -87,7 +87,7 @@ class PackageBuilder:
         yield from of_scripts
 
     def plan(self) -> Plan:
-        """What the package will hold by now; what :meth:`write` wrote is forgotten.
+        """Return the plan for everything saved so far; take back what :meth:`write` wrote.
 
         Raises:
             PackagingError: there are problems.

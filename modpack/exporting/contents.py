@@ -258,7 +258,7 @@ def _archive_places(plan: Plan, walker: Walker) -> Mapping[str, str]:
 
 
 def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
-    """What a package records of where it was made; the archive format page documents it."""
+    """The record of the export environment; the archive format page documents it."""
     loaded = sys.modules.get("torch")  # None if only sources were saved
     torch = str(loaded.__version__) if loaded is not None else None
     providers = _providers(plan, installed)
@@ -284,7 +284,7 @@ def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
 
 
 def _providers(plan: Plan, installed: DistributionIndex) -> dict[str, Distribution]:
-    """What provides the extern modules, by the shortest path of which it provides everything."""
+    """The distributions of extern modules, by the shortest path that is theirs alone."""
     owners: dict[str, Distribution] = {}
     for module in plan.modules(Action.EXTERN):
         if not is_everywhere(module) and not _is_shared(module, plan):

@@ -32,7 +32,7 @@ _MOST_FILES_LISTED = 10_000
 
 
 def is_code(name: str) -> bool:
-    """Whether a file is code in Python, in any form: it goes along as a module or not at all."""
+    """Whether a file is Python code in any form: it is included as a module or not at all."""
     return name.lower().endswith(_CODE)
 
 
@@ -56,7 +56,7 @@ def is_data_like(name: str) -> bool:
 
 
 def is_private(path: str) -> bool:
-    """Whether a path is hidden, or looks like a secret: such files never go along by themselves.
+    """Whether a path is hidden, or looks like a secret: such a file has to be saved by name.
 
     >>> is_private("pkg/.env"), is_private("pkg/server.key"), is_private("pkg/words.txt")
     (True, True, False)
@@ -103,7 +103,7 @@ def _is_entered(folder: Path) -> bool:
 
 
 class SizeLimit:
-    """Counts the bytes of the files that go along.
+    """Counts the bytes of the files that are included.
 
     Attributes:
         left_out: the files that were too large, with their sizes in bytes, by owner.

@@ -1,4 +1,4 @@
-"""Whether most of a package is a library that few imports lead to, and which rule leaves it out."""
+"""Libraries that make up most of a package, and the rule that leaves such a library out."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Crossing(NamedTuple):
 
 
 def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
-    """Tell of a distribution that makes up most of a package without being the model's own.
+    """Note a distribution that makes up most of a package without being the model's own.
 
     Args:
         plan: what the package will hold, with its files and distributions.
@@ -194,7 +194,7 @@ class _Weights:
         return module
 
     def _uses_of(self, path: str) -> tuple[NameUse, ...] | None:
-        """What would raise if it is called; None if the model's own code would."""
+        """The uses that would raise when called; None if the model's own code has one."""
         if any(is_within(module, path) for module in self._named):
             return None
         from modpack.discovery.mock_usage import find_uses  # seldom
@@ -215,7 +215,7 @@ class _Weights:
         return files + sum(self._sizes[m] for m in kept)
 
     def _leading(self, without: str = "") -> dict[str, str | None]:
-        """What is reached, nearest first, and the module that leads to it.
+        """The nodes that are reached, nearest first, each with the module that leads to it.
 
         Args:
             without: what is mocked for that: nothing that it imports counts.

@@ -30,7 +30,7 @@ from modpack.hooks.report import (
 
 @dataclass(frozen=True)
 class HookOptions:
-    """What to do about the hooks of a saved object.
+    """How to treat the hooks of a saved object.
 
     Attributes:
         choice: which hooks to capture.

@@ -23,7 +23,7 @@ def is_plain(value: Any) -> bool:
 
 
 def resolved(name: str, namespace: Mapping[str, Any]) -> Any:
-    """What a dotted name stands for, looked up in modules and classes only; None if nothing."""
+    """The object of a dotted name, looked up in modules and classes only; None if nothing."""
     first, *others = name.split(".")
     found: Any = namespace.get(first)
     for part in others:

@@ -88,7 +88,7 @@ def is_awake(module: object) -> bool:
 
 
 def _running(location: Location) -> Mapping[str, object]:
-    """What a module holds that runs here and comes from a place; nothing if none does."""
+    """The namespace of the loaded module that comes from a place; empty if none does."""
     module = sys.modules.get(location.module)
     if location.kind is not CodeKind.SOURCE or not is_awake(module):
         return {}
@@ -178,7 +178,7 @@ def _functions_of(live: Mapping[str, object], file: str) -> Iterator[FunctionTyp
 
 
 def _code_before(file: str) -> CodeType | None:
-    """What a file compiled to when it was last imported; None if that is what it says now.
+    """The code of a file when it was last imported; None if that is what it says now.
 
     None as well where nobody knows: there is no ``.pyc``, or it belongs to another Python.
     """
@@ -234,7 +234,7 @@ def _listed(found: Sequence[Deviation]) -> str:
 
 
 class _PackageSources:
-    """What the sources of all interned modules define; and what that does by itself.
+    """The definitions in the sources of all interned modules, and what they change themselves.
 
     Attributes:
         defined: what each of them defines.

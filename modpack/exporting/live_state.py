@@ -169,13 +169,13 @@ def _of_dataclass(
 
 
 def _value(literal: Literal) -> Any:
-    """What a literal of a row gives; unknown if that can change."""
+    """The value of a row's literal; unknown if that can change."""
     made = _evaluated(literal)
     return made if is_plain(made) else _UNKNOWN
 
 
 def _evaluated(literal: Literal) -> Any:
-    """What a literal gives: a value, or in a list the text of one, or nothing that is known."""
+    """The value of a literal, which in a list is the text of one, or nothing that is known."""
     if not isinstance(literal, list):
         return literal
     import ast  # seldom needed
@@ -286,7 +286,7 @@ class LiveModule:
                 yield from self._of_rows(owner, name, rows)
 
     def _of_rows(self, owner: _Owner, name: str, rows: Sequence[Row]) -> Iterator[Deviation]:
-        """What deviates of a name that is bound in several ways, or in one that is not plain."""
+        """Deviations of a name that is bound in several ways, or in one that is not plain."""
         value = owner.names.get(name, _MISSING)
         line, kind, given, named = rows[-1]
         if kind == "call" and len(rows) == 1:
@@ -359,7 +359,7 @@ class LiveModule:
         return owner.is_special and not is_plain(value)
 
     def _extras(self, owner: _Owner, body: Body) -> Iterator[Deviation]:
-        """What a plain class has although its statement does not give it that."""
+        """Attributes of a plain class that its statement does not give it."""
         for name, value in owner.names.items():
             if any(
                 name in each for each in (body.functions, body.values, body.others, body.unread)

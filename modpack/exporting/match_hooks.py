@@ -17,7 +17,7 @@ MatchHook = Callable[[Any, str], "Action | None"]
 
 @dataclass(frozen=True)
 class Match:
-    """What is being decided while a hook runs.
+    """The decision under way while a hook runs.
 
     Attributes:
         module: the module path.
@@ -33,7 +33,7 @@ class Match:
 
 
 class Outcome(NamedTuple):
-    """What the hooks made of a match.
+    """The result of the hooks for one match.
 
     Attributes:
         action: the final decision.

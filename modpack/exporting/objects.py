@@ -155,7 +155,7 @@ class ObjectSaver:
             self._writer.write(record, data)
 
     def notes(self, plan: Plan) -> Iterator[Note]:
-        """What a user should know about what was saved."""
+        """Notes about the saved objects."""
         if self._usage is not None:
             yield from self._usage.notes()
         for record, names in self._nested.items():
@@ -311,7 +311,7 @@ def _packaged(plan: Plan, names: Iterable[PickledName]) -> list[str]:
 
 
 def _edges(record: str, pickled: Pickled, nested: Iterable[PickledName] = ()) -> Iterator[Edge]:
-    """What an object's pickle refers to: names, imports of loose functions, and nested names."""
+    """References of an object's pickle: names, nested names, and imports of loose functions."""
     node = f"<{record}>"
     own = [(reference.module, reference.name) for reference in pickled.references]
     inner = [(each.module, each.name) for each in nested if each.module not in SCRIPTS]

@@ -115,7 +115,7 @@ class ObjectOrigins:
             )
 
     def pin(self, walker: Walker) -> None:
-        """Tell the walk from which environment the objects' own modules come.
+        """Fix the environment from which the walk takes the objects' own modules.
 
         Raises:
             ObjMismatchError: modules of the same library came from another one already.

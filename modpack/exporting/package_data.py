@@ -114,7 +114,7 @@ def _record_in(folders: Mapping[Path, str], file: Path) -> str | None:
 
 
 class PackageData(NamedTuple):
-    """What is included with interned code.
+    """The files and metadata that are included with interned code.
 
     Attributes:
         files: the files, by record.
@@ -427,7 +427,7 @@ class PackageDataPlanner:
         self._found: tuple[object, PackageData] | None = None
 
     def find(self, decisions: Mapping[str, Decision]) -> PackageData:
-        """What is included with the interned modules among those that were decided."""
+        """Find the files and metadata for the interned modules among those decided."""
         key = (
             frozenset((module, d.action) for module, d in decisions.items()),
             (*self._asked, *self._asked_metadata, *self.given),
@@ -482,7 +482,7 @@ class PackageDataPlanner:
         }
 
     def published(self, decisions: Mapping[str, Decision]) -> Callable[[str, str, bytes], bool]:
-        """Tell which files are as an index has them.
+        """Return a function that recognizes files of published distributions.
 
         Those that a package holds of a distribution count as well: what was not published was
         refused, or allowed, when that package was made.

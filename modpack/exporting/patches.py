@@ -161,7 +161,7 @@ def registered_notes(plan: Plan, walker: Walker, installed: DistributionIndex) -
 
 
 def _containers(module: str) -> Iterator[tuple[str, object]]:
-    """What a live module binds, and what the classes and objects hold that are its own."""
+    """The names of a live module, and the attributes of its own classes and objects."""
     for name, value in list(contents_of(sys.modules.get(module)).items()):
         yield name, value
         kind = value if is_a(value, type) else type(value)

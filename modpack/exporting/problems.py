@@ -1,4 +1,4 @@
-"""What stops a package from being written, what does not, and what may hurt later."""
+"""Problems that stop a package from being written, and notes about what may fail later."""
 
 from __future__ import annotations
 
@@ -540,7 +540,7 @@ def _imported(module: str, walker: Walker, plan: Plan) -> tuple[str, str | None]
 
 
 def _targets(walker: Walker, module: str) -> Iterator[tuple[str, int]]:
-    """What a module's code imports, names that may be submodules included, and where."""
+    """The imports of a module's code, with names that may be submodules, and their lines."""
     for statement in walker.scan(module).imports:
         if statement.kind.is_dependency:
             yield statement.module, statement.line

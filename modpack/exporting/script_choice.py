@@ -21,9 +21,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from modpack.discovery.finder import is_a
-from modpack.discovery.importers import contents_of
 from modpack.discovery.script import Cell, Kind, Script, Statement, imported_as
-from modpack.exporting.live_code import absolute, codes_in, functions_in, is_plain
+from modpack.exporting.live_code import absolute, codes_in, functions_in, is_plain, resolved
 from modpack.pickling.base import Filling
 from modpack.pickling.functions import FUTURE_FLAGS, same_code
 
@@ -70,7 +69,7 @@ class How(enum.Enum):
 
 
 class Choice(NamedTuple):
-    """What becomes of one name.
+    """How one name gets into the package.
 
     Attributes:
         how: how it comes into the module.
@@ -98,7 +97,7 @@ class DefinitionSelector:
         self._compiled: dict[tuple[Cell, int], CodeType | None] = {}
 
     def choose(self, name: str) -> Choice:
-        """What becomes of a name, by what it is bound to now."""
+        """Choose for a name, by its present value."""
         statements = self.script.binding(name)
         if name not in self.namespace:
             # An import that only type checkers see, for a name that only annotations use.
@@ -137,12 +136,10 @@ class DefinitionSelector:
         return statement is not None and _is_literal(statement.value, self.namespace.get(name))
 
     def _resolved(self, expression: ast.expr | None) -> Any:
-        """What a dotted name stands for, looked up in modules only; None for anything else."""
-        if isinstance(expression, ast.Name):
-            return self.namespace.get(expression.id)
-        if isinstance(expression, ast.Attribute):
-            return contents_of(self._resolved(expression.value)).get(expression.attr)
-        return None
+        """The object of a dotted name, looked up in modules and classes only; None for others."""
+        if not isinstance(expression, (ast.Name, ast.Attribute)):
+            return None
+        return resolved(ast.unparse(expression), self.namespace)
 
     def _names(self, expression: ast.expr | None, value: Any) -> bool:
         """Whether an expression is the name of an object that definitions or imports make."""
@@ -161,38 +158,36 @@ class DefinitionSelector:
     def _imported(self, name: str, value: Any) -> Choice | None:
         statements = self.script.binding(name)
         for statement in reversed(statements):
-            node = statement.node
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                if self._brings(node, name, value):
+            if statement.kind in (Kind.IMPORT, Kind.IMPORT_BLOCK):
+                if self._brings(statement.node, name, value):
                     return Choice(How.TEXT, statement)
-            elif statement.kind is Kind.IMPORT_BLOCK and self._block_brings(node, name, value):
-                return Choice(How.TEXT, statement)
         for statement in reversed(() if statements else self.script.star_imports):
             node = statement.node
             if isinstance(node, ast.ImportFrom) and self._from(node, name) is value:
                 return Choice(How.TEXT, statement)
         return None
 
-    def _brings(self, node: ast.Import | ast.ImportFrom, name: str, value: Any) -> bool:
-        for bound, alias in imported_as(node):
-            if bound == name:
-                if isinstance(node, ast.ImportFrom):
-                    return self._from(node, alias.name) is value
-                return sys.modules.get(alias.name if alias.asname else bound) is value
-        return False
-
-    def _block_brings(self, block: ast.stmt, name: str, value: Any) -> bool:
-        for node in ast.walk(block):
-            if isinstance(node, (ast.Import, ast.ImportFrom)) and self._brings(node, name, value):
-                return True
-            if isinstance(node, ast.Assign):
+    def _brings(self, statement: ast.stmt, name: str, value: Any) -> bool:
+        """Whether an import, or something in a block of imports, binds a name to a value."""
+        for node in ast.walk(statement):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                for bound, alias in imported_as(node):
+                    if bound == name and self._imports(node, bound, alias) is value:
+                        return True
+            elif isinstance(node, ast.Assign):
                 if any(isinstance(each, ast.Name) and each.id == name for each in node.targets):
                     if _is_literal(node.value, value) or self._names(node.value, value):
                         return True
         return False
 
+    def _imports(self, node: ast.Import | ast.ImportFrom, bound: str, alias: ast.alias) -> Any:
+        """The value of a part of an import statement; no module is imported."""
+        if isinstance(node, ast.ImportFrom):
+            return self._from(node, alias.name)
+        return sys.modules.get(alias.name if alias.asname else bound)
+
     def _from(self, node: ast.ImportFrom, name: str) -> Any:
-        """What ``from module import name`` gives; modules are only looked at."""
+        """The value of ``from module import name``; no module is imported."""
         module = node.module or ""
         if node.level:
             package = str(self.namespace.get("__package__") or "")

@@ -37,11 +37,11 @@ from modpack.exporting.script_choice import Choice, DefinitionSelector, How, fla
 from modpack.pickling.base import SCRIPT_MARK, Filling
 
 _CELL_NAMES = re.compile(r"<(ipython|python)-input-|[\\/]ipykernel_\d+[\\/]")
-"""What IPython, its kernel, and Python's own prompt (3.13) call the files of cells."""
+"""The names that IPython, its kernel, and Python's prompt (3.13) give the files of cells."""
 _OF_NOTEBOOKS = frozenset({"get_ipython", "In", "Out", "exit", "quit"})
-"""What a notebook puts into the globals for its own use."""
+"""Globals that a notebook sets for its own use."""
 _ADDITION = "@"
-"""What stands before the number of a statement that has no name of its own."""
+"""The prefix of the number of a statement that has no name of its own."""
 _POSTPONED = __future__.annotations.compiler_flag
 _GROUPS = {
     Kind.FUNCTION: DEFINITION,
@@ -259,7 +259,7 @@ class ScriptDefinitions:
         return module_text(_HEADER.format(title=title), pieces, postponed)
 
     def problems(self) -> Iterator[Problem]:
-        """What cannot be taken, each with its place."""
+        """Definitions that cannot be taken, each with its place."""
         names, statements = self._taken()
         told = [(n, self._choices[n]) for n in names if self._choices[n].how is How.PROBLEM]
         told += _outdated(names, statements, self._selector.script)
@@ -372,14 +372,14 @@ def _outdated(
 
 
 def name_of(namespace: Mapping[str, object]) -> str:
-    """What a script is called, as an identifier: after its file, or ``notebook``."""
+    """A script's name as an identifier: after its file, or ``notebook``."""
     title = title_of(namespace)
     stem = title.removesuffix(".py") if title != "a notebook" else "notebook"
     return re.sub(r"\W", "_", stem)
 
 
 def title_of(namespace: Mapping[str, object]) -> str:
-    """What a script is called, for people: its file's name, or ``a notebook``."""
+    """A script's name for people: that of its file, or ``a notebook``."""
     file = namespace.get("__file__")
     if not isinstance(file, str):
         return "a notebook"

@@ -91,7 +91,7 @@ class ScriptExporter:
         return self._texts[module].place(int(line)) or place
 
     def problems(self) -> Iterator[Problem]:
-        """What of the scripts cannot be taken."""
+        """Definitions of the scripts that cannot be taken."""
         for script in self._scripts.values():
             yield from script.problems()
 

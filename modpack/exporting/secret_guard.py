@@ -58,7 +58,7 @@ class _Leak(NamedTuple):
     is_file: bool = False
 
     def problem(self, graph: DependencyGraph, saved: bool = False) -> Problem:
-        """What the plan says of it.
+        """Return the problem that stops the package.
 
         Args:
             graph: who imports whom.
@@ -152,7 +152,7 @@ class SecretGuard:
         is_published: _IsPublished,
         place: Callable[[str], str],
     ) -> Iterator[Problem]:
-        """What of a plan must not be written.
+        """Problems for all secrets in a plan that are not allowed.
 
         Args:
             plan: what will be written.
@@ -200,7 +200,7 @@ class SecretGuard:
     def _search(
         self, data: bytes, kind: TextKind, known: Mapping[bytes, str]
     ) -> tuple[Secret, ...]:
-        """What :func:`find_secrets` finds; a package may be planned several times over."""
+        """Search a text once, although a package may be planned several times over."""
         key = kind, hashlib.blake2b(data, digest_size=20).digest(), len(known)
         if key not in self._found:
             self._found[key] = find_secrets(data, kind, known)

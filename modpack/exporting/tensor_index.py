@@ -122,7 +122,7 @@ def _of_script_module(path: str, module: torch.jit.ScriptModule) -> Iterator[_Fo
 
 
 def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Found]:
-    """What an optimizer keeps, with the parameters numbered as in its state dict."""
+    """The state of an optimizer, with the parameters numbered as in its state dict."""
     groups: Any = vars(optimizer).get("param_groups", ())
     kept: Any = vars(optimizer).get("state", {})
     for number, parameter in enumerate(p for group in groups for p in group["params"]):
@@ -133,7 +133,7 @@ def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Foun
 
 
 def _parts(obj: object) -> Iterable[tuple[str, Any]]:
-    """What is in a container, or in the attributes of an object that pickle saves as they are."""
+    """The items of a container, or the attributes of an object that pickle saves as they are."""
     if isinstance(obj, dict):
         return ((str(k), v) for k, v in list(dict.items(obj)) if isinstance(k, (str, int)))
     if isinstance(obj, (list, tuple)):
@@ -213,7 +213,7 @@ _SHOWN: Final = 3
 
 @dataclass
 class _Use:
-    """What is known of a large storage.
+    """The use of a large storage.
 
     Attributes:
         record: the saved object that brought it.
@@ -276,7 +276,7 @@ class StorageUsage:
                     self._uses[key].paths[path] = None
 
     def notes(self) -> Iterator[Note]:
-        """What a user should know about, in the order in which it was saved."""
+        """Notes about mostly unused storages, in the order in which they were saved."""
         return (_note(use) for use in self._uses.values() if use.is_worth_telling)
 
 
