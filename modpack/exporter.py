@@ -402,11 +402,16 @@ class PackageExporter:
         options = HookOptions(hooks, global_hooks, roots_beside(optimizer), reset_state)
         since = self._objects.generation
         self._save(package, resource, model, dependencies, pickle_protocol, options)
-        if example is not None:
-            saver = self._saver()
-            records = saver.save_arguments(example, pickle_protocol)
-            if not self._plans_only:
-                saver.record(records, (package, resource), model, example, since, global_hooks)
+        if example is None:
+            return
+        if self._examples is None:
+            from modpack.selftest.reference import ExampleSaver
+
+            self._examples = ExampleSaver(self._objects, self._writer, self._planner)
+        records = self._examples.save_arguments(example, pickle_protocol)
+        if not self._plans_only:
+            place = (package, resource)
+            self._examples.record(records, place, model, example, since, global_hooks)
 
     def save_text(self, package: str, resource: str, text: str) -> None:
         """Save text, in UTF-8, as a resource of a package.
@@ -616,13 +621,6 @@ class PackageExporter:
 
         example = as_example(model, inputs, kwargs)
         return example if self._trial else None
-
-    def _saver(self) -> ExampleSaver:
-        from modpack.selftest.reference import ExampleSaver
-
-        if self._examples is None:
-            self._examples = ExampleSaver(self._objects, self._writer, self._planner)
-        return self._examples
 
 
 def require_target(f: object, argument: str = "f") -> None:

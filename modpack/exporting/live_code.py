@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial, partialmethod
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from modpack.discovery.finder import is_a
@@ -13,6 +13,12 @@ from modpack.discovery.importers import contents_of
 
 _MOST_WRAPPERS = 100
 _ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))
+
+
+def is_awake(module: object) -> bool:
+    """Whether a module was really loaded, or waits for the first question, as LazyLoader's do."""
+    kind = type(module)
+    return issubclass(kind, ModuleType) and kind.__getattribute__ is ModuleType.__getattribute__
 
 
 def is_plain(value: Any) -> bool:

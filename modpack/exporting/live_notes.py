@@ -26,7 +26,7 @@ from modpack.core.scan import ImportKind, Setting
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import contents_of
 from modpack.discovery.walk import Walker
-from modpack.exporting.live_code import absolute, codes_in, functions_in
+from modpack.exporting.live_code import absolute, codes_in, functions_in, is_awake
 from modpack.exporting.live_state import Deviation, LiveModule
 from modpack.pickling.functions import same_code
 
@@ -79,12 +79,6 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
         deviations = list(compared.deviations())
         changed += _notes(module, file, deviations, package) if deviations else ()
     yield from changed
-
-
-def is_awake(module: object) -> bool:
-    """Whether a module was really loaded, or waits for the first question, as LazyLoader's do."""
-    kind = type(module)
-    return issubclass(kind, ModuleType) and kind.__getattribute__ is ModuleType.__getattribute__
 
 
 def _running(location: Location) -> Mapping[str, object]:

@@ -22,8 +22,7 @@ from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import contents_of
 from modpack.discovery.walk import Walker
-from modpack.exporting.live_code import home_of
-from modpack.exporting.live_notes import is_awake
+from modpack.exporting.live_code import home_of, is_awake
 from modpack.exporting.live_state import shown
 from modpack.pickling.functions import SCRIPTS
 
