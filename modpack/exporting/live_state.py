@@ -18,7 +18,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 from modpack.core.names import root_of
-from modpack.core.scan import Body, Defined, Literal, Row, Setting
+from modpack.core.scan import Body, Defined, Initializer, Literal, Row, Setting
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import contents_of
 from modpack.exporting.live_code import functions_in, home_of, is_plain, resolved
@@ -105,7 +105,7 @@ def _object_deviations(
         if before is not _UNKNOWN and now is not _UNKNOWN and not _keeps(before, now):
             there = f" and not {shown(before)}" if is_plain(now) else ""
             yield name, f"is {shown(now)}{there}", changed.get(name) == Setting.RUNNING
-    for name in found.keys() - expected.keys():
+    for name in (each for each in found if each not in expected):
         if changed.get(name, Setting.ON_REQUEST) == Setting.ON_REQUEST:
             yield name, f"was set to {shown(found[name])}", False
 
@@ -116,29 +116,30 @@ def _made(
     """The attributes that a call gives, and those that methods change."""
     if kind in (SimpleNamespace, argparse.Namespace):
         return None if given else ({n: _value(v) for n, v in named.items()}, {})
-    expected: dict[str, Any] = {}
+    expected: dict[str, Any] | None = None
     changed: dict[str, int] = {}
-    is_made = False
     for each in kind.__mro__[:-1]:
-        defined = inits.get(each.__module__)
-        found = defined.initializers.get(each.__qualname__) if defined is not None else None
+        defined = inits.get(each.__module__, Defined())
+        found = defined.initializers.get(each.__qualname__)
         if found is None:
             return None
         changed = {**found.changed, **changed}
-        body = defined.bodies.get(each.__qualname__) if defined is not None else None
-        has_init = body is not None and "__init__" in body.functions
-        if is_made or not (has_init or _MADE_BY in vars(each)):
+        if expected is not None:
             continue
-        make = _of_parameters if has_init else _of_dataclass
-        own, is_made = make(found if has_init else each, given, named), True
-        if own is None:
+        body = defined.bodies.get(each.__qualname__)
+        if body is not None and "__init__" in body.functions:
+            expected = _of_parameters(found, given, named)
+        elif _MADE_BY in vars(each):
+            expected = _of_dataclass(each, given, named)
+        else:
+            continue
+        if expected is None:
             return None
-        expected.update(own)
-    return expected, changed
+    return expected or {}, changed
 
 
 def _of_parameters(
-    found: Any, given: Sequence[Literal], named: Mapping[str, Literal]
+    found: Initializer, given: Sequence[Literal], named: Mapping[str, Literal]
 ) -> dict[str, Any] | None:
     names = [name for name, _ in found.parameters]
     if len(given) > len(names) or not named.keys() <= set(names):
@@ -151,7 +152,7 @@ def _of_parameters(
 
 
 def _of_dataclass(
-    kind: Any, given: Sequence[Literal], named: Mapping[str, Literal]
+    kind: type, given: Sequence[Literal], named: Mapping[str, Literal]
 ) -> dict[str, Any] | None:
     fields = [f for f in vars(kind)[_MADE_BY].values() if isinstance(f, dataclasses.Field)]
     fields = [f for f in fields if f._field_type is dataclasses._FIELD]  # type: ignore[attr-defined]
@@ -159,13 +160,8 @@ def _of_dataclass(
     if len(given) > len(names):
         return None
     arguments = {**dict(zip(names, given, strict=False)), **named}
-    made: dict[str, Any] = {}
-    for field in fields:
-        if field.name in arguments:
-            made[field.name] = _value(arguments[field.name])
-        else:
-            made[field.name] = field.default if is_plain(field.default) else _UNKNOWN
-    return made
+    made = {f.name: f.default if is_plain(f.default) else _UNKNOWN for f in fields}
+    return made | {name: _value(arguments[name]) for name in made if name in arguments}
 
 
 def _value(literal: Literal) -> Any:
