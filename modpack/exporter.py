@@ -27,7 +27,7 @@ from modpack.core.names import (
 )
 from modpack.core.plan import NoteKind, Plan
 from modpack.core.process import Unit, collection_paused, frames_of_ours, phase
-from modpack.core.rules import Action, Owner, Rule
+from modpack.core.rules import Action, Rule
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.importers import Importer, importer_of, sys_importer
 from modpack.discovery.scan_cache import remembering_scan
@@ -37,7 +37,7 @@ from modpack.exporting.match_hooks import Match, MatchHook, require_hook
 from modpack.exporting.objects import DEFAULT_PROTOCOL, ObjectSaver
 from modpack.exporting.origins import ObjectOrigins, as_importer, encoded, files_of
 from modpack.exporting.planner import Planner
-from modpack.exporting.presets import Portability, preset_rules
+from modpack.exporting.presets import preset_rules
 from modpack.exporting.secret_guard import SecretGuard
 
 if TYPE_CHECKING:
@@ -183,10 +183,7 @@ class PackageExporter:
         self._check_open()
         require_type(policy, str, "policy", "a policy's name")
         require_type(intern_native, bool, "intern_native", "a bool")
-        rules = preset_rules(policy)
-        asks = any(rule.owner is Owner.BOUND for rule in rules)
-        portability = Portability(self._installed, intern_native) if asks else None
-        self._planner.use_presets(rules, portability, intern_native)
+        self._planner.use_presets(preset_rules(policy), intern_native)
 
     def register_intern_hook(self, hook: MatchHook) -> Any:
         """Call a hook for each module that matches an intern rule, when it is decided.

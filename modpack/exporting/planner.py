@@ -77,18 +77,16 @@ class Planner:
         self._rules.append(rule)
         self._reconsider()
 
-    def use_presets(
-        self, presets: Sequence[Rule], portability: Portability | None = None, native: bool = False
-    ) -> None:
+    def use_presets(self, presets: Sequence[Rule], native: bool = False) -> None:
         """Ask these rules where no rule of the user's matches.
 
         Args:
             presets: the rules.
-            portability: tells apart what :attr:`.Owner.BOUND` stands for, if rules ask for it.
             native: whether compiled modules can be interned.
         """
         self._presets = tuple(presets)
-        self._portability = portability
+        asks = any(rule.owner is Owner.BOUND for rule in presets)
+        self._portability = Portability(self._installed, native) if asks else None
         self.package_data.native = native
         self._reconsider()
 
