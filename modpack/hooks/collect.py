@@ -538,7 +538,7 @@ class HookCollector:
             for tensor, position, part in parametrizations_of(module):
                 target = (f"{path}.{tensor}" if path else tensor,)
                 name = names.hook_name(target, PARAMETRIZATION, position)
-                called = describe(part, False)
+                called = describe(part, self.is_importable)
                 yield HookSpec(name, PARAMETRIZATION, target, position, called)
 
     def _owner(self, handle: RemovableHandle) -> tuple[Any, str] | None:

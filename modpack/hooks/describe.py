@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -29,18 +28,21 @@ from modpack.pickling.functions import (
 )
 from modpack.pickling.object_paths import objects_in, path_to
 
+_IsImportable = Callable[[FunctionType], bool]
 
-def describe(hook: object, importable: bool) -> CallableSpec:
+
+def describe(hook: object, is_importable: _IsImportable) -> CallableSpec:
     """Describe a callable.
 
     Args:
         hook: the callable.
-        importable: whether it is a function that can be imported by its name.
+        is_importable: tells which functions can be imported by their names.
     """
-    is_function = isinstance(hook, BuiltinFunctionType) and not _is_bound_builtin(hook)
-    if importable or isinstance(hook, type) or is_function:
+    is_builtin = isinstance(hook, BuiltinFunctionType) and not _is_bound_builtin(hook)
+    is_named = isinstance(hook, FunctionType) and is_importable(hook)
+    if is_named or is_builtin or isinstance(hook, type):
         return CallableSpec("reference", name_of(hook))
-    texts = dict(_texts(hook))
+    texts = dict(_texts(hook, is_importable))
     sources = dict.fromkeys(map(_readable, texts.values()))
     return CallableSpec(
         by="source" if isinstance(hook, FunctionType) else "object",
@@ -87,7 +89,9 @@ def _is_bound_builtin(hook: object) -> TypeGuard[BuiltinFunctionType]:
     return not isinstance(hook.__self__, (type, ModuleType, type(None)))
 
 
-def _texts(hook: object) -> Iterator[tuple[FunctionType, FunctionText]]:
+def _texts(
+    hook: object, is_importable: _IsImportable
+) -> Iterator[tuple[FunctionType, FunctionText]]:
     """The functions that travel by source with a callable, its own first: what an auditor reads.
 
     Decorators and partials hold the user's function inside; functions without a module bring
@@ -103,7 +107,7 @@ def _texts(hook: object) -> Iterator[tuple[FunctionType, FunctionText]]:
             todo.extend((part.func, *part.args, *part.keywords.values()))
         elif isinstance(part, MethodType):
             todo.append(part.__func__)
-        elif isinstance(part, FunctionType) and _needs_source(part):
+        elif isinstance(part, FunctionType) and not is_importable(part):
             try:
                 yield part, text_of(part)
             except NoSourceError:  # pickling it reports that as an error, with the path to it
@@ -140,14 +144,6 @@ def _innermost(function: FunctionType) -> FunctionType:
     while isinstance(inside := _wrapped_by(function), FunctionType) and inside not in passed:
         passed.add(function := inside)
     return function
-
-
-def _needs_source(function: FunctionType) -> bool:
-    """Whether a function cannot be imported under its name."""
-    found: object = sys.modules.get(function.__module__ or "")
-    for part in function.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is not function or function.__module__ in SCRIPTS
 
 
 def _readable(text: FunctionText) -> str:
@@ -293,21 +289,17 @@ def own_globals(function: Any) -> dict[str, Any]:
     return {n: v for n, v in named_globals(function).items() if not isinstance(v, code)}
 
 
-def describe_hook(hook: Any, is_importable: Callable[[FunctionType], bool]) -> CallableSpec:
+def describe_hook(hook: Any, is_importable: _IsImportable) -> CallableSpec:
     """Describe a hook by the user's callables behind it."""
-
-    def described(function: Any) -> CallableSpec:
-        importable = isinstance(function, FunctionType) and is_importable(function)
-        return describe(function, importable)
-
     functions = functions_of(hook)
-    if len(functions) == 1:
-        one = described(*functions.values())
-        carried = tuple(carried_by(hook))
-        return CallableSpec(one.by, one.name, one.source, one.place, (*carried, *one.state))
+    carried = tuple(carried_by(hook))
     if not functions:
-        return CallableSpec("object", _name_of_own(hook), state=tuple(carried_by(hook)))
-    return _together({name: described(function) for name, function in functions.items()})
+        return CallableSpec("object", _name_of_own(hook), state=carried)
+    parts = {name: describe(each, is_importable) for name, each in functions.items()}
+    if len(parts) > 1:
+        return _together(parts)
+    (one,) = parts.values()
+    return one._replace(state=(*carried, *one.state))
 
 
 def _name_of_own(hook: Any) -> str:
