@@ -26,7 +26,6 @@ from modpack.report.audit_findings import (
     source_findings,
 )
 from modpack.report.distribution_index import (
-    Provider,
     distributions_of,
     installed_provider,
     recorded_provider,
@@ -34,7 +33,6 @@ from modpack.report.distribution_index import (
 )
 from modpack.report.facts import (
     ModuleFacts,
-    PackageFacts,
     importers_of,
     plan_facts,
     plan_with_uses,
@@ -112,23 +110,19 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
                 *pickle_findings(archive, manifest, code),
                 *source_findings(archive, code),
             ]
-    modules = _modules(package, plan, provider_of)
-    return _judged(
-        AuditFacts(
-            package.file,
-            modules,
-            package,
-            mock_facts(plan, package.trial, modules),
-            distributions_of(modules, plan.graph),
-            notes=plan.notes,
-            graph=plan.graph,
-            environment=environment,
-            files=tuple(each for each in package.resources if each.kind.goes_along),
-            absent=_absent(plan),
-            code=code,
-        ),
-        scanned,
+    modules = (
+        facts if facts.importers else replace(facts, importers=importers_of(plan, facts.module))
+        for facts in package.modules
     )
+    audit = AuditFacts(
+        package.file,
+        tuple(with_distributions(modules, provider_of)),
+        package,
+        environment=environment,
+        files=tuple(each for each in package.resources if each.kind.goes_along),
+        code=code,
+    )
+    return _completed(audit, plan, scanned)
 
 
 def audit_plan(subject: str, plan: Plan) -> AuditFacts:
@@ -144,38 +138,23 @@ def audit_plan(subject: str, plan: Plan) -> AuditFacts:
     plan = plan_with_uses(plan, lambda: sources_here(plan))
     provider_of = installed_provider(plan, DistributionIndex())
     modules = tuple(with_distributions(facts.modules, provider_of))
-    return _judged(
-        AuditFacts(
-            subject,
-            modules,
-            mocks=mock_facts(plan, None, modules),
-            distributions=distributions_of(modules, plan.graph),
-            problems=facts.problems,
-            notes=facts.notes,
-            graph=plan.graph,
-            files=facts.files,
-            absent=_absent(plan),
-        )
+    audit = AuditFacts(subject, modules, problems=facts.problems, files=facts.files)
+    return _completed(audit, plan)
+
+
+def _completed(audit: AuditFacts, plan: Plan, scanned: Sequence[Finding] = ()) -> AuditFacts:
+    """An audit with everything that follows from its modules and the plan."""
+    externs = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
+    trial = audit.package.trial if audit.package is not None else None
+    audit = replace(
+        audit,
+        mocks=mock_facts(plan, trial, audit.modules),
+        distributions=distributions_of(audit.modules, plan.graph),
+        notes=plan.notes,
+        graph=plan.graph,
+        absent=frozenset(each.module for each in externs if each.location is None),
     )
-
-
-def _absent(plan: Plan) -> frozenset[str]:
-    """The extern modules that were not found at export."""
-    decisions = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
-    return frozenset(each.module for each in decisions if each.location is None)
-
-
-def _judged(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> AuditFacts:
     return replace(audit, findings=find_all(audit, scanned))
-
-
-def _modules(package: PackageFacts, plan: Plan, provider_of: Provider) -> tuple[ModuleFacts, ...]:
-    """The modules of a package, with their distributions; with their importers at any rate."""
-    modules = (
-        facts if facts.importers else replace(facts, importers=importers_of(plan, facts.module))
-        for facts in package.modules
-    )
-    return tuple(with_distributions(modules, provider_of))
 
 
 @dataclass(frozen=True)
@@ -197,14 +176,13 @@ class Gate:
 
     def findings(self, audit: AuditFacts) -> tuple[Finding, ...]:
         """What makes the gate fire; empty if it does not."""
+        found = audit.findings
         if self.licence is not None:
             return tuple(_licensed(audit.distributions, self.licence))
-        return tuple(found for found in audit.findings if self._stops(found))
-
-    def _stops(self, found: Finding) -> bool:
         if self.code is not None:
-            return self.code in milder_codes(found.code)
-        return self.severity is not None and found.severity.rank <= self.severity.rank
+            return tuple(each for each in found if self.code in milder_codes(each.code))
+        worst = self.severity.rank if self.severity is not None else -1
+        return tuple(each for each in found if each.severity.rank <= worst)
 
 
 @dataclass(frozen=True)

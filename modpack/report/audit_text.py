@@ -31,8 +31,8 @@ from modpack.report.audit_facts import (
     place_in,
 )
 from modpack.report.facts import ModuleFacts, used_name
-from modpack.report.format import PlainTable, elided, indented, relative, table, title
-from modpack.report.text import STYLES, problems_report, size_of
+from modpack.report.format import elided, indented, relative, table, title
+from modpack.report.text import STYLES, problems_report, size_of, summed
 from modpack.security.code_listing import CodeListing
 
 _RISK_STYLES = {
@@ -59,13 +59,8 @@ _HOW = {
 }
 
 
-def mocks_part(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
-    """Each mocked module: who imports it, what is used of it where, what the trial did with it.
-
-    Args:
-        audit: the audit.
-        folder: files below it are shown relative to it.
-    """
+def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
+    """Each mocked module: who imports it, what is used of it where, what the trial did with it."""
     if not audit.mocks:
         return
     files = files_of(audit)
@@ -216,7 +211,7 @@ def audit_report(audit: AuditFacts, verdict: Verdict, folder: Path | None = None
         *_trial(audit),
         *(["", problems_report(audit.problems, True, folder)] if audit.problems else ()),
         *by_severity(audit.findings, partial(_of_one_code, folder)),
-        *mocks_part(audit, folder),
+        *_mocks(audit, folder),
         *code_part(audit.code),
         *_modules(audit),
         "",
@@ -266,32 +261,27 @@ def _modules(audit: AuditFacts) -> Iterator[RenderableType]:
         chosen = [facts for facts in audit.modules if facts.action is action]
         if chosen:
             yield ""
-            yield title(_sum(action.past, chosen), STYLES[action])
-            for label, members in _groups(chosen):
-                later = [] if action is not Action.EXTERN else _not_at_once(members, at_once)
-                yield from _group(label, members, later)
+            yield title(f"{action.past}: {summed(chosen)}", STYLES[action])
+            groups: dict[tuple[int, str], list[ModuleFacts]] = {}
+            for facts in chosen:
+                groups.setdefault(_belongs_to(facts), []).append(facts)
+            for (_, label), members in sorted(groups.items()):
+                yield from _group(label, members, at_once)
 
 
 def _not_at_once(
     members: Sequence[ModuleFacts], at_once: frozenset[str] | None
 ) -> list[ModuleFacts]:
     """The extern modules of a distribution, or of none, that loading can do without."""
-    if members[0].provided_by in (Owner.STDLIB, Owner.RUNTIME):
+    if members[0].action is not Action.EXTERN:
         return []
     if members[0].distribution is not None:
         return list(members) if is_optional((m.module for m in members), at_once) else []
     return [each for each in members if is_optional([each.module], at_once)]
 
 
-def _groups(modules: Sequence[ModuleFacts]) -> list[tuple[str, list[ModuleFacts]]]:
-    """Modules by what they belong to; what comes with Python last, what is nobody's first."""
-    groups: dict[tuple[int, str], list[ModuleFacts]] = {}
-    for facts in modules:
-        groups.setdefault(_belongs_to(facts), []).append(facts)
-    return [(label, groups[order, label]) for order, label in sorted(groups)]
-
-
 def _belongs_to(facts: ModuleFacts) -> tuple[int, str]:
+    """What a module belongs to: what is nobody's is listed first, what comes with Python last."""
     if facts.provided_by is Owner.STDLIB:
         return 2, "the standard library"
     if facts.distribution is not None:
@@ -302,13 +292,16 @@ def _belongs_to(facts: ModuleFacts) -> tuple[int, str]:
 
 
 def _group(
-    label: str, members: Sequence[ModuleFacts], later: Sequence[ModuleFacts]
+    label: str, members: Sequence[ModuleFacts], at_once: frozenset[str] | None
 ) -> Iterator[RenderableType]:
     """A distribution: its licence, why its modules are where they are, and each of them."""
-    is_foreign = members[0].provided_by in (Owner.STDLIB, Owner.RUNTIME)
-    told = filter(None, (_licence(members[0]), _sum("", members)))
+    first, licence = members[0], ""
+    if first.distribution is not None or first.licence is not None:
+        licence = printable(first.licence or "licence unknown")
+        licence += ", an editable install" if first.editable else ""
+    told = filter(None, (licence, summed(members)))
     head = Text.assemble((printable(label), "bold"), "  ", "  ".join(told))
-    if is_foreign:
+    if first.provided_by in (Owner.STDLIB, Owner.RUNTIME):
         roots = _distinct((root_of(facts.module) for facts in members), _SHOWN_ROOTS)
         head.append(f"  ({roots})", "dim")
         yield indented(head, 2)
@@ -316,35 +309,17 @@ def _group(
     rules = list(dict.fromkeys(facts.why for facts in members))
     if len(rules) == 1:
         head.append(f"  {printable(rules[0])}", "dim")
+    later = _not_at_once(members, at_once)
     if len(later) == len(members):
         head.append(f"  {_LATER}", "dim")
-        later = ()
+        later = []
     yield indented(head, 2)
-    yield indented(_rows(members, len(rules) > 1, later), 4)
-
-
-def _licence(facts: ModuleFacts) -> str:
-    if facts.distribution is None and facts.licence is None:
-        return ""
-    editable = ", an editable install" if facts.editable else ""
-    return printable(facts.licence or "licence unknown") + editable
-
-
-def _rows(
-    members: Sequence[ModuleFacts], with_rules: bool, later: Sequence[ModuleFacts]
-) -> PlainTable:
     rows = table(("", "left"), ("", "right"), ("dim", "left"))
     for facts in members:
-        why = [printable(facts.why)] if with_rules else []
+        why = [printable(facts.why)] if len(rules) > 1 else []
         why += [_LATER] if facts in later else []
         rows.add_row(printable(facts.module), size_of(facts), "; ".join(why))
-    return rows
-
-
-def _sum(what: str, modules: Sequence[ModuleFacts]) -> str:
-    size = sum(facts.size_bytes or 0 for facts in modules)
-    text = counted(len(modules), "module") + (f", {human_size(size)}" if size else "")
-    return f"{what}: {text}" if what else text
+    yield indented(rows, 4)
 
 
 def _distinct(names: Iterable[str], most: int) -> str:
@@ -352,16 +327,10 @@ def _distinct(names: Iterable[str], most: int) -> str:
 
 
 def _totals(audit: AuditFacts) -> RenderableType:
-    counts = [
-        f"{number} {action.past}"
-        for action in Action
-        if (number := sum(facts.action is action for facts in audit.modules))
-    ]
-    found = [
-        counted(number, severity.value)
-        for severity in Severity
-        if (number := sum(each.severity is severity for each in audit.findings))
-    ]
+    actions = Counter(facts.action for facts in audit.modules)
+    severities = Counter(each.severity for each in audit.findings)
+    counts = [f"{actions[each]} {each.past}" for each in Action if actions[each]]
+    found = [counted(severities[each], each.value) for each in Severity if severities[each]]
     parts = [
         f"{counted(len(audit.modules), 'module')} ({', '.join(counts) or 'none'})",
         counted(len(audit.distributions), "distribution"),

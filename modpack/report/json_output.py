@@ -291,6 +291,7 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
         ("optional", "is_optional"),
     ),
     "Finding": ("code", "severity", "subject", "text", "place", "remedy"),
+    "HeldSignature": ("key_id", "place", ("signer", lambda each: each.signer or None)),
     "HookFacts": _hook,
     "CallableSpec": record_to_json,
     "HookSpec": _HOOK,
@@ -344,7 +345,6 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
         *(("torch", "environment.torch"), ("lock", "is_lock"), ("requirements", "needed")),
         *("unknown", "absent", "imported", "comparison"),
     ),
-    "SignatureFacts": ("key_id", "place", ("signer", lambda each: each.signer or None)),
     "Suggestion": _suggestion,
     "TensorFacts": (
         *("kind", "dtype", "shape", "requires_grad", ("persistent", "is_persistent"), "device"),

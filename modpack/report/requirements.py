@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from modpack.archive.base import Archive
-from modpack.archive.manifest import Manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.records import environment_of, read_externs, read_plan, read_trial
 from modpack.core.environment import (
@@ -21,7 +19,6 @@ from modpack.core.environment import (
     needed_at_once,
 )
 from modpack.core.names import is_everywhere, is_within, normalised_distribution, parents
-from modpack.core.plan import Plan
 from modpack.core.selftest import OutsideImport
 from modpack.core.text import counted, printable
 from modpack.discovery.environment import compare
@@ -115,35 +112,29 @@ def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Re
     with open_archive(source) as archive:
         manifest = read_checked_manifest(archive)
         environment = environment_of(archive, manifest)
-        externs = _foreign_externs(archive, manifest)
+        named = sorted(read_externs(archive, manifest))
+        externs = [module for module in named if not is_everywhere(module)]
         comparison = compare(environment, externs, whole=lock)
         loose = [module for module in externs if environment.provider_of(module) is None]
         plan = read_plan(archive, manifest) if manifest is not None else None
         trial = read_trial(archive, manifest) if manifest is not None else None
         at_once = needed_at_once(plan.graph) if plan is not None else None
-        absent = _outermost(m for m in loose if plan is not None and _is_absent(m, plan))
+        decisions = plan.decisions if plan is not None else {}
+        decided = [decisions[module] for module in loose if module in decisions]
+        absent = _outermost(each.module for each in decided if each.location is None)
         unknown = (m for m in loose if not any(is_within(m, each) for each in absent))
+        inside = {each: [m for m in loose if is_within(m, each)] for each in absent}
         return Requirements(
             archive.source,
             environment,
             tuple(_needed(environment, externs, lock, at_once)),
             _outermost(unknown),
             absent,
-            tuple(m for m in absent if not is_optional(_below(m, loose), at_once)),
+            tuple(each for each in absent if not is_optional(inside[each], at_once)),
             lock,
             comparison.judged_by(plan) if plan is not None else comparison,
             trial.imported if trial is not None else (),
         )
-
-
-def _foreign_externs(archive: Archive, manifest: Manifest | None) -> list[str]:
-    """The extern modules that neither Python nor torch brings."""
-    named = sorted(read_externs(archive, manifest))
-    return [module for module in named if not is_everywhere(module)]
-
-
-def _below(module: str, modules: Iterable[str]) -> Iterator[str]:
-    return (each for each in modules if is_within(each, module))
 
 
 def _needed(
@@ -161,12 +152,6 @@ def _needed(
             found[each.name] = Needed(each, (each.name,))
     for name in sorted(found):
         yield found[name]
-
-
-def _is_absent(module: str, plan: Plan) -> bool:
-    """Whether an extern module was not installed when the package was made."""
-    decision = plan.decisions.get(module)
-    return decision is not None and decision.location is None
 
 
 def _outermost(modules: Iterable[str]) -> tuple[str, ...]:
@@ -226,16 +211,12 @@ def _head(given: Requirements) -> Iterator[str]:
     if given.is_lock and not made.knows_required:
         yield "# What these distributions require themselves is not recorded."
     if given.is_lock and not given.has_all_hashes:
-        yield from _on_hashes(given)
-
-
-def _on_hashes(given: Requirements) -> Iterator[str]:
-    known = sum(1 for each in given.needed if each.hashes)
-    yield (
-        f"# Hashes are known of {known} of {counted(len(given.needed), 'distribution')}: pip "
-        "records them only of what it"
-    )
-    yield "# installs from a file or an address. It takes hashes of all of them, or of none."
+        known = sum(1 for each in given.needed if each.hashes)
+        yield (
+            f"# Hashes are known of {known} of {counted(len(given.needed), 'distribution')}: pip "
+            "records them only of what it"
+        )
+        yield "# installs from a file or an address. It takes hashes of all of them, or of none."
 
 
 def _of_one(needed: Needed, given: Requirements) -> Iterator[str]:

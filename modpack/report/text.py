@@ -193,15 +193,17 @@ def _modules(modules: Sequence[ModuleFacts], folder: Path | None) -> list[Render
     for action in (Action.INTERN, Action.EXTERN, Action.MOCK, Action.DENY):
         chosen = [facts for facts in modules if facts.action is action]
         if chosen:
-            parts += ["", title(_sum(action, chosen), STYLES[action])]
+            is_code = action is Action.INTERN
+            told = summed(chosen) if is_code else counted(len(chosen), "module")
+            parts += ["", title(f"{action.past}: {told}", STYLES[action])]
             parts += _of_action(chosen, folder)
     return parts
 
 
-def _sum(action: Action, modules: Sequence[ModuleFacts]) -> str:
+def summed(modules: Sequence[ModuleFacts]) -> str:
+    """The number of some modules, and the size of their code if they have any."""
     size = sum(facts.size_bytes or 0 for facts in modules)
-    text = f"{action.past}: {counted(len(modules), 'module')}"
-    return f"{text}, {human_size(size)}" if action is Action.INTERN and size else text
+    return counted(len(modules), "module") + (f", {human_size(size)}" if size else "")
 
 
 def _of_action(modules: Sequence[ModuleFacts], folder: Path | None) -> Iterator[RenderableType]:

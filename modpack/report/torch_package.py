@@ -67,7 +67,10 @@ class _Reconstruction:
         for record, contents in list_package(self._archive, None).pickles.items():
             if not layout.is_internal(record):
                 if contents.unreadable is not None:
-                    self._notes.append(_unread_pickle(record, contents))
+                    reason = f"{contents.unreadable} (byte {contents.position})"
+                    text = f"what {record} needs is not known entirely: {reason}"
+                    note = Note(NoteKind.PICKLE_UNREADABLE, f"<{record}>", text, record)
+                    self._notes.append(note)
                 self._add_object(record, contents)
         for module, scan in self._scans.items():
             self._add_imports(module, scan)
@@ -145,8 +148,10 @@ class _Reconstruction:
             decision = self._decisions.get(statement.module)
             is_mock = decision is not None and decision.action is Action.MOCK
             if is_mock and statement.names == ("*",) and statement.kind.is_dependency:
-                place = f"{record}:{statement.line}"
-                self._notes.append(_star_of_mock(module, statement.module, place))
+                mocked, place = statement.module, f"{record}:{statement.line}"
+                text = f"{module} takes * from {mocked}, which is mocked"
+                text += ": a stand-in has no names to give"
+                self._notes.append(Note(NoteKind.STAR_IMPORT_OF_MOCK, mocked, text, place))
 
     def _mark_what_was_saved(self) -> None:
         """Mark the interned modules that nothing leads to, those first that nobody imports."""
@@ -172,14 +177,3 @@ class _Reconstruction:
 def _decision(module: str, action: Action, location: Location | None = None) -> Decision:
     rule = Rule(action, _ANYTHING, origin=Origin.SAVED, label=UNRECORDED)
     return Decision(module, action, rule, location)
-
-
-def _unread_pickle(record: str, contents: PickleContents) -> Note:
-    reason = f"{contents.unreadable} (byte {contents.position})"
-    text = f"what {record} needs is not known entirely: {reason}"
-    return Note(NoteKind.PICKLE_UNREADABLE, f"<{record}>", text, record)
-
-
-def _star_of_mock(importer: str, mocked: str, place: str) -> Note:
-    text = f"{importer} takes * from {mocked}, which is mocked: a stand-in has no names to give"
-    return Note(NoteKind.STAR_IMPORT_OF_MOCK, mocked, text, place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -49,7 +49,7 @@ from modpack.report.verify_records import (
 )
 from modpack.security.code_listing import CodeListing, list_package, package_violations
 from modpack.security.signing import check_signatures, find_signatures
-from modpack.security.signing_envelope import read_envelope
+from modpack.security.signing_envelope import HeldSignature, read_envelope
 
 _TOLD_BY_OTHERS: Final = frozenset({"pickle-missing"})
 """Findings about pickles that digests, or the records of the format, tell better."""
@@ -74,21 +74,6 @@ class CheckFacts:
 
 
 @dataclass(frozen=True)
-class SignatureFacts:
-    """One signature that holds.
-
-    Attributes:
-        key_id: names the key (hex).
-        place: the record or the file that it was found in.
-        signer: the name under which the policy or the user knows the key; empty if under none.
-    """
-
-    key_id: str
-    place: str
-    signer: str = ""
-
-
-@dataclass(frozen=True)
 class VerifyFacts:
     """What came of verifying one package.
 
@@ -109,7 +94,7 @@ class VerifyFacts:
     size_bytes: int
     checks: tuple[CheckFacts, ...] = ()
     findings: tuple[Finding, ...] = ()
-    signatures: tuple[SignatureFacts, ...] = ()
+    signatures: tuple[HeldSignature, ...] = ()
     code: CodeListing | None = None
 
     @property
@@ -237,29 +222,22 @@ def _damaged(reasons: Mapping[str, str]) -> list[Finding]:
     return [finding("record-damaged", record, reason) for record, reason in reasons.items()]
 
 
+@dataclass
 class _Verification:
     """One open package being verified."""
 
-    def __init__(
-        self,
-        archive: Archive,
-        path: str | os.PathLike[str] | None,
-        policy: TrustPolicy | None,
-        keys: Sequence[Signer],
-        workers: int,
-    ) -> None:
-        self._archive = archive
-        self._path = path
-        self._policy = policy
-        self._keys = keys
-        self._workers = workers
-        self._checks: list[CheckFacts] = []
-        self._findings: list[Finding] = []
-        self._signatures: dict[SignatureFacts, None] = {}
-        self._code: CodeListing | None = None
+    archive: Archive
+    path: str | os.PathLike[str] | None
+    policy: TrustPolicy | None
+    keys: Sequence[Signer]
+    workers: int
+    checks: list[CheckFacts] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    signatures: dict[HeldSignature, None] = field(default_factory=dict)
+    code: CodeListing | None = None
 
     def facts(self) -> VerifyFacts:
-        archive = self._archive
+        archive = self.archive
         form = digest = ""
         self._told("structure", len(archive.names()), "records", ())
         try:
@@ -282,17 +260,17 @@ class _Verification:
             form,
             digest,
             archive.stored_bytes(),
-            tuple(self._checks),
-            tuple(sorted(self._findings, key=lambda each: each.severity.rank)),
-            tuple(self._signatures),
-            self._code,
+            tuple(self.checks),
+            tuple(sorted(self.findings, key=lambda each: each.severity.rank)),
+            tuple(self.signatures),
+            self.code,
         )
 
     def _check_own(self, manifest: Manifest) -> None:
-        archive = self._archive
+        archive = self.archive
         form = check_manifest_form(archive, manifest)
         self._told("manifest", len(manifest.records), "records", form)
-        damage = find_damage(archive, manifest, archive.names(), self._workers)
+        damage = find_damage(archive, manifest, archive.names(), self.workers)
         self._told("digests", len(manifest.records), "records", _damaged(damage))
         damaged = frozenset(damage)
         own = read_own_records(archive, manifest, damaged)
@@ -307,12 +285,12 @@ class _Verification:
 
     def _check_foreign(self) -> bool:
         """Check a package of torch.package; tells whether all of it can be read."""
-        archive = self._archive
+        archive = self.archive
         damaged = self._check_readable()
         self._told("records of the format", 0, "records", check_texts(archive, damaged))
         self._check_objects(None, OwnRecords())
         text = "torch.package wrote it: it records no digests to compare with"
-        self._findings.append(finding("no-digests", archive.source, text))
+        self.findings.append(finding("no-digests", archive.source, text))
         return not damaged
 
     def _check_what_can_be_read(self, failure: ArchiveError) -> None:
@@ -325,67 +303,65 @@ class _Verification:
 
     def _check_readable(self) -> frozenset[str]:
         """Read every record, which checks it against its crc32; the records that are damaged."""
-        names = self._archive.names()
-        damage = find_unreadable(self._archive, names, self._workers)
+        names = self.archive.names()
+        damage = find_unreadable(self.archive, names, self.workers)
         self._told("crc32", len(names), "records", _damaged(damage))
         return frozenset(damage)
 
     def _check_objects(self, manifest: Manifest | None, own: OwnRecords) -> None:
         """Whether pickles can be read, and whether their storages are there."""
-        archive = self._archive
+        archive = self.archive
         try:
             listing = list_package(archive, manifest)
             findings = list(pickle_findings(archive, manifest, listing))
         except ArchiveError as failure:
             self._told("pickles", 0, "pickles", self._unread(failure))
         else:
-            self._code = listing
+            self.code = listing
             findings = [each for each in findings if each.code not in _TOLD_BY_OTHERS]
             self._told("pickles", len(listing.pickles), "pickles", findings)
         count = sum(map(layout.is_storage, archive.names()))
-        self._told("storages", count, "storages", check_storages(archive, own, self._code))
+        self._told("storages", count, "storages", check_storages(archive, own, self.code))
 
     def _unread(self, failure: ArchiveError) -> Iterator[Finding]:
         """A record that keeps the pickles from being read; it may have been told already."""
         record = failure.record or failure.source
-        if all(each.subject != record for each in self._findings):
+        if all(each.subject != record for each in self.findings):
             yield finding("record-unreadable", record, failure.reason)
         text = f"pickles were not looked at to the end, because of {record!r}"
         yield finding("scan-unfinished", record, text)
 
     def _check_trust(self) -> None:
-        policy = self._policy
-        if self._keys:
-            self._check_signature("signature", self._keys)
+        policy = self.policy
+        if self.keys:
+            self._check_signature("signature", self.keys)
         if policy is not None and policy.signers:
-            asking = "the policy's signers" if self._keys else ""
+            asking = "the policy's signers" if self.keys else ""
             self._check_signature("policy's signature", policy.signers, asking)
-        if not (self._keys or (policy is not None and policy.signers)):
-            self._findings += _unchecked_signatures(self._archive, self._path)
+        if not (self.keys or (policy is not None and policy.signers)):
+            self.findings += _unchecked_signatures(self.archive, self.path)
         if policy is not None:
-            findings = _check_policy(self._archive, policy, self._code)
+            findings = _check_policy(self.archive, policy, self.code)
             self._told("policy", restrictions(policy), "restrictions", findings)
 
     def _check_signature(self, name: str, signers: Sequence[Signer], asking: str = "") -> None:
         """Look for the signature of one of some signers; ``asking`` is who demands it."""
         findings = []
         try:
-            held = check_signatures(self._archive, signers, self._path)
+            held = check_signatures(self.archive, signers, self.path)
         except SignatureError as failure:
             reason = f"{asking}: {failure.reason}" if asking else failure.reason
-            findings.append(finding_with_remedy("signature", self._archive.source, reason))
+            findings.append(finding_with_remedy("signature", self.archive.source, reason))
         else:
-            self._signatures |= {
-                SignatureFacts(each.key_id, each.place, each.signer): None for each in held
-            }
+            self.signatures |= dict.fromkeys(held)
         self._told(name, len(signers), "trusted signers", findings)
 
     def _told(self, name: str, count: int, unit: str, findings: Iterable[Finding]) -> None:
         """Keep what came of one kind of check: its name, how many things were checked, and what."""
         listed = list(findings)
         has_passed = all(each.severity is not Severity.ERROR for each in listed)
-        self._checks.append(CheckFacts(name, count, unit, has_passed))
-        self._findings += listed
+        self.checks.append(CheckFacts(name, count, unit, has_passed))
+        self.findings += listed
 
 
 def verify_report(facts: VerifyFacts) -> RenderableType:
