@@ -39,7 +39,7 @@ from modpack.report.diff_modules import (
     read_side,
 )
 from modpack.report.diff_tensors import compare_tensors
-from modpack.report.facts import HookFacts, ResourceFacts, ResourceKind
+from modpack.report.facts import HookFacts, ResourceFacts, ResourceKind, hook_flags
 from modpack.report.text_diff import Effort, text_difference
 
 _LINES_OF: Final = frozenset({ResourceKind.FILE, ResourceKind.DATA, ResourceKind.METADATA})
@@ -99,11 +99,7 @@ def _paired(
 def _identity(hook: HookFacts) -> tuple[Hashable, ...]:
     spec, called = hook.spec, hook.spec.callable
     where = hook.resource, spec.kind, spec.target
-    return (*where, called.by, called.name, called.source, _flags(spec))
-
-
-def _flags(spec: HookSpec) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sorted(spec.flags.items()))
+    return (*where, called.by, called.name, called.source, hook_flags(spec))
 
 
 def _fields(spec: HookSpec) -> dict[str, str | None]:
@@ -111,7 +107,7 @@ def _fields(spec: HookSpec) -> dict[str, str | None]:
         "position": str(spec.position),
         "calls": spec.callable.name,
         "travels as": spec.callable.by,
-        "flags": _flags(spec) or None,
+        "flags": hook_flags(spec) or None,
         "aliases": ", ".join(spec.aliases) or None,
         "state": ", ".join(spec.callable.state) or None,
     }

@@ -237,6 +237,11 @@ def hook_target(spec: HookSpec) -> str:
     return " + ".join(spec.target) or "the object itself"
 
 
+def hook_flags(spec: HookSpec) -> str:
+    """What a hook was registered with, for people; empty if with nothing."""
+    return ", ".join(f"{name}={value}" for name, value in sorted(spec.flags.items()))
+
+
 def used_name(use: NameUse) -> str:
     """The name that is used of a mocked module, with the module's path."""
     return f"{use.module}.{use.name}" if use.name else use.module

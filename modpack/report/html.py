@@ -30,7 +30,7 @@ from modpack.core.scan import ImportKind
 from modpack.core.text import counted, human_size, printable
 from modpack.errors import ArchiveError
 from modpack.report.audit_facts import AuditFacts, MockFacts, Severity, files_of
-from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, hook_target
+from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, hook_flags, hook_target
 from modpack.report.html_document import (
     Group,
     PackagedSources,
@@ -85,16 +85,13 @@ class HookView:
         resource: the record of the object that they hang on.
         spec: the first of them.
         targets: where they hang.
+        flags: what they were registered with.
     """
 
     resource: str
     spec: HookSpec
     targets: tuple[str, ...]
-
-    @property
-    def flags(self) -> str:
-        """What they were registered with."""
-        return ", ".join(f"{name}={value}" for name, value in sorted(self.spec.flags.items()))
+    flags: str
 
 
 class View:
@@ -210,7 +207,8 @@ def _together(hooks: Iterable[HookFacts]) -> Iterator[HookView]:
         key = (each.resource, each.spec.kind, called.name, called.source)
         alike.setdefault(key, []).append(each.spec)
     for (resource, *_), specs in alike.items():
-        yield HookView(resource, specs[0], tuple(dict.fromkeys(map(hook_target, specs))))
+        targets = tuple(dict.fromkeys(map(hook_target, specs)))
+        yield HookView(resource, specs[0], targets, hook_flags(specs[0]))
 
 
 def _resources(audit: AuditFacts, goes_along: bool) -> int:

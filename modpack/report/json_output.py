@@ -241,6 +241,11 @@ def _reasons(found: Suggestion) -> list[str]:
     return list(reasons(found))
 
 
+def _of(part: str, *names: str) -> tuple[Key, ...]:
+    """Keys of the names of a part's attributes."""
+    return tuple((name, f"{part}.{name}") for name in names)
+
+
 _HOOK: Final = ("name", "kind", "target", "aliases", "position", "flags", "callable")
 _MODULE: Final = (
     *("module", "action", "rule", "overridden_by", "importers", "provided_by"),
@@ -258,14 +263,9 @@ _USE: Final[tuple[Key, ...]] = (
     *("kind", "scope", ("live", "is_live"), ("called_later", "is_called_later"), "via"),
 )
 _SUGGESTION: Final[tuple[Key, ...]] = (
-    *(("kind", "advice.kind"), ("name", "advice.name"), "modules"),
-    *(("distribution", "distribution.name"), ("version", "distribution.version")),
-    *(("licence", "distribution.licence"), ("editable", "distribution.editable")),
+    *(*_of("advice", "kind", "name"), "modules", ("distribution", "distribution.name")),
+    *_of("distribution", "version", "licence", "editable"),
     *(("compiled", "is_compiled"), "reach", "importers", ("reasons", _reasons), "mock_risk"),
-)
-_DIFFERENCES: Final = (
-    *("package", "distributions", "modules", "imports", "uses", "hooks", "tensors", "sharing"),
-    *("storages", "resources", "trial", "examples", "notes", "records"),
 )
 
 _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
@@ -295,10 +295,7 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
     "HookFacts": _hook,
     "CallableSpec": record_to_json,
     "HookSpec": _HOOK,
-    "ImportDifference": (
-        *("change", ("importer", "edge.importer"), ("imported", "edge.imported")),
-        *(("kind", "edge.kind"), ("line", "edge.line")),
-    ),
+    "ImportDifference": ("change", *_of("edge", "importer", "imported", "kind", "line")),
     "MockTouch": record_to_json,
     "ModuleDifference": (
         *("module", "change", ("before", lambda each: _compared_module(each.before))),
@@ -307,15 +304,11 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
     ),
     "ModuleFacts": _MODULE,
     "Needed": (
-        *(("distribution", "distribution.name"), ("version", "distribution.version")),
-        *(("requirement", "distribution.requirement"), ("editable", "distribution.editable")),
-        *(("licence", "distribution.licence"), "modules", ("requires", "distribution.requires")),
-        *("hashes", ("optional", "is_optional")),
+        ("distribution", "distribution.name"),
+        *_of("distribution", "version", "requirement", "editable", "licence"),
+        *("modules", ("requires", "distribution.requires"), "hashes", ("optional", "is_optional")),
     ),
-    "NoteDifference": (
-        *("change", ("kind", "note.kind"), ("subject", "note.subject"), ("text", "note.text")),
-        ("place", "note.place"),
-    ),
+    "NoteDifference": ("change", *_of("note", "kind", "subject", "text", "place")),
     "OutsideImport": (
         *("distribution", "version"),
         (
@@ -329,7 +322,8 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
         ("after", lambda found: keyed(found.after, _COMPARED_PACKAGE)),
         ("identical", "is_same_content"),
         ("different", lambda found: not found.are_none),
-        *_DIFFERENCES,
+        *("package", "distributions", "modules", "imports", "uses", "hooks", "tensors", "sharing"),
+        *("storages", "resources", "trial", "examples", "notes", "records"),
     ),
     "PackageFacts": (
         *("file", "size_bytes", "format", "digest", "writer", "python", "torch", "platform"),
@@ -353,9 +347,8 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
     "TextDifference": _text,
     "TrialRecord": lambda trial: trial.to_json(),
     "UseDifference": (
-        *("change", ("module", "use.module"), ("name", "use.name"), ("importer", "use.importer")),
-        *(("line", "use.line"), ("kind", "use.kind"), ("scope", "use.scope")),
-        ("is_live", "use.is_live"),
+        "change",
+        *_of("use", "module", "name", "importer", "line", "kind", "scope", "is_live"),
     ),
     "VerifyFacts": (
         *(("file", "subject"), ("accepted", "is_accepted")),

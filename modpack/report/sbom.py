@@ -166,7 +166,7 @@ def bill_of(audit: AuditFacts, digests: Mapping[str, str]) -> Bill:
         PurePath(package.file).stem,
         package.digest,
         _package_facts(package),
-        draft.needs[""] | (items.keys() - needed),
+        draft.needs.get("", frozenset()) | (items.keys() - needed),
         tuple(items[key] for key in sorted(items)),
     )
 
@@ -204,7 +204,13 @@ class _Draft:
             self.members[_key(facts)].append(facts)
         self._risks = {mock.module: mock.risk for mock in audit.mocks}
         self._at_once = needed_at_once(audit.graph)
-        self.needs = self._edges(audit)
+        key_of = {facts.module: _key(facts) for facts in audit.modules}
+        needs: defaultdict[str, set[str]] = defaultdict(set)
+        for edge in audit.graph.edges():
+            needed = key_of.get(edge.imported)
+            if needed is not None and edge.kind.is_dependency:
+                needs[key_of.get(edge.importer, "")].add(needed)
+        self.needs = {key: frozenset(keys - {key}) for key, keys in needs.items()}
 
     def item(self, key: str) -> Item:
         """The item with a key."""
@@ -226,7 +232,7 @@ class _Draft:
             _address(known),
             known.hashes if known is not None else {},
             self._facts(members, is_editable),
-            (self.needs[key] | self.required_by(known)) - {key},
+            (self.needs.get(key, frozenset()) | self.required_by(known)) - {key},
         )
 
     def closure(self) -> dict[str, Need]:
@@ -287,27 +293,14 @@ class _Draft:
         records = [record for record in records if record in self._digests]
         if records and members[0].action is Action.INTERN:
             told["code:bytes"] = str(sum(facts.size_bytes or 0 for facts in members))
-            told["code:sha256"] = self._digest(records)
+            # The sha256 of what sha256sum prints of them.
+            lines = (f"{self._digests[record]}  {record}\n" for record in records)
+            told["code:sha256"] = hashlib.sha256("".join(lines).encode()).hexdigest()
         told |= {"editable": "true"} if is_editable else {}
         risks = [self._risks[each.module] for each in members if each.module in self._risks]
         if risks:
             told["mock:risk"] = max(risks, key=list(MockRisk).index).value
         return told
-
-    def _digest(self, records: Iterable[str]) -> str:
-        """The sha256 of what ``sha256sum`` prints of some records."""
-        lines = (f"{self._digests[record]}  {record}\n" for record in records)
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-    def _edges(self, audit: AuditFacts) -> defaultdict[str, frozenset[str]]:
-        key_of = {facts.module: _key(facts) for facts in audit.modules}
-        needs: defaultdict[str, set[str]] = defaultdict(set)
-        for edge in audit.graph.edges():
-            needed = key_of.get(edge.imported)
-            if needed is not None and edge.kind.is_dependency:
-                needs[key_of.get(edge.importer, "")].add(needed)
-        found = {key: frozenset(keys - {key}) for key, keys in needs.items()}
-        return defaultdict(frozenset, found)
 
 
 def _required_item(found: RecordedDistribution, need: Need, draft: _Draft) -> Item:
