@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from modpack.core.names import (
     RUNTIME_ROOTS,
+    dotted,
     is_within,
     normalised_distribution,
     parents,
@@ -300,13 +301,9 @@ def _entries(records: Iterable[str]) -> dict[str, Entry]:
         if file == "__init__.py" and package:
             entries[package] = Entry(package, EntryKind.SOURCE, record, True)
         elif file.endswith(".py"):
-            module = _joined(package, file[:-3])
+            module = dotted(package, file[:-3])
             entries.setdefault(module, Entry(module, EntryKind.SOURCE, record))
         elif suffix := next(filter(file.endswith, EXTENSION_SUFFIXES), ""):
-            module = _joined(package, file.removesuffix(suffix))
+            module = dotted(package, file.removesuffix(suffix))
             entries[module] = Entry(module, EntryKind.COMPILED, record)
     return {**folders, **entries}
-
-
-def _joined(package: str, name: str) -> str:
-    return f"{package}.{name}" if package else name

@@ -45,6 +45,15 @@ def parents(module: str) -> Iterator[str]:
         head, _, _ = head.rpartition(".")
 
 
+def dotted(path: str, name: str) -> str:
+    """A path of module or attribute names, which may be empty, with one more name.
+
+    >>> dotted("a.b", "c"), dotted("", "c")
+    ('a.b.c', 'c')
+    """
+    return f"{path}.{name}" if path else name
+
+
 def is_within(module: str, package: str) -> bool:
     """Whether ``module`` is ``package`` or lies below it.
 

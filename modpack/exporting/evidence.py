@@ -12,7 +12,7 @@ from configparser import ConfigParser, ParsingError
 from pathlib import Path
 
 from modpack.core.graph import CodeKind, Edge
-from modpack.core.names import parents, root_of
+from modpack.core.names import dotted, parents, root_of
 from modpack.core.plan import Decision
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import FolderListing, ImportKind
@@ -150,11 +150,13 @@ def _entry_points(walker: Walker, module: str, installed: DistributionIndex) -> 
         return
     for group in groups.sections():
         asked = re.search(rb"[\"']" + re.escape(group.encode()) + rb"[\"']", source)
-        for value in groups[group].values() if asked is not None else ():
+        if asked is None:
+            continue
+        line = source.count(b"\n", 0, asked.start()) + 1
+        for value in groups[group].values():
             target = value.partition(":")[0].partition("[")[0].strip()
             is_name = all(part.isidentifier() for part in target.split("."))
             if is_name and walker.locate(target) is not None:
-                line = source.count(b"\n", 0, asked.start()) + 1 if asked is not None else None
                 yield Edge(module, target, ImportKind.DYNAMIC, line)
 
 
@@ -174,7 +176,7 @@ def _modules_in(walker: Walker, module: str, listing: FolderListing) -> Iterator
         if part == "..":
             folder, package = folder.parent, package.rpartition(".")[0]
         else:
-            folder, package = folder / part, _joined(package, part)
+            folder, package = folder / part, dotted(package, part)
     waiting, left = [(folder, package)], _MOST_LISTED
     while waiting and left:
         folder, package = waiting.pop()
@@ -187,12 +189,8 @@ def _modules_in(walker: Walker, module: str, listing: FolderListing) -> Iterator
             base, is_source = inner.name.removesuffix(".py"), inner.name.endswith(".py")
             if not base.isidentifier() or base in ("__init__", "__main__", "__pycache__"):
                 continue
-            found = _joined(package, base)
+            found = dotted(package, base)
             if is_source or (inner / "__init__.py").is_file():
                 yield found
             if listing.is_deep and not is_source and inner.is_dir():
                 waiting.append((inner, found))
-
-
-def _joined(package: str, name: str) -> str:
-    return f"{package}.{name}" if package else name

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from modpack.core.names import dotted
 from modpack.core.plan import Note, NoteKind
 from modpack.core.tensors import StorageView, TensorFacts, TensorKind, bytes_used, is_mostly_unused
 from modpack.core.text import human_size, listed
@@ -78,7 +79,7 @@ class _Walk:
             elif not isinstance(each, _PLAIN) and id(each) not in self._entered:
                 self._entered.add(id(each))
                 parts = [(n, part) for n, part in _parts(each) if type(part) not in _LEAVES]
-                todo.extend((_below(path, name), part) for name, part in reversed(parts))
+                todo.extend((dotted(path, name), part) for name, part in reversed(parts))
 
     def _of_module(self, path: str, root: torch.nn.Module) -> Iterator[_Found]:
         todo: list[tuple[str, torch.nn.Module, tuple[int, ...]]] = [(path, root, ())]
@@ -95,17 +96,17 @@ class _Walk:
             yield from _own_tensors(path, module)
             children = [(n, child) for n, child in _table(module, "_modules") if child is not None]
             inner = (*above, id(module))
-            todo.extend((_below(path, name), child, inner) for name, child in reversed(children))
+            todo.extend((dotted(path, name), child, inner) for name, child in reversed(children))
 
 
 def _own_tensors(path: str, module: torch.nn.Module) -> Iterator[_Found]:
     for name, tensor in _table(module, "_parameters"):
         if isinstance(tensor, torch.Tensor):
-            yield _below(path, name), TensorKind.PARAMETER, tensor, True
+            yield dotted(path, name), TensorKind.PARAMETER, tensor, True
     temporary = vars(module).get("_non_persistent_buffers_set", ())
     for name, tensor in _table(module, "_buffers"):
         if isinstance(tensor, torch.Tensor):
-            yield _below(path, name), TensorKind.BUFFER, tensor, name not in temporary
+            yield dotted(path, name), TensorKind.BUFFER, tensor, name not in temporary
 
 
 def _table(module: torch.nn.Module, name: str) -> Iterable[tuple[str, Any]]:
@@ -116,9 +117,9 @@ def _table(module: torch.nn.Module, name: str) -> Iterable[tuple[str, Any]]:
 def _of_script_module(path: str, module: torch.jit.ScriptModule) -> Iterator[_Found]:
     """The tensors of a compiled module, whose tables are not in Python."""
     for name, parameter in module.named_parameters(remove_duplicate=False):
-        yield _below(path, name), TensorKind.PARAMETER, parameter, True
+        yield dotted(path, name), TensorKind.PARAMETER, parameter, True
     for name, buffer in module.named_buffers(remove_duplicate=False):
-        yield _below(path, name), TensorKind.BUFFER, buffer, True
+        yield dotted(path, name), TensorKind.BUFFER, buffer, True
 
 
 def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Found]:
@@ -129,7 +130,7 @@ def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Foun
         state = kept.get(parameter)
         for name, value in state.items() if isinstance(state, dict) else ():
             if isinstance(value, torch.Tensor):
-                yield _below(path, f"state.{number}.{name}"), TensorKind.STATE, value, True
+                yield dotted(path, f"state.{number}.{name}"), TensorKind.STATE, value, True
 
 
 def _parts(obj: object) -> Iterable[tuple[str, Any]]:
@@ -202,10 +203,6 @@ def _form(tensor: torch.Tensor) -> str:
     if tensor.is_neg():
         return "negated"
     return "" if type(tensor) in ORDINARY else "subclass"
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 _SHOWN: Final = 3

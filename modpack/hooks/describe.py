@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 import torch
 
 from modpack.core.hookspec import CallableSpec, HookSpec
+from modpack.core.names import dotted
 from modpack.discovery.importers import local_path
 from modpack.hooks.ddp import CommHook
 from modpack.hooks.graph import CaptureGrad
@@ -226,9 +227,9 @@ class Names:
             known.append(path)
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if tensor is not None:
-                    self._paths.setdefault(id(tensor), []).append(_below(path, name))
+                    self._paths.setdefault(id(tensor), []).append(dotted(path, name))
             children = [(n, child) for n, child in module._modules.items() if child is not None]
-            todo.extend((_below(path, name), child) for name, child in reversed(children))
+            todo.extend((dotted(path, name), child) for name, child in reversed(children))
 
 
 def _modules_in(root: Any) -> Iterator[torch.nn.Module]:
@@ -237,10 +238,6 @@ def _modules_in(root: Any) -> Iterator[torch.nn.Module]:
         yield root
     elif not isinstance(root, torch.optim.Optimizer):
         yield from (part for part in objects_in(root) if isinstance(part, torch.nn.Module))
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def functions_of(hook: Any) -> dict[str, Any]:
