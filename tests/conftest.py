@@ -17,7 +17,7 @@ from typing import Protocol
 import pytest
 
 from modpack import PackageExporter, PackageImporter
-from tests.warm_python import WarmPython
+from tests.warm_python import WarmPython, warm
 
 Project = Callable[[Mapping[str, str]], Path]
 
@@ -206,7 +206,6 @@ def _lives_below(module: object, roots: list[Path]) -> bool:
 @pytest.fixture(scope="session")
 def warm_python() -> Iterator[WarmPython]:
     """Interpreters that have imported torch already: see :mod:`tests.warm_python`."""
-    warm = WarmPython()
     yield warm
     warm.stop()
 

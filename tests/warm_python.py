@@ -14,6 +14,7 @@ import array
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +29,9 @@ _SERVER = _HERE / "warm_server.py"
 _READ_AT_START = ("PYTHONHASHSEED", "PYTHONPATH", "PYTHONWARNINGS", "PYTHONOPTIMIZE")
 
 
+_Completed = subprocess.CompletedProcess[str]
+
+
 class WarmPython:
     """A server that forks interpreters; started with the first request.
 
@@ -36,14 +40,15 @@ class WarmPython:
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="warm-")
-        self.place = str(Path(self._folder) / "socket")
+        self._folder = self.place = ""
         self._server: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the server, if it has not been, and wait until it has imported torch."""
         if self._server is not None:
             return
+        self._folder = tempfile.mkdtemp(prefix="warm-")
+        self.place = str(Path(self._folder) / "socket")
         self._server = subprocess.Popen(
             [sys.executable, "-I", str(_SERVER), self.place],
             stdout=subprocess.PIPE,
@@ -58,8 +63,7 @@ class WarmPython:
         if self._server is not None:
             self._server.kill()
             self._server.wait()
-        with contextlib.suppress(OSError):
-            Path(self.place).unlink()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def programs(self) -> Path:
         """A folder with ``python``, ``python3`` and ``modpack``, for the PATH of a shell."""
@@ -176,6 +180,17 @@ class WarmProcess:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
+
+
+warm = WarmPython()
+"""The interpreters of this test run; a fixture of the session stops the server."""
+
+
+def run_python(*arguments: object, folder: Path, timeout: float = 300) -> _Completed:
+    """Run Python in a folder as a user would, except that torch is imported already."""
+    command = [sys.executable, *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return warm.run(command, cwd=folder, env=environment, timeout=timeout)
 
 
 def main(real: str, place: str) -> None:

@@ -53,9 +53,13 @@ def applied(conditions: dict[str, Any]) -> Iterator[None]:
     torch.set_default_dtype(getattr(torch, conditions["default_dtype"]))
     torch.set_float32_matmul_precision(conditions["matmul_precision"])
     torch.backends.mkldnn.enabled = conditions["mkldnn"]
-    torch.use_deterministic_algorithms(
-        conditions["deterministic"], warn_only=conditions["deterministic_warn_only"]
+    now = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
     )
+    recorded = (conditions["deterministic"], conditions["deterministic_warn_only"])
+    if recorded != now:  # the call imports torch's compiler, which takes most of a second
+        torch.use_deterministic_algorithms(recorded[0], warn_only=recorded[1])
     with ExitStack() as modes:
         if conditions["default_device"] != "cpu":
             modes.enter_context(torch.device(conditions["default_device"]))

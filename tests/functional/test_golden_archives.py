@@ -11,6 +11,7 @@ import torch
 
 import modpack
 from modpack.report.verify import verify_package
+from tests.warm_python import run_python
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "archives" / "modpack"
 FORMATS = ("v1", "v2")
@@ -207,8 +208,8 @@ def test_its_signature_still_holds(version):
 
 
 @pytest.mark.parametrize("version", FORMATS)
-def test_a_trial_of_then_can_be_repeated(version):
-    package = FOLDER / version / "hooked.modpack"
-    command = [sys.executable, "-m", "modpack", "replay", str(package)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_a_trial_of_then_can_be_repeated(version, tmp_path):
+    ran = run_python(
+        "-m", "modpack", "replay", FOLDER / version / "hooked.modpack", folder=tmp_path
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import modpack
 from modpack import PackageExporter, PackagingError, PackagingErrorReason
+from tests.warm_python import run_python
 
 PASSWORD = "Tr0ub4dor&3"
 SOURCE = f"rate = 1\npassword = {PASSWORD!r}\n"
@@ -196,9 +195,7 @@ def test_save_takes_allowances_as_well(tmp_path):
 
 
 def command(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "modpack", *arguments], cwd=folder, capture_output=True, text=True
-    )
+    return run_python("-m", "modpack", *arguments, folder=folder)
 
 
 def test_commands_tell_secrets_as_problems_and_take_allowances(tmp_path):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.warm_python import run_python
 
 Story = Callable[..., str]
 
@@ -29,10 +29,7 @@ source = lambda: inspect.getsource(module())
 
 
 def execute(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *command], cwd=folder, capture_output=True, text=True, env=environment
-    )
+    return run_python(*command, folder=folder)
 
 
 @pytest.fixture

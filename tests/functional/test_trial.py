@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import random
-import subprocess
 import sys
 
 import pytest
@@ -18,6 +16,7 @@ from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ExampleError, ModpackError, ModpackWarning, TrialError
 from modpack.report.package_info import package_facts
+from tests.warm_python import run_python
 
 ONE = torch.ones(1, 3)
 
@@ -541,14 +540,7 @@ def test_operators_that_are_missing_are_named_before_anything_is_loaded(make, ta
 
 
 def run(arguments, folder):
-    return subprocess.run(
-        [sys.executable, "-m", "modpack", *map(str, arguments)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    return run_python("-m", "modpack", *arguments, folder=folder)
 
 
 def test_the_command_line_tries_replays_and_tells(project, target):

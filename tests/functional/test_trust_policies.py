@@ -21,6 +21,7 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.policy import Signer
 from modpack.errors import SignatureError
 from modpack.report.verify import verify_package
+from tests.warm_python import run_python
 
 KEY = """-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
@@ -415,8 +416,8 @@ def tried(tmp_path: Path, project) -> Path:
 def replayed(package: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     policy = package.with_name("trust.toml")
     policy.write_text(text)
-    command = [sys.executable, "-m", "modpack", "replay", str(package), "--policy", str(policy)]
-    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+    command = ["-m", "modpack", "replay", package, "--policy", policy, *options]
+    return run_python(*command, folder=package.parent)
 
 
 def test_a_trial_is_repeated_under_a_policy(tried):

@@ -43,3 +43,17 @@ def test_modes_are_applied():
         assert torch.is_inference_mode_enabled()
         assert torch.is_autocast_enabled("cpu")
     assert not torch.is_inference_mode_enabled()
+
+
+def test_applied_deterministic_mode_imports_the_compiler_only_for_a_change(clean_python):
+    code = """
+    import sys, torch
+    from modpack.selftest.conditions import applied, conditions_now
+    recorded = conditions_now()
+    with applied(recorded):
+        print("torch._dynamo" in sys.modules)
+    with applied({**recorded, "deterministic": True, "deterministic_warn_only": True}):
+        print(torch.are_deterministic_algorithms_enabled())
+        print(torch.is_deterministic_algorithms_warn_only_enabled())
+    """
+    assert clean_python(code).stdout == "False\nTrue\nTrue\n"
