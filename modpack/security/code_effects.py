@@ -13,9 +13,8 @@ import re
 import string
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from modpack.core.scan import ScanFailure
 from modpack.discovery.syntax import (
@@ -144,8 +143,7 @@ def _is_spelt_oddly(data: bytes) -> bool:
     return any(unicodedata.normalize("NFKC", each).isascii() for each in odd if each.isidentifier())
 
 
-@dataclass(frozen=True)
-class ImportEffect:
+class ImportEffect(NamedTuple):
     """One call that runs when a module is imported.
 
     Attributes:

@@ -7,8 +7,7 @@ does. What is left are tensors, texts and plain values.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -32,8 +31,7 @@ _NATIVE_HEAD: Final = 4096
 _SHOWN: Final = 5
 
 
-@dataclass(frozen=True)
-class CodeListing:
+class CodeListing(NamedTuple):
     """What of a package is code.
 
     Attributes:

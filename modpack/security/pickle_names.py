@@ -11,7 +11,7 @@ import io
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from modpack.core.process import collection_paused
 from modpack.pickling import rebuild
@@ -94,8 +94,7 @@ class _Naming(Actions):
         return PickledName(module, name, self._machine.position)
 
 
-@dataclass(frozen=True)
-class PickledStorage:
+class PickledStorage(NamedTuple):
     """A storage that a pickle refers to by a persistent id.
 
     Attributes:
@@ -111,8 +110,7 @@ class PickledStorage:
     position: int
 
 
-@dataclass(frozen=True)
-class PickledSource:
+class PickledSource(NamedTuple):
     """A function that travels in a pickle by its source.
 
     Attributes:
@@ -128,8 +126,7 @@ class PickledSource:
     position: int
 
 
-@dataclass(frozen=True)
-class PickleContents:
+class PickleContents(NamedTuple):
     """What the opcodes tell.
 
     Attributes:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -92,7 +92,14 @@ def as_example(model: object, inputs: object, kwargs: object = None) -> Example 
         raise TypeError(
             f"example_inputs were given, but a {type(model).__name__} cannot be called with them"
         )
-    named = _named(kwargs)
+    named: dict[str, Any] = {}
+    if isinstance(kwargs, Mapping) and _holds_names(kwargs):
+        named = dict(kwargs)
+    elif kwargs is not None:
+        raise TypeError(
+            "example_kwargs must be a mapping from names of arguments to their values, "
+            f"not {type(kwargs).__name__}"
+        )
     if isinstance(inputs, list):
         raise TypeError(
             "example_inputs must be a tuple of arguments, a mapping of arguments by name, or one "
@@ -105,17 +112,6 @@ def as_example(model: object, inputs: object, kwargs: object = None) -> Example 
         return Example((), named)
     args = inputs if type(inputs) is tuple else (inputs,)
     return Example(args, named)
-
-
-def _named(kwargs: object) -> dict[str, Any]:
-    if kwargs is None:
-        return {}
-    if not isinstance(kwargs, Mapping) or not _holds_names(kwargs):
-        raise TypeError(
-            "example_kwargs must be a mapping from names of arguments to their values, "
-            f"not {type(kwargs).__name__}"
-        )
-    return dict(kwargs)
 
 
 def _holds_names(mapping: Mapping[Any, Any]) -> bool:
@@ -182,8 +178,7 @@ def _tensor(read: Callable[[str], bytes], entry: dict[str, Any]) -> torch.Tensor
     return torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(entry["shape"])
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One example of one saved object, with the output that the live one gave.
 
     Attributes:
