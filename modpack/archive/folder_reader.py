@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
@@ -15,8 +15,6 @@ from modpack.errors import ArchiveError, NotAPackageError
 
 if TYPE_CHECKING:
     from modpack.archive.reader import RecordReader
-
-_BYTECODE: Final = "__pycache__"
 
 
 class FolderArchive(Archive):
@@ -96,7 +94,7 @@ class FolderArchive(Archive):
                     paths[name] = self._checked_file(name, entry)
                 elif entry.is_symlink():
                     raise ArchiveError(self.source, "it is a link to a folder", name)
-                elif entry.name != _BYTECODE:
+                elif entry.name != "__pycache__":
                     folders.append(name + "/")
             if len(paths) > limits.max_records:
                 raise ArchiveError(self.source, f"it has more than {limits.max_records} files")

@@ -26,7 +26,6 @@ from modpack.discovery.syntax import (
 )
 
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
-_TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _OPTIMIZED = 0x1  # CO_OPTIMIZED: a function's code, not that of a class or a module
 _AT_ONCE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters")
 _OF_MODULE = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL"})
@@ -151,7 +150,7 @@ class Statement:
         """
         if self.kind is Kind.IMPORT:
             return Uses(frozenset(), frozenset())
-        module, flags = ast.Module([self.node], []), self.flags | _TOP_LEVEL_AWAIT
+        module, flags = ast.Module([self.node], []), self.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         found = list(_names(compile(module, "<script>", "exec", flags, dont_inherit=True), True))
         eager = {name for name, is_eager in found if is_eager}
         late = {name for name, is_eager in found if not is_eager} | set(_annotated(self.node))

@@ -40,7 +40,6 @@ _MARGIN: Final = 64
 _PRINTABLE: Final = bytes(
     120 if 32 <= code < 127 or code in b"\t\n\r" else 0 for code in range(256)
 )
-_BOMS: Final = (BOM_UTF16_LE, BOM_UTF16_BE)
 _KEY_BEGIN: Final = b"-----BEGIN "
 _ANCHORS: Final = (_KEY_BEGIN, *(anchor for shape in SHAPES for anchor in shape.anchors))
 _WORDS: Final = Words(_ANCHORS, HINTS)
@@ -51,7 +50,6 @@ _AROUND: Final = 8 << 10
 """Bytes before and after a place whose text cannot be told from its surroundings."""
 _MOST_TRIES: Final = 64
 _KEY_HEAD: Final = re.compile(rb"-----BEGIN (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
-_KEY_END: Final = b"-----"
 _LONGEST_KEY: Final = 16 << 10
 _NOT_BASE64: Final = re.compile(rb"\\[nr]|[A-Za-z0-9-]{2,20}: [^\n\\]*|[^A-Za-z0-9+/=]")
 _SHORTEST_KEY: Final = 60
@@ -110,7 +108,8 @@ def find_secrets(
     >>> [(s.line, s.what, s.shown) for s in find_secrets(text, TextKind.SOURCE)]
     [(2, 'a secret by its name', "'Tr0u...' (11 characters)")]
     """
-    if kind not in (TextKind.SOURCE, TextKind.PICKLE) and data.startswith(_BOMS):
+    is_utf16 = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
+    if is_utf16 and kind not in (TextKind.SOURCE, TextKind.PICKLE):
         data = data.decode("utf-16", "replace").encode("utf-8", "replace")
     found: dict[int, tuple[str, bytes]] = {}
     for start in range(0, max(len(data), 1), _PIECE):
@@ -239,7 +238,7 @@ def _private_keys(text: bytes) -> Iterator[tuple[int, str, bytes]]:
         head = _KEY_HEAD.match(text, at)
         if head is None:
             continue
-        end = text.find(_KEY_END, head.end(), head.end() + _LONGEST_KEY)
+        end = text.find(b"-----", head.end(), head.end() + _LONGEST_KEY)
         body = text[head.end() : end if end >= 0 else head.end() + _LONGEST_KEY]
         key = _NOT_BASE64.sub(b"", body)
         if len(key) >= _SHORTEST_KEY and len(set(key)) >= _FEWEST_IN_KEY:

@@ -76,10 +76,6 @@ class Walker:
         self._queue: deque[str] = deque()
         self._running = False
 
-    def home_of(self, module: str) -> Environment | None:
-        """The environment that a module's root was pinned to, if it was."""
-        return self._home.get(root_of(module))
-
     def environment_of(self, module: str) -> Environment | None:
         """The environment that a module was found in; None if its source was given."""
         return None if module in self._provided else self._find(module)[0]
