@@ -186,11 +186,19 @@ warm = WarmPython()
 """The interpreters of this test run; a fixture of the session stops the server."""
 
 
-def run_python(*arguments: object, folder: Path, timeout: float = 300) -> _Completed:
-    """Run Python in a folder as a user would, except that torch is imported already."""
+def run_python(
+    *arguments: object, folder: Path, variables: Mapping[str, str] | None = None
+) -> _Completed:
+    """Run Python in a folder as a user would, except that torch is imported already.
+
+    Args:
+        arguments: Those of Python: a script or ``-c`` or ``-m``, and its arguments.
+        folder: The working directory.
+        variables: The environment. By default that of the test run.
+    """
     command = [sys.executable, *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return warm.run(command, cwd=folder, env=environment, timeout=timeout)
+    environment = {"OMP_NUM_THREADS": "1", **(os.environ if variables is None else variables)}
+    return warm.run(command, cwd=folder, env=environment)
 
 
 def main(real: str, place: str) -> None:

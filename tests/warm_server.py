@@ -113,7 +113,8 @@ def run(job: dict[str, Any], numbers: list[int]) -> NoReturn:
             with open(what, "rb") as file:
                 program = compile(file.read(), what, "exec", dont_inherit=True)
         if not job["isolated"]:
-            sys.path.insert(0, first)
+            searched = job["environment"].get("PYTHONPATH")
+            sys.path[:0] = [first, *(searched.split(os.pathsep) if searched else [])]
         if kind == "-m":
             runpy._run_module_as_main(what)
         else:

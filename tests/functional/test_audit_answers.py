@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from modpack.cli import cli
+from tests.warm_python import run_python
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "audited"
 SAVED = "<model/net.pkl>"
@@ -35,14 +35,7 @@ class Site:
     variables: dict[str, str]
 
     def python(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *map(str, command)],
-            cwd=self.project,
-            env=self.variables,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        return run_python(*command, folder=self.project, variables=self.variables)
 
 
 def _made(folder: Path, later: bool) -> Site:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from modpack.cli import cli
+from tests.warm_python import run_python
 
 NET = """
     import functools
@@ -127,9 +126,7 @@ warnings.simplefilter("always")
 
 def run(project: Path, code: str) -> str:
     """The standard error of a process that works in a project."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", code, folder=project)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -190,9 +187,8 @@ def told(tmp_path_factory) -> dict[str, list[str]]:
     (root / "net.py").write_text(textwrap.dedent(NET))
     (root / "patches.py").write_text(textwrap.dedent(PATCHES))
     code = EACH.format(changes=[*CHANGES, "pass"])
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", code, folder=root)
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
