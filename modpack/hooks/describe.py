@@ -280,7 +280,7 @@ def own_globals(function: Any) -> dict[str, Any]:
         return {}
     namespace = function.__globals__
     travel = isinstance(namespace, GlobalNames) or is_of_script(namespace)
-    if not travel and function.__module__ != "__main__":
+    if not travel and function.__module__ not in SCRIPTS:
         return {}
     code = (ModuleType, FunctionType, type)
     return {n: v for n, v in named_globals(function).items() if not isinstance(v, code)}

@@ -44,10 +44,10 @@ from modpack.hooks.describe import (
 from modpack.hooks.kinds import kinds_of
 from modpack.hooks.model_parts import holds_tables
 from modpack.hooks.parametrized import (
-    ScriptedTensors,
     is_parametrized,
+    named_tensors_of,
     reduce_parametrized,
-    state_of_parametrized,
+    tensor_of,
 )
 from modpack.hooks.report import HookStatus, lost
 from modpack.pickling.functions import closed_over
@@ -267,7 +267,7 @@ class HookObserver:
         self.has_met_torch = False
         self.reductions: list[Any] = []
         self._collector = collector
-        self._scripted = ScriptedTensors()
+        self._scripted: dict[int, tuple[torch.Tensor, torch.jit.ScriptModule, str]] = {}
         self._emptied = emptied
         self._extras = extras
         self._pending = bool(extras)
@@ -307,7 +307,8 @@ class HookObserver:
         self.has_met_torch = True
         if isinstance(obj, torch.jit.ScriptModule):
             self.note(obj)  # only a traced one takes hooks
-            for tensor in self._scripted.add(obj):
+            for name, tensor in named_tensors_of(obj):
+                self._scripted.setdefault(id(tensor), (tensor, obj, name))
                 self._collector.tensor(tensor)
         elif isinstance(obj, torch.nn.Module):
             self.note(obj)
@@ -384,11 +385,12 @@ class HookObserver:
 
     def _module(self, module: torch.nn.Module, own: _Own) -> Any:
         self.note(module)
+        reduction: Any
         if is_parametrized(module):
             self._collector.parametrized.append(module)
-            state = self._collector.state_without_hooks(state_of_parametrized(module))
-            return reduce_parametrized(module, state)
-        reduction = own()
+            reduction = reduce_parametrized(module)
+        else:
+            reduction = own()
         if not isinstance(reduction, tuple) or len(reduction) < 3:
             return reduction
         function, arguments, state, *rest = reduction
@@ -429,7 +431,7 @@ class HookObserver:
     def _plain_tensor(self, tensor: torch.Tensor, own: _Own) -> Any:
         """The same for tensors of torch's own types, most of which have no hooks."""
         hooks: Any = tensor._backward_hooks or tensor._post_accumulate_grad_hooks
-        if hooks or self._scripted.reduced(tensor) is not None:
+        if hooks or id(tensor) in self._scripted:
             return self._tensor(tensor, own)
         if tensor.requires_grad:
             self._collector.differentiable(tensor)
@@ -438,9 +440,9 @@ class HookObserver:
         return reduced
 
     def _tensor(self, tensor: torch.Tensor, own: _Own) -> Any:
-        scripted = self._scripted.reduced(tensor)
-        if scripted is not None:
-            return scripted
+        if id(tensor) in self._scripted:
+            _, module, name = self._scripted[id(tensor)]
+            return tensor_of, (module, name)
         self.note(tensor)
         with torch._C.DisableTorchFunctionSubclass():
             hooks = tensor._backward_hooks

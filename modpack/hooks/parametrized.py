@@ -23,18 +23,12 @@ def is_parametrized(module: torch.nn.Module) -> bool:
     return made_here and parametrize.is_parametrized(module)
 
 
-def state_of_parametrized(module: torch.nn.Module) -> Any:
-    """A module's state, as its original class has it: the class that torch made refuses."""
+def reduce_parametrized(module: torch.nn.Module) -> tuple[Any, ...]:
+    """What pickle needs to make a parametrized module again: the class that torch made refuses."""
     original = type(module).__bases__[0]
-    own = getattr(original, "__getstate__", None)
-    if own is None or own is getattr(object, "__getstate__", None):
-        return dict(module.__dict__)
-    return own(module)
-
-
-def reduce_parametrized(module: torch.nn.Module, state: Any) -> tuple[Any, ...]:
-    """What pickle needs to make a parametrized module again."""
-    original = type(module).__bases__[0]
+    own: Any = getattr(original, "__getstate__", None)
+    is_plain = own is None or own is getattr(object, "__getstate__", None)
+    state = dict(module.__dict__) if is_plain else own(module)
     return make_parametrized, (original,), state, None, None, fill_parametrized
 
 
@@ -60,32 +54,13 @@ def fill_parametrized(module: torch.nn.Module, state: Any) -> None:
         parametrize._inject_property(module, name)
 
 
-class ScriptedTensors:
-    """The parameters and buffers of the ScriptModules that a pickler met."""
-
-    def __init__(self) -> None:
-        self._places: dict[int, tuple[torch.Tensor, torch.jit.ScriptModule, str]] = {}
-
-    def add(self, module: torch.jit.ScriptModule) -> Iterator[torch.Tensor]:
-        """Remember a module's tensors, and give them."""
-        for name, tensor in _named_tensors(module):
-            self._places.setdefault(id(tensor), (tensor, module, name))
-            yield tensor
-
-    def reduced(self, tensor: torch.Tensor) -> tuple[Any, ...] | None:
-        """What pickle needs to take a tensor from its ScriptModule; None for other tensors."""
-        if id(tensor) not in self._places:
-            return None
-        _, module, name = self._places[id(tensor)]
-        return tensor_of, (module, name)
-
-
 @named_in_packages
 def tensor_of(module: torch.jit.ScriptModule, name: str) -> torch.Tensor:
     """A parameter or buffer of a ScriptModule, by its path."""
-    return dict(_named_tensors(module))[name]
+    return dict(named_tensors_of(module))[name]
 
 
-def _named_tensors(module: torch.jit.ScriptModule) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors_of(module: torch.jit.ScriptModule) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters and buffers of a ScriptModule, each with every path to it."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
