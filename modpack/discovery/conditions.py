@@ -100,7 +100,6 @@ class Conditions:
         self._origins = origins
         self._within = f"{root_of(module)}."
         self._standings: dict[Block, Standing] = {}
-        self._answers: dict[ast.AST, Answer] = {}
         self._parts: dict[ast.AST, tuple[Answer, list[_Origin]]] = {}
         self._functions: dict[ast.AST, tuple[bool, list[ast.AST]]] = {}
 
@@ -163,11 +162,6 @@ class Conditions:
             test: the condition.
             scope: the names that it sees.
         """
-        if test not in self._answers:
-            self._answers[test] = self._read(test, scope)
-        return self._answers[test]
-
-    def _read(self, test: ast.AST, scope: Scope) -> Answer:
         elsewhere: dict[str, None] = {}
         is_guard = is_told = False
         waiting: list[_Origin] = [(test, scope, True)]
