@@ -277,20 +277,15 @@ class Pickler(pickle.Pickler):
         It is called for every object, ten million times for a large state: as a function of its own
         it takes half the time that it would take as a method.
         """
-        nothing_to_do: set[type] = set()
-        handlers: dict[type, _Handler] = {}
+        handlers: dict[type, _Handler | None] = {}
 
         def persistent_id(obj: Any) -> Any:
             kind = type(obj)
-            if kind in nothing_to_do:
-                return None
-            if kind not in handlers:
-                handler = self._persistent_handler(kind)
-                if handler is None:
-                    nothing_to_do.add(kind)
-                    return None
-                handlers[kind] = handler
-            return self._attempt(handlers[kind], obj, _NOTHING_PERSISTENT)
+            try:
+                handler = handlers[kind]
+            except KeyError:
+                handler = handlers[kind] = self._persistent_handler(kind)
+            return None if handler is None else self._attempt(handler, obj, _NOTHING_PERSISTENT)
 
         return persistent_id
 
@@ -356,7 +351,7 @@ class Pickler(pickle.Pickler):
         if issubclass(kind, CellType):
             return self.naming.cell
         if kind in copyreg.dispatch_table:
-            return self._observed_reducer(kind) or self._registered_reduce
+            return self._observed_reducer(kind) or self._own_reduce
         if issubclass(kind, type):
             return self.naming.of_class
         return self._observed_reducer(kind) or self._special_reducer(kind, first)
@@ -371,12 +366,14 @@ class Pickler(pickle.Pickler):
 
     def _special_reducer(self, kind: type, first: Any) -> _Handler | None:
         """For objects that are found in the tables; else what :meth:`_plain_reducer` tells."""
-        row = ROWS.of(kind)
-        reducer = self._plain_reducer(kind, first) if row is None else None
-        if row is not None:
-            reducer = lambda obj: reduced_by(row, obj, self._graph, self._own_reduce)  # noqa: E731
         if kind.__module__ == BOUND:
             return reduce_bound
+        row = ROWS.of(kind)
+        reducer = (
+            self._plain_reducer(kind, first)
+            if row is None
+            else lambda obj: reduced_by(row, obj, self._graph, self._own_reduce)
+        )
         if not is_kind_of_stream(kind):
             return reducer
         return lambda obj: reduce_stream(obj) or (reducer or self._own_reduce)(obj)
@@ -401,9 +398,8 @@ class Pickler(pickle.Pickler):
         return self._constant if is_empty(reduced) else None
 
     def _reduce_forwarding(self, obj: Any) -> Any:
-        function, arguments, *rest = obj.__reduce_ex__(self._protocol)
-        state, items, pairs = (*rest, None, None, None)[:3]
-        return function, arguments, state, items, pairs, set_state
+        reduced = obj.__reduce_ex__(self._protocol)
+        return *(*reduced, None, None, None)[:5], set_state
 
     def _constant(self, obj: Any) -> Any:
         return reduce_constant(obj, obj.__reduce_ex__(self._protocol), self._graph)
@@ -417,11 +413,8 @@ class Pickler(pickle.Pickler):
             return ordinary_reduction(obj) or reduce_tensor(obj, self._protocol)
         return obj.__reduce_ex__(self._protocol)
 
-    def _registered_reduce(self, obj: Any) -> Any:
-        return self.naming.reduced(obj, copyreg.dispatch_table[type(obj)](obj))
-
     def _own_reduce(self, obj: Any) -> Any:
-        return self.naming.reduced(obj, obj.__reduce_ex__(self._protocol))
+        return self.naming.reduced(obj, self._plain_reduction(obj))
 
     def _storage_id(self, storage: torch.UntypedStorage, kind: object, size: int) -> Any:
         key = "0" if self.problems else self._context.add_storage(storage)
