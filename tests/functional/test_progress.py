@@ -22,16 +22,16 @@ import time
 class Slow:
     def __reduce__(self):
         print("noise from below")
-        time.sleep(1.5)
+        time.sleep(0.5)
         return (Slow, ())
 
 class SlowBothWays:
     def __getstate__(self):
-        time.sleep(0.7)
+        time.sleep(0.3)
         return {"slow": True}
 
     def __setstate__(self, state):
-        time.sleep(0.7)
+        time.sleep(0.3)
 
 def make():
     return Slow()
