@@ -182,11 +182,10 @@ def load(
     """
     if (package is None) != (resource is None):
         raise TypeError("give both package and resource, or neither")
-    from modpack.importer import (
-        PackageImporter,
-    )  # saving needs none of it, nor loading the exporter
+    # Paused as in save; packaged code is imported without (benchmark row first-load).
+    with _shown("Loading", path, progress), collection_paused():
+        from modpack.importer import PackageImporter
 
-    with _shown("Loading", path, progress):
         importer = PackageImporter(
             path, namespace=namespace, strict=strict, policy=policy, verify=verify
         )
