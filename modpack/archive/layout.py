@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -207,8 +206,10 @@ _LONGEST_COMPONENT: Final = 255
 """Bytes of a file's name that every file system takes."""
 _DEVICES: Final = r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\u00b9\u00b2\u00b3])"
 """What Windows takes for devices, in whatever folder and with whatever suffix."""
-_USUAL_COMPONENT: Final = rf"(?!{_DEVICES}(?:[./]|$))[a-z0-9_.+-]{{0,62}}[a-z0-9_+-]"
-_USUAL: Final = re.compile(rf"(?:{_USUAL_COMPONENT}/){{0,9}}{_USUAL_COMPONENT}", re.IGNORECASE)
+_USUAL: Final = re.compile(
+    rf"(?!/)(?:(?:^|/)(?!{_DEVICES}(?:[./]|$))[a-z0-9_.+-]{{0,62}}[a-z0-9_+-]){{1,10}}",
+    re.IGNORECASE,
+)
 """Safe names, and nearly all there are."""
 
 
@@ -270,6 +271,8 @@ def fold(name: str) -> str:
     """
     if name.isascii():
         return name.lower()
+    import unicodedata  # seldom needed
+
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
 
 

@@ -283,8 +283,8 @@ class ModuleScan:
         failure: set if the source does not parse; all else is then empty.
         reads: places that may read files beside the code.
         listings: folders of code whose modules are imported by names that are listed.
-        is_clean: whether it is known that nothing in the source looks like a secret.
         defined: what it defines, to be compared with the module that runs.
+        is_clean: whether it is known that nothing in the source looks like a secret.
     """
 
     imports: tuple[ImportStatement, ...] = ()
@@ -296,5 +296,5 @@ class ModuleScan:
     failure: ScanFailure | None = None
     reads: tuple[FileRead, ...] = ()
     listings: tuple[FolderListing, ...] = ()
-    is_clean: bool = field(default=False, compare=False)
     defined: Defined = field(default_factory=Defined, compare=False)
+    is_clean: bool = field(default=False, compare=False)
