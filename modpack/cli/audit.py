@@ -41,8 +41,7 @@ def _complete_code(
     """Offer the codes of findings, behind a comma too."""
     from click.shell_completion import CompletionItem
 
-    from modpack.report.audit_facts import Severity
-    from modpack.report.finding_codes import CODES
+    from modpack.report.findings import CODES, Severity
 
     before, comma, begun = incomplete.rpartition(",")
     words = [*CODES, *(severity.value for severity in Severity), "licence:"]

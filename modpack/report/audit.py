@@ -18,7 +18,7 @@ from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import TrialRecord
 from modpack.discovery.distributions import DistributionIndex
-from modpack.report.audit_facts import AuditFacts, DistributionFacts, Finding, MockFacts, Severity
+from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.audit_findings import (
     find_all,
     is_licensed_under,
@@ -38,7 +38,7 @@ from modpack.report.facts import (
     plan_with_uses,
     sources_here,
 )
-from modpack.report.finding_codes import CODES, LICENCE, finding, milder_codes
+from modpack.report.findings import CODES, LICENCE, Finding, Severity, finding, milder_codes
 from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
 from modpack.security.code_listing import list_package
 

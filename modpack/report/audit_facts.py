@@ -4,54 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph
 from modpack.core.plan import MockRisk, MockTouch, NameUse, Note, Problem
 from modpack.core.scan import ImportKind
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, ResourceFacts
+from modpack.report.findings import Finding
 from modpack.security.code_listing import CodeListing
-
-
-class Severity(str, Enum):
-    """How bad a finding is."""
-
-    ERROR = "error"
-    """The audit fails, whatever was asked for."""
-    WARNING = "warning"
-    """It may hurt where the package is loaded."""
-    NOTE = "note"
-    """Good to know."""
-
-    @property
-    def rank(self) -> int:
-        """Its place in the order: the worst is 0."""
-        return list(Severity).index(self)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that an audit found, and that a CI can be told to fail on.
-
-    Attributes:
-        code: what it is, as ``--fail-on`` names it (``mock-reachable``); the risks' reference page
-            lists them.
-        severity: how bad it is.
-        subject: the module, distribution or rule it is about.
-        text: what was found, in one sentence.
-        place: ``file:line`` where it shows, if there is such a place.
-        remedy: what to do about it, in one sentence; empty if there is nothing to do.
-        is_settled: whether the trial run, which passed, has done what the remedy says.
-    """
-
-    code: str
-    severity: Severity
-    subject: str
-    text: str
-    place: str | None = None
-    remedy: str = ""
-    is_settled: bool = False
 
 
 @dataclass(frozen=True)

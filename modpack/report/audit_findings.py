@@ -24,14 +24,13 @@ from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit_facts import (
     AuditFacts,
     DistributionFacts,
-    Finding,
     MockFacts,
     files_of,
     importers_by_name,
     place_in,
 )
 from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind, used_name
-from modpack.report.finding_codes import CODES, finding
+from modpack.report.findings import CODES, Finding, finding
 from modpack.security.code_effects import import_effects, read_effects
 from modpack.security.code_listing import CodeListing
 from modpack.security.pickle_names import PickledSource
@@ -262,30 +261,20 @@ def _listed(names: Iterable[str]) -> str:
     return listed(list(dict.fromkeys(names)), _SHOWN)
 
 
-def licences_in(expression: str) -> tuple[str, ...]:
-    """The licences and exceptions that an expression names, and the expression itself.
+def is_licensed_under(expression: str, glob: str) -> bool:
+    """Whether a glob matches an expression, or a licence or exception in it; case does not count.
 
     Whatever metadata says that is no SPDX expression is taken apart at blanks and brackets as
     well, so that ``GNU General Public License (GPLv3)`` names ``GPLv3``.
-
-    >>> licences_in("MIT OR (GPL-2.0-only WITH Classpath-exception-2.0)")
-    ('MIT OR (GPL-2.0-only WITH Classpath-exception-2.0)', 'MIT', 'GPL-2.0-only', \
-'Classpath-exception-2.0')
-    """
-    words = (word for word in _WORD.findall(expression) if word.lower() not in _OPERATORS)
-    return tuple(dict.fromkeys((expression, *words)))
-
-
-def is_licensed_under(expression: str, glob: str) -> bool:
-    """Whether a glob matches one of the licences of an expression; case does not count.
 
     >>> is_licensed_under("MIT OR GPL-3.0-only", "gpl*")
     True
     >>> is_licensed_under("LGPL-2.1-only", "GPL*")
     False
     """
+    words = (word for word in _WORD.findall(expression) if word.lower() not in _OPERATORS)
     wanted = glob.casefold()
-    return any(fnmatchcase(each.casefold(), wanted) for each in licences_in(expression))
+    return any(fnmatchcase(each.casefold(), wanted) for each in (expression, *words))
 
 
 def pickle_findings(

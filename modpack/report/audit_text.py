@@ -21,16 +21,9 @@ from modpack.core.rules import Action, Owner
 from modpack.core.text import counted, human_size, listed, printable
 from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit import Verdict
-from modpack.report.audit_facts import (
-    AuditFacts,
-    Finding,
-    MockFacts,
-    Severity,
-    files_of,
-    importers_by_name,
-    place_in,
-)
+from modpack.report.audit_facts import AuditFacts, MockFacts, files_of, importers_by_name, place_in
 from modpack.report.facts import ModuleFacts, used_name
+from modpack.report.findings import Finding, Severity
 from modpack.report.format import elided, indented, relative, table, title
 from modpack.report.text import STYLES, problems_report, size_of, summed
 from modpack.security.code_listing import CodeListing

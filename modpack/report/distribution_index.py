@@ -126,23 +126,18 @@ def distributions_of(
     for facts in modules:
         if facts.distribution is not None and facts.action in (Action.INTERN, Action.EXTERN):
             members.setdefault((facts.distribution, facts.version or ""), []).append(facts)
-    return tuple(
-        _distribution(name, version, members[name, version], at_once)
-        for name, version in sorted(members)
-    )
-
-
-def _distribution(
-    name: str, version: str, members: list[ModuleFacts], at_once: frozenset[str] | None
-) -> DistributionFacts:
-    interned = [facts for facts in members if facts.action is Action.INTERN]
-    return DistributionFacts(
-        name,
-        version,
-        next((facts.licence for facts in members if facts.licence), None),
-        any(facts.editable for facts in members),
-        len(interned),
-        sum(facts.action is Action.EXTERN for facts in members),
-        sum(facts.size_bytes or 0 for facts in interned),
-        not interned and is_optional((facts.module for facts in members), at_once),
-    )
+    found = []
+    for (name, version), of_one in sorted(members.items()):
+        interned = [facts for facts in of_one if facts.action is Action.INTERN]
+        described = DistributionFacts(
+            name,
+            version,
+            next((facts.licence for facts in of_one if facts.licence), None),
+            any(facts.editable for facts in of_one),
+            len(interned),
+            len(of_one) - len(interned),
+            sum(facts.size_bytes or 0 for facts in interned),
+            not interned and is_optional((facts.module for facts in of_one), at_once),
+        )
+        found.append(described)
+    return tuple(found)

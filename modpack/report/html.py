@@ -29,8 +29,9 @@ from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.text import counted, human_size, printable
 from modpack.errors import ArchiveError
-from modpack.report.audit_facts import AuditFacts, MockFacts, Severity, files_of
+from modpack.report.audit_facts import AuditFacts, MockFacts, files_of
 from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, hook_flags, hook_target
+from modpack.report.findings import Severity
 from modpack.report.html_document import (
     Group,
     PackagedSources,

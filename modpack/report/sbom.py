@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import Enum
 from pathlib import PurePath
 from typing import Final, Literal
 
@@ -77,17 +76,6 @@ PYTHON: Final = "python"
 """The key of Python itself, standard library included."""
 
 
-class Need(str, Enum):
-    """Whether a package works without something."""
-
-    REQUIRED = "required"
-    """It does not: it holds it, or imports it as soon as it is loaded."""
-    OPTIONAL = "optional"
-    """It may: only functions, or code that copes with its absence, import it."""
-    EXCLUDED = "excluded"
-    """It does: stand-ins replace it."""
-
-
 @dataclass(frozen=True)
 class Item:
     """One thing that a package consists of or needs.
@@ -95,7 +83,9 @@ class Item:
     Attributes:
         key: names it within the bill (``pypi:numpy@2.1.0``).
         name: its name.
-        need: whether the package works without it.
+        need: whether the package works without it. REQUIRED: it holds it, or imports it as soon as
+            it is loaded. OPTIONAL: only functions, or code that copes with its absence, import it.
+            EXCLUDED: stand-ins replace it.
         origins: how it gets to where the package is loaded: ``intern``, ``extern``, ``mock``, or
             ``required``: by other items only.
         version: its version, if it has one that is known.
@@ -110,7 +100,7 @@ class Item:
 
     key: str
     name: str
-    need: Need
+    need: ComponentScope
     origins: tuple[str, ...]
     version: str | None = None
     licence: str | None = None
@@ -159,7 +149,7 @@ def bill_of(audit: AuditFacts, digests: Mapping[str, str]) -> Bill:
     for name, need in draft.closure().items():
         found = _required_item(environment.distributions[name], need, draft)
         known = items.get(found.key, found)
-        is_needed = need is Need.REQUIRED and known.need is Need.OPTIONAL
+        is_needed = need is ComponentScope.REQUIRED and known.need is ComponentScope.OPTIONAL
         items[found.key] = replace(known, need=need) if is_needed else known
     needed = frozenset().union(*(item.needs for item in items.values()))
     return Bill(
@@ -235,10 +225,10 @@ class _Draft:
             (self.needs.get(key, frozenset()) | self.required_by(known)) - {key},
         )
 
-    def closure(self) -> dict[str, Need]:
+    def closure(self) -> dict[str, ComponentScope]:
         """What the extern distributions require, and what that requires; by normalised name."""
-        found: dict[str, Need] = {}
-        for need in (Need.REQUIRED, Need.OPTIONAL):
+        found: dict[str, ComponentScope] = {}
+        for need in (ComponentScope.REQUIRED, ComponentScope.OPTIONAL):
             waiting = [
                 name
                 for members in self.members.values()
@@ -264,7 +254,7 @@ class _Draft:
         return Item(
             PYTHON,
             "Python",
-            Need.REQUIRED,
+            ComponentScope.REQUIRED,
             (Action.EXTERN.value,),
             self._environment.python,
             PYTHONS_LICENCE,
@@ -278,14 +268,14 @@ class _Draft:
         known = self._environment.distributions.get(normalised(facts.distribution))
         return known if known is not None and known.version == facts.version else None
 
-    def _need(self, members: Iterable[ModuleFacts]) -> Need:
+    def _need(self, members: Iterable[ModuleFacts]) -> ComponentScope:
         actions = {facts.action for facts in members}
         if actions == {Action.MOCK}:
-            return Need.EXCLUDED
+            return ComponentScope.EXCLUDED
         if Action.INTERN in actions or self._at_once is None:
-            return Need.REQUIRED
+            return ComponentScope.REQUIRED
         is_at_once = any(facts.module in self._at_once for facts in members)
-        return Need.REQUIRED if is_at_once else Need.OPTIONAL
+        return ComponentScope.REQUIRED if is_at_once else ComponentScope.OPTIONAL
 
     def _facts(self, members: list[ModuleFacts], is_editable: bool) -> dict[str, str]:
         told = {"modules": str(len(members))}
@@ -303,7 +293,7 @@ class _Draft:
         return told
 
 
-def _required_item(found: RecordedDistribution, need: Need, draft: _Draft) -> Item:
+def _required_item(found: RecordedDistribution, need: ComponentScope, draft: _Draft) -> Item:
     """A distribution of which the package itself needs no module."""
     key = _distribution_key(found.name, found.version)
     return Item(
@@ -443,7 +433,7 @@ def _component(source: str, item: Item) -> Component:
         bom_ref=printable(item.key),
         name=printable(item.name),
         version=version,
-        scope=ComponentScope(item.need.value),
+        scope=item.need,
         licenses=_licences(item.licence),
         hashes=_hashes(item.hashes),
         purl=_purl(item),

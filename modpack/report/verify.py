@@ -33,10 +33,9 @@ from modpack.errors import (
     SignatureError,
     UnsupportedVersionError,
 )
-from modpack.report.audit_facts import Finding, Severity
 from modpack.report.audit_findings import pickle_findings
 from modpack.report.audit_text import by_severity, code_part, left_out, remedy_line
-from modpack.report.finding_codes import as_sentence, finding, finding_with_remedy
+from modpack.report.findings import Finding, Severity, as_sentence, finding, finding_with_remedy
 from modpack.report.format import indented, table
 from modpack.report.verify_records import (
     OwnRecords,

@@ -55,8 +55,7 @@ from modpack.core.tensors import ITEM_BYTES, TensorFacts
 from modpack.core.text import counted, listed
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError, ModpackError
-from modpack.report.audit_facts import Finding
-from modpack.report.finding_codes import finding
+from modpack.report.findings import Finding, finding
 from modpack.security.code_listing import CodeListing
 from modpack.security.pickle_names import PickledStorage, read_pickle
 from modpack.security.pickled_hooks import find_disagreements

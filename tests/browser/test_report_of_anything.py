@@ -12,13 +12,7 @@ from modpack.core.hookspec import CallableSpec, HookSpec
 from modpack.core.plan import MockRisk, NameUse, Note, NoteKind, UseKind
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
-from modpack.report.audit_facts import (
-    AuditFacts,
-    DistributionFacts,
-    Finding,
-    MockFacts,
-    Severity,
-)
+from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.facts import (
     HookFacts,
     ImporterFacts,
@@ -28,6 +22,7 @@ from modpack.report.facts import (
     ResourceKind,
     StorageFacts,
 )
+from modpack.report.findings import Finding, Severity
 from modpack.report.html import html_report
 from modpack.report.html_document import PackagedSources
 

@@ -50,8 +50,8 @@ from torch import nn
 import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
-from modpack.report.audit_facts import Severity
 from modpack.report.audit_findings import pickle_findings, source_findings
+from modpack.report.findings import Severity
 from modpack.security.code_listing import list_package
 
 REPRODUCIBLE = Path(__file__).parents[2] / "fixtures" / "reproducible" / "project"

@@ -14,7 +14,7 @@ from mutants import good_packages
 from packages import Tally
 
 from modpack.errors import ModpackError
-from modpack.report.audit_facts import Severity
+from modpack.report.findings import Severity
 from modpack.report.verify import verify_package
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from modpack.core.plan import (
 from modpack.core.rules import IMPLICIT, Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import TrialRecord, TriedCase
-from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts, Severity
+from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.audit_findings import find_all
 from modpack.report.facts import (
     ImporterFacts,
@@ -27,6 +27,7 @@ from modpack.report.facts import (
     ResourceKind,
     StorageFacts,
 )
+from modpack.report.findings import Severity
 
 
 def importer(name="shop.net", line=3, kind=ImportKind.REQUIRED):

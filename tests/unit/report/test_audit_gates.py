@@ -5,7 +5,7 @@ import pytest
 from modpack.core.plan import PackagingErrorReason, Problem
 from modpack.report.audit import judge, parse_gate
 from modpack.report.audit_facts import AuditFacts, DistributionFacts
-from modpack.report.finding_codes import CODES, finding
+from modpack.report.findings import CODES, finding
 
 
 def audit(*codes, **more):

@@ -21,7 +21,7 @@ from modpack.report.audit import judge, parse_gate
 from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.audit_text import audit_report, how_used, trial_told
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, StorageFacts
-from modpack.report.finding_codes import finding
+from modpack.report.findings import finding
 
 USED = MockTouch("spy", TouchKind.USED, "spy.log", "was called", "shop.py:7")
 NAMED = MockTouch("spy", TouchKind.NAMED, "spy.log")

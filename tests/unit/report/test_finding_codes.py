@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from modpack.core.plan import MockRisk, NoteKind, TouchKind, UseKind
-from modpack.report.audit_facts import Severity
-from modpack.report.finding_codes import CODES, LICENCE, VERIFY_CODES, finding, milder_codes
+from modpack.report.findings import CODES, LICENCE, VERIFY_CODES, Severity, finding, milder_codes
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 PAGE = (REFERENCE / "risks.md").read_text("utf-8")

@@ -19,8 +19,9 @@ from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.errors import ArchiveError
 from modpack.report.audit import audit_package
-from modpack.report.audit_facts import AuditFacts, Finding, Severity
+from modpack.report.audit_facts import AuditFacts
 from modpack.report.facts import ImporterFacts, ModuleFacts
+from modpack.report.findings import Finding, Severity
 from modpack.report.html import html_report
 from modpack.report.html_document import PackagedSources, nearest_sources, read_sources
 

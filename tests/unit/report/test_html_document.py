@@ -8,8 +8,9 @@ from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.plan import MockRisk, NameUse, UseKind
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
-from modpack.report.audit_facts import AuditFacts, Finding, MockFacts, Severity
+from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.facts import ModuleFacts
+from modpack.report.findings import Finding, Severity
 from modpack.report.html_document import (
     GroupKind,
     PackagedSources,

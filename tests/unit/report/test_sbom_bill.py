@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 
 import pytest
+from cyclonedx.model.component import ComponentScope
 
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge
@@ -14,7 +15,7 @@ from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.facts import ModuleFacts, PackageFacts, StorageFacts
-from modpack.report.sbom import Bill, Item, Need, bill_of
+from modpack.report.sbom import Bill, Item, bill_of
 
 PACKAGE = PackageFacts(
     "out/net.modpack", 10, "modpack 1", "d1", (), (), StorageFacts(2, 64), python="3.11.7"
@@ -89,12 +90,14 @@ def test_an_extern_distribution_is_optional_if_nothing_imports_it_at_once():
     )
     modules = [extern(name, name, "1") for name in ("soon", "late", "maybe")]
     found = items(drawn_up(interned("own"), *modules, graph=graph))
-    assert found["pypi:soon@1"].need is Need.REQUIRED
-    assert found["pypi:late@1"].need is found["pypi:maybe@1"].need is Need.OPTIONAL
+    assert found["pypi:soon@1"].need is ComponentScope.REQUIRED
+    assert found["pypi:late@1"].need is found["pypi:maybe@1"].need is ComponentScope.OPTIONAL
 
 
 def test_where_no_imports_are_known_everything_extern_is_required():
-    assert items(drawn_up(extern("late", "late", "1")))["pypi:late@1"].need is Need.REQUIRED
+    assert (
+        items(drawn_up(extern("late", "late", "1")))["pypi:late@1"].need is ComponentScope.REQUIRED
+    )
 
 
 def test_mocked_modules_are_excluded_and_tell_their_risk():
@@ -104,7 +107,7 @@ def test_mocked_modules_are_excluded_and_tell_their_risk():
         MockFacts("spy.sub", None, risk=MockRisk.REACHABLE),
     )
     spy = items(drawn_up(*modules, mocks=mocks))["mocked:spy"]
-    assert (spy.need, spy.origins) == (Need.EXCLUDED, ("mock",))
+    assert (spy.need, spy.origins) == (ComponentScope.EXCLUDED, ("mock",))
     assert (spy.facts["mock:risk"], spy.facts["modules"]) == ("reachable", "2")
 
 
@@ -145,8 +148,14 @@ def test_what_extern_distributions_require_is_on_the_bill():
     assert found["pypi:top@1"].needs == {"pypi:middle@2"}
     middle = found["pypi:middle@2"]
     assert (middle.name, middle.licence, middle.origins) == ("Middle", "MIT", ("required",))
-    assert (middle.need, found["pypi:bottom@3"].need) == (Need.REQUIRED, Need.REQUIRED)
-    assert (found["pypi:extra@4"].need, found["pypi:extra@4"].is_indexed) == (Need.OPTIONAL, False)
+    assert (middle.need, found["pypi:bottom@3"].need) == (
+        ComponentScope.REQUIRED,
+        ComponentScope.REQUIRED,
+    )
+    assert (found["pypi:extra@4"].need, found["pypi:extra@4"].is_indexed) == (
+        ComponentScope.OPTIONAL,
+        False,
+    )
     assert (found["python"].version, found["python"].facts) == (
         "3.11.7",
         {"implementation": "CPython"},
@@ -163,7 +172,7 @@ def test_what_is_imported_late_but_required_by_what_is_needed_is_required():
     graph = imports((MODEL, "top", ImportKind.REQUIRED), (MODEL, "late", ImportKind.FUNCTION))
     modules = [extern("top", "top", "1"), extern("late", "late", "1")]
     late = items(drawn_up(*modules, graph=graph, environment=recorded))["pypi:late@1"]
-    assert (late.need, late.origins) == (Need.REQUIRED, ("extern",))
+    assert (late.need, late.origins) == (ComponentScope.REQUIRED, ("extern",))
 
 
 def test_editable_installs_and_those_from_an_address_are_in_no_index():

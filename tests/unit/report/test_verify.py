@@ -20,8 +20,8 @@ from modpack.errors import (
     PackageNotFoundError,
     UnsupportedVersionError,
 )
-from modpack.report.audit_facts import Severity
 from modpack.report.audit_text import code_part
+from modpack.report.findings import Severity
 from modpack.report.verify import verify_package
 from tests.rezipped import rezipped
 

@@ -1,4 +1,4 @@
-"""The codes of findings, as ``finding_codes.json`` has them.
+"""What audits and verifications find, and the codes of that, as ``finding_codes.json`` has them.
 
 The reference pages of risks and of verifying repeat that table, and tests compare them.
 """
@@ -9,14 +9,53 @@ import json
 import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
-
-from modpack.report.audit_facts import Finding, Severity
 
 LICENCE: Final = "licence"
 """What gates find that name licences; an audit without one never finds it."""
 _REMEDY: Final = ". Remedy: "
+
+
+class Severity(str, Enum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    """The audit fails, whatever was asked for."""
+    WARNING = "warning"
+    """It may hurt where the package is loaded."""
+    NOTE = "note"
+    """Good to know."""
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order: the worst is 0."""
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that an audit found, and that a CI can be told to fail on.
+
+    Attributes:
+        code: what it is, as ``--fail-on`` names it (``mock-reachable``); the risks' reference page
+            lists them.
+        severity: how bad it is.
+        subject: the module, distribution or rule it is about.
+        text: what was found, in one sentence.
+        place: ``file:line`` where it shows, if there is such a place.
+        remedy: what to do about it, in one sentence; empty if there is nothing to do.
+        is_settled: whether the trial run, which passed, has done what the remedy says.
+    """
+
+    code: str
+    severity: Severity
+    subject: str
+    text: str
+    place: str | None = None
+    remedy: str = ""
+    is_settled: bool = False
 
 
 @dataclass(frozen=True)
