@@ -6,7 +6,7 @@ Verifications show findings and code the same way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,8 +24,8 @@ from modpack.report.audit import Verdict
 from modpack.report.audit_facts import AuditFacts, MockFacts, files_of, importers_by_name, place_in
 from modpack.report.facts import ModuleFacts, used_name
 from modpack.report.findings import Finding, Severity
-from modpack.report.format import elided, indented, relative, table, title
-from modpack.report.text import STYLES, problems_report, size_of, summed
+from modpack.report.format import indented, relative, table, title
+from modpack.report.text import STYLES, distinct, problems_report, size_of, summed
 from modpack.security.code_listing import CodeListing
 
 _RISK_STYLES = {
@@ -233,7 +233,7 @@ def _trial(audit: AuditFacts) -> Iterator[RenderableType]:
 
 def _of_one_code(folder: Path | None, findings: Sequence[Finding]) -> Iterator[RenderableType]:
     if findings[0].is_settled:
-        subjects = _distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
+        subjects = distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
         yield indented(Text(f"{subjects}: the trial run passed with what is in the package"), 4)
         return
     is_short = findings[0].severity is Severity.NOTE and len(findings) > _MOST_OF_A_NOTE
@@ -243,7 +243,7 @@ def _of_one_code(folder: Path | None, findings: Sequence[Finding]) -> Iterator[R
         yield indented(Text(printable(place + each.text)), 4)
     if left := len(findings) - len(shown):
         others = dict.fromkeys(root_of(each.subject) for each in findings[len(shown) :])
-        yield left_out(left, _distinct(others, _SHOWN_ROOTS))
+        yield left_out(left, distinct(others, _SHOWN_ROOTS))
     if findings[0].code not in _TELL_THEMSELVES:
         yield from remedy_line(findings[0].remedy)
 
@@ -295,7 +295,7 @@ def _group(
     told = filter(None, (licence, summed(members)))
     head = Text.assemble((printable(label), "bold"), "  ", "  ".join(told))
     if first.provided_by in (Owner.STDLIB, Owner.RUNTIME):
-        roots = _distinct((root_of(facts.module) for facts in members), _SHOWN_ROOTS)
+        roots = distinct((root_of(facts.module) for facts in members), _SHOWN_ROOTS)
         head.append(f"  ({roots})", "dim")
         yield indented(head, 2)
         return
@@ -313,10 +313,6 @@ def _group(
         why += [_LATER] if facts in later else []
         rows.add_row(printable(facts.module), size_of(facts), "; ".join(why))
     yield indented(rows, 4)
-
-
-def _distinct(names: Iterable[str], most: int) -> str:
-    return elided(list(dict.fromkeys(map(printable, names))), most)
 
 
 def _totals(audit: AuditFacts) -> RenderableType:
@@ -338,7 +334,7 @@ def _totals(audit: AuditFacts) -> RenderableType:
 
 def _verdict(verdict: Verdict, audit: AuditFacts) -> Iterator[RenderableType]:
     for gate, findings in verdict.fired:
-        subjects = _distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
+        subjects = distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
         text = f"--fail-on {printable(gate.text)}: {counted(len(findings), 'finding')}"
         yield Text.assemble((text, "bold red"), f" ({subjects})")
         if gate.licence is not None:

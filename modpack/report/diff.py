@@ -265,10 +265,9 @@ def _examples(old: Side, new: Side) -> Iterator[ExampleDifference]:
     if old.facts.trial is None or new.facts.trial is None:
         return
     parts: dict[str, dict[str, None]] = {}
-    for record in sorted(filter(is_of_trial, old.records | new.records)):
-        if _change_of(record, old, new) is not None:
-            number, part = _part_of_example(record)
-            parts.setdefault(number, {})[part] = None
+    for record, _ in _changed(filter(is_of_trial, old.records | new.records), old, new):
+        number, part = _part_of_example(record)
+        parts.setdefault(number, {})[part] = None
     for number, found in parts.items():
         yield ExampleDifference(number, tuple(found))
 
@@ -292,10 +291,8 @@ def _others(old: Side, new: Side, found: PackageDifferences) -> Iterator[RecordD
     if old.facts.format != new.facts.format:
         return
     told = {*_DERIVED, *_explained(found), *_looked_at(old), *_looked_at(new)}
-    for record in sorted((old.records | new.records) - told):
-        change = _change_of(record, old, new)
-        if change is not None:
-            yield RecordDifference(record, change)
+    for record, change in _changed((old.records | new.records) - told, old, new):
+        yield RecordDifference(record, change)
 
 
 def _looked_at(side: Side) -> Iterator[str]:
@@ -332,7 +329,12 @@ def _timing(found: PackageDifferences) -> Iterator[float]:
         yield from filter(None, (trials[0].seconds, trials[1].seconds))
 
 
-def _change_of(record: str, old: Side, new: Side) -> Change | None:
-    if record not in old.records or record not in new.records:
-        return Change.ADDED if record in new.records else Change.REMOVED
-    return None if are_same(old, record, new, record) else Change.CHANGED
+def _changed(records: Iterable[str], old: Side, new: Side) -> Iterator[tuple[str, Change]]:
+    """Those records that are not the same on both sides, and what became of each."""
+    for record in sorted(records):
+        if record not in old.records:
+            yield record, Change.ADDED
+        elif record not in new.records:
+            yield record, Change.REMOVED
+        elif not are_same(old, record, new, record):
+            yield record, Change.CHANGED

@@ -25,7 +25,7 @@ from modpack.report.diff_facts import (
     TensorDifference,
     Values,
 )
-from modpack.report.diff_modules import Side, are_same, changed_fields
+from modpack.report.diff_modules import Side, are_same, changed_fields, in_one_only
 
 _FREE_BYTES: Final = 1 << 28
 _READS_OF_ALL: Final = 4
@@ -179,17 +179,19 @@ def _hold_the_same(before: Side, after: Side) -> bool:
 
 
 def _tensors(old: _Named, new: _Named, comparer: _ElementComparer) -> Iterator[TensorDifference]:
-    was, is_now = dict(_keyed(old)), dict(_keyed(new))
-    for key in dict.fromkeys([*was, *is_now]):
+    were, are = dict(_keyed(old)), dict(_keyed(new))
+    for key in dict.fromkeys([*were, *are]):
         resource, name, _ = key
-        if key not in is_now:
-            yield TensorDifference(resource, name, Change.REMOVED, was[key])
-        elif key not in was:
-            yield TensorDifference(resource, name, Change.ADDED, None, is_now[key])
-        else:
-            found = _changed(resource, was[key], is_now[key], comparer)
-            if found is not None:
-                yield found
+        was, is_now = were.get(key), are.get(key)
+        if was is None or is_now is None:
+            yield TensorDifference(resource, name, Change.of(was, is_now), was, is_now)
+            continue
+        fields = changed_fields(_fields(was), _fields(is_now))
+        values = comparer.compare(was, is_now)
+        has_storages = was.storage is not None and is_now.storage is not None
+        is_unclear = values is Values.UNKNOWN and has_storages
+        if fields or values is Values.DIFFERENT or is_unclear:
+            yield TensorDifference(resource, name, Change.CHANGED, was, is_now, fields, values)
 
 
 def _keyed(tensors: _Named) -> Iterator[tuple[_Key, TensorFacts]]:
@@ -198,17 +200,6 @@ def _keyed(tensors: _Named) -> Iterator[tuple[_Key, TensorFacts]]:
         for tensor in of_one:
             yield (resource, tensor.name, seen[tensor.name]), tensor
             seen[tensor.name] += 1
-
-
-def _changed(
-    resource: str, old: TensorFacts, new: TensorFacts, comparer: _ElementComparer
-) -> TensorDifference | None:
-    fields = changed_fields(_fields(old), _fields(new))
-    values = comparer.compare(old, new)
-    is_unclear = values is Values.UNKNOWN and old.storage is not None and new.storage is not None
-    if not fields and values is not Values.DIFFERENT and not is_unclear:
-        return None
-    return TensorDifference(resource, new.name, Change.CHANGED, old, new, fields, values)
 
 
 def _fields(tensor: TensorFacts) -> dict[str, str | None]:
@@ -278,44 +269,31 @@ def _groups(tensors: Sequence[TensorFacts], among: set[str]) -> set[frozenset[st
 def _storages(
     before: Side, after: Side, old: _Named, new: _Named, are_all: bool
 ) -> StoragesDifference:
-    was, is_now = list(_unnamed(before, old)), list(_unnamed(after, new))
     by_crc = before.manifest is None or after.manifest is None
-    contents = [
-        [(_storage_content(side, record, by_crc), record) for record in records]
-        for side, records in ((before, was), (after, is_now))
-    ]
-    common = Counter(c for c, _ in contents[0]) & Counter(c for c, _ in contents[1])
-    different = [
-        StorageDifference(record, change, side.archive.size(record))
-        for side, change, listed in (
-            (before, Change.REMOVED, contents[0]),
-            (after, Change.ADDED, contents[1]),
-        )
-        for record in _beyond(listed, common)
-    ]
-    return StoragesDifference(are_all, sum(common.values()), tuple(different))
+    was, is_now = _unnamed(before, old, by_crc), _unnamed(after, new, by_crc)
+    different = tuple(
+        StorageDifference(record, change, size)
+        for change, (record, size) in in_one_only(was, is_now)
+    )
+    return StoragesDifference(are_all, len(was.keys() & is_now.keys()), different)
 
 
-def _beyond(listed: Sequence[tuple[object, str]], common: Mapping[object, int]) -> Iterator[str]:
-    """The records that are left when those of common contents are taken away."""
-    left = Counter(common)
-    for content, record in listed:
-        if left[content] > 0:
-            left[content] -= 1
-        else:
-            yield record
-
-
-def _unnamed(side: Side, tensors: _Named) -> Iterator[str]:
+def _unnamed(
+    side: Side, tensors: _Named, by_crc: bool
+) -> dict[tuple[object, int], tuple[str, int]]:
+    """The storages that no named tensor is in: by content, and which of that content each is."""
     named = {
         layout.storage_name(each.storage)
         for of_one in tensors.values()
         for each in of_one
         if each.storage is not None
     }
-    return (record for record in side.storages() if record not in named)
-
-
-def _storage_content(side: Side, record: str, by_crc: bool) -> object:
-    known: object = side.archive.crc32(record) if by_crc else side.digest(record)
-    return side.archive.size(record), known
+    found: dict[tuple[object, int], tuple[str, int]] = {}
+    seen: Counter[object] = Counter()
+    for record in side.storages():
+        if record not in named:
+            size = side.archive.size(record)
+            content = size, side.archive.crc32(record) if by_crc else side.digest(record)
+            found[content, seen[content]] = record, size
+            seen[content] += 1
+    return found

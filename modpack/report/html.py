@@ -121,8 +121,8 @@ class View:
         file, _, line = place.rpartition(":")
         if not (line.isascii() and line.isdigit() and len(line) < 10):
             file, line = place, ""
-        module = self._module_of.get(file, "")
-        return self.module_address(module, int(line) if line else None)
+        module = self._module_of.get(file)
+        return "" if module is None else self.module_address(module, int(line) if line else None)
 
     @property
     def verdict(self) -> str:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.archive.layout import hook_records
+from modpack.archive.layout import RUNTIME_MODULE, hook_records
 from modpack.archive.manifest import Manifest, package_digest, read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.records import (
@@ -44,8 +44,6 @@ from modpack.report.facts import (
 )
 from modpack.security.pickled_hooks import find_disagreements
 
-_STAND_INS: Final = "_modpack_mock"
-"""The module that modpack's stand-ins import; it is in every package that has some."""
 _STAND_INS_RULE: Final = "implicit: stand-ins of mocked modules are made of it"
 STAND_INS_NEED: Final = "implicit: stand-ins of mocked modules need it"
 """The rule of what only stand-ins import."""
@@ -252,11 +250,11 @@ def _planned(
 
 def _unplanned(archive: Archive, plan: Plan) -> Iterator[ModuleFacts]:
     """What stand-ins bring along: no plan mentions it."""
-    record = module_record(_STAND_INS, False)
-    if _STAND_INS not in plan.decisions and archive.has(record):
+    record = module_record(RUNTIME_MODULE, False)
+    if RUNTIME_MODULE not in plan.decisions and archive.has(record):
         size = archive.size(record)
         yield ModuleFacts(
-            _STAND_INS, Action.INTERN, _STAND_INS_RULE, record=record, size_bytes=size
+            RUNTIME_MODULE, Action.INTERN, _STAND_INS_RULE, record=record, size_bytes=size
         )
     for module in read_externs(archive):
         if module not in plan.decisions:

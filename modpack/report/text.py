@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -220,8 +220,8 @@ def _of_action(modules: Sequence[ModuleFacts], folder: Path | None) -> Iterator[
     for owner, name in _IN_ONE_LINE.items():
         chosen = [facts for facts in modules if facts.provided_by is owner]
         if chosen:
-            roots = list(dict.fromkeys(printable(root_of(facts.module)) for facts in chosen))
-            number, shown = counted(len(chosen), "module"), elided(roots, _SHOWN_ROOTS)
+            number = counted(len(chosen), "module")
+            shown = distinct((root_of(facts.module) for facts in chosen), _SHOWN_ROOTS)
             yield indented(Text.assemble(f"{name}: {number} ", (f"({shown})", "dim")), 2)
 
 
@@ -232,6 +232,11 @@ def _rows(modules: Sequence[ModuleFacts], width: int, folder: Path | None) -> Pl
         what = facts.requirement or ("" if facts.action is Action.MOCK else size_of(facts))
         rows.add_row(printable(facts.module), printable(what), _needed_by(facts, folder))
     return rows
+
+
+def distinct(names: Iterable[str], most: int) -> str:
+    """The first of some names, each once, and dots for the others."""
+    return elided(list(dict.fromkeys(map(printable, names))), most)
 
 
 def size_of(facts: ModuleFacts) -> str:

@@ -88,7 +88,7 @@ _TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     **dict.fromkeys(layout.VERSIONS, (re.compile(r"\d{1,9}\n?"), "version")),
 }
 """What the small texts look like, and what one that does not is not."""
-_STAND_INS: Final = module_record("_modpack_mock", False)
+_STAND_INS: Final = module_record(layout.RUNTIME_MODULE, False)
 """The record of what stand-ins are made of: no decision mentions it."""
 _HOOKS: Final = layout.MODPACK_PREFIX + "hooks/"
 _TRIALS: Final = layout.MODPACK_PREFIX + "trial/"
@@ -361,7 +361,7 @@ def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Ite
         reason = f"it does not list {module}, which was decided to be extern"
         yield finding("inconsistent", record, reason)
     if archive.has(_STAND_INS):  # what they need is in no plan
-        scan = scan_source(archive.read(_STAND_INS), "_modpack_mock", False)
+        scan = scan_source(archive.read(_STAND_INS), layout.RUNTIME_MODULE, False)
         decided.update(statement.module for statement in scan.imports)
     for module in sorted(listed - decided):
         reason = f"it lists {module}, which was not decided to be extern"
