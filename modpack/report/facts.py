@@ -11,7 +11,7 @@ from typing import NamedTuple
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, module_record, root_of
-from modpack.core.plan import Decision, NameUse, Note, Plan, PlannedFile, Problem
+from modpack.core.plan import Decision, NameUse, Note, Plan, Problem
 from modpack.core.process import phase
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
@@ -229,7 +229,13 @@ def plan_facts(plan: Plan) -> PlanFacts:
     index = DistributionIndex()
     modules = (_module(plan, decision, index) for decision in plan.decisions.values())
     ordered = tuple(sorted(modules, key=lambda facts: facts.module))
-    return PlanFacts(ordered, plan.problems, plan.notes, tuple(map(_file, plan.files)))
+    files = (
+        ResourceFacts(
+            each.record, ResourceKind(each.kind.value), _size(each.source) or 0, each.owner
+        )
+        for each in plan.files
+    )
+    return PlanFacts(ordered, plan.problems, plan.notes, tuple(files))
 
 
 def hook_target(spec: HookSpec) -> str:
@@ -332,12 +338,6 @@ def _module(plan: Plan, decision: Decision, index: DistributionIndex) -> ModuleF
         found.version if found is not None else None,
         module_record(module, source.is_package) if source is not None else None,
         _size(source.file) if source is not None else None,
-    )
-
-
-def _file(file: PlannedFile) -> ResourceFacts:
-    return ResourceFacts(
-        file.record, ResourceKind(file.kind.value), _size(file.source) or 0, file.owner
     )
 
 

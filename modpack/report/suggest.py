@@ -315,11 +315,24 @@ def described(
     used: dict[str, list[NameUse]] = {}
     for use in uses:
         used.setdefault(use.module, []).append(use)
-    decided = _by_rule(plan)
-    return tuple(
-        _described(adviser, advice, decided.get(advice.patterns, []), plan, used)
-        for advice in given
-    )
+    decided, order = _by_rule(plan), list(Reach)
+    found = []
+    for advice in given:
+        modules = decided.get(advice.patterns, [])
+        first = modules[0] if modules else root_of(advice.patterns[0])
+        provider = adviser.provider_of(first) if advice.kind is not Kind.MISSING else (None, None)
+        edges = sorted(edges_into(plan, modules), key=lambda edge: order.index(_reach([edge])))
+        of_these = [use for module in modules for use in used.get(module, ())]
+        suggestion = Suggestion(
+            advice,
+            tuple(modules),
+            *provider,
+            _reach(edges),
+            tuple(as_step(plan, edge) for edge in edges),
+            risk_of(of_these) if _can_be_mocked(advice, modules, plan) else None,
+        )
+        found.append(suggestion)
+    return tuple(found)
 
 
 def mockable(given: Sequence[Advice], plan: Plan) -> list[str]:
@@ -351,27 +364,6 @@ def _can_be_mocked(advice: Advice, modules: Sequence[str], plan: Plan) -> bool:
     if advice.action is not Action.EXTERN or advice.kind is not Kind.INSTALLED:
         return False
     return all(edge.kind is not ImportKind.PICKLE for edge in edges_into(plan, modules))
-
-
-def _described(
-    adviser: Adviser,
-    advice: Advice,
-    modules: Sequence[str],
-    plan: Plan,
-    used: Mapping[str, Sequence[NameUse]],
-) -> Suggestion:
-    first = modules[0] if modules else root_of(advice.patterns[0])
-    provider = adviser.provider_of(first) if advice.kind is not Kind.MISSING else (None, None)
-    edges = sorted(edges_into(plan, modules), key=lambda e: list(Reach).index(_reach([e])))
-    uses = [use for module in modules for use in used.get(module, ())]
-    return Suggestion(
-        advice,
-        tuple(modules),
-        *provider,
-        _reach(edges),
-        tuple(as_step(plan, edge) for edge in edges),
-        risk_of(uses) if _can_be_mocked(advice, modules, plan) else None,
-    )
 
 
 def _reach(edges: Sequence[Edge]) -> Reach:
@@ -455,17 +447,10 @@ def suggestions_report(
                 told = (Text(printable(reason), "dim") for reason in reasons(each, folder))
                 parts += (indented(text, 6) for text in told)
             parts.append("")
-    return Group(*parts, title("in pyproject.toml", "blue"), *_toml(found, given))
-
-
-def _toml(found: Sequence[Suggestion], given: Sequence[GivenRow]) -> Iterator[RenderableType]:
     rows = [as_toml(*rule) for rule in given]
     rows += [as_toml(each.advice.action, each.advice.patterns) for each in found]
-    yield Text("[tool.modpack]")
-    yield Text('policy = "none"')
-    yield Text("rules = [")
-    yield from (Text(f"    {row},") for row in rows)
-    yield Text("]")
+    lines = ["[tool.modpack]", 'policy = "none"', "rules = [", *(f"    {r}," for r in rows), "]"]
+    return Group(*parts, title("in pyproject.toml", "blue"), *map(Text, lines))
 
 
 def _what(found: Suggestion) -> str:
