@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import io
 import itertools
 import re
@@ -69,6 +70,34 @@ def parse_source(source: str | bytes) -> ParsedSource | ScanFailure:
         return ScanFailure(_TOO_DEEP)
     except (ValueError, LookupError) as error:  # LookupError: a codec that is not for text
         return ScanFailure(_one_line(str(error)))
+
+
+def lines_of(words: Sequence[str], text: str) -> list[int]:
+    r"""Return the numbers, from 1 and ascending, of the lines of code that contain a word.
+
+    Examples in docstrings are skipped: no line of code begins with ``>>>``.
+
+    >>> lines_of(["x", "y"], "a\nx\n>>> x\ny")
+    [2, 4]
+    """
+    found = sorted(m.start() for word in words for m in re.finditer(re.escape(word), text))
+    lines, line, counted = [], 1, 0
+    for start in found:
+        line += text.count("\n", counted, start)
+        counted = start
+        before = text[text.rfind("\n", 0, start) + 1 : start]
+        # A quote may end the docstring: what follows it is code.
+        if not before.lstrip().startswith(">>>") or '"' in before or "'" in before:
+            lines.append(line)
+    return lines
+
+
+def has_line_in(statement: ast.stmt, lines: Sequence[int]) -> bool:
+    """Return whether a statement, with its decorators, contains one of some ascending lines."""
+    decorators = getattr(statement, "decorator_list", ())
+    first = decorators[0].lineno if decorators else statement.lineno
+    following = bisect.bisect_left(lines, first)
+    return following < len(lines) and lines[following] <= (statement.end_lineno or first)
 
 
 def is_large(source: str | bytes) -> bool:
