@@ -605,5 +605,6 @@ def _compiled_for(
 
 
 def _answer(number: int, piece: bytes) -> None:
-    sys.stdout.buffer.write(_ANSWER.pack(number, len(piece), _sha256(piece)) + piece)
-    sys.stdout.buffer.flush()
+    answers = sys.stdout.buffer
+    answers.write(_ANSWER.pack(number, len(piece), _sha256(piece)) + piece)
+    answers.flush()
