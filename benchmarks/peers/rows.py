@@ -175,7 +175,7 @@ def round_trip() -> Row:
         (_DURABLE, _KEPT, _REPLACED),
         *(
             no_more(metric, "torch.package", 1, ours)
-            for metric in ("first", "later")
+            for metric in ("first, with the import", "later")
             for ours in ("modpack", "modpack.save and load")
         ),
     )

@@ -61,8 +61,6 @@ OUTSIDE: Final = (MANIFEST, MANIFEST_DIGEST, SIGNATURE)
 """Records that no manifest lists: it cannot hold its own digest, nor signatures of that. They are
 the last ones, in this order."""
 
-_STORAGE: Final = re.compile(r"\.data/[^/]+\.storage")
-
 RUNTIME_MODULE: Final = "_modpack_mock"
 """The top-level name under which the mock runtime is stored in every package that has mocks."""
 
@@ -91,7 +89,12 @@ def is_storage(name: str) -> bool:
     >>> is_storage(".data/3.storage"), is_storage("model/3.storage")
     (True, False)
     """
-    return _STORAGE.fullmatch(name) is not None
+    return (
+        name.startswith(".data/")
+        and name.endswith(".storage")
+        and name.count("/") == 1
+        and name != ".data/.storage"
+    )
 
 
 def is_internal(name: str) -> bool:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from modpack.core.environment import headers, licence_of
+from modpack.core.core_metadata import headers, licence_of
 from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
 from modpack.core.names import normalised_distribution as normalised

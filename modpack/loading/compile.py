@@ -63,10 +63,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_SYS_MODULES = re.compile(rb"sys\s*\.\s*modules")
-_IMPORTED = re.compile(rb"\bfrom\b([\w.\s]+?)\bimport\b|\bimport\b([^;#\r]*)")
+# Not compiled here: most loads find all code compiled, and compile nothing (row first-load).
+_SYS_MODULES = rb"sys\s*\.\s*modules"
+_IMPORTED = rb"\bfrom\b([\w.\s]+?)\bimport\b|\bimport\b([^;#\r]*)"
 """What a line of source imports: ``from THIS import``, or ``import THIS, AND_THIS as that``."""
-_ABSOLUTE = re.compile(rb"\s*(\w+(?:\s*\.\s*\w+)*)(?:\s+as\s+\w+)?\s*")
+_ABSOLUTE = rb"\s*(\w+(?:\s*\.\s*\w+)*)(?:\s+as\s+\w+)?\s*"
 _UNUSED = "_modpack_imported"
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
@@ -88,7 +89,7 @@ def compile_module(
         SyntaxError, ValueError: the source is no Python.
     """
     # A tree costs twice what compiling the text does: most sources need none.
-    looks_up = _SYS_MODULES.search(source) is not None
+    looks_up = re.search(_SYS_MODULES, source) is not None
     if looks_up or _may_import_ours(source, is_ours):
         try:
             tree = ast.parse(source, file)
@@ -130,8 +131,9 @@ def _line_imports_ours(line: bytes, is_ours: Callable[[str], bool]) -> bool:
         return True
     if line.lstrip().startswith(b">>>"):  # an example in a docstring
         return False
-    for module, modules in _IMPORTED.findall(line):
-        for name in map(_ABSOLUTE.fullmatch, [module] if module else modules.split(b",")):
+    for module, modules in re.findall(_IMPORTED, line):
+        for text in [module] if module else modules.split(b","):
+            name = re.fullmatch(_ABSOLUTE, text)
             if name is not None and is_ours(b"".join(name.group(1).split()).decode()):
                 return True
     return False

@@ -9,12 +9,11 @@ from typing import Final, TypeAlias
 
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest
+from modpack.core.core_metadata import headers, licence_of
 from modpack.core.environment import (
     RecordedDistribution,
     RecordedEnvironment,
-    headers,
     is_optional,
-    licence_of,
     needed_at_once,
 )
 from modpack.core.graph import DependencyGraph

@@ -35,7 +35,8 @@ from modpack.archive.records import (
     read_tensors,
     read_trial,
 )
-from modpack.core.environment import RecordedEnvironment, headers
+from modpack.core.core_metadata import headers
+from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec
 from modpack.core.json_values import (

@@ -7,7 +7,7 @@ from importlib.metadata import distributions
 
 import pytest
 
-from modpack.core.environment import headers
+from modpack.core.core_metadata import headers
 
 
 def as_email(text: str) -> dict[str, list[str]]:

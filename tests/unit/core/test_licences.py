@@ -2,7 +2,7 @@
 
 import pytest
 
-from modpack.core.environment import headers, licence_of
+from modpack.core.core_metadata import headers, licence_of
 
 OSI = "Classifier: License :: OSI Approved :: "
 

@@ -1,0 +1,194 @@
+"""Core metadata of distributions: the headers of a METADATA file, and the licence that they state.
+
+See PEP 566 for the headers and PEP 639 for licences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_CLASSIFIER = "License :: "
+_LONGEST = 120
+"""Characters of a ``License`` field that names a licence; a longer one is its text."""
+_SAYS_NOTHING = frozenset({"", "unknown", "none", "other", "see license", "see license file"})
+_EXPRESSION: Final = r"[A-Za-z0-9.+() :-]+"
+_GNU: Final = (
+    r"(?i:(?:GNU )?([AL]?GPL)(?: ?-?(?:version |v)? ?([123](?:\.\d)?))?"
+    r"(\+|,? or later)?(?: License)?)"
+)
+"""``GPLv3+``, ``GNU LGPL v3``, ``GPL 2.0 or later``, ``GNU GPL``."""
+
+_SPDX_BY_CLASSIFIER = {
+    "Academic Free License (AFL)": "AFL-3.0",
+    "Boost Software License 1.0 (BSL-1.0)": "BSL-1.0",
+    "CC0 1.0 Universal (CC0 1.0) Public Domain Dedication": "CC0-1.0",
+    "Eclipse Public License 2.0 (EPL-2.0)": "EPL-2.0",
+    "European Union Public Licence 1.2 (EUPL 1.2)": "EUPL-1.2",
+    "GNU Affero General Public License v3": "AGPL-3.0-only",
+    "GNU Affero General Public License v3 or later (AGPLv3+)": "AGPL-3.0-or-later",
+    "GNU General Public License v2 (GPLv2)": "GPL-2.0-only",
+    "GNU General Public License v2 or later (GPLv2+)": "GPL-2.0-or-later",
+    "GNU General Public License v3 (GPLv3)": "GPL-3.0-only",
+    "GNU General Public License v3 or later (GPLv3+)": "GPL-3.0-or-later",
+    "GNU Lesser General Public License v2 (LGPLv2)": "LGPL-2.0-only",
+    "GNU Lesser General Public License v2 or later (LGPLv2+)": "LGPL-2.0-or-later",
+    "GNU Lesser General Public License v3 (LGPLv3)": "LGPL-3.0-only",
+    "GNU Lesser General Public License v3 or later (LGPLv3+)": "LGPL-3.0-or-later",
+    "ISC License (ISCL)": "ISC",
+    "MIT License": "MIT",
+    "MIT No Attribution License (MIT-0)": "MIT-0",
+    "Mozilla Public License 1.1 (MPL 1.1)": "MPL-1.1",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+    "The Unlicense (Unlicense)": "Unlicense",
+    "University of Illinois/NCSA Open Source License": "NCSA",
+    "Zero-Clause BSD (0BSD)": "0BSD",
+    "zlib/libpng License": "Zlib",
+}
+"""Classifiers that mean one licence, with its SPDX identifier."""
+
+_FAMILY_BY_CLASSIFIER = {
+    "Apache Software License": "Apache",
+    "BSD License": "BSD",
+    "GNU Affero General Public License": "AGPL",
+    "GNU General Public License (GPL)": "GPL",
+    "GNU Library or Lesser General Public License (LGPL)": "LGPL",
+    "GNU Free Documentation License (FDL)": "GFDL",
+    "Artistic License": "Artistic",
+    "Public Domain": "Public Domain",
+    "Other/Proprietary License": "Proprietary",
+}
+"""Classifiers that leave the version open: what licences of the family are called."""
+
+_SPDX_BY_SPELLING = {
+    "mit": "MIT",
+    "apache 2": "Apache-2.0",
+    "apache 2.0": "Apache-2.0",
+    "apache-2": "Apache-2.0",
+    "2-clause bsd": "BSD-2-Clause",
+    "3-clause bsd": "BSD-3-Clause",
+    "bsd 2-clause": "BSD-2-Clause",
+    "bsd 3-clause": "BSD-3-Clause",
+    "bsd-3": "BSD-3-Clause",
+    "new bsd": "BSD-3-Clause",
+    "modified bsd": "BSD-3-Clause",
+    "simplified bsd": "BSD-2-Clause",
+    "mpl 2.0": "MPL-2.0",
+    "psf": "PSF-2.0",
+    "isc": "ISC",
+}
+"""How people write it, in lower case and without words such as "the" and "licence"."""
+_FILLING: Final = r"(?i:\b(?:the|licen[cs]e|version|software)\b|,)"
+
+_KNOWN = frozenset(_SPDX_BY_CLASSIFIER.values()) | frozenset(_SPDX_BY_SPELLING.values())
+
+
+def licence_of(metadata: Mapping[str, Sequence[str]]) -> str | None:
+    """The licence that a distribution's metadata states.
+
+    Asked in this order: the ``License-Expression`` of PEP 639; a ``License`` that is an SPDX
+    expression, or a known spelling of one licence; classifiers that mean one licence; whatever
+    one line ``License`` has; classifiers that leave the licence's version open. Of a ``License`` of
+    several lines, which is the text of one, only the first line is looked at. Several classifiers
+    are joined by ``AND``: nothing says that one may choose.
+
+    Args:
+        metadata: the headers of a METADATA or PKG-INFO file, by their names in small letters, as
+            :func:`modpack.core.environment.headers` reads them.
+
+    Returns:
+        An SPDX expression where the metadata allows one, else what it says in words (``BSD``); None
+        if it says nothing.
+
+    >>> licence_of({"name": ["x"], "license-expression": ["MIT OR Apache-2.0"]})
+    'MIT OR Apache-2.0'
+    >>> vague = "License :: OSI Approved :: BSD License"
+    >>> licence_of({"license": ["UNKNOWN"], "classifier": [vague]})
+    'BSD'
+    """
+    expressions = map(str.strip, metadata.get("license-expression", ()))
+    if expression := next(filter(None, expressions), ""):
+        return expression
+    first_line, is_text, _ = next(iter(metadata.get("license", ())), "").partition("\n")
+    stated = first_line.strip()
+    named = [each.strip() for each in metadata.get("classifier", ())]
+    classified = [each.split(" :: ")[-1] for each in named if each.startswith(_CLASSIFIER)]
+    classified = [each for each in classified if each != "OSI Approved"]
+    return (
+        _spdx(stated)
+        or _joined([_SPDX_BY_CLASSIFIER.get(each) for each in classified])
+        or (None if is_text else _short(stated))
+        or _joined([_family(each) for each in classified])
+    )
+
+
+def _spdx(stated: str) -> str | None:
+    """The SPDX expression that a text is, or means."""
+    known = _SPDX_BY_SPELLING.get(" ".join(re.sub(_FILLING, " ", stated).lower().split()))
+    if known is not None:
+        return known
+    if (gnu := re.fullmatch(_GNU, stated)) is not None and gnu[2]:
+        version = gnu[2] if "." in gnu[2] else f"{gnu[2]}.0"
+        return f"{gnu[1].upper()}-{version}-{'or-later' if gnu[3] else 'only'}"
+    parts = re.split(r"\s+(?:AND|OR|WITH)\s+", stated.strip("()"))
+    is_expression = bool(re.fullmatch(_EXPRESSION, stated)) and len(stated) <= _LONGEST
+    return stated if is_expression and all(map(_looks_like_identifier, parts)) else None
+
+
+def _looks_like_identifier(text: str) -> bool:
+    """Whether a text has the form of an SPDX identifier that names one licence."""
+    text = text.strip("() ")
+    return text in _KNOWN or bool(re.fullmatch(r"[A-Za-z0-9]+(-[A-Za-z0-9.]+)*-\d[\w.+-]*", text))
+
+
+def _short(stated: str) -> str | None:
+    """A few words on a licence; none if they say nothing, or are the licence itself."""
+    says_something = stated.lower().rstrip(".") not in _SAYS_NOTHING
+    if not says_something or len(stated) > _LONGEST:
+        return None
+    family = re.fullmatch(_GNU, stated)
+    return family[1].upper() if family is not None else stated
+
+
+def _family(classifier: str) -> str:
+    return _SPDX_BY_CLASSIFIER.get(classifier) or _FAMILY_BY_CLASSIFIER.get(classifier, classifier)
+
+
+def _joined(licences: list[str | None]) -> str | None:
+    """All of them; None if there is none, or if one of them is not known."""
+    known = [licence for licence in dict.fromkeys(licences) if licence is not None]
+    return " AND ".join(known) if known and None not in licences else None
+
+
+_NEXT: Final = r"\n(?![ \t])"
+"""Where a header ends: a line that begins with a blank goes on with the one before."""
+_NAME_HEADER: Final = r"([!-9;-~]*):[ \t]*"
+_MOST: Final = 1 << 20
+"""Characters of a text that may be headers: a hundred times what they take, with a licence."""
+
+
+def headers(text: str) -> Mapping[str, list[str]]:
+    r"""The headers of a METADATA or PKG-INFO file, by their names in small letters.
+
+    What follows them is a description, often longer than all of them: it is not looked at, which
+    is why this takes a small part of the time of :mod:`email`.
+
+    Args:
+        text: what is in the file; whatever comes after a million characters is no header.
+
+    >>> headers("Name: a\nRequires-Dist: b\nRequires-Dist: c\n\nName: of something else")
+    {'name': ['a'], 'requires-dist': ['b', 'c']}
+    """
+    text = text[:_MOST]
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    found: dict[str, list[str]] = {}
+    for header in re.split(_NEXT, text.partition("\n\n")[0]):
+        name = re.match(_NAME_HEADER, header)
+        if name is None:
+            break
+        found.setdefault(name[1].lower(), []).append(header[name.end() :])
+    found.pop("", None)  # a line without a name says nothing, and is no end
+    return found
