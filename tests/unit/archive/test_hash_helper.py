@@ -187,7 +187,7 @@ def test_helper_ends_with_a_discarded_or_failed_writer(tmp_path, helpers):
 
 def test_full_disk_raises_target_error(tmp_path, helpers, monkeypatch):
     def fail(sink, *pieces):
-        with sink._reporting():
+        with sink.reporting():
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(PathSink, "write", fail)
