@@ -27,24 +27,23 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordDigest
 from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.archive.zip_format import REPACKED
 from modpack.core.json_values import parse_json
-from modpack.core.process import Unit, phase
+from modpack.core.process import Threads, Unit, phase
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    pass
 
 _SHA256: Final = r"[0-9a-f]{64}"
 _BATCH_BYTES: Final = 16 << 20
 _BYTES_PER_RECORD: Final = 16 << 10
 """What opening a record costs, in bytes that are read meanwhile."""
-_Result = TypeVar("_Result")
 
 
 class Manifest(NamedTuple):
@@ -382,49 +381,3 @@ def _structural_problems(present: Mapping[str, int], manifest: Manifest) -> dict
         elif declared is None or declared.size != size:
             problems[name] = mismatch(declared, RecordDigest(size, "")) or ""
     return problems
-
-
-class Threads:
-    """Some threads, made when there is work: zlib and hashlib release the GIL while they read.
-
-    Where none can be started, as at the limit of a container or while Python ends, what they were
-    to do is done at once.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._pool: ThreadPoolExecutor | None = None
-        self._can_start = True
-
-    def run(self, function: Callable[..., _Result], *arguments: object) -> Future[_Result]:
-        """Call a function on one of them.
-
-        Args:
-            function: leaves nothing behind but its result: it may be called twice.
-            arguments: what it is called with.
-        """
-        from concurrent.futures import Future
-
-        if self._can_start:
-            try:
-                if self._pool is None:
-                    from concurrent.futures import (
-                        ThreadPoolExecutor as Pool,  # not while Python ends
-                    )
-
-                    self._pool = Pool(self._count, thread_name_prefix="modpack-digest")
-                return self._pool.submit(function, *arguments)
-            except RuntimeError:  # the other thread may do it none the less
-                self._can_start = False
-        future: Future[_Result] = Future()
-        try:
-            future.set_result(function(*arguments))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def close(self) -> None:
-        """End the threads; what they have not begun is not done any more."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, BinaryIO, Final
 from weakref import WeakSet
 
-from modpack.archive.manifest import Threads
 from modpack.archive.other_files import other_url
+from modpack.core.process import Threads
 from modpack.errors import TargetError
 
 if TYPE_CHECKING:

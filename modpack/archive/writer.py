@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 from modpack.archive import layout
 from modpack.archive.base import RecordDigest
 from modpack.archive.layout import DEFAULT_LIMITS, NameRegistry, why_unsafe
-from modpack.archive.manifest import Threads, encode_manifest
+from modpack.archive.manifest import encode_manifest
 from modpack.archive.target import CHUNK_BYTES, Sink, open_sink
 from modpack.archive.zip_format import (
     CRC_IN_LOCAL,
@@ -36,7 +36,7 @@ from modpack.archive.zip_format import (
     local_header,
     own_kind,
 )
-from modpack.core.process import collection_paused
+from modpack.core.process import Threads, collection_paused
 from modpack.errors import ArchiveError
 
 if TYPE_CHECKING:

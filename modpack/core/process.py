@@ -1,4 +1,4 @@
-"""This process: its progress, its garbage collector, its helpers, callers and folder.
+"""This process: its progress, its garbage collector, its threads, helpers, callers and folder.
 
 What takes long says how far it is: to the log, and to whoever listens.
 
@@ -36,6 +36,7 @@ from modpack.core.names import root_of
 
 if TYPE_CHECKING:
     import subprocess
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -400,6 +401,52 @@ def kill_helper(helper: subprocess.Popen[bytes]) -> None:
     helper.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):  # Python waits for it when it can
         helper.wait(_PATIENCE)
+
+
+class Threads:
+    """Some threads, made when there is work: zlib and hashlib release the GIL while they read.
+
+    Where none can be started, as at the limit of a container or while Python ends, what they were
+    to do is done at once.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool: ThreadPoolExecutor | None = None
+        self._can_start = True
+
+    def run(self, function: Callable[..., T], *arguments: object) -> Future[T]:
+        """Call a function on one of them.
+
+        Args:
+            function: leaves nothing behind but its result: it may be called twice.
+            arguments: what it is called with.
+        """
+        from concurrent.futures import Future
+
+        if self._can_start:
+            try:
+                if self._pool is None:
+                    from concurrent.futures import (
+                        ThreadPoolExecutor as Pool,  # not while Python ends
+                    )
+
+                    self._pool = Pool(self._count, thread_name_prefix="modpack-digest")
+                return self._pool.submit(function, *arguments)
+            except RuntimeError:  # the other thread may do it none the less
+                self._can_start = False
+        future: Future[T] = Future()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        """End the threads; what they have not begun is not done any more."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
 
 
 def frames_of_ours() -> int:

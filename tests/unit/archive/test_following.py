@@ -10,9 +10,10 @@ import pytest
 
 from modpack.archive import layout
 from modpack.archive import writer as body
-from modpack.archive.manifest import Threads, find_damage, read_manifest
+from modpack.archive.manifest import find_damage, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
+from modpack.core.process import Threads
 
 SIZE = 9_000_001
 
