@@ -26,19 +26,19 @@ from modpack.core.names import (
     resource_record,
 )
 from modpack.core.plan import NoteKind, Plan
-from modpack.core.process import Unit, collection_paused, frames_of_ours, phase
+from modpack.core.process import ProgressUnit, collection_paused, frames_of_ours, phase
 from modpack.core.rules import Action, Rule
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.importers import Importer, importer_of, sys_importer
 from modpack.discovery.scan_cache import remembering_scan
 from modpack.errors import ModpackError, ModpackWarning, TrialError
 from modpack.exporting.builder import PackageBuilder
-from modpack.exporting.match_hooks import Match, MatchHook, require_hook
+from modpack.exporting.match_hooks import MatchHook, RuleMatch, require_hook
 from modpack.exporting.objects import DEFAULT_PROTOCOL, ObjectSaver
 from modpack.exporting.origins import ObjectOrigins, as_importer, encoded, files_of
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import preset_rules
-from modpack.exporting.secret_guard import SecretGuard
+from modpack.exporting.secret_guard import SecretScan
 
 if TYPE_CHECKING:
     from modpack.exporting.hook_saver import HookOptions
@@ -106,7 +106,7 @@ class PackageExporter:
         if isinstance(trial, str) and trial != "warn":
             raise ValueError(f"trial must be True, False or 'warn', not {trial!r}")
         require_type(debug, bool, "debug", "a bool")
-        guard = SecretGuard(as_allowances(allow_secrets))
+        guard = SecretScan(as_allowances(allow_secrets))
         self.importer = as_importer(importer)
         self.debug = debug
         self._guard = guard
@@ -224,7 +224,7 @@ class PackageExporter:
         return handle
 
     @property
-    def current_match(self) -> Match | None:
+    def current_match(self) -> RuleMatch | None:
         """From inside a hook: the module, the rule that matched, and who imports it."""
         return self._planner.hooks.current
 
@@ -595,7 +595,7 @@ class PackageExporter:
         require_type(pickle_protocol, int, "pickle_protocol", "a number from 2 to 5")
         if pickle_protocol not in range(2, 6):
             raise ValueError(f"pickle_protocol must be 2, 3, 4 or 5, not {pickle_protocol!r}")
-        with phase(f"saving {record}", Unit.BYTES, is_major=True):
+        with phase(f"saving {record}", ProgressUnit.BYTES, is_major=True):
             edges = self._objects.save(record, obj, pickle_protocol, hooks, dependencies)
         self._objects.note_resource(package, resource, main=hooks is not None)
         self._planner.add_folder(record)

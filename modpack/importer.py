@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.archive import layout
 from modpack.archive.manifest import contents_digest, package_digest, read_manifest
-from modpack.archive.module_index import Entry, EntryKind, ModuleIndex
+from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.archive.reader import RecordReader, open_archive
 from modpack.archive.records import environment_of, read_externs, read_plan, read_specs
 from modpack.core.json_values import require_type
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from modpack.core.hookspec import HookSpec
     from modpack.core.policy import TrustPolicy
     from modpack.hooks.describe import HookChoice
-    from modpack.loading.objects import Loaded
+    from modpack.loading.objects import LoadedObject
 
 __all__ = ["PackageImporter", "loader_of", "loader_of_part"]
 
@@ -188,7 +188,7 @@ class PackageImporter(Importer):
             ArchiveError: what it holds is no text.
         """
         entry = self._entry(require_module_name(module_name))
-        if entry is None or entry.kind is not EntryKind.SOURCE:
+        if entry is None or entry.kind is not IndexEntryKind.SOURCE:
             raise ModuleNotFoundError(
                 f"{self.filename} holds no source of {module_name!r}", name=module_name
             )
@@ -235,7 +235,7 @@ class PackageImporter(Importer):
     def loaded_module(self, module_name: str) -> ModuleType | None:
         """A module of the package if it is loaded already."""
         entry = self._entry(module_name)
-        if entry is None or entry.kind is EntryKind.EXTERN:
+        if entry is None or entry.kind is IndexEntryKind.EXTERN:
             return None
         module = sys.modules.get(self._namespace.full_name(module_name))
         own = getattr(module, "__dict__", {}).get("__modpack__", self) is self
@@ -365,7 +365,7 @@ class PackageImporter(Importer):
         map_location: Any,
         hooks: HookChoice,
         restore_global: bool,
-    ) -> Loaded:
+    ) -> LoadedObject:
         from modpack.loading.objects import load_object
 
         record = self._record(package, resource)
@@ -518,7 +518,7 @@ class PackageImporter(Importer):
         name = self._namespace.local_name(name) if isinstance(name, str) else name
         return resource_record(name, resource)
 
-    def _entry(self, module: str) -> Entry | None:
+    def _entry(self, module: str) -> IndexEntry | None:
         return self._index.find(self._namespace.local_name(module))
 
 

@@ -10,7 +10,7 @@ from modpack.archive import zip_format as zipformat
 from modpack.archive.base import BufferBytes
 from modpack.archive.directory import parse_directory
 from modpack.archive.layout import DEFAULT_LIMITS
-from modpack.archive.zip_format import Entry
+from modpack.archive.zip_format import ZipEntry
 
 __all__ = ["rezipped"]
 
@@ -33,14 +33,14 @@ def rezipped(package: bytes, changes: Mapping[str, bytes | None]) -> bytes:
         if content is None:
             assert entry is not None
             payload = package[entry.end - entry.compressed : entry.end]
-            new = Entry(raw_name, entry.kind, entry.crc, len(payload), entry.size, len(body))
+            new = ZipEntry(raw_name, entry.kind, entry.crc, len(payload), entry.size, len(body))
         else:
             is_stored = entry is None or entry.is_stored
             payload = content if is_stored else _deflated(content)
             method = zipformat.STORED if is_stored else zipformat.DEFLATED
             kind = zipformat.own_kind(raw_name, method)
             sizes = len(payload), len(content)
-            new = Entry(raw_name, kind, zlib.crc32(content), *sizes, len(body))
+            new = ZipEntry(raw_name, kind, zlib.crc32(content), *sizes, len(body))
         body += zipformat.local_header(new, align=layout.is_storage(name)) + payload
         lines.append(zipformat.central_header(new))
     size = sum(map(len, lines))

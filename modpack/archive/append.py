@@ -14,13 +14,13 @@ from modpack.archive.reader import open_archive
 from modpack.archive.target import open_sink
 from modpack.archive.zip_format import (
     STORED,
-    Entry,
+    ZipEntry,
     central_header,
     end_records,
     local_header,
     own_kind,
 )
-from modpack.core.process import Unit, phase
+from modpack.core.process import ProgressUnit, phase
 from modpack.errors import ArchiveError
 
 _PIECE_BYTES: Final = 8 << 20
@@ -51,12 +51,12 @@ def write_with_signature(
         size, lines, count, root = _without_signature(source)
         name = root + b"/" + layout.SIGNATURE.encode()
         kind, crc = own_kind(name, STORED), zlib.crc32(content)
-        entry = Entry(name, kind, crc, len(content), len(content), size)
+        entry = ZipEntry(name, kind, crc, len(content), len(content), size)
         header, lines = local_header(entry, align=False), lines + central_header(entry)
         end = end_records(count + 1, len(lines), size + len(header) + len(content))
         sink = open_sink(target)
         try:
-            with phase("copying", Unit.BYTES, size) as copying:
+            with phase("copying", ProgressUnit.BYTES, size) as copying:
                 for offset in range(0, size, _PIECE_BYTES):
                     piece = source.read_at(offset, min(_PIECE_BYTES, size - offset))
                     sink.write(piece)

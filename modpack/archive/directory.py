@@ -39,7 +39,7 @@ from modpack.archive.zip_format import (
     REPACKED,
     STORED,
     ZIP64_ID,
-    Entry,
+    ZipEntry,
     are_of_files,
     end_records,
     extra_fields,
@@ -52,7 +52,7 @@ _TAIL_BYTES: Final = END64.size + END64_LOCATOR.size + END.size
 _LONGEST_COMMENT: Final = MAX16 + END.size
 
 
-class End(NamedTuple):
+class EndRecord(NamedTuple):
     """Where the central directory is.
 
     Attributes:
@@ -68,7 +68,7 @@ class End(NamedTuple):
     is_own: bool = True
 
 
-def find_directory(source: ByteSource) -> End:
+def find_directory(source: ByteSource) -> EndRecord:
     """Read the end record, and the zip64 one where there is one.
 
     Raises:
@@ -84,7 +84,7 @@ def find_directory(source: ByteSource) -> End:
         raise ArchiveError(source.label, "its end record tells of several disks")
     if comment:
         raise ArchiveError(source.label, "its end record announces a comment")
-    end, follows = End(count, size, offset), source.size - END.size
+    end, follows = EndRecord(count, size, offset), source.size - END.size
     locator_at = start - END64_LOCATOR.size
     if locator_at >= 0 and tail.startswith(END64_LOCATOR_SIGNATURE, locator_at):
         follows -= END64_LOCATOR.size + END64.size
@@ -109,7 +109,7 @@ def _no_end(source: ByteSource) -> ArchiveError:
     return NotAPackageError(source.label, other_file(source.label, start))
 
 
-def _widen_end(label: str, tail: bytes, end: End, follows: int) -> End:
+def _widen_end(label: str, tail: bytes, end: EndRecord, follows: int) -> EndRecord:
     """Return the zip64 end record's numbers, which must not contradict ``end``."""
     if len(tail) < _TAIL_BYTES:
         raise ArchiveError(label, "it is too short for a zip64 archive")
@@ -120,7 +120,7 @@ def _widen_end(label: str, tail: bytes, end: End, follows: int) -> End:
     signature, rest, _, _, disk, first_disk, here, count, size, offset = fields
     if signature != END64_SIGNATURE or rest != END64_REST:
         raise ArchiveError(label, "its zip64 end record is malformed")
-    wide = End(count, size, offset)
+    wide = EndRecord(count, size, offset)
     pairs = zip(end[:3], wide[:3], (MAX16, MAX32, MAX32), strict=True)
     if disk or first_disk or here != count:
         raise ArchiveError(label, "its zip64 end record tells of several disks")
@@ -129,7 +129,7 @@ def _widen_end(label: str, tail: bytes, end: End, follows: int) -> End:
     return wide
 
 
-class Directory(NamedTuple):
+class CentralDirectory(NamedTuple):
     """The records of an archive.
 
     Attributes:
@@ -138,8 +138,8 @@ class Directory(NamedTuple):
         is_usual: whether modpack writes just these headers; if not, it may do so nevertheless.
     """
 
-    end: End
-    entries: dict[str, Entry]
+    end: EndRecord
+    entries: dict[str, ZipEntry]
     is_usual: bool
 
     @property
@@ -182,7 +182,7 @@ _Place = tuple[bytes, int, int, int, int, int, bytes]
 
 
 @collection_paused()
-def parse_directory(source: ByteSource, limits: Limits) -> Directory:
+def parse_directory(source: ByteSource, limits: Limits) -> CentralDirectory:
     """Read and check the central directory.
 
     Raises:
@@ -215,7 +215,7 @@ def parse_directory(source: ByteSource, limits: Limits) -> Directory:
     folders = count_folders(names)
     if folders > limits.most_folders(source.size):
         raise ArchiveError(label, f"its names have {folders} folders, which is too many")
-    directory = Directory(end, dict(zip(names, entries, strict=True)), not unusual)
+    directory = CentralDirectory(end, dict(zip(names, entries, strict=True)), not unusual)
     if not any(version in directory.entries for version in layout.VERSIONS):
         raise _no_package(label, content)
     return directory
@@ -264,8 +264,8 @@ def _why_refused(header: _Header) -> str | None:
     return None
 
 
-def _entries(label: str, places: Sequence[_Place], end: End) -> list[Entry]:
-    found: list[Entry] = []
+def _entries(label: str, places: Sequence[_Place], end: EndRecord) -> list[ZipEntry]:
+    found: list[ZipEntry] = []
     next_offset = end.offset
     for name, kind, crc, compressed, size, offset, extra in reversed(places):
         if extra or MAX32 in (size, compressed, offset):
@@ -279,7 +279,7 @@ def _entries(label: str, places: Sequence[_Place], end: End) -> list[Entry]:
                     )
                 raise ArchiveError(label, reason, _shown(name))
             size, compressed, offset = wide
-        found.append(Entry(name, kind, crc, compressed, size, offset, next_offset))
+        found.append(ZipEntry(name, kind, crc, compressed, size, offset, next_offset))
         next_offset = offset
     return found[::-1]
 
@@ -298,7 +298,7 @@ def _widen(numbers: tuple[int, int, int], extra: bytes) -> tuple[int, int, int] 
 
 
 def _check_places_and_sizes(
-    label: str, entries: Sequence[Entry], limits: Limits, archive_bytes: int
+    label: str, entries: Sequence[ZipEntry], limits: Limits, archive_bytes: int
 ) -> None:
     inflated = 0
     for raw_name, kind, _, compressed, size, offset, end in entries:

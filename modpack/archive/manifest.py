@@ -34,7 +34,7 @@ from modpack.archive.base import Archive, RecordDigest
 from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.archive.zip_format import REPACKED
 from modpack.core.json_values import parse_json
-from modpack.core.process import Threads, Unit, phase
+from modpack.core.process import ProgressUnit, ThreadPool, phase
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ def find_damage(
     if not todo:
         return problems
     amount = sum(present.get(name, 0) for name in dict.fromkeys(todo))
-    with phase("checking digests", Unit.BYTES, amount) as checking:
+    with phase("checking digests", ProgressUnit.BYTES, amount) as checking:
 
         def problem(name: str) -> str | None:
             if not archive.has(name):
@@ -317,7 +317,7 @@ def find_unreadable(archive: Archive, names: Sequence[str], workers: int = 1) ->
         names: the records that are read.
         workers: threads that do so at the same time.
     """
-    with phase("reading records", Unit.BYTES, sum(map(archive.size, names))) as reading:
+    with phase("reading records", ProgressUnit.BYTES, sum(map(archive.size, names))) as reading:
 
         def problem(name: str) -> None:
             for chunk in archive.chunks(name):
@@ -348,7 +348,7 @@ def _find_problems(
     batches = _batches(sizes, names) if workers > 1 else []
     if len(batches) < 2:
         return of_batch(names)
-    threads = Threads(min(workers, len(batches)))
+    threads = ThreadPool(min(workers, len(batches)))
     try:
         found = [threads.run(of_batch, batch) for batch in batches]
         reasons = {name: reason for each in found for name, reason in each.result().items()}

@@ -31,7 +31,7 @@ ANCESTOR_NAME = "torch_package_importer"
 """What code written for torch.package imports to reach its importer."""
 
 
-class Way(NamedTuple):
+class ImportTarget(NamedTuple):
     """Where an absolute import by packaged code leads.
 
     Attributes:
@@ -72,7 +72,7 @@ _FEW_RECORDS = 128
 _NONE: Mapping[str, str | None] = MappingProxyType({})
 
 
-class EntryKind(Enum):
+class IndexEntryKind(Enum):
     """Where a packaged module path leads."""
 
     SOURCE = "source"
@@ -81,7 +81,7 @@ class EntryKind(Enum):
     EXTERN = "extern"
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """One module path of a package.
 
     Attributes:
@@ -92,14 +92,14 @@ class Entry(NamedTuple):
     """
 
     module: str
-    kind: EntryKind
+    kind: IndexEntryKind
     record: str = ""
     is_package: bool = False
 
     @property
     def is_code(self) -> bool:
         """Whether the package holds code of that path."""
-        return self.kind in (EntryKind.SOURCE, EntryKind.COMPILED)
+        return self.kind in (IndexEntryKind.SOURCE, IndexEntryKind.COMPILED)
 
 
 class ModuleIndex(NamedTuple):
@@ -120,7 +120,7 @@ class ModuleIndex(NamedTuple):
         policy: what its loader lets it take from outside; None for no restriction.
     """
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, IndexEntry]
     externs: Mapping[str, str | None] = _NONE
     roots: frozenset[str] = frozenset()
     extern_roots: frozenset[str] = frozenset()
@@ -161,7 +161,7 @@ class ModuleIndex(NamedTuple):
             policy=policy,
         )
 
-    def find(self, module: str) -> Entry | None:
+    def find(self, module: str) -> IndexEntry | None:
         """Where a module path of the package leads; None if the package does not know it."""
         entry = self.entries.get(module)
         if entry is not None:
@@ -169,8 +169,8 @@ class ModuleIndex(NamedTuple):
         for parent in parents(module):
             above = self.entries.get(parent)
             if above is not None:
-                is_extern = above.kind is EntryKind.EXTERN
-                return Entry(module, EntryKind.EXTERN) if is_extern else None
+                is_extern = above.kind is IndexEntryKind.EXTERN
+                return IndexEntry(module, IndexEntryKind.EXTERN) if is_extern else None
         return None
 
     def has_code_below(self, package: str) -> bool:
@@ -204,7 +204,7 @@ class ModuleIndex(NamedTuple):
             module: the module that was imported.
         """
         entry = self.find(module)
-        if entry is not None and entry.kind is EntryKind.EXTERN:
+        if entry is not None and entry.kind is IndexEntryKind.EXTERN:
             return self.not_found(source, module)
         if root_of(module) in self.roots:
             return ModuleNotFoundError(
@@ -234,7 +234,7 @@ class ModuleIndex(NamedTuple):
         entry = self.find(module)
         if entry is None:
             return root_of(module) not in self.roots
-        return entry.kind is EntryKind.EXTERN
+        return entry.kind is IndexEntryKind.EXTERN
 
     def require_trust(self, source: str, module: str) -> None:
         """Refuse a module from outside that the loader's policy does not allow.
@@ -275,7 +275,7 @@ def _index_of(records: tuple[str, ...], externs: tuple[str, ...]) -> ModuleIndex
     entries = {module: entry for module, entry in entries.items() if root_of(module) in roots}
     for module in externs:
         if root_of(module) in roots:
-            entries[module] = Entry(module, EntryKind.EXTERN)
+            entries[module] = IndexEntry(module, IndexEntryKind.EXTERN)
     packages = {module.rpartition(".")[0] for module in code} - {""}
     shared = frozenset(packages.union(*map(parents, packages)))
     return ModuleIndex(entries, _NONE, roots, extern_roots, shared, distributions)
@@ -285,9 +285,9 @@ _remembered = lru_cache(maxsize=16)(_index_of)
 """Packages of one project often have the same names, and nobody changes what is read off them."""
 
 
-def _entries(records: Iterable[str]) -> dict[str, Entry]:
-    entries: dict[str, Entry] = {}
-    folders: dict[str, Entry] = {}
+def _entries(records: Iterable[str]) -> dict[str, IndexEntry]:
+    entries: dict[str, IndexEntry] = {}
+    folders: dict[str, IndexEntry] = {}
     seen = {""}
     for record in records:
         folder, _, file = record.rpartition("/")
@@ -297,13 +297,13 @@ def _entries(records: Iterable[str]) -> dict[str, Entry]:
             parts = folder.split("/")
             for depth in range(1, len(parts) + 1):
                 module, above = ".".join(parts[:depth]), "/".join(parts[:depth])
-                folders.setdefault(module, Entry(module, EntryKind.FOLDER, above, True))
+                folders.setdefault(module, IndexEntry(module, IndexEntryKind.FOLDER, above, True))
         if file == "__init__.py" and package:
-            entries[package] = Entry(package, EntryKind.SOURCE, record, True)
+            entries[package] = IndexEntry(package, IndexEntryKind.SOURCE, record, True)
         elif file.endswith(".py"):
             module = dotted(package, file[:-3])
-            entries.setdefault(module, Entry(module, EntryKind.SOURCE, record))
+            entries.setdefault(module, IndexEntry(module, IndexEntryKind.SOURCE, record))
         elif suffix := next(filter(file.endswith, EXTENSION_SUFFIXES), ""):
             module = dotted(package, file.removesuffix(suffix))
-            entries[module] = Entry(module, EntryKind.COMPILED, record)
+            entries[module] = IndexEntry(module, IndexEntryKind.COMPILED, record)
     return {**folders, **entries}

@@ -25,7 +25,7 @@ from modpack.archive.base import (
     RecordDigest,
     digest_of,
 )
-from modpack.archive.directory import Directory, parse_directory
+from modpack.archive.directory import CentralDirectory, parse_directory
 from modpack.archive.layout import DEFAULT_LIMITS, Limits
 from modpack.archive.zip_format import (
     DESCRIPTOR64,
@@ -37,7 +37,7 @@ from modpack.archive.zip_format import (
     RAW_DEFLATE,
     REPACKED,
     ZIP64_ID,
-    Entry,
+    ZipEntry,
     central_header,
     descriptors,
     extra_fields,
@@ -53,7 +53,7 @@ _USUAL_EXTRA_BYTES: Final = 128
 _OTHER_HEADER: Final = "its headers are not those that modpack writes"
 
 
-def why_inconsistent(entry: Entry, header: bytes, descriptor: bytes) -> str | None:
+def why_inconsistent(entry: ZipEntry, header: bytes, descriptor: bytes) -> str | None:
     """Return what of a record's headers is not as the directory says; None if all is.
 
     Args:
@@ -89,7 +89,7 @@ def why_inconsistent(entry: Entry, header: bytes, descriptor: bytes) -> str | No
 
 
 def _why_inconsistent_descriptor(
-    entry: Entry, stated: tuple[int, int, int], wide: bytes, descriptor: bytes
+    entry: ZipEntry, stated: tuple[int, int, int], wide: bytes, descriptor: bytes
 ) -> str | None:
     # What torch writes: zeros in the header, and in its zip64 field what the directory's has,
     # but for the compressed size, which it does not know yet.
@@ -202,7 +202,7 @@ class ZipArchive(Archive):
     def close(self) -> None:
         self._content.close()
 
-    def _require_own_lines(self, directory: Directory) -> None:
+    def _require_own_lines(self, directory: CentralDirectory) -> None:
         content = self._content.read_at(directory.end.offset, directory.end.size)
         position = 0
         for name, entry in directory.entries.items():
@@ -215,13 +215,13 @@ class ZipArchive(Archive):
     def _refuse_repacked(self, reason: str, name: str | None = None) -> NoReturn:
         raise RepackedError(self.source, f"{reason}: {REPACKED}", name)
 
-    def _entry(self, name: str) -> Entry:
+    def _entry(self, name: str) -> ZipEntry:
         entry = self._directory.entries.get(name)
         if entry is None:
             raise self._missing(name)
         return entry
 
-    def _locate(self, name: str, entry: Entry) -> int:
+    def _locate(self, name: str, entry: ZipEntry) -> int:
         """Offset of a record's data in the archive."""
         likely = LOCAL.size + len(entry.raw_name) + _USUAL_EXTRA_BYTES
         start = self._content.read_at(entry.offset, min(likely, entry.end - entry.offset))
@@ -230,7 +230,7 @@ class ZipArchive(Archive):
     def _chunks(
         self,
         name: str,
-        entry: Entry,
+        entry: ZipEntry,
         update: Callable[[bytes], object] | None = None,
         with_crc: bool = True,
     ) -> Iterator[bytes]:
@@ -251,7 +251,7 @@ class ZipArchive(Archive):
             self._check_crc(name, entry, crc)
 
     def _payload(
-        self, name: str, entry: Entry, update: Callable[[bytes], object] | None
+        self, name: str, entry: ZipEntry, update: Callable[[bytes], object] | None
     ) -> Iterator[bytes]:
         length = entry.end - entry.offset
         start = self._content.read_at(entry.offset, min(length, _AT_ONCE_BYTES))
@@ -269,7 +269,7 @@ class ZipArchive(Archive):
             )
             position += len(piece)
 
-    def _data_start(self, name: str, entry: Entry, start: bytes) -> int:
+    def _data_start(self, name: str, entry: ZipEntry, start: bytes) -> int:
         """Checks a record's local header and descriptor; the distance from header to data.
 
         Args:
@@ -300,7 +300,7 @@ class ZipArchive(Archive):
         self._other = name
         return header_length
 
-    def _inflate(self, name: str, entry: Entry, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def _inflate(self, name: str, entry: ZipEntry, pieces: Iterable[bytes]) -> Iterator[bytes]:
         # At most one byte more than is stated is inflated: that betrays a bomb.
         inflater, left = zlib.decompressobj(RAW_DEFLATE), entry.size
         try:
@@ -319,7 +319,7 @@ class ZipArchive(Archive):
         if left or not inflater.eof or inflater.unused_data:
             raise ArchiveError(self.source, "it does not inflate to its stated size", name)
 
-    def _check_crc(self, name: str, entry: Entry, crc: int) -> None:
+    def _check_crc(self, name: str, entry: ZipEntry, crc: int) -> None:
         if crc != entry.crc:
             reason = "its content is damaged: the crc32 is wrong"
             raise ArchiveError(self.source, reason, name)

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO, Final
 from weakref import WeakSet
 
 from modpack.archive.other_files import other_url
-from modpack.core.process import Threads
+from modpack.core.process import ThreadPool
 from modpack.errors import TargetError
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class PathSink(Sink):
         self._folder, self._name = os.path.split(self._path)
         self._mode = _mode_of_target(target, self._path)
         self._temporary = ""
-        self._threads = Threads(1)
+        self._threads = ThreadPool(1)
         self._syncing: Future[None] | None = None
         self._unsynced = 0
 

@@ -30,13 +30,13 @@ from modpack.archive.zip_format import (
     MAX16,
     RAW_DEFLATE,
     STORED,
-    Entry,
+    ZipEntry,
     central_header,
     end_records,
     local_header,
     own_kind,
 )
-from modpack.core.process import Threads, collection_paused
+from modpack.core.process import ThreadPool, collection_paused
 from modpack.errors import ArchiveError
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class _Body:
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._threads = Threads(2)
+        self._threads = ThreadPool(2)
         self._batch: list[_Record] = []
         self._batch_bytes = 0
         self._slot: Slot | None = None
@@ -176,7 +176,7 @@ class _Body:
         self._for_helper = 0
         self._pieces: deque[tuple[memoryview, _Checksums | None]] = deque()
         self._hashing: dict[str, _Checksums | Future[tuple[int, _Hash]]] = {}
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, ZipEntry] = {}
         self._digests: dict[str, RecordDigest] = {}
         self._position = 0
         self._inflated = 0
@@ -362,14 +362,14 @@ class _Body:
         """Note a record at the current position; return its header."""
         raw_name = f"{layout.ROOT}/{name}".encode()
         kind = own_kind(raw_name, method)
-        entry = Entry(raw_name, kind, crc, compressed, size, self._position)
+        entry = ZipEntry(raw_name, kind, crc, compressed, size, self._position)
         header = _header(name, entry)
         self._entries[name] = entry
         self._position += len(header) + compressed
         return header
 
 
-def _header(name: str, entry: Entry) -> bytes:
+def _header(name: str, entry: ZipEntry) -> bytes:
     return local_header(entry, align=layout.is_storage(name))
 
 

@@ -79,7 +79,7 @@ REPACKED: Final = "another program packed it again. Remedy: unzip it and load th
 """Ends the reason of every refusal of what no package has, and other zip programs write."""
 
 
-class Entry(NamedTuple):
+class ZipEntry(NamedTuple):
     """A record as the headers describe it.
 
     Attributes:
@@ -121,7 +121,7 @@ def own_kind(raw_name: bytes, method: int) -> int:
     return (0 if raw_name.isascii() else FLAG_UTF8) | method << 16
 
 
-def local_header(entry: Entry, *, align: bool) -> bytes:
+def local_header(entry: ZipEntry, *, align: bool) -> bytes:
     """The header before a record's data; with ``align``, padded so that the data is aligned."""
     raw_name, size, compressed = entry.raw_name, entry.size, entry.compressed
     extra, needed = b"", NEEDED
@@ -135,7 +135,7 @@ def local_header(entry: Entry, *, align: bool) -> bytes:
     return LOCAL.pack(*what, len(raw_name), len(extra)) + raw_name + extra
 
 
-def central_header(entry: Entry) -> bytes:
+def central_header(entry: ZipEntry) -> bytes:
     """A record's line in the central directory."""
     large: list[int] = []
     compressed, size, offset = entry.compressed, entry.size, entry.offset

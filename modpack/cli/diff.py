@@ -11,7 +11,7 @@ from modpack.cli._common import FILE, command, make_console, write, write_json
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.report.diff_text import Line
+    from modpack.report.diff_text import SafeLine
 
 
 @command(
@@ -63,7 +63,7 @@ def diff_command(before: str, after: str, source: bool | None, stat: bool, as_js
     return not found.are_none
 
 
-def _show(lines: Iterable[Line]) -> None:
+def _show(lines: Iterable[SafeLine]) -> None:
     """Write lines, coloured at a terminal only, and never folded: a diff is to be copied."""
     console = make_console()
     if not console.is_terminal or console.no_color:

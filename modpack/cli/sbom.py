@@ -92,12 +92,15 @@ def _sha256(file: Path) -> str | None:
     """The sha256 of a file in hex; None for a folder, which has none."""
     import hashlib
 
-    from modpack.core.process import Unit, phase
+    from modpack.core.process import ProgressUnit, phase
 
     if file.is_dir():
         return None
     digest, size = hashlib.sha256(), file.stat().st_size
-    with phase("digesting the file", Unit.BYTES, size) as digesting, file.open("rb") as stream:
+    with (
+        phase("digesting the file", ProgressUnit.BYTES, size) as digesting,
+        file.open("rb") as stream,
+    ):
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
             digesting.advance(len(chunk))

@@ -25,8 +25,8 @@ from modpack.cli._planning import (
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.core.plan import NameUse, Plan, Problem
-    from modpack.report.suggest import Advice, Adviser, Suggestion
+    from modpack.core.plan import MockUse, Plan, Problem
+    from modpack.report.suggest import RuleSuggester, RuleSuggestion, Suggestion
 
 
 @command(
@@ -69,10 +69,12 @@ def _suggested(choices: Choices, policy: str) -> tuple[tuple[Suggestion, ...], t
     from modpack.cli._target import build, importable
     from modpack.discovery.distributions import DistributionIndex
     from modpack.exporting.presets import Portability
-    from modpack.report.suggest import Adviser, described, mockable
+    from modpack.report.suggest import RuleSuggester, described, mockable
 
     index, native = DistributionIndex(), choices.intern_native
-    adviser = Adviser(index, Portability(index, native) if policy == "hermetic" else None, native)
+    adviser = RuleSuggester(
+        index, Portability(index, native) if policy == "hermetic" else None, native
+    )
     with collected_warnings() as collected, importable(choices.target.folder):
         model = build(choices.target, choices.debug)
         with working(f"Planning {choices.target.text}"):
@@ -83,11 +85,13 @@ def _suggested(choices: Choices, policy: str) -> tuple[tuple[Suggestion, ...], t
     return suggestions, plan.problems
 
 
-def _decided(choices: Choices, model: object, adviser: Adviser) -> tuple[Plan, list[Advice]]:
+def _decided(
+    choices: Choices, model: object, adviser: RuleSuggester
+) -> tuple[Plan, list[RuleSuggestion]]:
     """The plan in which every module is decided, as far as rules can do that, and the rules."""
     from modpack.cli._target import packaging
 
-    first: list[Advice] = []
+    first: list[RuleSuggestion] = []
     while True:
         added = (GivenRule(each.action, each.patterns) for each in first)
         with exporting(replace(choices, rules=(*choices.rules, *added))) as exporter:
@@ -106,13 +110,15 @@ def _decided(choices: Choices, model: object, adviser: Adviser) -> tuple[Plan, l
         first += [advice for advice in new if advice.comes_first]
 
 
-def _news(advice: Sequence[Advice], given: Sequence[Advice]) -> list[Advice]:
+def _news(
+    advice: Sequence[RuleSuggestion], given: Sequence[RuleSuggestion]
+) -> list[RuleSuggestion]:
     """The advice that was not followed before; to follow it again would change nothing."""
     known = {(each.action, each.patterns) for each in given}
     return [each for each in advice if (each.action, each.patterns) not in known]
 
 
-def _uses(plan: Plan, externs: Sequence[str]) -> tuple[NameUse, ...]:
+def _uses(plan: Plan, externs: Sequence[str]) -> tuple[MockUse, ...]:
     """What the code that goes along does with extern modules."""
     from modpack.discovery.mock_usage import find_uses
     from modpack.report.facts import sources_here

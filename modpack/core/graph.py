@@ -289,7 +289,7 @@ def simple_paths(
     >>> simple_paths(graph, "c", ["a"]).paths
     (('a', 'c'), ('a', 'b', 'c'))
     """
-    search = _Search(graph, target, effort)
+    search = _PathSearch(graph, target, effort)
     paths: list[tuple[str, ...]] = []
     more = 0
     room = sys.maxsize if most_nodes is None else most_nodes
@@ -302,19 +302,19 @@ def simple_paths(
     return FoundPaths(tuple(paths), more, search.effort > 0)
 
 
-class _Link:
+class _PathNode:
     """The last node of the beginning of a chain."""
 
     __slots__ = ("before", "depth", "lowest", "node")
 
-    def __init__(self, node: str, before: _Link | None, distance: int) -> None:
+    def __init__(self, node: str, before: _PathNode | None, distance: int) -> None:
         self.node = node
         self.before = before
         self.depth: int = 0 if before is None else before.depth + 1
         self.lowest: int = distance if before is None else min(before.lowest, distance)
 
     def back(self) -> Iterator[str]:
-        link: _Link | None = self
+        link: _PathNode | None = self
         while link is not None:
             yield link.node
             link = link.before
@@ -323,7 +323,7 @@ class _Link:
         return tuple(self.back())[::-1]
 
 
-class _Search:
+class _PathSearch:
     """Best first: of all beginnings, go on with the one that can end soonest.
 
     How far each node is from the target is known beforehand, so that a beginning which leads
@@ -337,10 +337,10 @@ class _Search:
         self._target = target
         self._distances: Mapping[str, int] = graph.distances_to(target)
         self._followers: dict[str, list[str]] = {}
-        self._heap: list[tuple[int, int, int, _Link | None, int, Sequence[str]]] = []
+        self._heap: list[tuple[int, int, int, _PathNode | None, int, Sequence[str]]] = []
         self._tie = count()
 
-    def run(self, sources: Sequence[str]) -> Iterator[_Link]:
+    def run(self, sources: Sequence[str]) -> Iterator[_PathNode]:
         """The last links of the chains, the shortest chain first, as long as effort is left."""
         starts = [node for node in dict.fromkeys(sources) if node in self._distances]
         self._push(None, sorted(starts, key=self._distances.__getitem__), 0)
@@ -352,13 +352,13 @@ class _Search:
             distance = self._distances[node]
             if link is not None and self._is_behind(link, node, distance):
                 continue
-            following = _Link(node, link, distance)
+            following = _PathNode(node, link, distance)
             if node == self._target:
                 yield following
             else:
                 self._push(following, self._followers_of(node), 0)
 
-    def _push(self, link: _Link | None, nodes: Sequence[str], position: int) -> None:
+    def _push(self, link: _PathNode | None, nodes: Sequence[str], position: int) -> None:
         """Remember to go on from a link to one of its followers, and to those behind that."""
         if position < len(nodes):
             depth = 0 if link is None else link.depth + 1
@@ -379,7 +379,7 @@ class _Search:
             )
         return self._followers[node]
 
-    def _is_behind(self, link: _Link, node: str, distance: int) -> bool:
+    def _is_behind(self, link: _PathNode, node: str, distance: int) -> bool:
         """Whether a chain has a node already; one nearer to the target than all of it is new."""
         if distance < link.lowest:
             return False
@@ -421,7 +421,7 @@ class Location:
     search: tuple[str, ...] = ()
 
 
-class Environment(Protocol):
+class ModuleSource(Protocol):
     """A place that modules come from: this interpreter, or another package.
 
     Finding and reading never executes anything.

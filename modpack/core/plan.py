@@ -231,7 +231,7 @@ class Plan:
     files: tuple[PlannedFile, ...] = ()
     distributions: tuple[PlannedDistribution, ...] = ()
     trial: str = ""
-    uses: tuple[NameUse, ...] = field(default=(), compare=False)
+    uses: tuple[MockUse, ...] = field(default=(), compare=False)
     tells_uses: bool = field(default=False, compare=False)
 
     def modules(self, action: Action) -> list[str]:
@@ -362,7 +362,7 @@ class UseKind(str, Enum):
 
 
 @dataclass(frozen=True)
-class NameUse:
+class MockUse:
     """One place where packaged code uses a name of a mocked module.
 
     Attributes:
@@ -399,7 +399,7 @@ class NameUse:
         return self.is_called_later or (self.kind is UseKind.FUNCTION and self.is_live)
 
 
-class TouchKind(str, Enum):
+class MockEventKind(str, Enum):
     """What a trial run did with a mocked module."""
 
     LOADED = "loaded"
@@ -411,7 +411,7 @@ class TouchKind(str, Enum):
 
 
 @dataclass(frozen=True)
-class MockTouch:
+class MockEvent:
     """What a trial run did with one mocked module, or with one name of it.
 
     Attributes:
@@ -423,7 +423,7 @@ class MockTouch:
     """
 
     module: str
-    kind: TouchKind
+    kind: MockEventKind
     name: str = ""
     operation: str = ""
     place: str | None = None
@@ -442,7 +442,7 @@ class MockRisk(str, Enum):
     NotImplementedError then."""
 
 
-def risk_of(uses: Iterable[NameUse]) -> MockRisk:
+def risk_of(uses: Iterable[MockUse]) -> MockRisk:
     """The risk of a mocked module, judged by all uses of its names."""
     listed = list(uses)
     if any(use.is_reachable for use in listed):

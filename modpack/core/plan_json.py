@@ -13,13 +13,13 @@ from modpack.core.names import GlobGroup, module_record
 from modpack.core.plan import (
     Decision,
     FileKind,
-    NameUse,
+    MockUse,
     Note,
     Plan,
     PlannedDistribution,
     PlannedFile,
 )
-from modpack.core.rules import Action, Origin, Rule
+from modpack.core.rules import Action, Rule, RuleOrigin
 
 GRAPH_VERSION = 1
 """Raise it when a reader of the old version would misunderstand what is written."""
@@ -29,7 +29,7 @@ GRAPH_VERSION = 1
 class _DecisionEntry(NamedTuple):
     action: Action
     rule: str
-    origin: Origin
+    origin: RuleOrigin
     hooks: tuple[str, ...] = ()
     overridden_by: str | None = None
     code: CodeKind | None = None
@@ -83,7 +83,7 @@ def plan_from_json(record: Mapping[str, Json]) -> Plan:
         graph=graph,
         files=tuple(PlannedFile(name, "", *entry) for name, entry in files.items()),
         distributions=from_json(tuple[PlannedDistribution, ...], listed, "distributions"),
-        uses=from_json(tuple[NameUse, ...], record.get("uses", []), "uses", as_row=True),
+        uses=from_json(tuple[MockUse, ...], record.get("uses", []), "uses", as_row=True),
         tells_uses="uses" in record,
     )
 

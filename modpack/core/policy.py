@@ -454,7 +454,7 @@ _MOST_CHARACTERS: Final = 100
 _NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
-class Violation(NamedTuple):
+class PolicyViolation(NamedTuple):
     """Something that a policy does not allow.
 
     Attributes:
@@ -480,7 +480,7 @@ def violations(
     externs: Iterable[str] = (),
     hook_kinds: Mapping[str, Sequence[str]] = _NONE,
     native_records: Sequence[str] = (),
-) -> tuple[Violation, ...]:
+) -> tuple[PolicyViolation, ...]:
     """Everything that a package asks for and a policy does not allow.
 
     Args:
@@ -493,7 +493,7 @@ def violations(
     >>> [each.text for each in violations(TrustPolicy(externs=()), externs=["torch.nn", "yaml"])]
     ["it takes 'yaml' from where it is loaded, which externs of the policy does not allow"]
     """
-    found: list[Violation] = []
+    found: list[PolicyViolation] = []
     if code and not policy.allow_code:
         text = f"it holds code, which allow_code of the policy does not allow: {'; '.join(code)}"
         remedy = (
@@ -501,7 +501,7 @@ def violations(
             "true in the policy, beside the signers who may have; if all that stands in the way "
             "are names of which you know that they run nothing, add them to pickle_globals"
         )
-        found.append(Violation("allow_code", code[0], text, remedy))
+        found.append(PolicyViolation("allow_code", code[0], text, remedy))
     by_root: dict[str, list[str]] = {}
     for module in dict.fromkeys(externs):
         if not policy.allows_extern(module):
@@ -513,30 +513,30 @@ def violations(
             "policy does not allow"
         )
         pattern = modules[0] if modules == [root] else f"{root}.**"
-        found.append(Violation(field, root, text, _allowing(pattern, field)))
+        found.append(PolicyViolation(field, root, text, _allowing(pattern, field)))
     for kind, names in hook_kinds.items():
         if not policy.allows_hook(kind):
             text = (
                 f"it has hooks of the kind {_shown(kind)}, which hook_kinds of the policy does not "
                 f"allow: {_shown_names(names)}"
             )
-            found.append(Violation("hook_kinds", kind, text, _allowing(kind, "hook_kinds")))
+            found.append(PolicyViolation("hook_kinds", kind, text, _allowing(kind, "hook_kinds")))
     if native_records and not policy.native:
         text = (
             "it holds machine code, which native of the policy does not allow: "
             f"{_shown_names(native_records)}"
         )
         remedy = "load only a package without compiled modules, or set native to true in the policy"
-        found.append(Violation("native", native_records[0], text, remedy))
+        found.append(PolicyViolation("native", native_records[0], text, remedy))
     return tuple(found)
 
 
-def import_violation(policy: TrustPolicy, module: str) -> Violation | None:
+def import_violation(policy: TrustPolicy, module: str) -> PolicyViolation | None:
     """What is wrong with importing a module from outside of a package; None if nothing is."""
     if policy.allows_extern(module):
         return None
     field = _field_of(module)
-    return Violation(
+    return PolicyViolation(
         field,
         module,
         f"it imports {_shown(module)}, which {field} of the policy does not allow",

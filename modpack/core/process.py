@@ -43,7 +43,7 @@ T = TypeVar("T")
 _log = logging.getLogger("modpack")
 
 
-class Unit(Enum):
+class ProgressUnit(Enum):
     """What the progress of a phase is counted in."""
 
     BYTES = "bytes"
@@ -63,7 +63,9 @@ class Phase:
 
     __slots__ = ("done", "text", "total", "unit")
 
-    def __init__(self, text: str, unit: Unit | None = None, total: int | None = None) -> None:
+    def __init__(
+        self, text: str, unit: ProgressUnit | None = None, total: int | None = None
+    ) -> None:
         self.text = text
         self.unit = unit
         self.total = total
@@ -74,7 +76,7 @@ class Phase:
         self.done += by
 
 
-class Listener(Protocol):
+class ProgressListener(Protocol):
     """Hears of phases; how far one is, it can ask the phase itself at any time."""
 
     def begin(self, phase: Phase) -> None:
@@ -84,12 +86,12 @@ class Listener(Protocol):
         """A phase ends, whether its work succeeded or not."""
 
 
-_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_listener: ContextVar[ProgressListener | None] = ContextVar("listener", default=None)
 _innermost: ContextVar[Phase | None] = ContextVar("innermost", default=None)
 
 
 @contextmanager
-def heard_by(listener: Listener) -> Iterator[None]:
+def heard_by(listener: ProgressListener) -> Iterator[None]:
     """Tell a listener of the phases of what runs in the block, in this thread.
 
     Args:
@@ -110,7 +112,7 @@ def is_heard() -> bool:
 @contextmanager
 def phase(
     text: str,
-    unit: Unit | None = None,
+    unit: ProgressUnit | None = None,
     total: int | None = None,
     *,
     is_major: bool = False,
@@ -403,7 +405,7 @@ def kill_helper(helper: subprocess.Popen[bytes]) -> None:
         helper.wait(_PATIENCE)
 
 
-class Threads:
+class ThreadPool:
     """Some threads, made when there is work: zlib and hashlib release the GIL while they read.
 
     Where none can be started, as at the limit of a container or while Python ends, what they were

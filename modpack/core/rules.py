@@ -191,7 +191,7 @@ def _tokens(pattern: str, separator: str) -> list[str]:
     return tokens
 
 
-class Origin(str, Enum):
+class RuleOrigin(str, Enum):
     """Where a rule comes from."""
 
     USER = "user"
@@ -217,7 +217,7 @@ class Rule:
     action: Action
     pattern: GlobGroup
     allow_empty: bool = True
-    origin: Origin = Origin.USER
+    origin: RuleOrigin = RuleOrigin.USER
     owner: Owner | None = None
     label: str = ""
 
@@ -239,14 +239,14 @@ IMPLICIT = (
     Rule(
         Action.EXTERN,
         GlobGroup("**"),
-        origin=Origin.IMPLICIT,
+        origin=RuleOrigin.IMPLICIT,
         owner=Owner.STDLIB,
         label="implicit: the standard library is extern",
     ),
     Rule(
         Action.EXTERN,
         GlobGroup("**"),
-        origin=Origin.IMPLICIT,
+        origin=RuleOrigin.IMPLICIT,
         owner=Owner.RUNTIME,
         label="implicit: torch and modpack are extern",
     ),
@@ -256,7 +256,7 @@ IMPLICIT = (
 RUNNING_SCRIPT = Rule(
     Action.EXTERN,
     GlobGroup("__main__"),
-    origin=Origin.IMPLICIT,
+    origin=RuleOrigin.IMPLICIT,
     label="implicit: whatever script runs is extern",
 )
 """For code that imports ``__main__`` to look at the script that runs, wherever it does."""
@@ -267,13 +267,16 @@ UNRECORDED = "not recorded"
 
 def saved(module: str, why: str = "saved explicitly by name") -> Rule:
     """The rule of a module whose source was given."""
-    return Rule(Action.INTERN, GlobGroup(module), origin=Origin.SAVED, label=why)
+    return Rule(Action.INTERN, GlobGroup(module), origin=RuleOrigin.SAVED, label=why)
 
 
 def inherited(action: Action, parent: str, child: str) -> Rule:
     """The rule of a package that no rule names but that a decided module lies in."""
     return Rule(
-        action, GlobGroup(parent), origin=Origin.PARENT, label=f"parent of {action.past} {child!r}"
+        action,
+        GlobGroup(parent),
+        origin=RuleOrigin.PARENT,
+        label=f"parent of {action.past} {child!r}",
     )
 
 
@@ -293,7 +296,7 @@ def deciding_rule(rules: Sequence[Rule], module: str, owner: Owner) -> Rule | No
 
 
 @dataclass(frozen=True)
-class DeadRule:
+class ShadowedRule:
     """A rule that can never match, and the earlier rules that cover it."""
 
     rule: Rule
@@ -304,7 +307,7 @@ class DeadRule:
         return f"{self.rule} can never match: everything that it names is already decided by {by}"
 
 
-def dead_rules(rules: Sequence[Rule], is_implicit: Callable[[str], bool]) -> Iterator[DeadRule]:
+def dead_rules(rules: Sequence[Rule], is_implicit: Callable[[str], bool]) -> Iterator[ShadowedRule]:
     """Find the rules that no module can reach, because earlier ones match all they match.
 
     Args:
@@ -316,9 +319,9 @@ def dead_rules(rules: Sequence[Rule], is_implicit: Callable[[str], bool]) -> Ite
         earlier = [r for r in rules[:position] if r.owner in (None, rule.owner)]
         single = next((r for r in earlier if _covered([r], rule, is_implicit)), None)
         if single is not None:
-            yield DeadRule(rule, (single,))
+            yield ShadowedRule(rule, (single,))
         elif len(earlier) > 1 and _covered(earlier, rule, is_implicit):
-            yield DeadRule(rule, tuple(earlier))
+            yield ShadowedRule(rule, tuple(earlier))
 
 
 def _covered(earlier: Sequence[Rule], later: Rule, is_implicit: Callable[[str], bool]) -> bool:

@@ -23,7 +23,7 @@ is called, then the arguments, those with names apart.
 """
 
 
-class Setting(IntEnum):
+class Rebinding(IntEnum):
     """When a module's own code sets a name anew that is defined already."""
 
     AT_IMPORT = 0
@@ -71,7 +71,7 @@ class Initializer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Defined:
+class Definitions:
     """What one source defines.
 
     Attributes:
@@ -92,7 +92,7 @@ class Defined:
     is_dynamic: bool = False
     initializers: Mapping[str, Initializer] = field(default_factory=dict)
 
-    def without_values(self) -> Defined:
+    def without_values(self) -> Definitions:
         """The same without any value, for a source whose texts must not be kept."""
         bodies = {
             path: body._replace(
@@ -181,7 +181,7 @@ class ImportStatement:
 
 
 @dataclass(frozen=True)
-class AstrayImport:
+class BrokenImport:
     """A relative import that leads beyond the top-level package: it fails wherever it runs.
 
     Attributes:
@@ -194,7 +194,7 @@ class AstrayImport:
 
 
 @dataclass(frozen=True)
-class UnreadableImport:
+class DynamicImport:
     """A dynamic import whose argument is known at run time only.
 
     Attributes:
@@ -288,13 +288,13 @@ class ModuleScan:
     """
 
     imports: tuple[ImportStatement, ...] = ()
-    unreadable: tuple[UnreadableImport, ...] = ()
-    astray: tuple[AstrayImport, ...] = ()
+    unreadable: tuple[DynamicImport, ...] = ()
+    astray: tuple[BrokenImport, ...] = ()
     bound: frozenset[str] = field(default_factory=frozenset)
     binds_unseen: bool = False
     exported: tuple[str, ...] | None = None
     failure: ScanFailure | None = None
     reads: tuple[FileRead, ...] = ()
     listings: tuple[FolderListing, ...] = ()
-    defined: Defined = field(default_factory=Defined, compare=False)
+    defined: Definitions = field(default_factory=Definitions, compare=False)
     is_clean: bool = field(default=False, compare=False)

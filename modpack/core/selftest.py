@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from modpack.core.codec import from_json, json_keys, record_to_json
 from modpack.core.json_values import Json
-from modpack.core.plan import MockTouch
+from modpack.core.plan import MockEvent
 
 TRIAL_VERSION = 1
 """Raise it when a reader of the old version would misunderstand what is written."""
@@ -155,7 +155,7 @@ class TrialRecord:
     operators: tuple[str, ...] = ()
     python: str | None = None
     torch: str | None = None
-    touches: tuple[MockTouch, ...] = ()
+    touches: tuple[MockEvent, ...] = ()
     tells_touches: bool = True
     imported: tuple[OutsideImport, ...] = ()
     unfilled: tuple[UnfilledTable, ...] = ()

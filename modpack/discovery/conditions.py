@@ -15,10 +15,10 @@ from modpack.core.names import root_of
 from modpack.discovery.syntax import (
     FUNCTIONS,
     TRIES,
+    Bindings,
     Block,
+    BlockPart,
     Function,
-    Origins,
-    Part,
     Scope,
     bindings,
     last_name,
@@ -40,7 +40,7 @@ _TESTS = (ast.If, ast.IfExp, ast.While)
 _NO_NAMES = Scope()
 
 
-class Answer(NamedTuple):
+class ConditionResult(NamedTuple):
     """What a condition asks.
 
     Attributes:
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     elsewhere: tuple[str, ...] = ()
 
 
-class Standing(NamedTuple):
+class ImportContext(NamedTuple):
     """What the blocks around a statement say about it.
 
     Attributes:
@@ -71,9 +71,9 @@ class Standing(NamedTuple):
     optional: bool = False
     asked: tuple[str, ...] = ()
 
-    def within(self, outer: Standing) -> Standing:
+    def within(self, outer: ImportContext) -> ImportContext:
         """This standing, inside a block that has another."""
-        return Standing(
+        return ImportContext(
             self.in_function or outer.in_function,
             self.guarded or outer.guarded,
             self.never or outer.never,
@@ -86,7 +86,7 @@ _Origin: TypeAlias = tuple[ast.AST, Scope, bool]
 """What a name is bound to, and the names that this sees; last, whether it is the value itself."""
 
 
-class Conditions:
+class ConditionEvaluator:
     """Reads the conditions of one module, and judges blocks by those around them.
 
     Each expression is read once, however many conditions lead to it.
@@ -96,66 +96,66 @@ class Conditions:
         origins: what its names are bound to.
     """
 
-    def __init__(self, module: str, origins: Origins) -> None:
+    def __init__(self, module: str, origins: Bindings) -> None:
         self._origins = origins
         self._within = f"{root_of(module)}."
-        self._standings: dict[Block, Standing] = {}
-        self._parts: dict[ast.AST, tuple[Answer, list[_Origin]]] = {}
+        self._standings: dict[Block, ImportContext] = {}
+        self._parts: dict[ast.AST, tuple[ConditionResult, list[_Origin]]] = {}
         self._functions: dict[ast.AST, tuple[bool, list[ast.AST]]] = {}
 
     # -- blocks ------------------------------------------------------------------------------
 
-    def standing(self, block: Block) -> Standing:
+    def standing(self, block: Block) -> ImportContext:
         """What all the blocks around a statement, ``block`` first, say about it."""
         unknown: list[Block] = []
         outer: Block | None = block
         while outer is not None and outer not in self._standings:
             unknown.append(outer)
             outer = outer.parent
-        standing = Standing() if outer is None else self._standings[outer]
+        standing = ImportContext() if outer is None else self._standings[outer]
         for inner in reversed(unknown):
             standing = self._own(inner).within(standing)
             self._standings[inner] = standing
         return standing
 
-    def _own(self, block: Block) -> Standing:
+    def _own(self, block: Block) -> ImportContext:
         owner = block.owner
         # An outer scope is right for a test: it stands outside the block that it opens.
         scope = block.scope
         if isinstance(owner, FUNCTIONS):
-            return Standing(in_function=True)
+            return ImportContext(in_function=True)
         if isinstance(owner, ast.Assert):
             never = _truth(owner.test, scope) is False
             return self._asking(owner.test, scope, never, is_rest=True)
         if isinstance(owner, _TESTS):
-            never = _truth(owner.test, scope) is (block.part is not Part.BODY)
-            return self._asking(owner.test, scope, never, block.part is Part.REST)
+            never = _truth(owner.test, scope) is (block.part is not BlockPart.BODY)
+            return self._asking(owner.test, scope, never, block.part is BlockPart.REST)
         if isinstance(owner, TRIES):
-            return Standing(guarded=block.part is Part.BODY and _is_caught(owner))
+            return ImportContext(guarded=block.part is BlockPart.BODY and _is_caught(owner))
         if isinstance(owner, ast.ExceptHandler):
-            return Standing(guarded=catches_absence(owner.type))
+            return ImportContext(guarded=catches_absence(owner.type))
         if isinstance(owner, (ast.With, ast.AsyncWith)):
-            return Standing(guarded=any(_suppresses(item, scope) for item in owner.items))
+            return ImportContext(guarded=any(_suppresses(item, scope) for item in owner.items))
         if isinstance(owner, ast.Match):
             return self._asking(owner.subject, scope)
         if isinstance(owner, ast.BoolOp):
             return self._asking(owner, scope)
-        return Standing()
+        return ImportContext()
 
     def _asking(
         self, test: ast.expr, scope: Scope, never: bool = False, is_rest: bool = False
-    ) -> Standing:
+    ) -> ImportContext:
         """What a test says of the block that it opens, or of the rest of the body around it.
 
         Of a rest, the Python and the platform that a module refuses say nothing.
         """
         answer = self.asked_by(test, scope)
         guarded = answer.is_guard and not is_rest
-        return Standing(False, guarded, never, answer.is_told, answer.elsewhere)
+        return ImportContext(False, guarded, never, answer.is_told, answer.elsewhere)
 
     # -- conditions --------------------------------------------------------------------------
 
-    def asked_by(self, test: ast.AST, scope: Scope) -> Answer:
+    def asked_by(self, test: ast.AST, scope: Scope) -> ConditionResult:
         """What a condition asks, also by way of names and functions of the module.
 
         Args:
@@ -180,9 +180,9 @@ class Conditions:
             waiting.extend(
                 (origin, outer, is_value and is_plain) for origin, outer, is_plain in origins
             )
-        return Answer(is_guard, is_told, tuple(elsewhere))
+        return ConditionResult(is_guard, is_told, tuple(elsewhere))
 
-    def _read_part(self, root: ast.AST, scope: Scope) -> tuple[Answer, list[_Origin]]:
+    def _read_part(self, root: ast.AST, scope: Scope) -> tuple[ConditionResult, list[_Origin]]:
         """What one expression of a condition asks by itself, and what its names are bound to."""
         is_guard = is_told = False
         elsewhere: dict[str, None] = {}
@@ -202,7 +202,7 @@ class Conditions:
                     origins.extend((each, block.scope, False) for each in returned)
                 elif value is not None:
                     origins.append((value, block.scope, True))
-        return Answer(is_guard, is_told, tuple(elsewhere)), origins
+        return ConditionResult(is_guard, is_told, tuple(elsewhere)), origins
 
     def _bound(self, node: ast.AST, scope: Scope) -> Iterator[tuple[Block, ast.AST | None]]:
         """What a name is bound to, an attribute of a class, or a new object: all of its class.

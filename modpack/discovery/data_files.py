@@ -48,20 +48,20 @@ _NO_READ = frozenset({"sys.path.append", "sys.path.insert", "sys.path.remove", "
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePath:
     """A path: where it starts, what follows, and whether that is all of it."""
 
     parts: tuple[str, ...] = ()
     module: str | None = None
     is_open: bool = False
 
-    def up(self) -> Place:
+    def up(self) -> SourcePath:
         if self.is_open:
             return self
         above = self.parts[:-1] if self.parts and self.parts[-1] != ".." else (*self.parts, "..")
         return replace(self, parts=above)
 
-    def down(self, text: str | None) -> Place:
+    def down(self, text: str | None) -> SourcePath:
         """What a text appended to the path makes of it; None is one that is not known."""
         if self.is_open:
             return self
@@ -82,7 +82,7 @@ class Place:
         return _OWN_FILE in self.parts
 
 
-class Places:
+class PathResolver:
     """Tells which paths a source's expressions stand for.
 
     Args:
@@ -146,10 +146,10 @@ class Places:
         if isinstance(target, ast.Name):
             self.values.setdefault(target.id, []).append(value)
 
-    def of(self, node: ast.AST | None) -> Place | None:
+    def of(self, node: ast.AST | None) -> SourcePath | None:
         """The path that an expression stands for; None if it is none that is known."""
         if isinstance(node, ast.Name):
-            return Place((_OWN_FILE,)) if node.id == "__file__" else self.named(node.id)
+            return SourcePath((_OWN_FILE,)) if node.id == "__file__" else self.named(node.id)
         if isinstance(node, ast.Attribute):
             return self._attribute(node)
         if isinstance(node, ast.Subscript):
@@ -160,7 +160,7 @@ class Places:
             return self._formatted(node)
         return self._call(node) if isinstance(node, ast.Call) else None
 
-    def _joined(self, node: ast.BinOp) -> Place | None:
+    def _joined(self, node: ast.BinOp) -> SourcePath | None:
         """``path / a / b`` and ``path + a + b``, however many there are."""
         chain: list[ast.BinOp] = []
         first: ast.expr = node
@@ -174,11 +174,11 @@ class Places:
             return None
         return self._below(place, [each.right for each in reversed(chain)])
 
-    def named(self, name: str) -> Place | None:
+    def named(self, name: str) -> SourcePath | None:
         values = self.values.get(name)
         return self._sole(name, values) if values else None
 
-    def _sole(self, name: str, values: list[ast.expr | None]) -> Place | None:
+    def _sole(self, name: str, values: list[ast.expr | None]) -> SourcePath | None:
         """The path that several ways to get at a value agree on."""
         if not values or None in values or name in self._following or len(values) > 3:
             return None
@@ -196,28 +196,28 @@ class Places:
             self._returns[function] = found
         return self._returns[function]
 
-    def _attribute(self, node: ast.Attribute) -> Place | None:
+    def _attribute(self, node: ast.Attribute) -> SourcePath | None:
         if node.attr in ("__file__", "origin"):
             return self._of_module(node.value)
         place = self.of(node.value)
         return place.up() if place is not None and node.attr == "parent" else None
 
-    def _of_module(self, node: ast.expr) -> Place | None:
+    def _of_module(self, node: ast.expr) -> SourcePath | None:
         """``package.__file__`` and ``__spec__.origin``."""
         name = self.qualified(node)
         if name == "__spec__":
-            return Place((_OWN_FILE,))
+            return SourcePath((_OWN_FILE,))
         root = name.partition(".")[0] if name is not None else ""
         is_imported = root in {alias.partition(".")[0] for alias in self._aliases.values()}
-        return Place((_OWN_FILE,), name) if name and is_imported else None
+        return SourcePath((_OWN_FILE,), name) if name and is_imported else None
 
-    def _subscript(self, node: ast.Subscript) -> Place | None:
+    def _subscript(self, node: ast.Subscript) -> SourcePath | None:
         index = node.slice.value if isinstance(node.slice, ast.Constant) else None
         if not isinstance(index, int):
             return None
         value = node.value
         if isinstance(value, ast.Name) and value.id == "__path__":
-            return Place()
+            return SourcePath()
         if isinstance(value, ast.Attribute) and value.attr == "__path__":
             found = self._of_module(value.value)
             return found and found.up()
@@ -232,7 +232,7 @@ class Places:
             return place and place.up()
         return None
 
-    def _formatted(self, node: ast.JoinedStr) -> Place | None:
+    def _formatted(self, node: ast.JoinedStr) -> SourcePath | None:
         first, *rest = node.values or [ast.Constant("")]
         place = self.of(first.value) if isinstance(first, ast.FormattedValue) else None
         if place is None:
@@ -244,19 +244,19 @@ class Places:
             known += str(piece.value)
         return place.down(known)
 
-    def _call(self, node: ast.Call) -> Place | None:
+    def _call(self, node: ast.Call) -> SourcePath | None:
         name = self.qualified(node.func)
         if name is not None and node.args:
             place = self._called(name, node.args)
             if place is not None:
                 return place
         if name is not None and name.endswith("resources.files") and not node.args:
-            return Place()
+            return SourcePath()
         if isinstance(node.func, ast.Name) and node.func.id in self._functions:
             return self._sole(f"{node.func.id}()", self._returned(node.func.id))
         return self._method(node.func, node.args) if isinstance(node.func, ast.Attribute) else None
 
-    def _called(self, name: str, arguments: list[ast.expr]) -> Place | None:
+    def _called(self, name: str, arguments: list[ast.expr]) -> SourcePath | None:
         """What a function of the standard library makes of its arguments."""
         last = name.rpartition(".")[2]
         is_of_package = "." in name and last in _OF_PACKAGE
@@ -271,18 +271,18 @@ class Places:
             return self._below(place, arguments[1:])
         return place.down(None) if name in _LISTING else None
 
-    def _resource(self, function: str, arguments: list[ast.expr]) -> Place | None:
+    def _resource(self, function: str, arguments: list[ast.expr]) -> SourcePath | None:
         anchor = self._text(arguments[0]) or self.qualified(arguments[0])
         if anchor is None:
             return None
-        place = Place((), None if anchor == self._module else anchor)
+        place = SourcePath((), None if anchor == self._module else anchor)
         if function == "files":
             return place
         if function in _FOLDER_OF_PACKAGE or len(arguments) < 2:
             return place.down(None)
         return place.down(self._text(arguments[1]))
 
-    def _method(self, method: ast.Attribute, arguments: list[ast.expr]) -> Place | None:
+    def _method(self, method: ast.Attribute, arguments: list[ast.expr]) -> SourcePath | None:
         place = self.of(method.value)
         if place is None or method.attr in _SAME_PATH_METHODS:
             return place
@@ -293,7 +293,7 @@ class Places:
             return self._below(place, arguments)
         return None
 
-    def _below(self, place: Place, arguments: list[ast.expr]) -> Place:
+    def _below(self, place: SourcePath, arguments: list[ast.expr]) -> SourcePath:
         for argument in arguments:
             place = place.down(self._text(argument))
         return place
@@ -334,14 +334,14 @@ def find_reads(parsed: ParsedSource, module: str, package: str) -> tuple[FileRea
     if not knows_place and ("resource" not in parsed.text or not _RESOURCES.search(parsed.text)):
         return ()  # as most
     try:
-        places = Places(parsed.tree, module, package)
+        places = PathResolver(parsed.tree, module, package)
         found = dict.fromkeys(_reads(parsed.tree, places))
     except RecursionError:  # a table of thousands of calls in one expression: no path is in there
         return ()
     return tuple(sorted(found, key=lambda read: read.line))
 
 
-def _reads(tree: ast.Module, places: Places) -> Iterator[FileRead]:
+def _reads(tree: ast.Module, places: PathResolver) -> Iterator[FileRead]:
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -368,7 +368,7 @@ def _may_name_file(text: object) -> bool:
     return has_form and _FILE_NAME.fullmatch(text) is not None
 
 
-def _names_path(node: ast.AST, places: Places) -> bool:
+def _names_path(node: ast.AST, places: PathResolver) -> bool:
     """Whether a node gives a path a name: then it counts where the name is used."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1:
         return False

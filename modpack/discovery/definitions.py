@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from modpack.core.scan import Body, Defined, Initializer, Literal, Row, Setting
+from modpack.core.scan import Body, Definitions, Initializer, Literal, Rebinding, Row
 from modpack.discovery.syntax import (
     Function,
     ParsedSource,
@@ -65,12 +65,12 @@ _UNREAD = "?"
 _NAMESPACES = frozenset({"globals", "locals", "vars", "exec", "setattr"})
 
 
-def defined_by(parsed: ParsedSource) -> Defined:
+def defined_by(parsed: ParsedSource) -> Definitions:
     """Return what a source defines, and which of that its own code sets anew."""
-    reader = _Reader()
+    reader = _DefinitionReader()
     reader.read(parsed.tree)
-    settings = _Settings(parsed, reader.functions)
-    return Defined(
+    settings = _Rebindings(parsed, reader.functions)
+    return Definitions(
         bodies={path: found.body() for path, found in reader.found.items()},
         settings=settings.settings,
         setters=settings.setters,
@@ -113,15 +113,15 @@ class _Found:
         return Body(self._line, self._decorators, functions, values, others, unread, conditional)
 
 
-class _Reader:
+class _DefinitionReader:
     """Reads statements, in and out of blocks, and classes, nested ones too.
 
     Attributes:
         found: what each body binds, by the path of its class.
         functions: the functions and methods, each with the path of its class.
-        called: see :class:`Defined`.
-        is_dynamic: see :class:`Defined`.
-        initializers: see :class:`Defined`.
+        called: see :class:`Definitions`.
+        is_dynamic: see :class:`Definitions`.
+        initializers: see :class:`Definitions`.
     """
 
     def __init__(self) -> None:
@@ -368,19 +368,19 @@ def _note_changes(method: Function, changed: dict[str, int]) -> bool:
         if name in _BUILT:
             return False
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            changed.setdefault(node.attr, Setting.RUNNING)
+            changed.setdefault(node.attr, Rebinding.RUNNING)
         if isinstance(node, ast.Assign) and not method.name.startswith("_"):
             uses = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
             for target in node.targets:
                 if uses & parameters and _own_attribute(target):
-                    changed[_own_attribute(target)] = Setting.ON_REQUEST
+                    changed[_own_attribute(target)] = Rebinding.ON_REQUEST
     return True
 
 
 # -- what functions set -----------------------------------------------------------------------
 
 
-class _Settings:
+class _Rebindings:
     """What the code of a module sets anew.
 
     Args:
@@ -388,7 +388,7 @@ class _Settings:
         functions: its functions and methods, each with the path of its class.
 
     Attributes:
-        settings: see :class:`modpack.core.scan.Defined`.
+        settings: see :class:`modpack.core.scan.Definitions`.
         setters: likewise.
     """
 
@@ -406,7 +406,7 @@ class _Settings:
         for statement in parsed.tree.body if lines else ():
             if _has_line(statement, lines):
                 for name in _attributes_at_import(statement):
-                    self.settings.setdefault(f".{name}", Setting.AT_IMPORT)
+                    self.settings.setdefault(f".{name}", Rebinding.AT_IMPORT)
 
     def _see_function(self, function: Function, path: str) -> None:
         nodes = list(ast.walk(function))
@@ -423,7 +423,7 @@ class _Settings:
             is_given = _is_passed_on(value, parameters)
             is_switched = _is_ready(value, local) and function.name not in self._used
             on_request = is_for_others and (is_given or is_switched)
-            when = Setting.ON_REQUEST if on_request else Setting.RUNNING
+            when = Rebinding.ON_REQUEST if on_request else Rebinding.RUNNING
             if name != _COMPUTED:
                 self.settings[name] = max(self.settings.get(name, when), when)
             self.setters.setdefault(function.name, []).append(name)

@@ -33,7 +33,7 @@ from modpack.core.rules import Owner
 from modpack.discovery.import_path import (
     ORIGIN,
     Folder,
-    Found,
+    FoundDistribution,
     discover,
     folders_on,
     is_settled,
@@ -173,7 +173,7 @@ class Distribution:
         return f"{self.name}=={self.version}"
 
 
-class Installation:
+class LazyDistribution:
     """One installed distribution, its metadata read piece by piece as it is needed.
 
     Args:
@@ -193,7 +193,7 @@ class Installation:
         self._may_have_origin = folder is None or files[f"{place}/{ORIGIN}"] is not None
 
     @classmethod
-    def of(cls, found: Found) -> Installation:
+    def of(cls, found: FoundDistribution) -> LazyDistribution:
         """The installation, with what is known of it from another time, if it has not changed."""
         known = _known.get(found.place)
         if known is None or not known._is_current():
@@ -408,7 +408,7 @@ def in_site_packages(file: Path) -> bool:
     return any(part in ("site-packages", "dist-packages") for part in file.parts)
 
 
-_known: dict[str, Installation] = {}
+_known: dict[str, LazyDistribution] = {}
 """What this process has seen, by the folder of metadata."""
 
 
@@ -452,10 +452,10 @@ class DistributionIndex:
         self._owners: dict[tuple[str, str], Distribution | None] = {}
         self._is_shadowed = cache(_is_elsewhere)
         self._closures: dict[str, frozenset[str]] = {}
-        self._named: dict[str, Installation | None] = {}
-        self._met_before: dict[str, Installation] = {}
-        self._candidates: dict[str, tuple[Installation, ...]] = {}
-        self._editable: dict[str, Sequence[Found]] = {}
+        self._named: dict[str, LazyDistribution | None] = {}
+        self._met_before: dict[str, LazyDistribution] = {}
+        self._candidates: dict[str, tuple[LazyDistribution, ...]] = {}
+        self._editable: dict[str, Sequence[FoundDistribution]] = {}
 
     def owner(self, module: str, location: Location | None) -> Owner:
         """Who is responsible for a module, where it was found."""
@@ -500,7 +500,7 @@ class DistributionIndex:
         entry = self.installation_of(distribution)
         return entry.licence if entry is not None else None
 
-    def installation_of(self, distribution: Distribution) -> Installation | None:
+    def installation_of(self, distribution: Distribution) -> LazyDistribution | None:
         """Where a distribution is installed; the first place, if there are several."""
         first = self._entry_named(normalised(distribution.name))
         if first is not None and first.described == distribution:
@@ -508,11 +508,11 @@ class DistributionIndex:
         entries = self.installations()
         return next((entry for entry in entries if entry.described == distribution), None)
 
-    def installations(self) -> Iterator[Installation]:
+    def installations(self) -> Iterator[LazyDistribution]:
         """All that is installed, in the order of the path."""
         return map(self._met, self._found)
 
-    def _entry_named(self, name: str) -> Installation | None:
+    def _entry_named(self, name: str) -> LazyDistribution | None:
         """The first distribution of a name: found by its folder's, not by reading all metadata."""
         if name not in self._named:
             if self._folders is None:
@@ -529,17 +529,17 @@ class DistributionIndex:
         return folders_on(self._path)
 
     @cached_property
-    def _found(self) -> Sequence[Found]:
+    def _found(self) -> Sequence[FoundDistribution]:
         if self._folders is None:
             return discover(self._path)
         return [each for folder in self._folders for each in folder.found]
 
-    def _met(self, found: Found) -> Installation:
+    def _met(self, found: FoundDistribution) -> LazyDistribution:
         """An installation; whether what is known of it still holds is asked once."""
         if not found.place:  # it is not in files
-            return Installation.of(found)
+            return LazyDistribution.of(found)
         if found.place not in self._met_before:
-            self._met_before[found.place] = Installation.of(found)
+            self._met_before[found.place] = LazyDistribution.of(found)
         return self._met_before[found.place]
 
     def is_published(self, file: str, content: bytes) -> bool:
@@ -564,7 +564,7 @@ class DistributionIndex:
                     todo.append(found.requires)
         return frozenset(reached)
 
-    def _claiming(self, file: str) -> tuple[Installation, ...]:
+    def _claiming(self, file: str) -> tuple[LazyDistribution, ...]:
         """The distributions that may have installed a file: the same for all files beside it."""
         folder = os.path.dirname(file)  # noqa: PTH120 - asked for every module
         if folder not in self._candidates:
@@ -572,7 +572,7 @@ class DistributionIndex:
             self._candidates[folder] = tuple(entry for entry in near if entry.may_have(folder))
         return self._candidates[folder]
 
-    def _near(self, folder: str) -> Iterable[Found]:
+    def _near(self, folder: str) -> Iterable[FoundDistribution]:
         """Those that may have put files into a folder; no other one has.
 
         Most distributions have nothing to do with most folders: they are installed elsewhere, and
@@ -585,7 +585,7 @@ class DistributionIndex:
             for each in self._folders
         )
 
-    def _editable_in(self, folder: Folder) -> Sequence[Found]:
+    def _editable_in(self, folder: Folder) -> Sequence[FoundDistribution]:
         """Those in a folder that may be editable: of each, that is asked once in an export."""
         if folder.home not in self._editable:
             files = ((f"{each.place}/{ORIGIN}", each) for each in folder.found)

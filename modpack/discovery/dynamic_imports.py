@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from modpack.core.names import require_module_name
 from modpack.core.scan import FolderListing
-from modpack.discovery.data_files import Place, Places
+from modpack.discovery.data_files import PathResolver, SourcePath
 from modpack.discovery.syntax import (
     COMPREHENSIONS,
     FUNCTIONS,
+    Bindings,
     Block,
-    Origins,
+    BlockPart,
     ParsedSource,
-    Part,
     Scope,
     assigned_names,
     literal_string,
@@ -66,7 +66,7 @@ class CallReader:
         scope: the module's own.
     """
 
-    def __init__(self, module: str, package: str, origins: Origins, scope: Scope) -> None:
+    def __init__(self, module: str, package: str, origins: Bindings, scope: Scope) -> None:
         self._package = package
         self._own_names = {"__name__": module, "__package__": package}
         self._origins = origins
@@ -162,7 +162,7 @@ class CallReader:
             elif isinstance(owner, ast.ClassDef):
                 if not left_function and name in self._names_in(owner):
                     return here
-            elif here.part is Part.BODY and name in _loop_names(owner):
+            elif here.part is BlockPart.BODY and name in _loop_names(owner):
                 return here
             here = here.parent
         return None
@@ -296,7 +296,7 @@ def find_listings(parsed: ParsedSource, module: str, package: str) -> tuple[Fold
     """
     if not all(any(p.search(parsed.text) for p in patterns) for patterns in (_LISTS, _IMPORTS)):
         return ()
-    places = Places(parsed.tree, module, package)
+    places = PathResolver(parsed.tree, module, package)
     is_of_code = _OF_CODE.search(parsed.text) is not None
     calls = (node for node in ast.walk(parsed.tree) if isinstance(node, ast.Call))
     try:
@@ -308,7 +308,7 @@ def find_listings(parsed: ParsedSource, module: str, package: str) -> tuple[Fold
     return tuple(sorted(found, key=lambda listing: listing.line))
 
 
-def _listings(call: ast.Call, places: Places, is_of_code: bool) -> Iterator[FolderListing]:
+def _listings(call: ast.Call, places: PathResolver, is_of_code: bool) -> Iterator[FolderListing]:
     qualified = places.qualified(call.func) or getattr(call.func, "attr", "")
     name = str(qualified).rpartition(".")[2]
     deep = name in _DEEP
@@ -328,7 +328,7 @@ def _listings(call: ast.Call, places: Places, is_of_code: bool) -> Iterator[Fold
             yield FolderListing("/".join(place.parts), deep, call.lineno, place.module)
 
 
-def _folders(node: ast.expr, places: Places) -> Iterator[Place | None]:
+def _folders(node: ast.expr, places: PathResolver) -> Iterator[SourcePath | None]:
     """The folders of a search path."""
     if isinstance(node, (ast.List, ast.Tuple)):
         yield from map(places.of, node.elts)

@@ -27,7 +27,7 @@ from modpack.core.names import is_everywhere, parents
 from modpack.core.names import normalised_distribution as normalised
 
 if TYPE_CHECKING:
-    from modpack.discovery.distributions import Distribution, DistributionIndex, Installation
+    from modpack.discovery.distributions import Distribution, DistributionIndex, LazyDistribution
 
 
 def compare(
@@ -197,7 +197,7 @@ def recorded_closure(
 
 
 @lru_cache(maxsize=2048)
-def _recorded(entry: Installation | None, found: Distribution) -> RecordedDistribution:
+def _recorded(entry: LazyDistribution | None, found: Distribution) -> RecordedDistribution:
     """Kept for the next export: an installation that changes is another object."""
     origin = entry.origin if entry is not None else {}
     return RecordedDistribution(

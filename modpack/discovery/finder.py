@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast
 
-from modpack.core.graph import CodeKind, Environment, Location
+from modpack.core.graph import CodeKind, Location, ModuleSource
 from modpack.core.process import current_folder
 from modpack.discovery.importers import Importer, contents_of
 
@@ -49,7 +49,7 @@ class _NamesFile(Protocol):
     def get_filename(self, name: str) -> str: ...
 
 
-class HostEnvironment(Environment):
+class HostEnvironment(ModuleSource):
     """Finds modules where this interpreter would find them, without importing them.
 
     ``importlib.util.find_spec("a.b")`` imports ``a``; this asks the finders on
@@ -165,7 +165,7 @@ class HostEnvironment(Environment):
         return CodeKind.SOURCE
 
 
-class ImportedEnvironment(Environment):
+class ImportedEnvironment(ModuleSource):
     """Asks an importer for its modules: the one kind of environment that has to import them.
 
     Args:

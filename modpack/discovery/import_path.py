@@ -55,7 +55,7 @@ def lies_in(folder: str, home: str) -> bool:
     return f"{folder}{os.sep}".startswith(home)
 
 
-class Found(NamedTuple):
+class FoundDistribution(NamedTuple):
     """A distribution that is installed.
 
     Attributes:
@@ -81,12 +81,12 @@ class Folder:
     status: Status | None
     is_certain: bool
     home: str
-    found: Sequence[Found]
+    found: Sequence[FoundDistribution]
 
     @cached_property
-    def named(self) -> Mapping[str, Sequence[Found]]:
+    def named(self) -> Mapping[str, Sequence[FoundDistribution]]:
         """What is installed by normalised names, as the folders of metadata have them."""
-        named: dict[str, list[Found]] = {}
+        named: dict[str, list[FoundDistribution]] = {}
         for each in self.found:
             named.setdefault(_name_in(each.place), []).append(each)
         return named
@@ -114,12 +114,12 @@ def folders_on(path: Sequence[str] | None) -> Sequence[Folder] | None:
     return [_looked_at(each) for each in folders if here is not None or each.startswith(os.sep)]
 
 
-def discover(path: Sequence[str] | None, name: str | None = None) -> list[Found]:
+def discover(path: Sequence[str] | None, name: str | None = None) -> list[FoundDistribution]:
     """What all finders know of, in the order of the path; of one name if that is given."""
     from importlib_metadata import Distribution  # takes 4 ms
 
     found = Distribution.discover(context=_context(path, name))
-    return [Found(str(getattr(each, "_path", "")), each) for each in found]
+    return [FoundDistribution(str(getattr(each, "_path", "")), each) for each in found]
 
 
 def _looked_at(entry: str) -> Folder:
@@ -136,7 +136,7 @@ def _looked_at(entry: str) -> Folder:
     return known
 
 
-def _listed(folder: str) -> tuple[str, list[Found]]:
+def _listed(folder: str) -> tuple[str, list[FoundDistribution]]:
     try:
         names = os.listdir(folder)  # noqa: PTH208 - site-packages may have thousands
     except OSError:  # an archive
@@ -148,7 +148,7 @@ def _listed(folder: str) -> tuple[str, list[Found]]:
     suffixes = (".dist-info", ".egg-info")
     is_egg = folder.lower().endswith(".egg")
     found = [
-        Found(home + name)
+        FoundDistribution(home + name)
         for name in names
         if name.lower().endswith(suffixes) or (is_egg and name.lower() == "egg-info")
     ]

@@ -11,25 +11,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from modpack.core.process import collection_paused
 from modpack.core.scan import (
-    AstrayImport,
+    BrokenImport,
+    DynamicImport,
     ImportKind,
     ImportStatement,
     ModuleScan,
     ScanFailure,
-    UnreadableImport,
 )
-from modpack.discovery.conditions import Answer, Conditions, Standing
+from modpack.discovery.conditions import ConditionEvaluator, ConditionResult, ImportContext
 from modpack.discovery.data_files import find_reads
 from modpack.discovery.definitions import defined_by
 from modpack.discovery.dynamic_imports import CallReader, find_listings
 from modpack.discovery.syntax import (
     COMPREHENSIONS,
     FUNCTIONS,
+    Bindings,
     Block,
+    BlockPart,
     Function,
-    Origins,
     ParsedSource,
-    Part,
     Scope,
     bindings,
     binds_unseen,
@@ -87,7 +87,7 @@ def scan_source(source: str | bytes, module: str, is_package: bool) -> ModuleSca
         return scanner.result()
 
 
-def presence_in(source: bytes, module: str, is_package: bool) -> Callable[[str], Answer]:
+def presence_in(source: bytes, module: str, is_package: bool) -> Callable[[str], ConditionResult]:
     r"""Read a source for names such as ``HAS_X`` and ``is_x_available``.
 
     Args:
@@ -105,13 +105,13 @@ def presence_in(source: bytes, module: str, is_package: bool) -> Callable[[str],
     with collection_paused():
         parsed = parse_source(source)
         if isinstance(parsed, ScanFailure):
-            return lambda name: Answer()
+            return lambda name: ConditionResult()
         scanner = _Scanner(parsed, module, is_package)
     return lambda name: scanner.conditions.asked_by(ast.Name(name, ast.Load()), scanner.scope)
 
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_Found = tuple[int, int, ImportStatement | UnreadableImport | AstrayImport]  # line, column, what
+_Found = tuple[int, int, ImportStatement | DynamicImport | BrokenImport]  # line, column, what
 
 
 class _Scanner:
@@ -133,8 +133,8 @@ class _Scanner:
         self, parsed: ParsedSource, module: str, is_package: bool, everywhere: bool = False
     ) -> None:
         self.scope = Scope()
-        self._origins = Origins()
-        self.conditions = Conditions(module, self._origins)
+        self._origins = Bindings()
+        self.conditions = ConditionEvaluator(module, self._origins)
         self._parsed = parsed
         self._module = module
         self._package = module if is_package else module.rpartition(".")[0]
@@ -166,7 +166,7 @@ class _Scanner:
                     or self._has_line(self._scope_lines, statement)
                 ]
                 if _may_leave(statement):
-                    block = block.inside(statement, Part.REST)
+                    block = block.inside(statement, BlockPart.REST)
                 if inner:
                     waiting += [(statements, block), *reversed(inner)]
                     break
@@ -255,8 +255,8 @@ class _Scanner:
         results = [result for _, _, result in found]
         return ModuleScan(
             imports=tuple(item for item in results if isinstance(item, ImportStatement)),
-            unreadable=tuple(item for item in results if isinstance(item, UnreadableImport)),
-            astray=tuple(item for item in results if isinstance(item, AstrayImport)),
+            unreadable=tuple(item for item in results if isinstance(item, DynamicImport)),
+            astray=tuple(item for item in results if isinstance(item, BrokenImport)),
             bound=self._bound(),
             binds_unseen=binds_unseen(self._parsed.text),
             exported=self._exported(),
@@ -279,7 +279,7 @@ class _Scanner:
                 yield *position, _imported(module, names, statement, standing)
             elif not (standing.never or standing.guarded or standing.optional):
                 excerpt = _excerpt(self._parsed.text, statement)
-                yield *position, AstrayImport(excerpt, statement.lineno)
+                yield *position, BrokenImport(excerpt, statement.lineno)
 
     def _imports_by_call(self) -> Iterator[_Found]:
         reader = CallReader(self._module, self._package, self._origins, self.scope)
@@ -293,7 +293,7 @@ class _Scanner:
                 yield *position, _imported(module, reading.names, call, standing)
             if not reading.readable and not standing.never:
                 excerpt = _excerpt(self._parsed.text, call)
-                yield *position, UnreadableImport(excerpt, call.lineno, standing.guarded)
+                yield *position, DynamicImport(excerpt, call.lineno, standing.guarded)
 
     def _bound(self) -> frozenset[str]:
         bound: set[str] = set()
@@ -321,7 +321,7 @@ def _may_leave(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Assert)
 
 
-def _block_in(block: Block, owner: ast.AST, part: Part) -> Block:
+def _block_in(block: Block, owner: ast.AST, part: BlockPart) -> Block:
     """The block that a part of a compound statement, or of an expression, makes."""
     if isinstance(owner, ast.ClassDef):
         return block.inside(owner, part, Scope(block.scope, owner=owner))
@@ -336,10 +336,10 @@ def _subexpressions(node: ast.AST, block: Block) -> Iterator[tuple[ast.AST, Bloc
     if isinstance(node, ast.IfExp):
         yield node.test, block
         yield node.body, block.inside(node)
-        yield node.orelse, block.inside(node, Part.ELSE)
+        yield node.orelse, block.inside(node, BlockPart.ELSE)
     elif isinstance(node, ast.Lambda):
         yield node.args, block
-        yield node.body, _block_in(block, node, Part.BODY)
+        yield node.body, _block_in(block, node, BlockPart.BODY)
     else:
         if isinstance(node, (*COMPREHENSIONS, ast.BoolOp)):
             block = block.inside(node)
@@ -349,7 +349,7 @@ def _subexpressions(node: ast.AST, block: Block) -> Iterator[tuple[ast.AST, Bloc
 
 
 def _imported(
-    module: str, names: tuple[str, ...], node: ast.stmt | ast.expr, standing: Standing
+    module: str, names: tuple[str, ...], node: ast.stmt | ast.expr, standing: ImportContext
 ) -> ImportStatement:
     kind = ImportKind.REQUIRED
     if standing.never:

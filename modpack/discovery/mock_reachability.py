@@ -17,11 +17,11 @@ from modpack.core.names import parents, root_of
 from modpack.discovery.mock_texts import Texts
 from modpack.discovery.mock_usage_reader import (
     Assigned,
-    Defined,
+    DefinedClass,
+    FunctionUnit,
     Imported,
     ModuleTable,
     NameScope,
-    Unit,
 )
 
 Read: TypeAlias = Callable[[str], ModuleTable | None]
@@ -178,7 +178,7 @@ class Reachability:
             return self._of_class(node, table.classes[node.name])
         return self._of_unit(node, table.units[node.name])
 
-    def _of_unit(self, node: _Node, unit: Unit) -> _Answer:
+    def _of_unit(self, node: _Node, unit: FunctionUnit) -> _Answer:
         body = unit.body
         is_known_outside = (
             (unit.is_decorated and not node.is_made)  # by what may call it, or have it called
@@ -317,7 +317,7 @@ class _Ancestry:
                 is_builtin = hasattr(builtins, node.id) and not attributes
                 return f"builtins.{node.id}" if is_builtin else _UNKNOWN
             meaning = next(iter(binder.bindings.get(node.id, ())), None)
-            if isinstance(meaning, Defined):
+            if isinstance(meaning, DefinedClass):
                 return meaning.body if not attributes else _UNKNOWN
             if isinstance(meaning, Imported):
                 return self._imported(_joined(meaning.module, meaning.name, *attributes))
@@ -336,7 +336,7 @@ class _Ancestry:
             table = self._read(home)
             meanings = table.scope.bindings.get(name, ()) if table is not None else ()
             meaning = next(iter(meanings), None)
-            if isinstance(meaning, Defined):
+            if isinstance(meaning, DefinedClass):
                 return meaning.body if not rest else _UNKNOWN
             if not isinstance(meaning, Imported):
                 return self._from_stars(table, name) if not rest else _UNKNOWN
@@ -348,7 +348,7 @@ class _Ancestry:
         for star in table.scope.stars if table is not None else ():
             other = self._read(star) if star in self._interned else None
             for meaning in other.scope.bindings.get(name, ()) if other is not None else ():
-                if isinstance(meaning, Defined):
+                if isinstance(meaning, DefinedClass):
                     return meaning.body
         return _UNKNOWN
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from modpack.core.graph import DependencyGraph
 from modpack.core.names import parents
-from modpack.core.plan import NameUse, UseKind
+from modpack.core.plan import MockUse, UseKind
 from modpack.core.process import collection_paused
 from modpack.core.scan import ImportKind
 from modpack.discovery.mock_reachability import Reachability
@@ -23,7 +23,7 @@ from modpack.discovery.mock_texts import ImporterIndex, Texts
 from modpack.discovery.mock_usage_reader import (
     Assigned,
     Binding,
-    Defined,
+    DefinedClass,
     Imported,
     Instance,
     ModuleTable,
@@ -50,7 +50,7 @@ _CALL, _ITEM, _AWAIT = "(...)", "[...]", "await"
 @collection_paused()  # the search went through all of torch, which took half of the time
 def find_uses(
     sources: Sources, mocked: Collection[str], graph: DependencyGraph
-) -> tuple[NameUse, ...]:
+) -> tuple[MockUse, ...]:
     r"""Find every place where interned modules use a name of a mocked one.
 
     A name is followed from its import through assignments, attributes, classes and functions,
@@ -79,7 +79,7 @@ def find_uses(
     if not mocked:
         return ()
     texts = Texts(sources)
-    search = _Search(sources, frozenset(mocked), ImporterIndex(texts, graph))
+    search = _UseSearch(sources, frozenset(mocked), ImporterIndex(texts, graph))
     search.run()
     reachability = Reachability(texts, mocked, search.read, callable_from_outside(graph))
     found = dict.fromkeys(
@@ -103,7 +103,7 @@ def callable_from_outside(graph: DependencyGraph) -> list[tuple[str, str]]:
     return [*named, *((root, "") for root in graph.roots() if not root.startswith("<"))]
 
 
-def _of_saved_objects(graph: DependencyGraph, mocked: frozenset[str]) -> Iterator[NameUse]:
+def _of_saved_objects(graph: DependencyGraph, mocked: frozenset[str]) -> Iterator[MockUse]:
     """Functions that travel by their source, inside saved objects: what they import, they use."""
     for edge in graph.edges():
         is_import = edge.kind in _STATEMENTS and edge.imported in mocked
@@ -112,14 +112,14 @@ def _of_saved_objects(graph: DependencyGraph, mocked: frozenset[str]) -> Iterato
         for name in edge.names or [""]:
             path = f"{edge.imported}.{name}"
             module, rest = (path, "") if path in mocked else (edge.imported, name)
-            yield NameUse(module, rest, edge.importer, edge.line or 1, UseKind.FUNCTION)
+            yield MockUse(module, rest, edge.importer, edge.line or 1, UseKind.FUNCTION)
 
 
-def _order(use: NameUse) -> tuple[str, str, int, str, int]:
+def _order(use: MockUse) -> tuple[str, str, int, str, int]:
     return (use.module, use.importer, use.line, use.name, _KINDS.index(use.kind))
 
 
-class _Search:
+class _UseSearch:
     """Follows the names of mocks from module to module, until nothing new comes of it."""
 
     def __init__(self, sources: Sources, mocked: frozenset[str], importers: ImporterIndex) -> None:
@@ -150,7 +150,7 @@ class _Search:
             del self._queue[module]
             self._look_at(module)
 
-    def uses(self, reachability: Reachability) -> Iterator[NameUse]:
+    def uses(self, reachability: Reachability) -> Iterator[MockUse]:
         """Every use in the modules that were looked at."""
         self._names.forget_locals()
         for module, table in self._names.tables.items():
@@ -161,7 +161,7 @@ class _Search:
                 for value, via in self._names.value_of(node, scope).items():
                     if isinstance(value, MockValue):
                         in_function = kind is UseKind.FUNCTION
-                        yield NameUse(
+                        yield MockUse(
                             value.module,
                             value.name,
                             module,
@@ -366,7 +366,7 @@ class _Names:
             return self.value_of(binding.value, binding.scope)
         if isinstance(binding, Instance):
             return {ClassValue(binding.body): ()}
-        if isinstance(binding, Defined):
+        if isinstance(binding, DefinedClass):
             # A class with a mocked base cannot be instantiated either.
             body = binding.body
             name = body.label.rpartition(".")[2]

@@ -121,7 +121,7 @@ class Assigned:
 
 
 @dataclass(frozen=True)
-class Defined:
+class DefinedClass:
     """A class, by the scope of its body."""
 
     body: NameScope
@@ -143,10 +143,10 @@ class Instance:
     body: NameScope
 
 
-Binding: TypeAlias = Imported | Assigned | Defined | Decorated | Instance
+Binding: TypeAlias = Imported | Assigned | DefinedClass | Decorated | Instance
 
 
-class Reference(NamedTuple):
+class NameReference(NamedTuple):
     """A place where a name is used, with all attributes that are taken from it.
 
     Attributes:
@@ -163,7 +163,7 @@ class Reference(NamedTuple):
     target: str = ""
 
 
-class Unit(NamedTuple):
+class FunctionUnit(NamedTuple):
     """A function that is in no other function.
 
     Attributes:
@@ -194,9 +194,9 @@ class ModuleTable:
 
     scope: NameScope
     package: str
-    references: list[Reference] = field(default_factory=list)
+    references: list[NameReference] = field(default_factory=list)
     mentions: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    units: dict[str, Unit] = field(default_factory=dict)
+    units: dict[str, FunctionUnit] = field(default_factory=dict)
     classes: dict[str, NameScope] = field(default_factory=dict)
     exported: frozenset[str] | None = None
 
@@ -223,7 +223,7 @@ def read_table(source: bytes, module: str, is_package: bool) -> ModuleTable | No
     if not isinstance(parsed, ParsedSource):
         return None
     table = ModuleTable(NameScope(module), module if is_package else module.rpartition(".")[0])
-    _Reader(table).read(parsed.tree)
+    _ModuleReader(table).read(parsed.tree)
     exported = literal_exports((each, True) for each in parsed.tree.body if mentions_exports(each))
     table.exported = frozenset(exported) if exported is not None else None
     return table
@@ -254,7 +254,7 @@ class _Context(NamedTuple):
         return self if self.role is UseKind.ANNOTATION else self.using(UseKind.VALUE)
 
 
-class _Reader:
+class _ModuleReader:
     """One pass over a module, with a stack instead of recursion.
 
     The methods are those of :class:`ast.NodeVisitor`, by their names.
@@ -305,7 +305,7 @@ class _Reader:
             kind = UseKind.FUNCTION
         elif not at.is_late and kind is UseKind.CHECK:
             kind = UseKind.VALUE
-        self._table.references.append(Reference(node, at.scope, kind, at.target))
+        self._table.references.append(NameReference(node, at.scope, kind, at.target))
 
     # -- expressions -------------------------------------------------------------------------
 
@@ -501,7 +501,7 @@ class _Reader:
         decorators = [d for d in node.decorator_list if last_name(d) not in _HARMLESS_DECORATORS]
         is_method = around.definition is not None
         if not around.unit:
-            unit = Unit(node.name, around if is_method else None, bool(decorators))
+            unit = FunctionUnit(node.name, around if is_method else None, bool(decorators))
             self._table.units[label] = unit
         around.bind(node.name)
         if decorators:
@@ -533,7 +533,7 @@ class _Reader:
         around = at.scope
         label = around.qualified(node.name)
         body = NameScope(around.module, around, label, around.unit, at.is_late, node)
-        around.bind(node.name, Defined(body))
+        around.bind(node.name, DefinedClass(body))
         if node.decorator_list:
             around.bind(node.name, Decorated(label, tuple(node.decorator_list), around))
         if not around.unit:

@@ -28,9 +28,10 @@ from typing import Final
 from modpack._version import __version__
 from modpack.core.cache_dir import cache_folder, make_private, refuse_strangers
 from modpack.core.scan import (
-    AstrayImport,
     Body,
-    Defined,
+    BrokenImport,
+    Definitions,
+    DynamicImport,
     FileRead,
     FolderListing,
     ImportKind,
@@ -39,7 +40,6 @@ from modpack.core.scan import (
     ModuleScan,
     ReadKind,
     ScanFailure,
-    UnreadableImport,
 )
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.secrets import TextKind, find_secrets
@@ -195,15 +195,15 @@ def scan_from_json(data: bytes) -> ModuleScan:
             ImportStatement(module, tuple(names), _KINDS[kind], line, optional, tuple(asked))
             for module, names, kind, line, optional, asked in imports
         ),
-        tuple(starmap(UnreadableImport, unreadable)),
-        tuple(starmap(AstrayImport, astray)),
+        tuple(starmap(DynamicImport, unreadable)),
+        tuple(starmap(BrokenImport, astray)),
         frozenset(bound),
         binds_unseen is True,
         None if exported is None else tuple(exported),
         None if failure is None else ScanFailure(*failure),
         tuple(FileRead(_READS[kind], *place) for kind, *place in reads),
         tuple(starmap(FolderListing, listings)),
-        Defined(
+        Definitions(
             {path: Body._make(body) for path, body in bodies.items()},
             settings,
             setters,

@@ -37,7 +37,7 @@ _OF_EVERY_MODULE = frozenset(
 
 
 @dataclass(frozen=True)
-class Uses:
+class NameUses:
     """Names of the module that a statement uses.
 
     Attributes:
@@ -95,7 +95,7 @@ class Cell:
     text: str
 
 
-class Kind(Enum):
+class StatementKind(Enum):
     """What a statement does."""
 
     FUNCTION = "function"
@@ -109,7 +109,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Statement:
+class TopLevelStatement:
     """A statement that binds names of its module.
 
     Attributes:
@@ -124,7 +124,7 @@ class Statement:
 
     cell: Cell
     number: int
-    kind: Kind
+    kind: StatementKind
     node: ast.stmt
     binds: tuple[str, ...]
     inside: tuple[str, ...]
@@ -142,19 +142,19 @@ class Statement:
         return f"{self.cell.file}:{self.line}"
 
     @cached_property
-    def uses(self) -> Uses:
+    def uses(self) -> NameUses:
         """The names of the module that it uses, in force its cell's ``__future__``.
 
         Raises:
             SyntaxError, ValueError, RecursionError: it does not compile.
         """
-        if self.kind is Kind.IMPORT:
-            return Uses(frozenset(), frozenset())
+        if self.kind is StatementKind.IMPORT:
+            return NameUses(frozenset(), frozenset())
         module, flags = ast.Module([self.node], []), self.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         found = list(_names(compile(module, "<script>", "exec", flags, dont_inherit=True), True))
         eager = {name for name, is_eager in found if is_eager}
         late = {name for name, is_eager in found if not is_eager} | set(_annotated(self.node))
-        return Uses(frozenset(eager - _OF_EVERY_MODULE), frozenset(late - _OF_EVERY_MODULE))
+        return NameUses(frozenset(eager - _OF_EVERY_MODULE), frozenset(late - _OF_EVERY_MODULE))
 
     @cached_property
     def decorated_by(self) -> frozenset[str]:
@@ -187,8 +187,8 @@ class Script:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.cells: dict[Cell, ast.Module] = {}
-        self._statements: list[Statement] = []
-        self._by_name: dict[str, list[Statement]] = {}
+        self._statements: list[TopLevelStatement] = []
+        self._by_name: dict[str, list[TopLevelStatement]] = {}
         flags = 0  # those of a notebook's cell hold for the cells after it, too
         for cell in cells:
             tree = _parsed(cell.text)
@@ -207,21 +207,23 @@ class Script:
             kind, binds = _bound_by(node)
             if kind is not None and binds:
                 number = len(self._statements)
-                self._statements.append(Statement(cell, number, kind, node, binds, inside, flags))
-            if kind in (None, Kind.OTHER):
+                self._statements.append(
+                    TopLevelStatement(cell, number, kind, node, binds, inside, flags)
+                )
+            if kind in (None, StatementKind.OTHER):
                 first_line = cell.text.split("\n")[node.lineno - 1].strip()
                 for _, _, block in bodies(node):
                     self._read(cell, block, (*inside, first_line), flags)
 
-    def binding(self, name: str) -> Sequence[Statement]:
+    def binding(self, name: str) -> Sequence[TopLevelStatement]:
         """The statements that bind a name, in the order of execution."""
         return tuple(self._by_name.get(name, ()))
 
-    def statement(self, number: int) -> Statement:
+    def statement(self, number: int) -> TopLevelStatement:
         """The statement of a number."""
         return self._statements[number]
 
-    def additions(self, definition: Statement) -> Sequence[Statement]:
+    def additions(self, definition: TopLevelStatement) -> Sequence[TopLevelStatement]:
         """Statements that add to a definition, or put what they make of it in its place.
 
         ``@f.register`` over another function, for one, or ``Net = compiled(Net)``.
@@ -230,14 +232,14 @@ class Script:
         found = [
             each
             for each in self.binding(name)
-            if each.kind is Kind.ASSIGNMENT
+            if each.kind is StatementKind.ASSIGNMENT
             and each.number > definition.number
             and name in each.uses.eager
         ]
         return (*found, *(each for each in self._statements if name in each.decorated_by))
 
     @property
-    def star_imports(self) -> Sequence[Statement]:
+    def star_imports(self) -> Sequence[TopLevelStatement]:
         """The statements that import all names of a module, in the order of execution."""
         return self.binding("*")
 
@@ -303,24 +305,24 @@ def _parsed(source: str) -> ast.Module | None:
         return None
 
 
-def _bound_by(node: ast.stmt) -> tuple[Kind | None, tuple[str, ...]]:
+def _bound_by(node: ast.stmt) -> tuple[StatementKind | None, tuple[str, ...]]:
     """What kind of statement it is, and the names that it binds; no kind, no names."""
     if isinstance(node, _Function):
-        return Kind.FUNCTION, (node.name,)
+        return StatementKind.FUNCTION, (node.name,)
     if isinstance(node, ast.ClassDef):
-        return Kind.CLASS, (node.name,)
+        return StatementKind.CLASS, (node.name,)
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
-        return Kind.IMPORT, () if future else tuple(name for name, _ in imported_as(node))
+        return StatementKind.IMPORT, () if future else tuple(name for name, _ in imported_as(node))
     if is_import_block(node):
-        return Kind.IMPORT_BLOCK, tuple(_names_bound_in(node))
+        return StatementKind.IMPORT_BLOCK, tuple(_names_bound_in(node))
     if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         is_bare = isinstance(node, ast.AnnAssign) and node.value is None
-        return Kind.ASSIGNMENT, () if is_bare else tuple(_stored_in(node))
+        return StatementKind.ASSIGNMENT, () if is_bare else tuple(_stored_in(node))
     if type(node).__name__ == "TypeAlias":  # Python 3.12
-        return Kind.ASSIGNMENT, tuple(_stored_in(node))[:1]
+        return StatementKind.ASSIGNMENT, tuple(_stored_in(node))[:1]
     header = tuple(name for part in _header_of(node) for name in _stored_in(part))
-    return (Kind.OTHER, header) if header else (None, ())
+    return (StatementKind.OTHER, header) if header else (None, ())
 
 
 def _names_bound_in(block: ast.stmt) -> Iterator[str]:
@@ -362,7 +364,7 @@ IMPORTS = "imports"
 
 
 @dataclass(frozen=True, order=True)
-class Piece:
+class ModulePiece:
     """A part of the module.
 
     Attributes:
@@ -399,7 +401,7 @@ class ModuleText:
         return None
 
 
-def module_text(header: str, pieces: Iterable[Piece], postponed: bool) -> ModuleText:
+def module_text(header: str, pieces: Iterable[ModulePiece], postponed: bool) -> ModuleText:
     """Put a module together.
 
     Args:
@@ -410,7 +412,7 @@ def module_text(header: str, pieces: Iterable[Piece], postponed: bool) -> Module
     text = header.rstrip("\n") + "\n"
     if postponed:
         text += "\nfrom __future__ import annotations\n"
-    before: Piece | None = None
+    before: ModulePiece | None = None
     origins = []
     for piece in sorted(pieces):
         groups = {piece.group, before.group if before is not None else None}
@@ -423,7 +425,9 @@ def module_text(header: str, pieces: Iterable[Piece], postponed: bool) -> Module
     return ModuleText(text, tuple(origins))
 
 
-def text_of_statement(statement: Statement, names: frozenset[str], package: str) -> tuple[str, int]:
+def text_of_statement(
+    statement: TopLevelStatement, names: frozenset[str], package: str
+) -> tuple[str, int]:
     """The text of a statement, as it stands at the top level of a module.
 
     One that stands in a branch or a block keeps its indentation, under a line that says which.
@@ -455,7 +459,7 @@ def text_of_statement(statement: Statement, names: frozenset[str], package: str)
     return branch + text, start + 1 - bool(branch)
 
 
-def value_comment(statement: Statement | None, name: str) -> str:
+def value_comment(statement: TopLevelStatement | None, name: str) -> str:
     """What is said of a name whose value comes with the objects."""
     said = "its value comes with the objects"
     if statement is None:
@@ -463,7 +467,7 @@ def value_comment(statement: Statement | None, name: str) -> str:
     return f"# {name} ({said}): {_one_line(statement)}"
 
 
-def literal_text(statement: Statement | None, name: str, value: str) -> str:
+def literal_text(statement: TopLevelStatement | None, name: str, value: str) -> str:
     """A name with its value, and what the script says of it."""
     said = f"# in the script: {_one_line(statement)}" if statement is not None else ""
     line = f"{name} = {value}"
@@ -472,7 +476,7 @@ def literal_text(statement: Statement | None, name: str, value: str) -> str:
     return f"{line}  {said}".rstrip()
 
 
-def _one_line(statement: Statement) -> str:
+def _one_line(statement: TopLevelStatement) -> str:
     source = ast.get_source_segment(statement.cell.text, statement.node) or ""
     first, *others = source.split("\n")
     return f"{first.rstrip()} ..." if others or len(first) > 80 else first.rstrip()
@@ -493,7 +497,7 @@ def _changed_import(
     return ast.ImportFrom(module or node.module, wanted, 0)
 
 
-def _shares_lines(statement: Statement, first: str, last: str) -> bool:
+def _shares_lines(statement: TopLevelStatement, first: str, last: str) -> bool:
     """Whether other statements stand on its lines."""
     node = statement.node
     decorated = statement.line < node.lineno

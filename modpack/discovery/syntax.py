@@ -172,7 +172,7 @@ _KNOWN_ROOTS = frozenset(
 _LONGEST_CHAIN = 4  # importlib.machinery.PathFinder.find_spec
 
 
-class Part(Enum):
+class BlockPart(Enum):
     """Which of a statement's (or an expression's) parts a block is."""
 
     BODY = "body"
@@ -244,29 +244,31 @@ class Block:
     parent: Block | None
     scope: Scope
     owner: ast.AST
-    part: Part = Part.BODY
+    part: BlockPart = BlockPart.BODY
 
-    def inside(self, owner: ast.AST, part: Part = Part.BODY, scope: Scope | None = None) -> Block:
+    def inside(
+        self, owner: ast.AST, part: BlockPart = BlockPart.BODY, scope: Scope | None = None
+    ) -> Block:
         """A block inside this one."""
         return Block(self, scope or self.scope, owner, part)
 
 
-def bodies(statement: ast.stmt) -> Iterator[tuple[ast.AST, Part, list[ast.stmt]]]:
+def bodies(statement: ast.stmt) -> Iterator[tuple[ast.AST, BlockPart, list[ast.stmt]]]:
     """The runs of statements in a compound statement: what each is a part of, and which part."""
     body = getattr(statement, "body", None)
     if body:
-        yield statement, Part.BODY, body
+        yield statement, BlockPart.BODY, body
     for case in getattr(statement, "cases", ()):
-        yield statement, Part.BODY, case.body
+        yield statement, BlockPart.BODY, case.body
     for handler in getattr(statement, "handlers", ()):
-        yield handler, Part.BODY, handler.body
-    for part, name in ((Part.ELSE, "orelse"), (Part.FINALLY, "finalbody")):
+        yield handler, BlockPart.BODY, handler.body
+    for part, name in ((BlockPart.ELSE, "orelse"), (BlockPart.FINALLY, "finalbody")):
         block = getattr(statement, name, None)
         if block:
             yield statement, part, block
 
 
-class Origins:
+class Bindings:
     """What names are bound to, and where.
 
     Kept apart from the scopes: blocks know theirs, and a scope that knew blocks would close a

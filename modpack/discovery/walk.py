@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from modpack.core.graph import CodeKind, DependencyGraph, Edge, Environment, Location
+from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location, ModuleSource
 from modpack.core.names import parents, root_of
-from modpack.core.process import Unit, advance, phase
+from modpack.core.process import ProgressUnit, advance, phase
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind, ImportStatement, ModuleScan, ScanFailure
 from modpack.discovery.import_scanner import scan_source
 
 if TYPE_CHECKING:
-    from modpack.discovery.conditions import Answer
+    from modpack.discovery.conditions import ConditionResult
 
 Scan = Callable[[bytes, str, bool], ModuleScan]
 """Reads a source, given the module's path and whether it is a package."""
@@ -53,18 +53,18 @@ class Walker:
     """
 
     def __init__(
-        self, environments: Sequence[Environment], decide: Decide, scan: Scan = scan_source
+        self, environments: Sequence[ModuleSource], decide: Decide, scan: Scan = scan_source
     ) -> None:
         self.scans: dict[str, ModuleScan] = {}
         self._environments = tuple(environments)
         self._scan_source = scan
         self._provided: dict[str, tuple[bytes, Location]] = {}
         self._folders: dict[str, Location] = {}
-        self._home: dict[str, Environment] = {}
-        self._found: dict[str, tuple[Environment, Location]] = {}
+        self._home: dict[str, ModuleSource] = {}
+        self._found: dict[str, tuple[ModuleSource, Location]] = {}
         self._sources: dict[str, bytes] = {}
         self._telling: dict[str, bool] = {}
-        self._presences: dict[str, Callable[[str], Answer]] = {}
+        self._presences: dict[str, Callable[[str], ConditionResult]] = {}
         self._kept = 0
         self.graph = DependencyGraph()
         self.actions: dict[str, Action] = {}
@@ -76,7 +76,7 @@ class Walker:
         self._queue: deque[str] = deque()
         self._running = False
 
-    def environment_of(self, module: str) -> Environment | None:
+    def environment_of(self, module: str) -> ModuleSource | None:
         """The environment that a module was found in; None if its source was given."""
         return None if module in self._provided else self._find(module)[0]
 
@@ -178,7 +178,7 @@ class Walker:
             self._telling[name] = is_told
         return self._telling[name]
 
-    def _presence(self, module: str) -> Callable[[str], Answer]:
+    def _presence(self, module: str) -> Callable[[str], ConditionResult]:
         if module not in self._presences:
             from modpack.discovery.import_scanner import presence_in
 
@@ -195,7 +195,7 @@ class Walker:
             return ModuleScan(failure=ScanFailure(f"it cannot be read: {failure}"))
         return self._scan_source(source, module, self.is_package(module))
 
-    def _find(self, module: str) -> tuple[Environment | None, Location | None]:
+    def _find(self, module: str) -> tuple[ModuleSource | None, Location | None]:
         known = self._found.get(module)
         if known is not None:
             return known
@@ -286,7 +286,7 @@ class Walker:
         self._settle(module, action)
         self._run()
 
-    def pin(self, root: str, environment: Environment) -> str | None:
+    def pin(self, root: str, environment: ModuleSource) -> str | None:
         """Say that all modules under a root come from one environment.
 
         Returns:
@@ -309,7 +309,7 @@ class Walker:
             return
         self._running = True
         try:
-            with phase("following imports", Unit.MODULES):
+            with phase("following imports", ProgressUnit.MODULES):
                 while self._queue:
                     self._visit(self._queue.popleft())
         finally:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from modpack.archive.writer import ArchiveWriter, Checkpoint
 from modpack.core.plan import (
     EmptyMatchError,
-    NameUse,
+    MockUse,
     PackagingError,
     PackagingErrorReason,
     Plan,
@@ -24,7 +24,7 @@ from modpack.exporting.live_notes import live_notes
 from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.patches import extern_notes, registered_notes
 from modpack.exporting.planner import Planner
-from modpack.exporting.secret_guard import SecretGuard
+from modpack.exporting.secret_guard import SecretScan
 
 
 @dataclass
@@ -44,10 +44,10 @@ class PackageBuilder:
     writer: ArchiveWriter
     objects: ObjectSaver
     installed: DistributionIndex
-    guard: SecretGuard
+    guard: SecretScan
     debug: bool
     _start: Checkpoint | None = None
-    _found_uses: tuple[object, tuple[NameUse, ...]] = (None, ())
+    _found_uses: tuple[object, tuple[MockUse, ...]] = (None, ())
 
     def preview(self) -> Plan:
         """Return the plan for everything saved so far, with all problems."""
@@ -100,7 +100,7 @@ class PackageBuilder:
         mocked = plan.modules(Action.MOCK)
         return replace(plan, uses=self._uses(plan, mocked) if mocked else (), tells_uses=True)
 
-    def _uses(self, plan: Plan, mocked: list[str]) -> tuple[NameUse, ...]:
+    def _uses(self, plan: Plan, mocked: list[str]) -> tuple[MockUse, ...]:
         from modpack.discovery.mock_usage import find_uses
 
         walker = self.planner.walker

@@ -38,7 +38,7 @@ from modpack.core.names import (
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.plan import FileKind, Note, NoteKind, PackagingErrorReason, Plan, Problem
 from modpack.core.plan_json import plan_to_json
-from modpack.core.process import Unit, collection_paused, phase
+from modpack.core.process import ProgressUnit, collection_paused, phase
 from modpack.core.rules import Action
 from modpack.core.tensors import tensors_to_json
 from modpack.core.text import folders_here, portable_text
@@ -139,7 +139,7 @@ def write_contents(
             remedy = "Remedy: take that import out, or mock or extern the module that has it"
             raise ArchiveError(writer.source, f"{reason}. {remedy}", GRAPH)
     sources = interned_records(plan, walker)
-    with phase("writing sources", Unit.MODULES, len(sources), is_major=True) as writing:
+    with phase("writing sources", ProgressUnit.MODULES, len(sources), is_major=True) as writing:
         for module, record in sources.items():
             writer.write(record, walker.source(module), compress=True)
             writing.advance()

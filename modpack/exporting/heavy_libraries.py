@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from modpack.core.names import is_within, parents
-from modpack.core.plan import FileKind, NameUse, Note, NoteKind, Plan
-from modpack.core.rules import Action, Origin
+from modpack.core.plan import FileKind, MockUse, Note, NoteKind, Plan
+from modpack.core.rules import Action, RuleOrigin
 from modpack.core.scan import ImportKind
 from modpack.core.text import human_size
 from modpack.discovery.walk import Walker
@@ -34,7 +34,7 @@ class _Cut(NamedTuple):
 
     path: str
     left: int
-    uses: tuple[NameUse, ...]
+    uses: tuple[MockUse, ...]
 
 
 class _Crossing(NamedTuple):
@@ -136,7 +136,7 @@ class _Weights:
     def is_asked_for(self, name: str) -> bool:
         """Whether a rule of the user's interns a distribution by its name."""
         decisions = (self._plan.decisions[m] for m in self._interned if self._owner.get(m) == name)
-        return any(d.rule.origin is Origin.USER and d.rule.spells(d.module) for d in decisions)
+        return any(d.rule.origin is RuleOrigin.USER and d.rule.spells(d.module) for d in decisions)
 
     def chain_to(self, name: str) -> list[str]:
         """The shortest chain of imports from what was saved into a distribution."""
@@ -193,7 +193,7 @@ class _Weights:
                 return path
         return module
 
-    def _uses_of(self, path: str) -> tuple[NameUse, ...] | None:
+    def _uses_of(self, path: str) -> tuple[MockUse, ...] | None:
         """The uses that would raise when called; None if the model's own code has one."""
         if any(is_within(module, path) for module in self._named):
             return None

@@ -14,7 +14,7 @@ from modpack.archive.layout import hook_records
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.hookspec import specs_to_json
 from modpack.errors import ModpackWarning
-from modpack.hooks.collect import HookCollector, HookNumbers
+from modpack.hooks.collect import HookCollector, HookIdMap
 from modpack.hooks.describe import HookChoice, check_names, selector
 from modpack.hooks.observe import HookObserver, find_collected
 from modpack.hooks.report import (
@@ -45,7 +45,7 @@ class HookOptions:
     reset_state: HookChoice = False
 
 
-class HookSaver:
+class HookExporter:
     """Watches one object being pickled, and writes what was found.
 
     Args:
@@ -70,7 +70,7 @@ class HookSaver:
             is_importable,
             selector(self._options.choice),
             references_stay=self._options.choice is True,
-            numbers=HookNumbers(),
+            numbers=HookIdMap(),
         )
         if self._options.process_wide:
             self._collector.process_wide()

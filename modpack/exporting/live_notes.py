@@ -22,12 +22,12 @@ from typing import Any, Final
 from modpack.core.graph import CodeKind, Location
 from modpack.core.plan import Note, NoteKind, Plan
 from modpack.core.rules import Action
-from modpack.core.scan import ImportKind, Setting
+from modpack.core.scan import ImportKind, Rebinding
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import contents_of
 from modpack.discovery.walk import Walker
 from modpack.exporting.live_code import absolute, codes_in, functions_in, is_awake
-from modpack.exporting.live_state import Deviation, LiveModule
+from modpack.exporting.live_state import LiveModule, SourceMismatch
 from modpack.pickling.functions import same_code
 
 _FIRST_IMPORTED: Final = time.time()
@@ -194,14 +194,14 @@ def _code_before(file: str) -> CodeType | None:
 
 
 def _notes(
-    module: str, file: str | None, found: Sequence[Deviation], package: _PackageSources
+    module: str, file: str | None, found: Sequence[SourceMismatch], package: _PackageSources
 ) -> Iterator[Note]:
     theirs, own = [], []
     for each in found:
         when = package.when(module, each)
-        if when is Setting.ON_REQUEST:
+        if when is Rebinding.ON_REQUEST:
             theirs.append(each)
-        elif when is Setting.RUNNING:
+        elif when is Rebinding.RUNNING:
             own.append(each)
     if theirs:
         text = (
@@ -219,7 +219,7 @@ def _notes(
         yield Note(NoteKind.LIVE_STATE, module, text, f"{file}:{own[0].line}")
 
 
-def _listed(found: Sequence[Deviation]) -> str:
+def _listed(found: Sequence[SourceMismatch]) -> str:
     parts = [f"{each.path} (line {each.line}) {each.what}" for each in found[:_MOST_DEVIATIONS]]
     if len(found) > _MOST_DEVIATIONS:
         parts.append(f"{len(found) - _MOST_DEVIATIONS} more")
@@ -239,16 +239,16 @@ class _PackageSources:
         self._decisions = plan.decisions
         self._walker = walker
 
-    def when(self, module: str, found: Deviation) -> Setting:
+    def when(self, module: str, found: SourceMismatch) -> Rebinding:
         """When a name came to deviate: if code of the package does so anyway, if it ran, or else.
 
         A function that no module of the package has was never set by the package's own code.
         """
         if found.home and found.home not in self._decisions:
-            return Setting.ON_REQUEST
+            return Rebinding.ON_REQUEST
         own, every = self.defined[module], self.defined.values()
         if own.is_dynamic or self._comes_by_star(module, found):
-            return Setting.AT_IMPORT
+            return Rebinding.AT_IMPORT
         name = found.path.rpartition(".")[2]
         attribute = f".{name}"
         when = {each.settings[attribute] for each in every if attribute in each.settings}
@@ -260,14 +260,14 @@ class _PackageSources:
                 sets_it = attribute in names or ("*" in names and function in own.called)
                 sets_it |= defined is own and not found.is_attribute and name in names
                 if sets_it and function in called:
-                    when.add(Setting.AT_IMPORT)
-        if Setting.AT_IMPORT in when:
-            return Setting.AT_IMPORT if found.home else Setting.RUNNING
+                    when.add(Rebinding.AT_IMPORT)
+        if Rebinding.AT_IMPORT in when:
+            return Rebinding.AT_IMPORT if found.home else Rebinding.RUNNING
         if found.is_own:
-            when.add(Setting.RUNNING)
-        return Setting.RUNNING if when == {Setting.RUNNING} else Setting.ON_REQUEST
+            when.add(Rebinding.RUNNING)
+        return Rebinding.RUNNING if when == {Rebinding.RUNNING} else Rebinding.ON_REQUEST
 
-    def _comes_by_star(self, module: str, found: Deviation) -> bool:
+    def _comes_by_star(self, module: str, found: SourceMismatch) -> bool:
         """Whether a name stands for what a star import gives."""
         if found.is_attribute:
             return False

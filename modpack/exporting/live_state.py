@@ -18,7 +18,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 from modpack.core.names import root_of
-from modpack.core.scan import Body, Defined, Initializer, Literal, Row, Setting
+from modpack.core.scan import Body, Definitions, Initializer, Literal, Rebinding, Row
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import contents_of
 from modpack.exporting.live_code import functions_in, home_of, is_plain, resolved
@@ -78,7 +78,7 @@ def _object_deviations(
     live: Mapping[str, Any],
     call: Sequence[Literal],
     named: Mapping[str, Literal],
-    inits: Mapping[str, Defined],
+    inits: Mapping[str, Definitions],
 ) -> Iterator[tuple[str, str, bool]]:
     """The attributes of an object that the call that made it does not give.
 
@@ -104,14 +104,17 @@ def _object_deviations(
         now = found.get(name, _UNKNOWN)  # unknown in a class with slots, for one
         if before is not _UNKNOWN and now is not _UNKNOWN and not _keeps(before, now):
             there = f" and not {shown(before)}" if is_plain(now) else ""
-            yield name, f"is {shown(now)}{there}", changed.get(name) == Setting.RUNNING
+            yield name, f"is {shown(now)}{there}", changed.get(name) == Rebinding.RUNNING
     for name in (each for each in found if each not in expected):
-        if changed.get(name, Setting.ON_REQUEST) == Setting.ON_REQUEST:
+        if changed.get(name, Rebinding.ON_REQUEST) == Rebinding.ON_REQUEST:
             yield name, f"was set to {shown(found[name])}", False
 
 
 def _made(
-    kind: type, given: Sequence[Literal], named: Mapping[str, Literal], inits: Mapping[str, Defined]
+    kind: type,
+    given: Sequence[Literal],
+    named: Mapping[str, Literal],
+    inits: Mapping[str, Definitions],
 ) -> tuple[dict[str, Any], dict[str, int]] | None:
     """The attributes that a call gives, and those that methods change."""
     if kind in (SimpleNamespace, argparse.Namespace):
@@ -119,7 +122,7 @@ def _made(
     expected: dict[str, Any] | None = None
     changed: dict[str, int] = {}
     for each in kind.__mro__[:-1]:
-        defined = inits.get(each.__module__, Defined())
+        defined = inits.get(each.__module__, Definitions())
         found = defined.initializers.get(each.__qualname__)
         if found is None:
             return None
@@ -199,7 +202,7 @@ def _keeps(first: Any, value: Any) -> bool:
     return is_plain(value) and repr(first) == repr(value)
 
 
-class Deviation(NamedTuple):
+class SourceMismatch(NamedTuple):
     """One name that stands for something else than its source says.
 
     Attributes:
@@ -232,12 +235,12 @@ class LiveModule:
     """
 
     live: Mapping[str, Any]
-    defined: Defined
+    defined: Definitions
     file: str | None
-    inits: Mapping[str, Defined]
+    inits: Mapping[str, Definitions]
     is_plain: bool
 
-    def deviations(self) -> Iterator[Deviation]:
+    def deviations(self) -> Iterator[SourceMismatch]:
         """All names that stand for something else than the source says."""
         for path, body in self.defined.bodies.items():
             outside, _, name = path.rpartition(".")
@@ -258,7 +261,7 @@ class LiveModule:
             found = vars(found).get(name) if is_a(found, type) else None
         return found if is_a(found, type) and self._is_class(found, path) else None
 
-    def _of_body(self, owner: _Owner, body: Body) -> Iterator[Deviation]:
+    def _of_body(self, owner: _Owner, body: Body) -> Iterator[SourceMismatch]:
         def is_certain(name: str) -> bool:
             """Whether the body binds a name in any case, and what it makes keeps that."""
             return owner.is_complete and name not in body.conditional
@@ -281,19 +284,19 @@ class LiveModule:
             if name in owner.names or is_certain(name):
                 yield from self._of_rows(owner, name, rows)
 
-    def _of_rows(self, owner: _Owner, name: str, rows: Sequence[Row]) -> Iterator[Deviation]:
+    def _of_rows(self, owner: _Owner, name: str, rows: Sequence[Row]) -> Iterator[SourceMismatch]:
         """Deviations of a name that is bound in several ways, or in one that is not plain."""
         value = owner.names.get(name, _MISSING)
         line, kind, given, named = rows[-1]
         if kind == "call" and len(rows) == 1:
             found = _object_deviations(value, self.live, given, named, self.inits)
             for attribute, what, is_own in found:
-                yield Deviation(f"{owner.prefix}{name}.{attribute}", what, line, True, is_own)
+                yield SourceMismatch(f"{owner.prefix}{name}.{attribute}", what, line, True, is_own)
             return
         if any(self._fits(row, value, name, owner) for row in rows):
             return
         if kind == "holds" and is_a(value, (dict, list, set)):
-            yield Deviation(owner.prefix + name, "has other items", line, bool(owner.prefix))
+            yield SourceMismatch(owner.prefix + name, "has other items", line, bool(owner.prefix))
         else:
             yield owner.deviation(name, value, line, given[0] if kind == "is" else _MISSING)
 
@@ -354,7 +357,7 @@ class LiveModule:
             return True
         return owner.is_special and not is_plain(value)
 
-    def _extras(self, owner: _Owner, body: Body) -> Iterator[Deviation]:
+    def _extras(self, owner: _Owner, body: Body) -> Iterator[SourceMismatch]:
         """Attributes of a plain class that its statement does not give it."""
         for name, value in owner.names.items():
             if any(
@@ -391,17 +394,17 @@ class _Owner(NamedTuple):
 
     def deviation(
         self, name: str, value: Any, line: int, literal: Literal | object = _MISSING
-    ) -> Deviation:
+    ) -> SourceMismatch:
         what = "was deleted" if value is _MISSING else f"is {shown(value)}"
         is_told = is_plain(literal) and is_plain(value) and not isinstance(literal, str)
         before = f" and not {shown(literal)}" if is_told else ""
         return self.told(name, what + before, line, value)
 
-    def told(self, name: str, what: str, line: int, value: Any) -> Deviation:
+    def told(self, name: str, what: str, line: int, value: Any) -> SourceMismatch:
         found = next(functions_in(value), None)
         home, here = home_of(found), self.names.get("__module__" if self.prefix else "__name__")
         is_own = found is not None and "<locals>" in found.__qualname__ and home == str(here)
-        return Deviation(self.prefix + name, what, line, bool(self.prefix), is_own, home)
+        return SourceMismatch(self.prefix + name, what, line, bool(self.prefix), is_own, home)
 
 
 def _class_owner(path: str, kind: type, body: Body, live: Mapping[str, Any]) -> _Owner:

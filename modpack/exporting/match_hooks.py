@@ -16,7 +16,7 @@ MatchHook = Callable[[Any, str], "Action | None"]
 
 
 @dataclass(frozen=True)
-class Match:
+class RuleMatch:
     """The decision under way while a hook runs.
 
     Attributes:
@@ -32,7 +32,7 @@ class Match:
     importers: tuple[Edge, ...]
 
 
-class Outcome(NamedTuple):
+class HookOutcome(NamedTuple):
     """The result of the hooks for one match.
 
     Attributes:
@@ -59,17 +59,17 @@ class MatchHooks:
         self.by_action: dict[Action, OrderedDict[int, MatchHook]] = {
             action: OrderedDict() for action in Action
         }
-        self.current: Match | None = None
+        self.current: RuleMatch | None = None
 
-    def run(self, exporter: object, match: Match) -> Outcome:
+    def run(self, exporter: object, match: RuleMatch) -> HookOutcome:
         """Call the hooks of the rule's action, in order of registration.
 
         A hook that raises refuses the module: every kind of exception is reported as that
         module's problem, none is lost, and the others still run.
         """
-        outcome = Outcome(match.action)
+        outcome = HookOutcome(match.action)
         for hook in list(self.by_action[match.rule.action].values()):
-            self.current = Match(match.module, match.rule, outcome.action, match.importers)
+            self.current = RuleMatch(match.module, match.rule, outcome.action, match.importers)
             name, veto = hook_name(hook), None
             try:
                 answer: object = hook(exporter, match.module)

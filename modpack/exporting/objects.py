@@ -23,7 +23,7 @@ from modpack.errors import ObjMismatchError, ObjNotFoundError
 from modpack.exporting.origins import ObjectOrigins
 from modpack.exporting.planner import Planner
 from modpack.exporting.scripts import ScriptExporter, stored_values
-from modpack.exporting.secret_guard import SecretGuard
+from modpack.exporting.secret_guard import SecretScan
 from modpack.pickling.base import is_of_script
 from modpack.pickling.functions import SCRIPTS, home_module
 from modpack.security.pickle_names import PickledName, nested_names
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from modpack.exporting.hook_saver import HookOptions
     from modpack.exporting.tensor_index import StorageUsage
     from modpack.hooks.report import HookStatus
-    from modpack.pickling.base import Reference, ScriptSource
+    from modpack.pickling.base import GlobalReference, ScriptSource
     from modpack.pickling.pickler import Pickled
     from modpack.pickling.tensors import StorageSaver
 
@@ -62,7 +62,7 @@ class ObjectSaver:
         writer: ArchiveWriter,
         origins: ObjectOrigins,
         planner: Planner,
-        guard: SecretGuard,
+        guard: SecretScan,
     ) -> None:
         self.exporter = exporter
         self.resources: list[tuple[str, str]] = []
@@ -102,7 +102,7 @@ class ObjectSaver:
         Raises:
             ObjMismatchError: two versions of one library would have to go into the package.
         """
-        from modpack.exporting.hook_saver import HookSaver
+        from modpack.exporting.hook_saver import HookExporter
         from modpack.exporting.tensor_index import StorageUsage, named_tensors
         from modpack.pickling.pickler import pickle_object
         from modpack.pickling.tensors import StorageSaver
@@ -113,7 +113,7 @@ class ObjectSaver:
             self._usage = StorageUsage(self._storages)
         self._storages.next_object()
         self.scripts.refresh()
-        hooked = HookSaver(self.is_importable, obj, hooks)
+        hooked = HookExporter(self.is_importable, obj, hooks)
         observer = hooked.observer
         pickled = pickle_object(
             obj, context=self, resource=record, protocol=protocol, root=name, observer=observer
@@ -216,14 +216,14 @@ class ObjectSaver:
 
     # The methods of modpack.pickling.base.PickleContext follow.
 
-    def resolve(self, obj: object, name: str) -> Reference:
+    def resolve(self, obj: object, name: str) -> GlobalReference:
         """How a class or function is named, in the first importer that has the very object."""
-        from modpack.pickling.base import Reference
+        from modpack.pickling.base import GlobalReference
 
         importer, module, attribute = self._origins.find(obj, name)
         self._remember_home(importer, module, obj)
         live = getattr(obj, "__module__", None)
-        return Reference(module, attribute, live if isinstance(live, str) else module)
+        return GlobalReference(module, attribute, live if isinstance(live, str) else module)
 
     def module_name(self, module: ModuleType) -> str:
         """The module path by which a live module is imported after loading.

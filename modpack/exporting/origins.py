@@ -7,7 +7,7 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from modpack.core.graph import Environment
+from modpack.core.graph import ModuleSource
 from modpack.core.names import root_of
 from modpack.discovery.finder import HostEnvironment, ImportedEnvironment
 from modpack.discovery.importers import Importer, OrderedImporter, sys_importer
@@ -56,7 +56,7 @@ class ObjectOrigins:
         self.environments = tuple(self._environments.values())
         self._homes: dict[str, tuple[Importer, object]] = {}
 
-    def _environment_of(self, importer: Importer) -> Environment:
+    def _environment_of(self, importer: Importer) -> ModuleSource:
         """The environment of one of the importers, or of the host."""
         known = self._environments
         return known.get(id(importer), known[id(sys_importer)])
@@ -139,7 +139,7 @@ def _flattened(importer: Importer) -> Iterator[Importer]:
         yield importer
 
 
-def _environment(importer: Importer) -> Environment:
+def _environment(importer: Importer) -> ModuleSource:
     if importer is sys_importer:
         return HostEnvironment()
     own = getattr(importer, "environment", None)

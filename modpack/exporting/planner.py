@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from modpack.core.graph import Edge, Environment
+from modpack.core.graph import Edge, ModuleSource
 from modpack.core.names import parents
 from modpack.core.plan import Decision, PackagingErrorReason, Plan, Problem
 from modpack.core.rules import (
     RUNNING_SCRIPT,
     Action,
-    Origin,
     Owner,
     Rule,
+    RuleOrigin,
     deciding_rule,
     inherited,
     saved,
@@ -23,14 +23,14 @@ from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.walk import Scan, Walker
 from modpack.exporting.evidence import dynamic_importers, listed_edges, loaded_edges
-from modpack.exporting.match_hooks import Match, MatchHooks
+from modpack.exporting.match_hooks import MatchHooks, RuleMatch
 from modpack.exporting.package_data import PackageDataPlanner
 from modpack.exporting.presets import Portability
-from modpack.exporting.problems import Absence, find_notes, find_problems, why_not_interned
+from modpack.exporting.problems import MissingModules, find_notes, find_problems, why_not_interned
 
 _ASKED_FOR = "<add_dependency>"
 """The node of the graph that leads to modules which the user asked for by name."""
-_PROVISIONAL = (Origin.IMPLICIT, Origin.PARENT, Origin.PRESET)
+_PROVISIONAL = (RuleOrigin.IMPLICIT, RuleOrigin.PARENT, RuleOrigin.PRESET)
 """Rules that decide for want of a rule of the user's, and give way to one that comes later."""
 _STRENGTH = (Action.INTERN, Action.EXTERN, Action.MOCK)
 
@@ -52,7 +52,7 @@ class Planner:
 
     def __init__(
         self,
-        environments: Sequence[Environment],
+        environments: Sequence[ModuleSource],
         installed: DistributionIndex,
         exporter: object,
         scan: Scan = scan_source,
@@ -68,7 +68,7 @@ class Planner:
         self._decisions: dict[str, Decision] = {}
         self._matched: dict[str, Rule] = {}
         self._vetoes: dict[str, str] = {}
-        self._absence = Absence(self.walker, installed)
+        self._absence = MissingModules(self.walker, installed)
         self._left_out: dict[str, str] = {}
         self._reported: dict[Problem, None] = {}
 
@@ -236,7 +236,7 @@ class Planner:
         return {
             # Nobody looks for the standard library's places.
             m: d
-            if d.rule.origin is Origin.IMPLICIT and d.action is Action.EXTERN
+            if d.rule.origin is RuleOrigin.IMPLICIT and d.action is Action.EXTERN
             else replace(d, location=self.walker.locate(m))
             for m, d in self._reached_decisions().items()
         }
@@ -364,7 +364,7 @@ class Planner:
 
     def _ask_hooks(self, module: str, rule: Rule) -> Decision:
         self._matched[module] = rule
-        match = Match(module, rule, rule.action, self.walker.graph.edges_to(module))
+        match = RuleMatch(module, rule, rule.action, self.walker.graph.edges_to(module))
         outcome = self.hooks.run(self._exporter, match)
         if outcome.veto is not None:
             self._vetoes[module] = outcome.veto

@@ -13,12 +13,12 @@ from functools import cache
 from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, GlobGroup
 from modpack.core.names import normalised_distribution as normalised
-from modpack.core.rules import Action, Origin, Owner, Rule
+from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.discovery.distributions import Distribution, DistributionIndex
 
 
 def _preset(action: Action, owner: Owner, label: str) -> Rule:
-    return Rule(action, GlobGroup("**"), origin=Origin.PRESET, owner=owner, label=label)
+    return Rule(action, GlobGroup("**"), origin=RuleOrigin.PRESET, owner=owner, label=label)
 
 
 POLICIES: dict[str, tuple[Rule, ...]] = {

@@ -13,7 +13,7 @@ from modpack.core.graph import CodeKind, Edge, Location
 from modpack.core.names import is_within, root_of
 from modpack.core.plan import Decision, Note, NoteKind, Plan, Problem
 from modpack.core.plan import PackagingErrorReason as Reason
-from modpack.core.rules import RUNNING_SCRIPT, Action, Origin, Owner, Rule, dead_rules
+from modpack.core.rules import RUNNING_SCRIPT, Action, Owner, Rule, RuleOrigin, dead_rules
 from modpack.core.scan import ImportKind
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.walk import Walker
@@ -73,7 +73,7 @@ def find_problems(
             yield from _undecided_problems(walker, module)
     for rule in unmatched:
         yield Problem(str(rule), Reason.EMPTY_MATCH)
-    yield from _AstrayImports(walker, decisions, is_own).problems()
+    yield from _BrokenImports(walker, decisions, is_own).problems()
 
 
 def _asked_by(walker: Walker, edges: Sequence[Edge]) -> tuple[str, str | None]:
@@ -183,7 +183,7 @@ def _problem(
     return Problem(module, reason, context, place, walker.graph.shortest_path(module))
 
 
-class Absence:
+class MissingModules:
     """Judges modules that a rule would decide.
 
     What is absent where a package is made is as absent where it is loaded, where the code of
@@ -209,12 +209,12 @@ class Absence:
             rule: the rule that matches it, if any does.
             portability: the policy's view of distributions, if it has one.
         """
-        if rule is not None and rule.origin is Origin.IMPLICIT:
+        if rule is not None and rule.origin is RuleOrigin.IMPLICIT:
             return None
         if rule is not None and rule.action is not Action.INTERN and rule.spells(module):
             return None
         edges = [e for e in self._walker.graph.edges_to(module) if e.kind.is_dependency]
-        if rule is None or rule.origin is Origin.PRESET:
+        if rule is None or rule.origin is RuleOrigin.PRESET:
             without = [
                 e.importer for e in edges if self._walker.is_out_of_reach(e.importer, module)
             ]
@@ -223,7 +223,7 @@ class Absence:
         location = self._walker.locate(module)
         if location is None:
             return self._why_not_here(module, rule, edges)
-        if rule is None or rule.origin is not Origin.PRESET or rule.action is not Action.INTERN:
+        if rule is None or rule.origin is not RuleOrigin.PRESET or rule.action is not Action.INTERN:
             return None
         # A module that was loaded from a source file has lost it, if it has none now.
         file = location.file or ""
@@ -246,7 +246,7 @@ class Absence:
                 f"{module} is not installed here, and {by} with that: it "
                 "will be absent for the packaged code as well"
             )
-        if rule is None or rule.origin is not Origin.PRESET:
+        if rule is None or rule.origin is not RuleOrigin.PRESET:
             return None
         if self._walker.is_loaded(module):
             return _made_by_code(module, edges)
@@ -288,7 +288,7 @@ def _made_by_code(module: str, edges: Sequence[Edge]) -> str | None:
     return f"{module}, which {by} imports, has no file: code makes it when it runs"
 
 
-class _AstrayImports:
+class _BrokenImports:
     """Looks for imports that lead nowhere in what a plan interns.
 
     A name that a module does not bind counts only if nothing speaks for it: no submodule, no

@@ -21,7 +21,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from modpack.discovery.finder import is_a
-from modpack.discovery.script import Cell, Kind, Script, Statement, imported_as
+from modpack.discovery.script import Cell, Script, StatementKind, TopLevelStatement, imported_as
 from modpack.exporting.live_code import absolute, codes_in, functions_in, is_plain, resolved
 from modpack.pickling.base import Filling
 from modpack.pickling.functions import FUTURE_FLAGS, same_code
@@ -57,7 +57,7 @@ _NO_SOURCE = (
 )
 
 
-class How(enum.Enum):
+class CaptureMethod(enum.Enum):
     """How a name comes into the module of definitions."""
 
     TEXT = "text"
@@ -68,7 +68,7 @@ class How(enum.Enum):
     PROBLEM = "problem"
 
 
-class Choice(NamedTuple):
+class CapturedName(NamedTuple):
     """How one name gets into the package.
 
     Attributes:
@@ -78,8 +78,8 @@ class Choice(NamedTuple):
         text: a literal; for a problem what is wrong.
     """
 
-    how: How
-    statement: Statement | None = None
+    how: CaptureMethod
+    statement: TopLevelStatement | None = None
     text: str = ""
 
 
@@ -96,15 +96,15 @@ class DefinitionSelector:
         self.namespace = namespace
         self._compiled: dict[tuple[Cell, int], CodeType | None] = {}
 
-    def choose(self, name: str) -> Choice:
+    def choose(self, name: str) -> CapturedName:
         """Choose for a name, by its present value."""
         statements = self.script.binding(name)
         if name not in self.namespace:
             # An import that only type checkers see, for a name that only annotations use.
             for statement in statements:
-                if statement.kind is Kind.IMPORT_BLOCK:
-                    return Choice(How.TEXT, statement)
-            return Choice(How.ABSENT)
+                if statement.kind is StatementKind.IMPORT_BLOCK:
+                    return CapturedName(CaptureMethod.TEXT, statement)
+            return CapturedName(CaptureMethod.ABSENT)
         value = self.namespace[name]
         taken = self._imported(name, value) or self._defined(name, value)
         if taken is not None:
@@ -112,20 +112,24 @@ class DefinitionSelector:
         first, last = (statements[0], statements[-1]) if statements else (None, None)
         literal = _literal_of(value)
         if literal is not None:
-            if last is not None and last.kind is Kind.ASSIGNMENT and _is_literal(last.value, value):
-                return Choice(How.TEXT, last)
-            return Choice(How.LITERAL, first, literal)
+            if (
+                last is not None
+                and last.kind is StatementKind.ASSIGNMENT
+                and _is_literal(last.value, value)
+            ):
+                return CapturedName(CaptureMethod.TEXT, last)
+            return CapturedName(CaptureMethod.LITERAL, first, literal)
         for statement in reversed(statements):
             expression = statement.value
             if self._names(expression, value) or _is_type(expression, value):
-                return Choice(How.TEXT, statement)
+                return CapturedName(CaptureMethod.TEXT, statement)
             # Pickle refers to a type variable, for one, by a name of its module.
             is_named = is_a(value, _NAMED) and getattr(value, "__name__", None) == name
             if is_named and expression is not None:
-                return Choice(How.TEXT, statement)
-        return Choice(How.VALUE, first)
+                return CapturedName(CaptureMethod.TEXT, statement)
+        return CapturedName(CaptureMethod.VALUE, first)
 
-    def text_for_value(self, name: str) -> Statement | None:
+    def text_for_value(self, name: str) -> TopLevelStatement | None:
         """The statement that makes a fresh container for a name, whose value comes later."""
         binding = self.script.binding(name)
         return next((each for each in binding if self._is_container(each.value)), None)
@@ -155,16 +159,16 @@ class DefinitionSelector:
             return made in _CONTAINERS and all(map(_is_argument, arguments))
         return isinstance(expression, (ast.List, ast.Dict, ast.Set)) and _is_argument(expression)
 
-    def _imported(self, name: str, value: Any) -> Choice | None:
+    def _imported(self, name: str, value: Any) -> CapturedName | None:
         statements = self.script.binding(name)
         for statement in reversed(statements):
-            if statement.kind in (Kind.IMPORT, Kind.IMPORT_BLOCK):
+            if statement.kind in (StatementKind.IMPORT, StatementKind.IMPORT_BLOCK):
                 if self._brings(statement.node, name, value):
-                    return Choice(How.TEXT, statement)
+                    return CapturedName(CaptureMethod.TEXT, statement)
         for statement in reversed(() if statements else self.script.star_imports):
             node = statement.node
             if isinstance(node, ast.ImportFrom) and self._from(node, name) is value:
-                return Choice(How.TEXT, statement)
+                return CapturedName(CaptureMethod.TEXT, statement)
         return None
 
     def _brings(self, statement: ast.stmt, name: str, value: Any) -> bool:
@@ -198,37 +202,47 @@ class DefinitionSelector:
         found = getattr(sys.modules[module], name, _ABSENT)  # as the script did
         return sys.modules.get(f"{module}.{name}", _ABSENT) if found is _ABSENT else found
 
-    def _defined(self, name: str, value: Any) -> Choice | None:
+    def _defined(self, name: str, value: Any) -> CapturedName | None:
         statements = self.script.binding(name)
         if is_a(value, type) and self._lives_here(value, name):
             return self._class(value, statements)
-        if statements and statements[-1].kind is Kind.CLASS and not isinstance(value, type):
-            return Choice(How.TEXT, statements[-1])  # a decorator made something else of it
-        made = [each for each in statements if each.kind is Kind.FUNCTION]
+        if (
+            statements
+            and statements[-1].kind is StatementKind.CLASS
+            and not isinstance(value, type)
+        ):
+            return CapturedName(
+                CaptureMethod.TEXT, statements[-1]
+            )  # a decorator made something else of it
+        made = [each for each in statements if each.kind is StatementKind.FUNCTION]
         for statement in reversed(made):
             if self._made_function(value, statement):
-                return Choice(How.TEXT, statement)
+                return CapturedName(CaptureMethod.TEXT, statement)
         if made and is_a(value, FunctionType) and self._lives_here(value, name):
-            return Choice(How.PROBLEM, made[-1], _CHANGED)
+            return CapturedName(CaptureMethod.PROBLEM, made[-1], _CHANGED)
         return None
 
     def _lives_here(self, value: Any, name: str) -> bool:
         here = self.namespace.get("__name__")
         return bool(value.__module__ == here and value.__qualname__ == name)
 
-    def _class(self, kind: type, statements: Iterable[Statement]) -> Choice:
-        classes = [each for each in statements if each.kind is Kind.CLASS]
+    def _class(self, kind: type, statements: Iterable[TopLevelStatement]) -> CapturedName:
+        classes = [each for each in statements if each.kind is StatementKind.CLASS]
         fitting = [each for each in classes if self._made_class(kind, each)]
         if fitting:  # the one at the very line (Python 3.13), else the last
             line = vars(kind).get("__firstlineno__")
             exact = [each for each in fitting if each.line == line]
-            return Choice(How.TEXT, (exact or fitting)[-1])
+            return CapturedName(CaptureMethod.TEXT, (exact or fitting)[-1])
         if classes:
-            return Choice(How.PROBLEM, classes[-1], _CHANGED)
+            return CapturedName(CaptureMethod.PROBLEM, classes[-1], _CHANGED)
         called = [each for each in statements if isinstance(each.value, ast.Call)]
-        return Choice(How.TEXT, called[-1]) if called else Choice(How.PROBLEM, None, _NO_SOURCE)
+        return (
+            CapturedName(CaptureMethod.TEXT, called[-1])
+            if called
+            else CapturedName(CaptureMethod.PROBLEM, None, _NO_SOURCE)
+        )
 
-    def _made_function(self, value: Any, statement: Statement) -> bool:
+    def _made_function(self, value: Any, statement: TopLevelStatement) -> bool:
         """Whether a function statement made an object, as far as its code tells.
 
         An object that a decorator made, and that holds no function of that name, may be.
@@ -243,7 +257,7 @@ class DefinitionSelector:
         is_decorated = bool(getattr(statement.node, "decorator_list", []))
         return is_decorated or type(value) is not FunctionType
 
-    def _made_class(self, kind: type, statement: Statement) -> bool:
+    def _made_class(self, kind: type, statement: TopLevelStatement) -> bool:
         """Whether a class statement made a class, as far as its methods and bases tell."""
         body = self._code_of(statement, flags_of(kind))
         if body is None or not isinstance(statement.node, ast.ClassDef):
@@ -254,7 +268,7 @@ class DefinitionSelector:
             and all(self._is_base(kind, base) for base in statement.node.bases)
         )
 
-    def _is_there(self, method: FunctionType, statement: Statement, body: CodeType) -> bool:
+    def _is_there(self, method: FunctionType, statement: TopLevelStatement, body: CodeType) -> bool:
         """Whether a class statement holds a method's code, if the script does at all."""
         file = absolute(method.__code__.co_filename)
         if not any(file == absolute(cell.file) for cell in self.script.cells):
@@ -267,7 +281,7 @@ class DefinitionSelector:
         bases = (*kind.__bases__, *getattr(kind, "__orig_bases__", ()))
         return not is_a(found, type) or any(each is found for each in bases)
 
-    def _code_of(self, statement: Statement, flags: int) -> CodeType | None:
+    def _code_of(self, statement: TopLevelStatement, flags: int) -> CodeType | None:
         """The code of a class's body or of a function, compiled from the source as it is now."""
         cell = statement.cell
         if (cell, flags) not in self._compiled:
@@ -285,7 +299,7 @@ class DefinitionSelector:
                 return code
         return None
 
-    def fillings(self, name: str, statement: Statement) -> Iterator[Filling]:
+    def fillings(self, name: str, statement: TopLevelStatement) -> Iterator[Filling]:
         """Values to set on a class or function once its definition was run.
 
         These are default values and class attributes that something else than a literal gave, and
@@ -317,7 +331,7 @@ class DefinitionSelector:
             yield Filling((*path, name), value)
 
     def _of_class(
-        self, path: str, kind: type, node: ast.ClassDef, statement: Statement
+        self, path: str, kind: type, node: ast.ClassDef, statement: TopLevelStatement
     ) -> Iterator[Filling]:
         own, body = vars(kind), self._code_of(statement, flags_of(kind))
         replaced = set()

@@ -21,11 +21,11 @@ from modpack.discovery.script import (
     DEFINITION,
     IMPORTS,
     Cell,
-    Kind,
+    ModulePiece,
     ModuleText,
-    Piece,
     Script,
-    Statement,
+    StatementKind,
+    TopLevelStatement,
     literal_text,
     module_text,
     text_of_statement,
@@ -33,7 +33,12 @@ from modpack.discovery.script import (
 )
 from modpack.errors import ObjMismatchError
 from modpack.exporting.live_code import absolute
-from modpack.exporting.script_choice import Choice, DefinitionSelector, How, flags_of
+from modpack.exporting.script_choice import (
+    CapturedName,
+    CaptureMethod,
+    DefinitionSelector,
+    flags_of,
+)
 from modpack.pickling.base import SCRIPT_MARK, Filling
 
 _CELL_NAMES = re.compile(r"<(ipython|python)-input-|[\\/]ipykernel_\d+[\\/]")
@@ -44,10 +49,10 @@ _ADDITION = "@"
 """The prefix of the number of a statement that has no name of its own."""
 _POSTPONED = __future__.annotations.compiler_flag
 _GROUPS = {
-    Kind.FUNCTION: DEFINITION,
-    Kind.CLASS: DEFINITION,
-    Kind.IMPORT: IMPORTS,
-    Kind.IMPORT_BLOCK: IMPORTS,
+    StatementKind.FUNCTION: DEFINITION,
+    StatementKind.CLASS: DEFINITION,
+    StatementKind.IMPORT: IMPORTS,
+    StatementKind.IMPORT_BLOCK: IMPORTS,
 }
 _IN_A_CIRCLE = (
     "definitions need its value while they are run, and it is itself made of them. Remedy: assign "
@@ -84,7 +89,7 @@ class ScriptDefinitions:
     store_value: StoreValue
     _cells: tuple[Cell, ...] | None = None
     _selector: DefinitionSelector = field(init=False)
-    _choices: dict[str, Choice] = field(default_factory=dict)
+    _choices: dict[str, CapturedName] = field(default_factory=dict)
     _needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _roots: dict[str, None] = field(default_factory=dict)
     _remade: set[str] = field(default_factory=set)
@@ -132,9 +137,9 @@ class ScriptDefinitions:
         first = name.partition(".")[0]
         self._close(first)
         how = self._choices[first].how
-        if how in (How.TEXT, How.PROBLEM):
+        if how in (CaptureMethod.TEXT, CaptureMethod.PROBLEM):
             self._roots[first] = None
-        return self._fillings([first]) if how is How.TEXT else None
+        return self._fillings([first]) if how is CaptureMethod.TEXT else None
 
     def take_all(self, names: Sequence[str]) -> Sequence[Filling]:
         """Take what a function of the script uses that is not itself a definition."""
@@ -148,9 +153,9 @@ class ScriptDefinitions:
         found: list[Filling] = []
         for name in self._reached(roots):
             choice = self._choices[name]
-            if choice.how is How.VALUE:
+            if choice.how is CaptureMethod.VALUE:
                 found.append(Filling((name,), self.namespace[name]))
-            elif choice.how is How.TEXT and choice.statement is not None:
+            elif choice.how is CaptureMethod.TEXT and choice.statement is not None:
                 found.extend(self._selector.fillings(name, choice.statement))
         own = self.namespace.get("__name__")
         return sorted(found, key=lambda each: type(each.value).__module__ == own)
@@ -165,12 +170,14 @@ class ScriptDefinitions:
                 self._needs[name] = tuple(self._needed_by(name))
             todo.extend(each for each in self._needs[name] if each not in self._choices)
 
-    def _choice(self, name: str) -> Choice:
+    def _choice(self, name: str) -> CapturedName:
         script = self._selector.script
         if name.startswith(_ADDITION):
-            return Choice(How.TEXT, script.statement(int(name.removeprefix(_ADDITION))))
+            return CapturedName(
+                CaptureMethod.TEXT, script.statement(int(name.removeprefix(_ADDITION)))
+            )
         if name.startswith("__") or (name in _OF_NOTEBOOKS and not script.binding(name)):
-            return Choice(How.ABSENT)
+            return CapturedName(CaptureMethod.ABSENT)
         return self._selector.choose(name)
 
     def _needed_by(self, name: str) -> Iterator[str]:
@@ -179,16 +186,21 @@ class ScriptDefinitions:
             for each in sorted(statement.uses.eager | statement.uses.late):
                 if each in self.namespace or script.binding(each):
                     yield each
-            if statement.kind in (Kind.FUNCTION, Kind.CLASS) and not name.startswith(_ADDITION):
+            if statement.kind in (
+                StatementKind.FUNCTION,
+                StatementKind.CLASS,
+            ) and not name.startswith(_ADDITION):
                 for addition in script.additions(statement):
                     yield f"{_ADDITION}{addition.number}"
 
-    def _statement(self, name: str) -> Statement | None:
+    def _statement(self, name: str) -> TopLevelStatement | None:
         """The statement that is taken for a name, if one is."""
         choice = self._choices[name]
-        if choice.how is How.TEXT or (choice.how is How.VALUE and name in self._remade):
+        if choice.how is CaptureMethod.TEXT or (
+            choice.how is CaptureMethod.VALUE and name in self._remade
+        ):
             return choice.statement
-        return self._selector.text_for_value(name) if choice.how is How.VALUE else None
+        return self._selector.text_for_value(name) if choice.how is CaptureMethod.VALUE else None
 
     def _reached(self, roots: Iterable[str]) -> list[str]:
         """All names that some names need, themselves included."""
@@ -201,7 +213,7 @@ class ScriptDefinitions:
                 todo.extend(self._needs[name])
         return list(seen)
 
-    def _taken(self) -> tuple[list[str], dict[str, Statement]]:
+    def _taken(self) -> tuple[list[str], dict[str, TopLevelStatement]]:
         """All names that the module is to bind, and the statements that are taken for them."""
         names = self._reached(self._roots)
         found = {name: self._statement(name) for name in names}
@@ -221,8 +233,8 @@ class ScriptDefinitions:
         """The module's source, with everything that was taken so far."""
         early = self._store_early_values()
         names, statements = self._taken()
-        units: dict[str, _Unit] = {}
-        bound_by: dict[Statement, list[str]] = {}
+        units: dict[str, _ModuleStatement] = {}
+        bound_by: dict[TopLevelStatement, list[str]] = {}
         for name in names:
             choice = self._choices[name]
             if name in early:
@@ -232,26 +244,26 @@ class ScriptDefinitions:
             elif name in statements:
                 bound_by.setdefault(statements[name], []).append(name)
                 continue
-            elif choice.how is How.LITERAL:
+            elif choice.how is CaptureMethod.LITERAL:
                 text = literal_text(choice.statement, name, choice.text)
-            elif choice.how is How.VALUE:
+            elif choice.how is CaptureMethod.VALUE:
                 text = value_comment(choice.statement, name)
             else:
                 continue
             number = choice.statement.number if choice.statement is not None else -1
-            units[name] = _Unit(number, text)
+            units[name] = _ModuleStatement(number, text)
         package = str(self.namespace.get("__package__") or "")
         for statement, bound in bound_by.items():
             text, line = text_of_statement(statement, frozenset(bound), package)
             group, origin = _GROUPS.get(statement.kind, ""), (statement.cell.file, line)
-            unit = _Unit(statement.number, text, statement.uses.eager, group, origin)
+            unit = _ModuleStatement(statement.number, text, statement.uses.eager, group, origin)
             units.update(dict.fromkeys(bound, unit))
         title = title_of(self.namespace)
-        pieces = [Piece(-2, f"{SCRIPT_MARK} = {title!r}", "mark")]
+        pieces = [ModulePiece(-2, f"{SCRIPT_MARK} = {title!r}", "mark")]
         if early:
-            pieces.append(Piece(-1, "import torch_package_importer", IMPORTS))
+            pieces.append(ModulePiece(-1, "import torch_package_importer", IMPORTS))
         for position, unit in enumerate(_in_order(units)):
-            pieces.append(Piece(position, unit.text, unit.group, unit.origin))
+            pieces.append(ModulePiece(position, unit.text, unit.group, unit.origin))
         postponed = any(
             (flags_of(self.namespace.get(name)) | statement.flags) & _POSTPONED
             for name, statement in statements.items()
@@ -261,7 +273,9 @@ class ScriptDefinitions:
     def problems(self) -> Iterator[Problem]:
         """Definitions that cannot be taken, each with its place."""
         names, statements = self._taken()
-        told = [(n, self._choices[n]) for n in names if self._choices[n].how is How.PROBLEM]
+        told = [
+            (n, self._choices[n]) for n in names if self._choices[n].how is CaptureMethod.PROBLEM
+        ]
         told += _outdated(names, statements, self._selector.script)
         for name, choice in told:
             place = choice.statement.place if choice.statement is not None else None
@@ -276,7 +290,9 @@ class ScriptDefinitions:
             new = [
                 name
                 for name in _needed_at_once(names, statements)
-                if name in names and name not in stored and self._choices[name].how is How.VALUE
+                if name in names
+                and name not in stored
+                and self._choices[name].how is CaptureMethod.VALUE
             ]
             if not new:
                 return [name for name, is_stored in stored.items() if is_stored]
@@ -292,24 +308,24 @@ class ScriptDefinitions:
         """Run the statement of a value again that is made of the definitions themselves."""
         self._remade.add(name)
         binding = reversed(self._selector.script.binding(name))
-        statement = next((s for s in binding if s.kind is Kind.ASSIGNMENT), None)
+        statement = next((s for s in binding if s.kind is StatementKind.ASSIGNMENT), None)
         if statement is None:
-            self._choices[name] = Choice(How.PROBLEM, None, _IN_A_CIRCLE)
+            self._choices[name] = CapturedName(CaptureMethod.PROBLEM, None, _IN_A_CIRCLE)
             return
-        self._choices[name] = Choice(How.VALUE, statement)
+        self._choices[name] = CapturedName(CaptureMethod.VALUE, statement)
         self._needs[name] = tuple(self._needed_by(name))
         for each in self._needs[name]:
             self._close(each)
 
 
-class _Unit(NamedTuple):
+class _ModuleStatement(NamedTuple):
     """A statement in the module, or what takes its place.
 
     Attributes:
         number: the place of the statement in the script.
         text: its text.
         needs: the names that must be there before.
-        group: what it stands together with; see :class:`Piece`.
+        group: what it stands together with; see :class:`ModulePiece`.
         origin: where its first line stands in the script.
     """
 
@@ -320,11 +336,11 @@ class _Unit(NamedTuple):
     origin: tuple[str, int] | None = None
 
 
-def _in_order(units: Mapping[str, _Unit]) -> Iterator[_Unit]:
+def _in_order(units: Mapping[str, _ModuleStatement]) -> Iterator[_ModuleStatement]:
     """The units in the script's order, but each behind what it needs at once."""
-    done: dict[int, _Unit] = {}
+    done: dict[int, _ModuleStatement] = {}
 
-    def place(unit: _Unit, above: tuple[int, ...]) -> None:
+    def place(unit: _ModuleStatement, above: tuple[int, ...]) -> None:
         if id(unit) in done or id(unit) in above:
             return
         needed = [units[name] for name in unit.needs if name in units]
@@ -337,7 +353,7 @@ def _in_order(units: Mapping[str, _Unit]) -> Iterator[_Unit]:
     yield from done.values()
 
 
-def _needed_at_once(names: Sequence[str], statements: Mapping[str, Statement]) -> list[str]:
+def _needed_at_once(names: Sequence[str], statements: Mapping[str, TopLevelStatement]) -> list[str]:
     """The names whose values definitions need while they are run.
 
     A function that is called meanwhile, such as a decorator, needs all that it uses.
@@ -357,18 +373,18 @@ def _needed_at_once(names: Sequence[str], statements: Mapping[str, Statement]) -
 
 
 def _outdated(
-    names: Sequence[str], statements: Mapping[str, Statement], script: Script
-) -> Iterator[tuple[str, Choice]]:
+    names: Sequence[str], statements: Mapping[str, TopLevelStatement], script: Script
+) -> Iterator[tuple[str, CapturedName]]:
     """Definitions that were made with something that was defined anew after them."""
     for name in (each for each in names if each in statements):
         statement = statements[name]
         for used in sorted(statement.uses.eager):
             other = statements.get(used)
-            if other is None or other.kind not in (Kind.FUNCTION, Kind.CLASS):
+            if other is None or other.kind not in (StatementKind.FUNCTION, StatementKind.CLASS):
                 continue
             if other.number > statement.number and len(script.binding(used)) > 1:
                 text = _OUTDATED.format(used=used, place=other.place)
-                yield name, Choice(How.PROBLEM, statement, text)
+                yield name, CapturedName(CaptureMethod.PROBLEM, statement, text)
 
 
 def name_of(namespace: Mapping[str, object]) -> str:

@@ -96,7 +96,7 @@ def _mockable(module: str, chain: tuple[str, ...], graph: DependencyGraph) -> st
     return f"{root}.**" if is_library else module
 
 
-class SecretGuard:
+class SecretScan:
     """Looks for secrets in what one exporter saves.
 
     Args:

@@ -47,7 +47,7 @@ def named_tensors(
         extras: what was saved along with it, by name.
         key_of: the key under which a storage was stored with it; None if it was not.
     """
-    walk = _Walk()
+    walk = _TensorWalk()
     found = [*walk.of("", obj), *(each for name, x in extras.items() for each in walk.of(name, x))]
     with torch._C.DisableTorchFunctionSubclass():
         described = [_described(*each, key_of) for each in found]
@@ -59,7 +59,7 @@ def named_tensors(
     )
 
 
-class _Walk:
+class _TensorWalk:
     """Finds tensors, each container once, each module by all of its paths."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ _SHOWN: Final = 3
 
 
 @dataclass
-class _Use:
+class _StorageUse:
     """The use of a large storage.
 
     Attributes:
@@ -244,7 +244,7 @@ class StorageUsage:
 
     def __init__(self, storages: StorageSaver) -> None:
         self._storages = storages
-        self._uses: dict[str, _Use] = {}
+        self._uses: dict[str, _StorageUse] = {}
 
     def look_at(self, record: str, reductions: Iterable[Any], roots: Mapping[str, object]) -> None:
         """Look at an object that has just been saved.
@@ -260,7 +260,7 @@ class StorageUsage:
         for storage, view in filter(None, map(view_of_large, reductions)):
             key = self._storages.key_of(storage)
             if key is not None:
-                self._uses.setdefault(key, _Use(record, storage.nbytes())).views.add(view)
+                self._uses.setdefault(key, _StorageUse(record, storage.nbytes())).views.add(view)
                 met.add(key)
         wasteful = {key for key in met if self._uses[key].is_worth_telling}
         # Seldom is there any: the object is searched for places only then.
@@ -288,7 +288,7 @@ def _storage_of(obj: Any) -> tuple[torch.UntypedStorage | None, bool]:
     return (obj._untyped_storage if issubclass(kind, torch.TypedStorage) else None), False
 
 
-def _note(use: _Use) -> Note:
+def _note(use: _StorageUse) -> Note:
     paths = list(use.paths) or [f"a tensor of {use.record}"]
     names = listed(paths, _SHOWN)
     verb, copies = ("use", "copies of them") if len(paths) > 1 else ("uses", "a copy of it")

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec
 from modpack.errors import ModpackError
 from modpack.hooks.ddp import belongs_to_wrapper
-from modpack.hooks.describe import Names, describe, describe_hook
+from modpack.hooks.describe import ObjectPaths, describe, describe_hook
 from modpack.hooks.graph_nodes import (
     BEFORE,
     hooks_of_leaf,
@@ -27,12 +27,12 @@ from modpack.hooks.graph_nodes import (
     nodes_behind,
     tables_of,
 )
-from modpack.hooks.graph_parts import OnGraph, Part
+from modpack.hooks.graph_parts import GraphPart, OnGraph
 from modpack.hooks.kinds import (
     KINDS,
     MULTI_GRAD,
-    Found,
-    Kind,
+    HookKind,
+    InstalledHook,
     MultiGradPart,
     kinds_of,
     multi_grad_part,
@@ -45,7 +45,7 @@ FIRST = 1_000_000
 the next hook to be registered would overwrite one that has a small number."""
 
 
-class HookNumbers:
+class HookIdMap:
     """The numbers by which a package tells hooks apart, in place of the ids that torch gave them.
 
     Torch counts all hooks of a process: an id tells how many were registered before, by anybody.
@@ -75,7 +75,7 @@ class HookNumbers:
         return OrderedDict((self.of(identity), value) for identity, value in table.items())
 
 
-class LiveIds(HookNumbers):
+class LiveIds(HookIdMap):
     """The ids themselves, where hooks stay in their process."""
 
     @property
@@ -92,7 +92,7 @@ HANDLE: Final = "handle"
 
 
 @dataclass(frozen=True)
-class Unsaved:
+class UnsavedHook:
     """A hook that cannot be saved.
 
     Attributes:
@@ -110,7 +110,7 @@ class Unsaved:
 
 def is_silent(hook: object) -> bool:
     """Whether a hook is only a trace of an attachment: on an old graph, or removed."""
-    return isinstance(hook, OnGraph) or (isinstance(hook, Part) and hook.attachment.removed)
+    return isinstance(hook, OnGraph) or (isinstance(hook, GraphPart) and hook.attachment.removed)
 
 
 def _is_trace(hook: object) -> bool:
@@ -121,7 +121,7 @@ def _is_trace(hook: object) -> bool:
 
 
 @dataclass
-class Group:
+class HookGroup:
     """A multi-grad hook and its tensors.
 
     Attributes:
@@ -166,7 +166,7 @@ def _multi_grad_parts(tensor: torch.Tensor) -> Iterator[tuple[int, MultiGradPart
 
 
 @dataclass(frozen=True)
-class Collected:
+class CapturedHook:
     """One hook on its way into the package.
 
     Attributes:
@@ -181,10 +181,10 @@ class Collected:
 
     kind: str
     target: Any
-    found: Found
+    found: InstalledHook
     position: int
     rank: int = 0
-    group: Group | None = None
+    group: HookGroup | None = None
 
     @property
     def identities(self) -> tuple[int, ...]:
@@ -219,14 +219,14 @@ class HookCollector:
     native: list[tuple[Any, str, Any]] = field(default_factory=list)
     left_out: list[HookSpec] = field(default_factory=list)
     references_stay: bool = True
-    numbers: HookNumbers = field(default_factory=LiveIds)
+    numbers: HookIdMap = field(default_factory=LiveIds)
     parametrized: list[torch.nn.Module] = field(default_factory=list)
     handles: list[RemovableHandle] = field(default_factory=list)
-    _hooks: list[Collected] = field(default_factory=list)
+    _hooks: list[CapturedHook] = field(default_factory=list)
     _orders: list[tuple[Any, str, list[int]]] = field(default_factory=list)
     _native_taken: int = 0
     _seen: dict[int, Any] = field(default_factory=dict)
-    _groups: dict[int, Group] = field(default_factory=dict)
+    _groups: dict[int, HookGroup] = field(default_factory=dict)
     _grouped: int = 0
     _tables: dict[int, tuple[Any, str]] = field(default_factory=dict)
     _without_tables: list[tuple[Any, str]] = field(default_factory=list)
@@ -240,7 +240,7 @@ class HookCollector:
             return
         self._seen[id(target)] = target
         self._without_tables.append((target, scope))
-        noted: list[Collected] = []
+        noted: list[CapturedHook] = []
         for kind in kinds_of(scope):
             table = getattr(target, kind.tables[0], None)
             if not table:  # as of nearly all: that is where its hooks would be
@@ -257,13 +257,13 @@ class HookCollector:
                 if is_silent(found.hook) or belongs_to_wrapper(found.hook):
                     continue
                 rank = ranks[found.identity]
-                noted.append(Collected(kind.name, target, found, position, rank))
-                position += not isinstance(found.hook, Part)  # those have names of their own
+                noted.append(CapturedHook(kind.name, target, found, position, rank))
+                position += not isinstance(found.hook, GraphPart)  # those have names of their own
         self._hooks.extend(sorted(noted, key=lambda c: (KINDS[c.kind].tables[0], c.rank)))
 
     def note_hook(self, kind: str, target: Any, hook: Any, position: int) -> None:
         """Note a hook that hangs in no table of its target."""
-        self._hooks.append(Collected(kind, target, Found(-1, hook, {}), position))
+        self._hooks.append(CapturedHook(kind, target, InstalledHook(-1, hook, {}), position))
 
     def tensor(self, tensor: torch.Tensor) -> None:
         """Note the hooks of a leaf tensor."""
@@ -275,12 +275,12 @@ class HookCollector:
         self.note_hooks(tensor, "tensor")
         for key, part in {part.key: part for _, part in _multi_grad_parts(tensor)}.items():
             if key not in self._groups:
-                group = self._groups[key] = Group(part)
+                group = self._groups[key] = HookGroup(part)
                 if not (group.on_graph or is_silent(part.function)):
-                    found = Found(-1, part.function, {"mode": part.mode})
+                    found = InstalledHook(-1, part.function, {"mode": part.mode})
                     position, self._grouped = self._grouped, self._grouped + 1
                     self._hooks.append(
-                        Collected(MULTI_GRAD, group.members, found, position, group=group)
+                        CapturedHook(MULTI_GRAD, group.members, found, position, group=group)
                     )
             if part.mode == "any":
                 self._groups[key].members.append(tensor)
@@ -296,7 +296,7 @@ class HookCollector:
         for kind in kinds_of("global"):
             self._note_tables(None, kind)
             self._hooks.extend(
-                Collected(kind.name, None, found, position)
+                CapturedHook(kind.name, None, found, position)
                 for position, found in enumerate(kind.find(kind.home))
             )
 
@@ -321,7 +321,7 @@ class HookCollector:
             return self.is_importable(hook)
         return travels_natively(hook)
 
-    def missed(self, root: Any, names: Callable[[], Names]) -> list[HookSpec]:
+    def missed(self, root: Any, names: Callable[[], ObjectPaths]) -> list[HookSpec]:
         """The wanted hooks on parts of a module that the pickler never met.
 
         A class that rebuilds its parts in a ``__reduce__`` or ``__setstate__`` of its own keeps
@@ -341,7 +341,7 @@ class HookCollector:
         specs, _ = unseen.take(names())
         return [spec for spec in specs if self.wanted(spec)]
 
-    def unsaved(self) -> Iterator[Unsaved]:
+    def unsaved(self) -> Iterator[UnsavedHook]:
         """What no package can hold: hooks on graphs, and behind handles of nothing that is saved.
 
         Hooks on graphs die with the graphs of the saved tensors. Leaves keep the hooks of their
@@ -350,7 +350,7 @@ class HookCollector:
         groups = set(self._groups)
         for group in self._groups.values():
             if group.on_graph and not is_silent(group.hook.function):
-                yield Unsaved(group.members, MULTI_GRAD, group.hook.function)
+                yield UnsavedHook(group.members, MULTI_GRAD, group.hook.function)
         tables: list[object] = []
         with torch._C.DisableTorchFunctionSubclass():  # a class may refuse to be asked
             found = list(self._on_graphs(groups))
@@ -370,9 +370,9 @@ class HookCollector:
                     continue
                 groups.add(part.key)
             if not _is_trace(function):
-                yield Unsaved(handle, HANDLE, function)
+                yield UnsavedHook(handle, HANDLE, function)
 
-    def _on_graphs(self, groups: set[int]) -> Iterator[tuple[object, list[Unsaved]]]:
+    def _on_graphs(self, groups: set[int]) -> Iterator[tuple[object, list[UnsavedHook]]]:
         """The tables of hooks that die with the graphs of tensors, each with what is in it.
 
         Args:
@@ -386,10 +386,10 @@ class HookCollector:
             for hook in list((tensor._backward_hooks or {}).values()):
                 part = multi_grad_part(hook)
                 if part is None and not _is_trace(hook):
-                    hooks.append(Unsaved(tensor, "tensor", hook))
+                    hooks.append(UnsavedHook(tensor, "tensor", hook))
                 elif part is not None and part.key not in groups and not _is_trace(part.function):
                     groups.add(part.key)
-                    hooks.append(Unsaved(tensor, MULTI_GRAD, part.function))
+                    hooks.append(UnsavedHook(tensor, MULTI_GRAD, part.function))
             yield tensor._backward_hooks, hooks
             for node in nodes_behind(tensor, seen) if RemovableHandle.next_id else ():
                 if id(getattr(node, "variable", None)) in self._differentiable:
@@ -397,7 +397,7 @@ class HookCollector:
                 for moment, table in tables_of(node).items():
                     kind = "graph.node_pre" if moment == BEFORE else "graph.node"
                     hooks = [hook for hook in table.values() if not _is_trace(hook)]
-                    yield table, [Unsaved(tensor, kind, hook, node.name()) for hook in hooks]
+                    yield table, [UnsavedHook(tensor, kind, hook, node.name()) for hook in hooks]
 
     @property
     def has_news(self) -> bool:
@@ -406,7 +406,7 @@ class HookCollector:
         news = self._hooks or self.parametrized or len(self.native) > self._native_taken
         return bool(news) or any(map(self._owner, self.handles))
 
-    def take(self, names: Names) -> tuple[list[HookSpec], dict[str, Any]]:
+    def take(self, names: ObjectPaths) -> tuple[list[HookSpec], dict[str, Any]]:
         """The hooks noted since the last call: their specs, and what to pickle for them.
 
         Args:
@@ -479,17 +479,17 @@ class HookCollector:
             position = 0
             for identity, hook in hooks_of_leaf(tensor, kind.name, on_node.get(kind.name, {})):
                 if not is_silent(hook) and not belongs_to_wrapper(hook):
-                    found = Found(identity, hook, {})
-                    self._hooks.append(Collected(kind.name, tensor, found, position))
+                    found = InstalledHook(identity, hook, {})
+                    self._hooks.append(CapturedHook(kind.name, tensor, found, position))
                     position += 1
 
-    def _note_tables(self, target: Any, kind: Kind) -> None:
+    def _note_tables(self, target: Any, kind: HookKind) -> None:
         for table in kind.tables:
             holder = getattr(kind.home or target, table, None)
             if holder is not None:
                 self._tables[id(holder)] = (target, table)
 
-    def _spec(self, collected: Collected, names: Names) -> HookSpec:
+    def _spec(self, collected: CapturedHook, names: ObjectPaths) -> HookSpec:
         target, aliases = names.of(collected.target)
         return HookSpec(
             name=names.hook_name(target, collected.kind, collected.position),
@@ -502,12 +502,12 @@ class HookCollector:
         )
 
     def _attachment_specs(
-        self, collected: Sequence[Collected], names: Names
+        self, collected: Sequence[CapturedHook], names: ObjectPaths
     ) -> dict[int, HookSpec]:
         """The specs of attachments, by the id of each part: one for all the parts of one."""
-        attachments: dict[int, list[Collected]] = {}
+        attachments: dict[int, list[CapturedHook]] = {}
         for each in collected:
-            if isinstance(each.found.hook, Part):
+            if isinstance(each.found.hook, GraphPart):
                 attachments.setdefault(id(each.found.hook.attachment), []).append(each)
         specs: dict[int, HookSpec] = {}
         known: Counter[tuple[str, ...]] = Counter()
@@ -519,8 +519,8 @@ class HookCollector:
             target = modules[0] if len(modules) == 1 else modules
             kind, flags = hook.attachment.spec.kind, hook.attachment.spec.flags
             place = (kind, *names.of(target)[0])
-            found = Found(-1, hook, flags)
-            spec = self._spec(Collected(kind, target, found, known[place]), names)
+            found = InstalledHook(-1, hook, flags)
+            spec = self._spec(CapturedHook(kind, target, found, known[place]), names)
             known[place] += 1
             if len(parts) < hook.attachment.size:
                 raise ModpackError(
@@ -531,7 +531,7 @@ class HookCollector:
             specs.update({id(part.found.hook): spec for part in parts})
         return specs
 
-    def _parametrizations(self, names: Names) -> Iterator[HookSpec]:
+    def _parametrizations(self, names: ObjectPaths) -> Iterator[HookSpec]:
         modules, self.parametrized = self.parametrized, []
         for module in modules:
             (path,), _ = names.of(module)

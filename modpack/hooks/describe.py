@@ -16,7 +16,7 @@ from modpack.core.names import dotted
 from modpack.discovery.importers import local_path
 from modpack.hooks.ddp import CommHook
 from modpack.hooks.graph import CaptureGrad
-from modpack.hooks.graph_parts import Part
+from modpack.hooks.graph_parts import GraphPart
 from modpack.pickling.base import is_of_script
 from modpack.pickling.functions import (
     SCRIPTS,
@@ -170,7 +170,7 @@ _MOST_PATHS = 16
 """So many paths to one module are followed: shared modules in shared modules multiply."""
 
 
-class Names:
+class ObjectPaths:
     """The paths to every module, parameter and buffer of a saved object.
 
     Args:
@@ -242,7 +242,7 @@ def _modules_in(root: Any) -> Iterator[torch.nn.Module]:
 
 def functions_of(hook: Any) -> dict[str, Any]:
     """The user's callables behind a hook, by the name of the argument that took them."""
-    if isinstance(hook, Part):
+    if isinstance(hook, GraphPart):
         return hook.attachment.spec.functions
     if isinstance(hook, CommHook):
         return {"hook": hook.function} if callable(hook.function) else {}
@@ -251,7 +251,7 @@ def functions_of(hook: Any) -> dict[str, Any]:
 
 def carried_by(hook: Any) -> dict[str, Any]:
     """What was registered together with the callables."""
-    if isinstance(hook, Part) and isinstance(hook.attachment.spec, CaptureGrad):
+    if isinstance(hook, GraphPart) and isinstance(hook.attachment.spec, CaptureGrad):
         return {"store": hook.attachment.spec.store}
     if isinstance(hook, CommHook):
         return {"state": hook.state}

@@ -50,7 +50,7 @@ def tensors_in(tree: object) -> Iterator[torch.Tensor]:
             todo.extend(getattr(part, each.name, None) for each in reversed(fields(part)))
 
 
-class OpenCalls:
+class CallStack:
     """What was opened for calls that are not over yet: by thread, innermost last.
 
     A hook that closes runs for a call that raised too, even if the hook that opens was not
@@ -171,7 +171,7 @@ class Attachment:
                 self.leftover.pop().remove()
 
     def _forget(self) -> None:
-        self.calls = OpenCalls()
+        self.calls = CallStack()
         self.queued: set[int] = set()
         self.leftover: list[Any] = []
         self._leaves: Any = WeakTensorKeyDictionary()
@@ -189,7 +189,7 @@ class OnGraph:
         return None if self._attachment.removed else self._function(*given)
 
 
-class Part:
+class GraphPart:
     """An ordinary module hook that carries out a part of an attachment.
 
     Attributes:
@@ -224,7 +224,7 @@ class Part:
 
 
 @named_in_packages
-class OutputGradPart(Part):
+class OutputGradPart(GraphPart):
     """Hooks the gradients of a module's output tensors."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
@@ -234,7 +234,7 @@ class OutputGradPart(Part):
 
 
 @named_in_packages
-class NodePart(Part):
+class NodePart(GraphPart):
     """Hooks the nodes that made a module's output tensors, before or after they run."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
@@ -247,7 +247,7 @@ class NodePart(Part):
 
 
 @named_in_packages
-class EnterPart(Part):
+class EnterPart(GraphPart):
     """Enters the pair of saved-tensor hooks before a module's forward."""
 
     _method = "register_forward_pre_hook"
@@ -264,7 +264,7 @@ class EnterPart(Part):
 
 
 @named_in_packages
-class LeavePart(Part):
+class LeavePart(GraphPart):
     """Leaves it again, first of all hooks after the forward, also if that raised."""
 
     helps_others = True
@@ -279,7 +279,7 @@ class LeavePart(Part):
 
 
 @named_in_packages
-class AfterBackwardPart(Part):
+class AfterBackwardPart(GraphPart):
     """Puts a function into the engine's queue as soon as a backward pass comes by."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
@@ -301,7 +301,7 @@ class AfterBackwardPart(Part):
 
 
 @named_in_packages
-class BeginPart(Part):
+class BeginPart(GraphPart):
     """Starts afresh at each call of the model."""
 
     helps_others = on_model = True
@@ -317,7 +317,7 @@ class BeginPart(Part):
 
 
 @named_in_packages
-class CollectPart(Part):
+class CollectPart(GraphPart):
     """Notes a module's output tensors for a hook that is about several."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
@@ -328,7 +328,7 @@ class CollectPart(Part):
 
 
 @named_in_packages
-class EndPart(Part):
+class EndPart(GraphPart):
     """Registers the hook over what was noted, at the end of a call of the model."""
 
     helps_others = on_model = True
@@ -346,7 +346,7 @@ class EndPart(Part):
 
 
 @named_in_packages
-class CaptureOutputsPart(Part):
+class CaptureOutputsPart(GraphPart):
     """Captures the gradients of a module's output tensors."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
@@ -354,7 +354,7 @@ class CaptureOutputsPart(Part):
 
 
 @named_in_packages
-class CaptureInputsPart(Part):
+class CaptureInputsPart(GraphPart):
     """Captures the gradients of a module's input tensors."""
 
     _method = "register_forward_pre_hook"
@@ -364,7 +364,7 @@ class CaptureInputsPart(Part):
         _capture(self, (args, kwargs))
 
 
-def _capture(part: Part, tree: object) -> None:
+def _capture(part: GraphPart, tree: object) -> None:
     """Make room for the gradient of each tensor, and a hook that puts it there."""
     spec: Any = part.attachment.spec
     places = spec.store.setdefault(part.path, [])
@@ -374,7 +374,7 @@ def _capture(part: Part, tree: object) -> None:
         part.attachment.hook_gradient(tensor, put, (part.path, index))
 
 
-PARTS: dict[type[GraphSpec], tuple[type[Part], ...]] = {
+PARTS: dict[type[GraphSpec], tuple[type[GraphPart], ...]] = {
     OutputGrad: (OutputGradPart,),
     NodeHook: (NodePart,),
     NodePreHook: (NodePart,),
@@ -470,7 +470,7 @@ def handle_of(hook: object, registered: Any, earlier: Any) -> Any:
         registered: torch's handle.
         earlier: the handle of an earlier part, if there is one.
     """
-    if not isinstance(hook, Part):
+    if not isinstance(hook, GraphPart):
         return registered
     handle = earlier if isinstance(earlier, GraphHandle) else GraphHandle(hook.attachment)
     handle.handles.append(registered)

@@ -28,7 +28,7 @@ Flags = Mapping[str, "bool | str"]
 
 
 @dataclass(frozen=True)
-class Found:
+class InstalledHook:
     """A hook as it hangs on its target.
 
     Attributes:
@@ -43,7 +43,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Kind:
+class HookKind:
     """One row: how a kind of hook is listed, registered, and cleared.
 
     Attributes:
@@ -59,7 +59,7 @@ class Kind:
 
     name: str
     scope: str
-    find: Callable[[Any], Iterator[Found]]
+    find: Callable[[Any], Iterator[InstalledHook]]
     register: Callable[[Any, Any, Flags], Any]
     tables: tuple[str, ...] = ()
     home: Any = None
@@ -135,7 +135,7 @@ def _kind(
     table: str,
     is_one: Callable[[Any, Any], bool] = lambda target, hook: True,
     **flags: str,
-) -> Kind:
+) -> HookKind:
     """A kind that torch keeps in a table of the target, and registers by a method of ``home``.
 
     A class that overrides the method may wrap hooks. What torch stores of those is the wrapper:
@@ -151,11 +151,13 @@ def _kind(
         **flags: the table of each flag, with the ids of the hooks that have it.
     """
 
-    def find(target: Any) -> Iterator[Found]:
+    def find(target: Any) -> Iterator[InstalledHook]:
         for identity, hook in list((getattr(target, table, None) or {}).items()):
             if is_one(target, hook):
                 holders = ((flag, getattr(target, name, {})) for flag, name in flags.items())
-                yield Found(identity, hook, {f: True for f, ids in holders if identity in ids})
+                yield InstalledHook(
+                    identity, hook, {f: True for f, ids in holders if identity in ids}
+                )
 
     def register(target: Any, hook: Any, given: Flags) -> Any:
         onto = () if scope == "global" else (target,)
@@ -164,7 +166,7 @@ def _kind(
             return getattr(home, method)(*onto, hook, **kept)
 
     tables = (table, *flags.values())
-    return Kind(name, scope, find, register, tables, home if scope == "global" else None)
+    return HookKind(name, scope, find, register, tables, home if scope == "global" else None)
 
 
 @contextmanager
@@ -190,11 +192,11 @@ def _is_public(target: Any, hook: object) -> bool:
     return bool(getattr(hook, "_from_public_api", False))
 
 
-def _load_state_dict_pre(target: Any) -> Iterator[Found]:
+def _load_state_dict_pre(target: Any) -> Iterator[InstalledHook]:
     table = getattr(target, "_load_state_dict_pre_hooks", None) or {}
     for identity, wrapped in list(table.items()):
         flags = {"with_module": True} if getattr(wrapped, "with_module", False) else {}
-        yield Found(identity, getattr(wrapped, "hook", wrapped), flags)
+        yield InstalledHook(identity, getattr(wrapped, "hook", wrapped), flags)
 
 
 def _register_load_state_dict_pre(target: Any, hook: Any, flags: Flags) -> Any:
@@ -206,17 +208,17 @@ def _is_plain(target: Any, hook: object) -> bool:
     return multi_grad_part(hook) is None and not isinstance(hook, NodeKeeper)
 
 
-def _accumulator(moment: str) -> Kind:
+def _accumulator(moment: str) -> HookKind:
     """What hangs on the node that accumulates a leaf's gradients, before or after it does."""
 
-    def find(target: Any) -> Iterator[Found]:
-        yield from (Found(i, hook, {}) for i, hook in hooks_of_leaf(target, moment))
+    def find(target: Any) -> Iterator[InstalledHook]:
+        yield from (InstalledHook(i, hook, {}) for i, hook in hooks_of_leaf(target, moment))
 
     def register(target: Any, hook: Any, flags: Flags) -> Any:
         with _differentiable([target]):
             return register_on_node(target, moment, hook)
 
-    return Kind(moment, "accumulator", find, register, (moment,))
+    return HookKind(moment, "accumulator", find, register, (moment,))
 
 
 class _Member:
@@ -242,7 +244,7 @@ def _register_multi_grad(target: Any, hook: Any, flags: Flags) -> Any:
         return torch.autograd.graph.register_multi_grad_hook(members, hook, mode=mode)  # type: ignore[arg-type]
 
 
-def _nowhere(target: Any) -> Iterator[Found]:
+def _nowhere(target: Any) -> Iterator[InstalledHook]:
     """Found otherwise: no table of the target has such hooks."""
     yield from ()
 
@@ -281,7 +283,7 @@ _ROWS = (
         "_state_dict_hooks",
         lambda target, hook: not _is_public(target, hook),
     ),
-    Kind(
+    HookKind(
         "load_state_dict_pre",
         "module",
         _load_state_dict_pre,
@@ -301,7 +303,7 @@ _ROWS = (
     ),
     _accumulator(BEFORE),
     _accumulator(AFTER),
-    Kind(MULTI_GRAD, "group", _nowhere, _register_multi_grad, ("_backward_hooks",)),
+    HookKind(MULTI_GRAD, "group", _nowhere, _register_multi_grad, ("_backward_hooks",)),
     *(
         _kind(
             "optimizer",
@@ -361,14 +363,17 @@ _ROWS = (
         for moment in ("pre", "post")
     ),
     # what the user attaches as a spec, and what waits for a wrapper
-    *(Kind(s.kind, "graph", _nowhere, lambda target, spec, _: attach(target, spec)) for s in PARTS),
-    Kind("ddp.comm", "wrapper", _nowhere, lambda target, hook, _: keep_comm_hook(target, hook)),
+    *(
+        HookKind(s.kind, "graph", _nowhere, lambda target, spec, _: attach(target, spec))
+        for s in PARTS
+    ),
+    HookKind("ddp.comm", "wrapper", _nowhere, lambda target, hook, _: keep_comm_hook(target, hook)),
 )
-KINDS: dict[str, Kind] = {kind.name: kind for kind in _ROWS}
+KINDS: dict[str, HookKind] = {kind.name: kind for kind in _ROWS}
 """All kinds, by name."""
 
 
 @cache
-def kinds_of(scope: str) -> tuple[Kind, ...]:
+def kinds_of(scope: str) -> tuple[HookKind, ...]:
     """The rows for one kind of target."""
     return tuple(kind for kind in KINDS.values() if kind.scope == scope)

@@ -32,7 +32,7 @@ from modpack.hooks.ddp import (
 )
 from modpack.hooks.describe import (
     HookChoice,
-    Names,
+    ObjectPaths,
     carried_by,
     check_names,
     describe_hook,
@@ -61,7 +61,7 @@ _OF_TORCH = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)
 
 
 @dataclass(frozen=True)
-class Emptied:
+class ResetState:
     """Containers of which only an empty one is saved.
 
     Attributes:
@@ -88,7 +88,7 @@ class Emptied:
         return fresh(None, type(container), *_ARGUMENTS[type(container)](container))
 
 
-NOTHING = Emptied()
+NOTHING = ResetState()
 
 
 @named_in_packages
@@ -111,7 +111,7 @@ def find_collected(
     choice: HookChoice,
     is_importable: Callable[[FunctionType], bool],
     process_wide: bool = False,
-) -> Emptied:
+) -> ResetState:
     """Find the containers that are the state of hooks. Everything is only read.
 
     Args:
@@ -132,7 +132,7 @@ def find_collected(
         collector.process_wide()
     hooks = list(_all_hooks(collector, root, extras))
     check_names(choice, (spec for spec, _ in hooks))
-    found = Emptied()
+    found = ResetState()
     for spec, hook in hooks:
         if wanted(spec):
             paths = dict(_containers_of(hook, is_importable))
@@ -259,7 +259,7 @@ class HookObserver:
         root: Any,
         extras: dict[str, Any],
         collector: HookCollector,
-        emptied: Emptied = NOTHING,
+        emptied: ResetState = NOTHING,
     ) -> None:
         self.root = inside(root)
         self.specs: list[HookSpec] = []
@@ -275,9 +275,9 @@ class HookObserver:
         self._payload: dict[str, Any] | None = None
 
     @functools.cached_property
-    def names(self) -> Names:
+    def names(self) -> ObjectPaths:
         """The paths to the parts of the saved object; made when a hook has to be named."""
-        return Names(self.root, self._extras)
+        return ObjectPaths(self.root, self._extras)
 
     def reducer(self, kind: type) -> Callable[[Any, _Own], Any] | None:
         """What turns an object's own reduction into the one to write, by its type."""

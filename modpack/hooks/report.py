@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modpack.core.hookspec import CallableSpec, HookSpec
-from modpack.hooks.collect import HANDLE, Unsaved
-from modpack.hooks.describe import Names, name_of
+from modpack.hooks.collect import HANDLE, UnsavedHook
+from modpack.hooks.describe import ObjectPaths, name_of
 from modpack.hooks.kinds import kinds_of
 
 
@@ -86,7 +86,7 @@ def missed(spec: HookSpec) -> HookStatus:
     )
 
 
-def lost(hook: Unsaved, target: tuple[str, ...], called: CallableSpec) -> HookStatus:
+def lost(hook: UnsavedHook, target: tuple[str, ...], called: CallableSpec) -> HookStatus:
     """The status of a hook that cannot be saved.
 
     Args:
@@ -129,4 +129,4 @@ def process_wide() -> Iterator[HookStatus]:
     for kind in kinds_of("global"):
         for position, _ in enumerate(kind.find(kind.home)):
             why = "it belongs to the whole process; global_hooks=True captures it"
-            yield HookStatus(Names.hook_name((), kind.name, position), "left out", why)
+            yield HookStatus(ObjectPaths.hook_name((), kind.name, position), "left out", why)

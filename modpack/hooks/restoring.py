@@ -20,7 +20,7 @@ from modpack.core.process import instances_in
 from modpack.errors import ModpackError
 from modpack.hooks.graph_nodes import NodeKeeper, clear_node_hooks
 from modpack.hooks.graph_parts import handle_of
-from modpack.hooks.kinds import KINDS, MULTI_GRAD, Kind, kinds_of, multi_grad_part
+from modpack.hooks.kinds import KINDS, MULTI_GRAD, HookKind, kinds_of, multi_grad_part
 from modpack.hooks.model_parts import Path, part_at, roots_beside
 from modpack.pickling.rebuild import named_in_packages
 from modpack.pickling.tensor_loading import StorageLoader, storage_record
@@ -107,13 +107,13 @@ def remove_hooks(obj: Any) -> None:
             kind.clear(part)
 
 
-def _row(kind: str) -> Kind:
+def _row(kind: str) -> HookKind:
     if kind not in KINDS:
         raise ModpackError(f"hooks of kind {kind!r} are not known; is modpack too old?")
     return KINDS[kind]
 
 
-def _require_target(row: Kind, target: Any, name: str) -> None:
+def _require_target(row: HookKind, target: Any, name: str) -> None:
     """Refuse a target that is not what torch lets one register such hooks on."""
     kind = _SCOPES.get(row.scope)
     if kind is not None and not issubclass(type(target), kind):
@@ -124,7 +124,7 @@ def _require_target(row: Kind, target: Any, name: str) -> None:
 
 
 def _made(
-    row: Kind, target: Any, identities: tuple[int, ...], registered: Any
+    row: HookKind, target: Any, identities: tuple[int, ...], registered: Any
 ) -> Iterator[tuple[tuple[int, str, int], RemovableHandle]]:
     """The handles that were made for a hook: several for a group of tensors."""
     if row.scope == "group":
@@ -202,13 +202,13 @@ def hook_capture(specs: dict[str, Any], fields: dict[str, Any]) -> HookCapture:
 
 
 @named_in_packages
-def part(target: Target, index: int) -> Any:
+def part(target: RestoreTarget, index: int) -> Any:
     """A part of the model that hooks are restored onto."""
     return target.part(index)
 
 
 @named_in_packages
-def handle(target: Target, index: int) -> Any:
+def handle(target: RestoreTarget, index: int) -> Any:
     """A handle that the model holds; a dead one if this model holds none."""
     try:
         return target.part(index)
@@ -216,7 +216,7 @@ def handle(target: Target, index: int) -> Any:
         return RemovableHandle(OrderedDict())
 
 
-class Target:
+class RestoreTarget:
     """The model that captured hooks are put onto."""
 
     last_map_location = None
@@ -230,7 +230,7 @@ class Target:
         return part_at(self._roots, self.captured.paths[index])
 
     @property
-    def zip_reader(self) -> Target:
+    def zip_reader(self) -> RestoreTarget:
         """Where attachments are read."""
         return self
 
@@ -267,7 +267,7 @@ class Target:
 class _StorageLoader(StorageLoader):
     """Gives the model's own storages where hooks refer to those."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: RestoreTarget) -> None:
         super().__init__(target, None, "captured hooks")
         self._target = target
 
@@ -284,7 +284,7 @@ class _StorageLoader(StorageLoader):
         )
 
 
-def payloads_of(target: Target) -> list[dict[str, Any]]:
+def payloads_of(target: RestoreTarget) -> list[dict[str, Any]]:
     """Load what a capture holds; its references lead into the target."""
     payloads: list[dict[str, Any]] = []
     unpickle_object(

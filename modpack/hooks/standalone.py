@@ -27,7 +27,7 @@ from modpack.discovery.importers import Importer
 from modpack.errors import ModpackError, ObjMismatchError, ObjNotFoundError
 from modpack.hooks.collect import HookCollector
 from modpack.hooks.ddp import inside
-from modpack.hooks.describe import HookChoice, Names, check_names, selector
+from modpack.hooks.describe import HookChoice, ObjectPaths, check_names, selector
 from modpack.hooks.graph_parts import GraphHandle
 from modpack.hooks.kinds import kinds_of, travels_natively
 from modpack.hooks.model_parts import (
@@ -39,18 +39,18 @@ from modpack.hooks.model_parts import (
     shared_places,
     shown,
 )
-from modpack.hooks.observe import Emptied, HookObserver, find_collected
+from modpack.hooks.observe import HookObserver, ResetState, find_collected
 from modpack.hooks.restoring import (
     CAPTURE_VERSION,
     HookCapture,
-    Target,
+    RestoreTarget,
     handle,
     part,
     payloads_of,
     register_payload,
     take_off,
 )
-from modpack.pickling.base import Reference
+from modpack.pickling.base import GlobalReference
 from modpack.pickling.functions import home_module
 from modpack.pickling.pickler import pickle_object
 from modpack.pickling.remade import fresh_lock, fresh_rlock
@@ -116,10 +116,10 @@ class ModelParts:
         """The number under which a path is kept."""
         return self.referred.setdefault(path, len(self.referred))
 
-    def resolve(self, obj: object, name: str) -> Reference:
+    def resolve(self, obj: object, name: str) -> GlobalReference:
         """How a class or function is named in this interpreter."""
         module, attribute = self._names.get_name(obj, name)
-        return Reference(module, attribute, module)
+        return GlobalReference(module, attribute, module)
 
     def is_importable(self, function: FunctionType) -> bool:
         """Whether a function can be named, so that its source need not travel."""
@@ -170,7 +170,7 @@ class CapturingObserver(HookObserver):
     """Notes the hooks of a whole model at once, and refers to its parts by their paths."""
 
     def __init__(
-        self, given: Any, parts: ModelParts, collector: HookCollector, emptied: Emptied
+        self, given: Any, parts: ModelParts, collector: HookCollector, emptied: ResetState
     ) -> None:
         super().__init__(parts.model, {}, collector, emptied)
         self._parts = parts
@@ -182,9 +182,9 @@ class CapturingObserver(HookObserver):
             self.note(obj)
 
     @cached_property
-    def names(self) -> Names:
+    def names(self) -> ObjectPaths:
         """The paths to the parts of the model and of its optimizer."""
-        return Names(self._parts.model, roots_beside(self._parts.optimizer))
+        return ObjectPaths(self._parts.model, roots_beside(self._parts.optimizer))
 
     def next_payload(self) -> dict[str, Any] | None:
         """The hooks that were noted, and the handles of attachments that the model holds."""
@@ -255,7 +255,7 @@ def _captured(
     hooks: HookChoice,
     global_hooks: bool,
     reset_state: HookChoice,
-) -> tuple[HookCapture, Emptied]:
+) -> tuple[HookCapture, ResetState]:
     collector = HookCollector(parts.is_importable, selector(hooks), references_stay=False)
     extras = roots_beside(parts.optimizer)
     emptied = find_collected(model, extras, reset_state, parts.is_importable, global_hooks)
@@ -312,7 +312,7 @@ def restore(
         )
     check_names(hooks, captured.specs)
     wanted = frozenset(spec.name for spec in captured.specs if selector(hooks)(spec))
-    payloads = payloads_of(Target(inside(model), optimizer, captured))
+    payloads = payloads_of(RestoreTarget(inside(model), optimizer, captured))
     for payload in payloads:
         take_off(payload)
     handles: dict[str, Any] = {}

@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 from modpack.core.cache_dir import cache_folder, make_private, refuse_others, refuse_strangers
 from modpack.core.codec import from_json
-from modpack.core.process import Unit, advance, phase
+from modpack.core.process import ProgressUnit, advance, phase
 from modpack.errors import ArchiveError, CacheError
 
 try:
@@ -377,7 +377,7 @@ def _has_content(file: Path, content: bytes) -> bool:
 def _make(making: Path, digest: str, records: Mapping[str, int], read: _Read, name: str) -> None:
     files = making / FILES
     files.mkdir(mode=0o700)
-    with phase("unpacking code", Unit.RECORDS, len(records), is_major=True):
+    with phase("unpacking code", ProgressUnit.RECORDS, len(records), is_major=True):
         written = _write(files, records, read)
     document = {"version": 1, "name": name, "made": time.time(), "files": written}
     (making / _RECORD).write_text(json.dumps(document), encoding="utf-8")

@@ -44,7 +44,7 @@ from pathlib import Path
 from types import CodeType
 from typing import IO, TYPE_CHECKING, Final
 
-from modpack.archive.module_index import MODULES_NAME, EntryKind, ModuleIndex, keeps
+from modpack.archive.module_index import MODULES_NAME, IndexEntryKind, ModuleIndex, keeps
 from modpack.core.cache_dir import make_private, refuse_others
 from modpack.core.names import root_of
 from modpack.core.process import (
@@ -94,7 +94,7 @@ def compile_module(
         try:
             tree = ast.parse(source, file)
             changed = _make_relative(tree, package.count(".") + 1, is_ours)
-            renaming = _Renaming()
+            renaming = _RelativeImportTransformer()
             if looks_up:
                 renaming.visit(tree)
             if changed or renaming.changed:
@@ -139,7 +139,7 @@ def _line_imports_ours(line: bytes, is_ours: Callable[[str], bool]) -> bool:
     return False
 
 
-class _Renaming(ast.NodeTransformer):
+class _RelativeImportTransformer(ast.NodeTransformer):
     """Reads and subscripts of ``sys.modules``; ``sys.modules = ...`` is left as it is."""
 
     changed = False
@@ -228,7 +228,7 @@ _Piece = tuple[memoryview, bytes]
 """Marshalled code in the content of a file, and its sha256."""
 
 
-def code_store(tree: Path, prefix: str, index: ModuleIndex) -> CodeStore | None:
+def code_store(tree: Path, prefix: str, index: ModuleIndex) -> BytecodeCache | None:
     """Where the code of a package's modules is kept; None if it is not.
 
     Args:
@@ -239,10 +239,10 @@ def code_store(tree: Path, prefix: str, index: ModuleIndex) -> CodeStore | None:
     is_of_this_process = tree.name != FILES
     if is_of_this_process or sys.implementation.cache_tag is None:
         return None
-    return CodeStore(tree, prefix, index)
+    return BytecodeCache(tree, prefix, index)
 
 
-class CodeStore:
+class BytecodeCache:
     """The code of one tree, for one Python and one kind of namespace; see :func:`code_store`."""
 
     def __init__(self, tree: Path, prefix: str, index: ModuleIndex) -> None:
@@ -313,7 +313,7 @@ class CodeStore:
         for module, entry in self._index.entries.items():
             key = module, entry.record
             is_kept = key in kept or key in self._new
-            if entry.kind is EntryKind.SOURCE and not is_kept and entry.record in sources:
+            if entry.kind is IndexEntryKind.SOURCE and not is_kept and entry.record in sources:
                 waiting.append((*key, entry.is_package, *sources[entry.record]))
         return waiting
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from modpack.archive.module_index import Entry, EntryKind, ModuleIndex
+from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.core.names import is_within, normalised_distribution, parents, root_of
 from modpack.errors import CompiledModuleError
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from importlib.metadata import PathDistribution
 
     from modpack.core.graph import Location
-    from modpack.loading.compile import CodeStore
+    from modpack.loading.compile import BytecodeCache
 
 if TYPE_CHECKING or sys.version_info < (3, 11):
     from importlib.abc import TraversableResources
@@ -68,7 +68,7 @@ class PackageFinder(MetaPathFinder):
         self.mark = mark
 
     @cached_property
-    def code(self) -> CodeStore | None:
+    def code(self) -> BytecodeCache | None:
         """Where compiled code is kept; None for where Python keeps it, beside the sources."""
         from modpack.loading.compile import code_store  # many packages hold no code
 
@@ -93,12 +93,12 @@ class PackageFinder(MetaPathFinder):
             return self._on_changed_path(fullname, path)
         return None
 
-    def _spec(self, fullname: str, entry: Entry) -> ModuleSpec | None:
-        if entry.kind is EntryKind.SOURCE:
+    def _spec(self, fullname: str, entry: IndexEntry) -> ModuleSpec | None:
+        if entry.kind is IndexEntryKind.SOURCE:
             return self._file_spec(fullname, self._file(entry), entry.is_package)
-        if entry.kind is EntryKind.EXTERN:
+        if entry.kind is IndexEntryKind.EXTERN:
             return self._extern_spec(fullname, entry.module)
-        if entry.kind is EntryKind.FOLDER:
+        if entry.kind is IndexEntryKind.FOLDER:
             folder = self.tree / entry.record
             spec = ModuleSpec(fullname, FolderLoader(folder, self.mark), is_package=True)
             spec.submodule_search_locations = [str(folder)]
@@ -107,7 +107,7 @@ class PackageFinder(MetaPathFinder):
         loader = CompiledLoader(fullname, file, self)
         return spec_from_file_location(fullname, file, loader=loader)
 
-    def _file(self, entry: Entry) -> str:
+    def _file(self, entry: IndexEntry) -> str:
         return f"{self.tree}{os.sep}{entry.record.replace('/', os.sep)}"
 
     def _file_spec(self, fullname: str, file: str, is_package: bool) -> ModuleSpec:
@@ -395,11 +395,11 @@ class PackageEnvironment:
         from modpack.core.graph import CodeKind, Location
 
         entry = self._index.find(module)
-        if entry is None or entry.kind is EntryKind.EXTERN:
+        if entry is None or entry.kind is IndexEntryKind.EXTERN:
             return None
-        if entry.kind is EntryKind.FOLDER:
+        if entry.kind is IndexEntryKind.FOLDER:
             return Location(module, CodeKind.NAMESPACE, None, True)
-        kind = CodeKind.SOURCE if entry.kind is EntryKind.SOURCE else CodeKind.EXTENSION
+        kind = CodeKind.SOURCE if entry.kind is IndexEntryKind.SOURCE else CodeKind.EXTENSION
         return Location(module, kind, f"{self._source}/{entry.record}", entry.is_package)
 
     def read_source(self, location: Location) -> bytes:
@@ -418,7 +418,7 @@ class PackageEnvironment:
     def loaded(self) -> Collection[str]:
         """All that the package holds: it was needed where the package was made."""
         entries = self._index.entries.items()
-        return [module for module, entry in entries if entry.kind is EntryKind.SOURCE]
+        return [module for module, entry in entries if entry.kind is IndexEntryKind.SOURCE]
 
     def lacks(self, module: str) -> bool:
         """Whether the package neither holds a module nor may take it from where it is loaded."""

@@ -23,9 +23,9 @@ from typing import Any
 from modpack.archive.module_index import (
     ANCESTOR_NAME,
     MODULES_NAME,
-    EntryKind,
+    ImportTarget,
+    IndexEntryKind,
     ModuleIndex,
-    Way,
 )
 from modpack.core.names import is_within, root_of
 from modpack.core.process import begin_collecting_rarely, end_collecting_rarely
@@ -41,7 +41,7 @@ _opened: set[str] = set()
 """The trees that this process has opened."""
 
 
-class View(ModuleType):
+class ModuleProxy(ModuleType):
     """A module that forwards to another, except for some names."""
 
     def __init__(
@@ -208,10 +208,10 @@ class Namespace:
         self.builtins: dict[str, Any] = {}
         self.on_miss: Callable[[str], None] | None = None
         self._importer = importer
-        self._views: dict[str, View] = {}
+        self._views: dict[str, ModuleProxy] = {}
         self._modules = LoadedModules(self.full_name)
         self._is_importing = self._is_large = False
-        self._ways: dict[str, Way] = {}
+        self._ways: dict[str, ImportTarget] = {}
         self._refresh_builtins()
 
     def _refresh_builtins(self) -> None:
@@ -351,7 +351,7 @@ class Namespace:
                 return found
             make = _metadata
         if name not in self._views:
-            self._views[name] = View(found, make(self, found), self._view)
+            self._views[name] = ModuleProxy(found, make(self, found), self._view)
         return self._views[name]
 
     def full_name(self, name: str) -> str:
@@ -390,7 +390,7 @@ class Namespace:
     def _is_namespace(self, name: str) -> bool:
         return name == self.prefix[:-1]
 
-    def _way(self, name: str) -> Way:
+    def _way(self, name: str) -> ImportTarget:
         """Where an absolute import leads; remembered, for one module is imported by many.
 
         Raises:
@@ -399,10 +399,10 @@ class Namespace:
         ways = self._ways  # those of the index that is asked now
         self._seek(name)
         if self._is_packaged(name):
-            way = Way(self.prefix + name, self.prefix + root_of(name))
+            way = ImportTarget(self.prefix + name, self.prefix + root_of(name))
         else:
             self.require_reach(name)
-            way = Way(name, None)
+            way = ImportTarget(name, None)
         if type(name) is str:  # what derives from it may be equal to anything
             ways[name] = way
         return way
@@ -568,7 +568,7 @@ def _sources(index: ModuleIndex) -> set[str]:
 
 
 def _folders_with_code(index: ModuleIndex) -> set[str]:
-    folders = {m for m, entry in index.entries.items() if entry.kind is EntryKind.FOLDER}
+    folders = {m for m, entry in index.entries.items() if entry.kind is IndexEntryKind.FOLDER}
     return folders & index.shared
 
 

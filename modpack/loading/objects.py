@@ -118,7 +118,7 @@ def _exists(schema: str) -> bool:
     return hasattr(getattr(torch.ops, namespace), name)
 
 
-class Loaded:
+class LoadedObject:
     """What was loaded.
 
     Attributes:
@@ -145,7 +145,7 @@ def load_object(
     hooks: HookChoice = True,
     restore_global: bool = False,
     policy: TrustPolicy | None = None,
-) -> Loaded:
+) -> LoadedObject:
     """Load one pickle of an open package, and register its hooks.
 
     Args:
@@ -162,10 +162,10 @@ def load_object(
         UnpicklingError: the pickle is damaged, or holds code although none is allowed.
     """
     if policy is not None and not policy.allow_code:
-        return Loaded(_data(importer, archive, record, map_location, policy))
+        return LoadedObject(_data(importer, archive, record, map_location, policy))
     data = archive.read(record)
     require_operators(archive)
-    result = Loaded()
+    result = LoadedObject()
     _, appended_record = layout.hook_records(record)
     appended = archive.read(appended_record) if archive.has(appended_record) else b""
     specs = read_specs(archive, record)

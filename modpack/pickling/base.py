@@ -49,7 +49,7 @@ class Packaged:
 
 
 @dataclass(frozen=True)
-class Substitute:
+class ReducerRow:
     """A kind of object that has one right meaning elsewhere; docs/reference/objects.md tells which.
 
     Attributes:
@@ -68,7 +68,7 @@ class Substitute:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class UnsupportedType:
     """A kind of object that means nothing elsewhere.
 
     Attributes:
@@ -89,10 +89,10 @@ class Refusal:
     mixin: bool = False
 
 
-Row = Substitute | Refusal
+Row = ReducerRow | UnsupportedType
 
 
-class Rows:
+class ReducerTable:
     """Finds the row of a type."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -113,9 +113,9 @@ class Rows:
 
 
 def _holds_for(row: Row, kind: type, base: type) -> bool:
-    if isinstance(row, Substitute) and not row.subclasses:
+    if isinstance(row, ReducerRow) and not row.subclasses:
         return False
-    if isinstance(row, Refusal) and row.mixin:
+    if isinstance(row, UnsupportedType) and row.mixin:
         return True
     return all(
         getattr(kind, name, None) is getattr(base, name, None)
@@ -235,7 +235,7 @@ def _owner(namespace: dict[str, Any], path: tuple[str, ...]) -> Any:
 
 
 @dataclass(frozen=True)
-class Reference:
+class GlobalReference:
     """A class, function or constant that a pickle names.
 
     Attributes:
@@ -253,7 +253,7 @@ class Reference:
 class PickleContext(Protocol):
     """What the saving side provides while an object is pickled."""
 
-    def resolve(self, obj: object, name: str) -> Reference:
+    def resolve(self, obj: object, name: str) -> GlobalReference:
         """Tell how a class or function is named; raises if it cannot be found again."""
 
     def add_storage(self, storage: torch.UntypedStorage) -> str:
@@ -324,7 +324,7 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True)
-class Problem:
+class PicklingProblem:
     """Something that cannot be saved.
 
     Attributes:
@@ -347,7 +347,7 @@ class MisnamedObjectError(PicklingError, ObjMismatchError):
 
 
 def problems_as_error(
-    problems: Sequence[Problem],
+    problems: Sequence[PicklingProblem],
     resource: str,
     root: object,
     name: str,
@@ -383,7 +383,7 @@ def problems_as_error(
 _EXPECTED = (ModpackError, pickle.PicklingError, TypeError, AttributeError, NotImplementedError)
 
 
-def _reason(problem: Problem) -> str:
+def _reason(problem: PicklingProblem) -> str:
     failure, elsewhere = problem.failure, problem.place[1] if problem.place else ""
     if not isinstance(failure, _EXPECTED):
         raised = traceback.extract_tb(failure.__traceback__)[-1]

@@ -19,8 +19,8 @@ from typing import Any
 from modpack.errors import ModpackError, ObjMismatchError, ObjNotFoundError
 from modpack.pickling.base import (
     Filling,
+    GlobalReference,
     PickleContext,
-    Reference,
     RefusedError,
     ScriptSource,
     defined,
@@ -42,7 +42,7 @@ from modpack.pickling.functions import (
     parts_of,
 )
 from modpack.pickling.graph_context import is_of_platform, is_where_it_says, name_in_module
-from modpack.pickling.pickle_edits import Reduced
+from modpack.pickling.pickle_edits import ReducedObject
 from modpack.pickling.remade import fill_cell
 
 _NAMELESS = frozenset(map(id, (type(None), type(NotImplemented), type(...))))
@@ -69,7 +69,7 @@ class Naming:
     """
 
     def __init__(self, context: PickleContext) -> None:
-        self.references: dict[Reference, None] = {}
+        self.references: dict[GlobalReference, None] = {}
         self.loose_sources: list[str] = []
         self.globals_along: list[tuple[str, object]] = []
         self._context = context
@@ -143,18 +143,18 @@ class Naming:
         fillings = source.take(name) if source.holds(name, obj) else None
         if fillings is None:
             return None
-        reference = Reference(source.module, name, str(module))
+        reference = GlobalReference(source.module, name, str(module))
         self.references[reference] = None
         return self._with_values(reference, fillings)
 
-    def _with_values(self, reference: Reference, fillings: Iterable[Filling]) -> Any:
+    def _with_values(self, reference: GlobalReference, fillings: Iterable[Filling]) -> Any:
         """A reference that sets values first; NotImplemented, a plain one, if there are none."""
         new = self._new(reference.module, fillings)
         if not new:
             return NotImplemented
         return defined, (ModuleNamed(reference.module), reference.name, *new)
 
-    def _new(self, module: str, fillings: Iterable[Filling]) -> list[Reduced]:
+    def _new(self, module: str, fillings: Iterable[Filling]) -> list[ReducedObject]:
         """What sets those values in a module of definitions that this pickle does not set yet."""
         new = []
         for filling in fillings:
@@ -162,7 +162,7 @@ class Naming:
                 self._set.add((module, filling.path))
                 self.globals_along.append((f"global {'.'.join(filling.path)}", filling.value))
                 parts = (ModuleNamed(module), filling.path, filling.value)
-                new.append(Reduced((set_in_script, parts)))
+                new.append(ReducedObject((set_in_script, parts)))
         return new
 
     def of_function(self, obj: FunctionType) -> Any:
@@ -210,7 +210,7 @@ class Naming:
             return self._namespaces.setdefault(id(obj.__globals__), GlobalNames())
         else:
             return module
-        return Reduced((script_module, (ModuleNamed(path), *self._new(path, fillings))))
+        return ReducedObject((script_module, (ModuleNamed(path), *self._new(path, fillings))))
 
     def _source_of(self, function: FunctionType) -> ScriptSource | None:
         for name in dict.fromkeys((str(function.__globals__.get("__name__")), *SCRIPTS)):
@@ -231,7 +231,7 @@ class Naming:
                 "Remedy: put its contents into a file, or save them in a dictionary"
             )
         name = self._context.module_name(obj)
-        self.references[Reference(name, "", obj.__name__)] = None
+        self.references[GlobalReference(name, "", obj.__name__)] = None
         return ("module", name)
 
     def reduced(self, obj: Any, value: Any) -> Any:
@@ -244,7 +244,7 @@ class Naming:
                 self._refer(obj, value)
         return value
 
-    def _refer(self, obj: object, name: str) -> Reference:
+    def _refer(self, obj: object, name: str) -> GlobalReference:
         reference = self._context.resolve(obj, name)
         if (reference.live_module, name) in copyreg._extension_registry:  # type: ignore[attr-defined]
             raise ModpackError(

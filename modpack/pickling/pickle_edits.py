@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 
-class Reduced:
+class ReducedObject:
     """Stands for an object of which the reduction is known.
 
     Args:
@@ -58,7 +58,7 @@ def operations(data: bytes) -> Iterator[tuple[str, Any, bytes]]:
         yield *last, data[begin:]
 
 
-class SetWriting:
+class SetWriter:
     """Writes the sets of several pickles that share a memo.
 
     Args:
@@ -67,18 +67,18 @@ class SetWriting:
 
     def __init__(self, ordered: Callable[[Any], list[Any] | None]) -> None:
         self._ordered = ordered
-        self._met: dict[int, tuple[object, Reduced]] = {}
+        self._met: dict[int, tuple[object, ReducedObject]] = {}
         self._numbers: set[int] = set()
         self._memoized = 0
         self._unread: list[bytes] = []
 
-    def persistent_id(self, obj: Any) -> Reduced | None:
+    def persistent_id(self, obj: Any) -> ReducedObject | None:
         """What stands for a ``set`` or a ``frozenset``; None if it may be written as it is."""
         if id(obj) not in self._met:
             members = self._ordered(obj)
             if members is None:
                 return None
-            self._met[id(obj)] = obj, Reduced((type(obj), (members,)))
+            self._met[id(obj)] = obj, ReducedObject((type(obj), (members,)))
         return self._met[id(obj)][1]
 
     def reduced(self, reduction: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Python's C pickler does the work. It is asked about each type once, when the first object of it is
 met: what reduces such objects (:mod:`modpack.pickling.reducers`), and what stands for those that do
-not go through the pickle. Plain data goes through :class:`PlainPickler` first.
+not go through the pickle. Plain data goes through :class:`FastPathPickler` first.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import torch
 
 from modpack.errors import ArchiveError, PicklingError, TargetError
 from modpack.pickling.base import (
+    GlobalReference,
     Observer,
     Packaged,
     PickleContext,
-    Problem,
-    Reference,
-    Refusal,
+    PicklingProblem,
+    UnsupportedType,
     problems_as_error,
 )
 from modpack.pickling.graph_context import ObjectGraph
 from modpack.pickling.names import ModuleNamed, Naming
-from modpack.pickling.pickle_edits import Reduced, SetWriting, rename_modules
+from modpack.pickling.pickle_edits import ReducedObject, SetWriter, rename_modules
 from modpack.pickling.reducers import (
     BOUND,
     ROWS,
@@ -53,7 +53,7 @@ from modpack.pickling.tensors import (
 from modpack.pickling.torch_archives import load_script_module, script_bytes, without_folders
 
 
-class Nothing:
+class Placeholder:
     """Takes the place of an object that cannot be saved, so that others can be looked at."""
 
     def __call__(self) -> None:
@@ -129,7 +129,7 @@ class _NotPlainError(Exception):
     """Something has to be looked at by the other pickler."""
 
 
-class PlainPickler(pickle.Pickler):
+class FastPathPickler(pickle.Pickler):
     """The C pickler, until it meets anything that is not plain.
 
     The C pickler asks for a persistent id for each object that it meets, if there is anybody to be
@@ -217,9 +217,9 @@ class Pickler(pickle.Pickler):
         self._packaged: dict[int, tuple[object, object]] = {}
         self._graph_modules = GraphModules()
         self._graph = ObjectGraph(self._attach, self._own_reduce)
-        self._sets = SetWriting(self._graph.ordered)
+        self._sets = SetWriter(self._graph.ordered)
         self.current: object = None
-        self.problems: list[Problem] = []
+        self.problems: list[PicklingProblem] = []
         self.persistent_id = self._persistent_ids()  # type: ignore[method-assign]
 
     def dump_all(self, obj: object) -> tuple[bytes, list[bytes]]:
@@ -247,7 +247,7 @@ class Pickler(pickle.Pickler):
         is_asked_of_all = any(map(self._persistent_handler, _CONTAINERS_AND_VALUES))
         if has_more or is_asked_of_all or self._protocol not in _PROTOCOLS:
             return None
-        data = PlainPickler(self._protocol, self._is_plain, self._is_found).pickled(obj)
+        data = FastPathPickler(self._protocol, self._is_plain, self._is_found).pickled(obj)
         if data is None:
             self.naming = Naming(self._context)  # what it has named, it takes for written
         return data
@@ -267,7 +267,7 @@ class Pickler(pickle.Pickler):
             Exception: the failure itself, where there are too many to go on.
         """
         place = self.observer.whereabouts(obj) if self.observer is not None else None
-        self.problems.append(Problem(obj, failure, place))
+        self.problems.append(PicklingProblem(obj, failure, place))
         if len(self.problems) > _MOST_PROBLEMS:
             raise failure
 
@@ -330,19 +330,19 @@ class Pickler(pickle.Pickler):
         if issubclass(kind, torch.jit.ScriptModule):
             return self._script_module
         if callable(getattr(kind, "__reduce_package__", None)) and not issubclass(kind, type):
-            return None if isinstance(ROWS.of(kind), Refusal) else self._reduce_package
+            return None if isinstance(ROWS.of(kind), UnsupportedType) else self._reduce_package
         if issubclass(kind, ModuleType):
             return self.naming.module if ROWS.of(kind) is None else None
         if kind is ModuleNamed:
             return lambda module: ("module", module.name)
-        if kind is Nothing:
+        if kind is Placeholder:
             return lambda nothing: _NOTHING_PERSISTENT
         if kind is Packaged:
             return lambda made: self._once(made, lambda: (made.function, made.arguments))
         return None
 
     def _reducing_handler(self, kind: type, first: Any) -> _Handler | None:
-        if kind is Reduced:
+        if kind is ReducedObject:
             return lambda made: made.reduction
         if issubclass(kind, FunctionType):
             return self.naming.of_function
@@ -358,7 +358,7 @@ class Pickler(pickle.Pickler):
 
     def _observed_reducer(self, kind: type) -> _Handler | None:
         observed = self.observer.reducer(kind) if self.observer is not None else None
-        if observed is None or isinstance(ROWS.of(kind), Refusal):
+        if observed is None or isinstance(ROWS.of(kind), UnsupportedType):
             return None
         if issubclass(kind, torch.Tensor):
             return lambda obj: state_last(observed(obj, lambda: self._plain_reduction(obj)))
@@ -451,7 +451,7 @@ class Pickler(pickle.Pickler):
         return self._packaged[id(obj)][1]
 
 
-_NOTHING = (Nothing(), ())
+_NOTHING = (Placeholder(), ())
 _NOTHING_PERSISTENT = ("module", "builtins")
 
 
@@ -469,7 +469,7 @@ class Pickled:
     """
 
     data: bytes
-    references: tuple[Reference, ...]
+    references: tuple[GlobalReference, ...]
     appended: bytes = b""
     loose_sources: tuple[str, ...] = ()
 

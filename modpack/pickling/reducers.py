@@ -37,11 +37,11 @@ from modpack.pickling import remade
 from modpack.pickling.base import (
     LEAVE_OUT,
     Packaged,
-    Refusal,
+    ReducerRow,
+    ReducerTable,
     RefusedError,
     Row,
-    Rows,
-    Substitute,
+    UnsupportedType,
 )
 from modpack.pickling.graph_context import ObjectGraph
 from modpack.pickling.names import ModuleNamed
@@ -152,37 +152,37 @@ def _new_type(made: Any, around: ObjectGraph) -> Any:
 _ordered = collections.OrderedDict[str, int]()
 
 STANDARD: tuple[Row, ...] = (
-    Substitute((logging.Logger, logging.RootLogger), _logger, subclasses=True),
-    Substitute((logging.Handler,), _handler, subclasses=True, by_name=True),
-    Substitute((type({}.keys()), type(_ordered.keys())), _dict_view(dict.keys)),
-    Substitute((type({}.values()), type(_ordered.values())), _dict_view(dict.values)),
-    Substitute((type({}.items()), type(_ordered.items())), _dict_view(dict.items)),
-    Substitute(
+    ReducerRow((logging.Logger, logging.RootLogger), _logger, subclasses=True),
+    ReducerRow((logging.Handler,), _handler, subclasses=True, by_name=True),
+    ReducerRow((type({}.keys()), type(_ordered.keys())), _dict_view(dict.keys)),
+    ReducerRow((type({}.values()), type(_ordered.values())), _dict_view(dict.values)),
+    ReducerRow((type({}.items()), type(_ordered.items())), _dict_view(dict.items)),
+    ReducerRow(
         (types.MappingProxyType,),
         lambda proxy, around: (remade.mapping_proxy, (gc.get_referents(proxy)[0],)),
     ),
-    Substitute((memoryview,), _memory_view),
-    Substitute((property,), _property, subclasses=True),
-    Substitute(
+    ReducerRow((memoryview,), _memory_view),
+    ReducerRow((property,), _property, subclasses=True),
+    ReducerRow(
         (staticmethod, classmethod), lambda wrapper, around: (type(wrapper), (wrapper.__func__,))
     ),
-    Substitute((type(functools.lru_cache(len)),), _cached),
-    Substitute(
+    ReducerRow((type(functools.lru_cache(len)),), _cached),
+    ReducerRow(
         (contextlib._GeneratorContextManager, contextlib._AsyncGeneratorContextManager),
         _manager,
         subclasses=True,
     ),
-    Substitute((types.GetSetDescriptorType,), _descriptor),
-    Substitute((super,), _super),
-    Substitute(("_struct.Struct",), lambda layout, around: (type(layout), (layout.format,))),
-    Substitute((random.SystemRandom,), lambda source, around: (type(source), ())),
-    Substitute((typing.TypeVar,), _type_var),
-    Substitute((typing.ParamSpec,), _param_spec),
-    Substitute((typing.NewType,), _new_type),
-    Substitute(
+    ReducerRow((types.GetSetDescriptorType,), _descriptor),
+    ReducerRow((super,), _super),
+    ReducerRow(("_struct.Struct",), lambda layout, around: (type(layout), (layout.format,))),
+    ReducerRow((random.SystemRandom,), lambda source, around: (type(source), ())),
+    ReducerRow((typing.TypeVar,), _type_var),
+    ReducerRow((typing.ParamSpec,), _param_spec),
+    ReducerRow((typing.NewType,), _new_type),
+    ReducerRow(
         (typing.ForwardRef,), lambda ref, around: (remade.forward_ref, (ref.__forward_arg__,))
     ),
-    Substitute(("dataclasses._FIELD_BASE",), subclasses=True, by_name=True),
+    ReducerRow(("dataclasses._FIELD_BASE",), subclasses=True, by_name=True),
 )
 """Rows for the standard library."""
 
@@ -243,11 +243,11 @@ def _kept_members(members: Any, around: ObjectGraph) -> list[Any]:
 
 
 WEAK: tuple[Row, ...] = (
-    Substitute((weakref.ref,), _reference, subclasses=True, by_name=True),
-    Substitute((weakref.WeakMethod,), _method),
-    Substitute((weakref.ProxyType, weakref.CallableProxyType), _proxy),
+    ReducerRow((weakref.ref,), _reference, subclasses=True, by_name=True),
+    ReducerRow((weakref.WeakMethod,), _method),
+    ReducerRow((weakref.ProxyType, weakref.CallableProxyType), _proxy),
     *(
-        Substitute((kind,), _container(kind, kept), subclasses=True, by_name=True)
+        ReducerRow((kind,), _container(kind, kept), subclasses=True, by_name=True)
         for kind, kept in (
             (weakref.WeakValueDictionary, _kept_pairs(1)),
             (weakref.WeakKeyDictionary, _kept_pairs(0)),
@@ -255,7 +255,7 @@ WEAK: tuple[Row, ...] = (
             (weakref.WeakSet, _kept_members),
         )
     ),
-    Substitute((weakref.finalize,)),
+    ReducerRow((weakref.finalize,)),
 )
 """Rows for weak references and what holds them."""
 
@@ -295,33 +295,33 @@ def _context_var(variable: Any, around: ObjectGraph) -> Any:
 
 
 THREADS: tuple[Row, ...] = (
-    Substitute(
+    ReducerRow(
         (type(threading.Lock()),), lambda lock, around: (remade.fresh_lock, ()), by_name=True
     ),
-    Substitute(
+    ReducerRow(
         (type(threading.RLock()),), lambda lock, around: (remade.fresh_rlock, ()), by_name=True
     ),
-    Substitute(
+    ReducerRow(
         (threading.Condition,),
         lambda condition, around: (remade.fresh_condition, (condition._lock,)),
         by_name=True,
     ),
-    Substitute((threading.Event, threading.Semaphore), by_name=True),
-    Substitute(
+    ReducerRow((threading.Event, threading.Semaphore), by_name=True),
+    ReducerRow(
         (threading.BoundedSemaphore,),
         lambda semaphore, around: (remade.fresh_semaphore, (semaphore._initial_value,)),
         by_name=True,
     ),
-    Substitute((threading.Barrier,), _barrier, by_name=True),
-    Substitute(
+    ReducerRow((threading.Barrier,), _barrier, by_name=True),
+    ReducerRow(
         (threading.local,),
         lambda local, around: (remade.thread_local, (type(local),), dict(vars(local))),
         subclasses=True,
         by_name=True,
     ),
-    Substitute((ThreadPoolExecutor,), _executor, by_name=True),
-    Substitute((queue.SimpleQueue,), _simple_queue, by_name=True),
-    Substitute((contextvars.ContextVar,), _context_var, by_name=True),
+    ReducerRow((ThreadPoolExecutor,), _executor, by_name=True),
+    ReducerRow((queue.SimpleQueue,), _simple_queue, by_name=True),
+    ReducerRow((contextvars.ContextVar,), _context_var, by_name=True),
 )
 """Rows for locks, queues, pools, and what each thread has of its own."""
 
@@ -383,25 +383,25 @@ def _program(program: Any, around: ObjectGraph) -> Any:
 
 
 TORCH: tuple[Row, ...] = (
-    Substitute((torch.Generator,), by_name=True),
-    Substitute(
+    ReducerRow((torch.Generator,), by_name=True),
+    ReducerRow(
         (torch.memory_format,),
         lambda constant, around: (getattr, (torch, str(constant).rpartition(".")[2])),
     ),
-    Substitute(
+    ReducerRow(
         (torch.finfo, torch.iinfo), lambda info, around: (type(info), (getattr(torch, info.dtype),))
     ),
-    Substitute(("torch._ops.OpOverload",), _overload, subclasses=True),
-    Substitute(("torch._ops.OpOverloadPacket",), _packet, subclasses=True),
-    Substitute(
+    ReducerRow(("torch._ops.OpOverload",), _overload, subclasses=True),
+    ReducerRow(("torch._ops.OpOverloadPacket",), _packet, subclasses=True),
+    ReducerRow(
         ("torch._ops._OpNamespace",),
         lambda namespace, around: (remade.operator_of, (namespace.name,)),
     ),
-    Substitute((torch.jit.ScriptFunction,), _script_function, by_name=True),
-    Substitute(("torch.export.exported_program.ExportedProgram",), _program),
-    Substitute(("torch.fx.graph.Graph",), _graph),
-    Substitute(("torch._dynamo.convert_frame.ConvertFrameBox",), _compiling),
-    Substitute(("torch._dynamo.eval_frame.OptimizeContext",), _compiler),
+    ReducerRow((torch.jit.ScriptFunction,), _script_function, by_name=True),
+    ReducerRow(("torch.export.exported_program.ExportedProgram",), _program),
+    ReducerRow(("torch.fx.graph.Graph",), _graph),
+    ReducerRow(("torch._dynamo.convert_frame.ConvertFrameBox",), _compiling),
+    ReducerRow(("torch._dynamo.eval_frame.OptimizeContext",), _compiler),
 )
 """Rows for torch."""
 
@@ -409,7 +409,7 @@ TORCH: tuple[Row, ...] = (
 ALL_ROWS: tuple[Row, ...] = (*THREADS, *WEAK, *STANDARD, *TORCH, *REFUSED)
 """Every row, in the order of the documentation."""
 
-ROWS = Rows(ALL_ROWS)
+ROWS = ReducerTable(ALL_ROWS)
 """Finds the row of a type."""
 
 
@@ -427,7 +427,7 @@ def reduced_by(row: Row, obj: Any, around: ObjectGraph, plain: Callable[[Any], A
     """
     if row.by_name and (named := _by_name(obj, around)) is not None:
         return named
-    if isinstance(row, Refusal):
+    if isinstance(row, UnsupportedType):
         kind = type(obj)
         raise RefusedError(
             f"{row.what} ({kind.__module__}.{kind.__qualname__}) cannot be saved: {row.why}. "

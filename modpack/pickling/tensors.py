@@ -21,7 +21,7 @@ from torch.nn import Parameter, UninitializedParameter
 from modpack.core.process import advance
 from modpack.core.tensors import LARGE, StorageView
 from modpack.pickling.base import RefusedError
-from modpack.pickling.pickle_edits import Reduced
+from modpack.pickling.pickle_edits import ReducedObject
 from modpack.pickling.tensor_loading import PACKED, freed_tensor, storage_record
 
 ORDINARY = (torch.Tensor, Parameter)
@@ -39,7 +39,7 @@ _MARK = ("_dynamo_static_input_type", "unguarded")
 """An attribute, and a value that nobody but torch.compile gives it."""
 
 
-class StoragePlace:
+class StorageReference:
     """Stands for a typed storage in a reduction.
 
     Args:
@@ -66,7 +66,7 @@ def ordinary_reduction(tensor: Any) -> tuple[Any, ...] | None:
     if type(tensor) is not Parameter:
         return _reduction(tensor, needs_gradients)
     hooks: OrderedDict[int, Any] = OrderedDict()  # a place for them, which torch never fills
-    arguments = (Reduced(_reduction(tensor, False)), needs_gradients, hooks)
+    arguments = (ReducedObject(_reduction(tensor, False)), needs_gradients, hooks)
     return torch._utils._rebuild_parameter, arguments
 
 
@@ -77,9 +77,9 @@ def _reduction(tensor: torch.Tensor, needs_gradients: bool) -> tuple[Any, ...]:
     if offset or tensor.nbytes != storage.nbytes() or not tensor.is_contiguous():
         view = StorageView(offset, shape, stride, dtype.itemsize)
         if not has_memory(storage, view):
-            place = (StoragePlace(storage, dtype), offset, shape, stride)
+            place = (StorageReference(storage, dtype), offset, shape, stride)
             return freed_tensor, (*place, needs_gradients, hooks, dtype)
-    arguments = (StoragePlace(storage, dtype), offset, shape, stride, needs_gradients, hooks)
+    arguments = (StorageReference(storage, dtype), offset, shape, stride, needs_gradients, hooks)
     return torch._utils._rebuild_tensor_v2, arguments
 
 
@@ -149,12 +149,12 @@ def view_of(reduction: Any) -> tuple[torch.UntypedStorage, StorageView] | None:
     function, arguments = reduction[:2]
     if function is _RETYPED:
         function, _, arguments, _ = arguments
-    elif isinstance(arguments[0], Reduced):  # a parameter, with its tensor inside
+    elif isinstance(arguments[0], ReducedObject):  # a parameter, with its tensor inside
         function, arguments = arguments[0].reduction
     if function not in _MADE_OF_A_STORAGE:
         return None
     place, offset, shape, stride = arguments[:4]
-    if isinstance(place, StoragePlace):
+    if isinstance(place, StorageReference):
         storage, dtype = place.storage, place.dtype
     elif isinstance(place, torch.UntypedStorage):
         storage, dtype = place, arguments[6]
@@ -291,7 +291,7 @@ _Parts = tuple[torch.UntypedStorage, object, int]
 
 def storage_parts(kind: type) -> Callable[[Any], _Parts] | None:
     """For a type of storages, what a pickle says of one; None for any other type."""
-    if kind is StoragePlace:
+    if kind is StorageReference:
         return _parts_of_place
     if issubclass(kind, torch.storage.TypedStorage):
         return lambda typed: (
@@ -304,7 +304,7 @@ def storage_parts(kind: type) -> Callable[[Any], _Parts] | None:
     return None
 
 
-def _parts_of_place(place: StoragePlace) -> _Parts:
+def _parts_of_place(place: StorageReference) -> _Parts:
     storage_type, item_bytes = _typed_storage()[place.dtype]
     return place.storage, storage_type, place.storage.nbytes() // item_bytes
 

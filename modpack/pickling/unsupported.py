@@ -10,40 +10,40 @@ import types
 
 import torch
 
-from modpack.pickling.base import LEAVE_OUT, Refusal, Row
+from modpack.pickling.base import LEAVE_OUT, Row, UnsupportedType
 
 REFUSED: tuple[Row, ...] = (
-    Refusal(
+    UnsupportedType(
         "a generator or a coroutine",
         (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType),
         "it is a call that has not ended, with a place in its code and variables of its own",
         "keep the function and its arguments, or a list of the values, and start anew",
     ),
-    Refusal(
+    UnsupportedType(
         "a thread",
         (threading.Thread,),
         "it runs in this process",
         "start it when it is needed, and leave it out of the state (__getstate__)",
     ),
-    Refusal(
+    UnsupportedType(
         "a process",
         ("subprocess.Popen", "multiprocessing.process.BaseProcess"),
         "it belongs to this process",
         "start it when it is needed, and leave it out of the state (__getstate__)",
     ),
-    Refusal(
+    UnsupportedType(
         "a pool of processes",
         ("concurrent.futures.process.ProcessPoolExecutor", "multiprocessing.pool.Pool"),
         "its processes belong to this process",
         LEAVE_OUT,
     ),
-    Refusal(
+    UnsupportedType(
         "a future",
         (concurrent.futures.Future, "_asyncio.Future", "torch.Future"),
         "what completes it runs in this process",
         "wait for its result, and keep that",
     ),
-    Refusal(
+    UnsupportedType(
         "a lock or a value of multiprocessing",
         (
             "multiprocessing.synchronize.SemLock",
@@ -55,19 +55,19 @@ REFUSED: tuple[Row, ...] = (
         "it is shared with processes that this one starts",
         LEAVE_OUT,
     ),
-    Refusal(
+    UnsupportedType(
         "an open file",
         (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO),
         "its descriptor belongs to this process",
         "keep the path and open it when it is used, or keep the content (io.BytesIO)",
     ),
-    Refusal(
+    UnsupportedType(
         "a memory map",
         ("mmap.mmap",),
         "its memory belongs to this process",
         "keep the path and map it when it is used, or keep the content (bytes)",
     ),
-    Refusal(
+    UnsupportedType(
         "a connection",
         (
             "socket.socket",
@@ -79,13 +79,13 @@ REFUSED: tuple[Row, ...] = (
         "its other end knows this process",
         "keep what it takes to connect, and connect when it is used",
     ),
-    Refusal(
+    UnsupportedType(
         "a foreign library or a pointer (ctypes)",
         ("ctypes.CDLL", "_ctypes.CFuncPtr", "_ctypes._Pointer"),
         "its addresses mean something in this process only",
         "keep the library's name, and load it when it is used",
     ),
-    Refusal(
+    UnsupportedType(
         "a stream or an event of a device",
         (
             *("torch.Stream", "torch.Event"),
@@ -94,7 +94,7 @@ REFUSED: tuple[Row, ...] = (
         "it is a queue of work of this process",
         "make it where the work is done, or on first use",
     ),
-    Refusal(
+    UnsupportedType(
         "a module of `fully_shard` or `replicate`",
         (
             "torch.distributed.fsdp.FSDPModule",
@@ -108,20 +108,20 @@ REFUSED: tuple[Row, ...] = (
         by_name=False,
         mixin=True,
     ),
-    Refusal(
+    UnsupportedType(
         "a node of an autograd graph",
         (torch.autograd.graph.Node,),
         "graphs are not saved, only tensors",
         "keep the tensor, detached, and compute from it again; keep the node of a parameter, and "
         "with it the node's hooks, outside of what is saved: those are saved with the parameter",
     ),
-    Refusal(
+    UnsupportedType(
         "a fake tensor",
         ("torch._subclasses.fake_tensor.FakeTensor",),
         "it has no values, and belongs to a mode of this process",
         "keep a tensor of the device meta",
     ),
-    Refusal(
+    UnsupportedType(
         "the module of an exported program",
         (
             "torch.export._unlift._StatefulGraphModule",
@@ -131,37 +131,37 @@ REFUSED: tuple[Row, ...] = (
         "save the ExportedProgram (torch.export.export) in its place, and call .module() on it, or "
         "torch.export.unflatten, where the package is loaded",
     ),
-    Refusal(
+    UnsupportedType(
         "a registration of operators",
         ("torch.library.Library", "torch._library.custom_ops.CustomOpDef"),
         "it changes tables of this process",
         "make it at the top level of a module, which registers it when it is imported",
     ),
-    Refusal(
+    UnsupportedType(
         "a context, or a token of a context variable",
         (contextvars.Context, contextvars.Token),
         "it belongs to a call that runs in this process",
         "keep the values of the variables that matter",
     ),
-    Refusal(
+    UnsupportedType(
         "a frame or a traceback",
         (types.FrameType, types.TracebackType),
         "it belongs to a call in this process",
         "keep the exception, or its text (traceback.format_exception)",
     ),
-    Refusal(
+    UnsupportedType(
         "a code object",
         (types.CodeType,),
         "bytecode is for one version of Python",
         "keep the function, or the source",
     ),
-    Refusal(
+    UnsupportedType(
         "a match of a regular expression",
         ("re.Match",),
         "it cannot be made again",
         "keep its groups (match.groups(), match.groupdict())",
     ),
-    Refusal(
+    UnsupportedType(
         "a running hash or compression",
         ("_hashlib.HASH", "zlib.Compress", "zlib.Decompress"),
         "its state cannot be read",

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from modpack.archive.reader import open_archive
 from modpack.archive.records import environment_of
-from modpack.core.plan import MockRisk, MockTouch, NameUse, Plan, risk_of
+from modpack.core.plan import MockEvent, MockRisk, MockUse, Plan, risk_of
 from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import TrialRecord
@@ -45,7 +45,7 @@ from modpack.security.code_listing import list_package
 _LICENCE_WORDS: Final = (LICENCE, "license")
 _SEVERITIES: Final = tuple(severity.value for severity in Severity)
 _WORST_FIRST: Final = list(reversed(MockRisk))
-_OfMock = TypeVar("_OfMock", NameUse, MockTouch)
+_OfMock = TypeVar("_OfMock", MockUse, MockEvent)
 
 
 def mock_facts(
@@ -186,7 +186,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AuditResult:
     """What becomes of an audit.
 
     Attributes:
@@ -234,12 +234,12 @@ def parse_gate(text: str) -> Gate:
     raise ValueError(_unknown(text, word, bool(colon)))
 
 
-def judge(audit: AuditFacts, gates: Iterable[Gate] = ()) -> Verdict:
+def judge(audit: AuditFacts, gates: Iterable[Gate] = ()) -> AuditResult:
     """Whether an audit passes: no problem, no error, and no gate that fires."""
     found = ((gate, gate.findings(audit)) for gate in gates)
     fired = tuple((gate, findings) for gate, findings in found if findings)
     errors = tuple(each for each in audit.findings if each.severity is Severity.ERROR)
-    return Verdict(fired, errors, len(audit.problems))
+    return AuditResult(fired, errors, len(audit.problems))
 
 
 def _licensed(distributions: Iterable[DistributionFacts], glob: str) -> Iterable[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph
-from modpack.core.plan import MockRisk, MockTouch, NameUse, Note, Problem
+from modpack.core.plan import MockEvent, MockRisk, MockUse, Note, Problem
 from modpack.core.scan import ImportKind
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, ResourceFacts
 from modpack.report.findings import Finding
@@ -31,9 +31,9 @@ class MockFacts:
     module: str
     rule: str | None
     importers: tuple[ImporterFacts, ...] = ()
-    uses: tuple[NameUse, ...] = ()
+    uses: tuple[MockUse, ...] = ()
     risk: MockRisk = MockRisk.UNUSED
-    touches: tuple[MockTouch, ...] = ()
+    touches: tuple[MockEvent, ...] = ()
     is_tried: bool = False
 
 

@@ -15,7 +15,7 @@ from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
 from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import is_within, root_of
-from modpack.core.plan import MockRisk, NoteKind, TouchKind, UseKind
+from modpack.core.plan import MockEventKind, MockRisk, NoteKind, UseKind
 from modpack.core.rules import IMPLICIT, RUNNING_SCRIPT, Action, Owner
 from modpack.core.scan import ImportKind, ScanFailure
 from modpack.core.selftest import TrialRecord
@@ -85,7 +85,7 @@ def _mocks(audit: AuditFacts) -> Iterator[Finding]:
     files = files_of(audit)
     for mock in audit.mocks:
         for touch in mock.touches:
-            if touch.kind is TouchKind.USED:
+            if touch.kind is MockEventKind.USED:
                 what, done = touch.name or mock.module, touch.operation or "was used"
                 text = f"in the trial run, {what} {done}, although {mock.module} is mocked"
                 yield finding("mock-called", mock.module, text, touch.place)

@@ -16,11 +16,11 @@ from rich.text import Text
 from modpack.archive.layout import RUNTIME_MODULE
 from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import root_of
-from modpack.core.plan import MockRisk, NameUse, NoteKind, TouchKind, UseKind
+from modpack.core.plan import MockEventKind, MockRisk, MockUse, NoteKind, UseKind
 from modpack.core.rules import Action, Owner
 from modpack.core.text import counted, human_size, listed, printable
 from modpack.pickling.allowlist import is_dangerous
-from modpack.report.audit import Verdict
+from modpack.report.audit import AuditResult
 from modpack.report.audit_facts import AuditFacts, MockFacts, files_of, importers_by_name, place_in
 from modpack.report.facts import ModuleFacts, used_name
 from modpack.report.findings import Finding, Severity
@@ -67,7 +67,7 @@ def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
         yield from (indented(each, 4) for each in _details(mock, files, folder))
 
 
-def how_used(use: NameUse) -> str:
+def how_used(use: MockUse) -> str:
     """How a name is used at one place, in a few words."""
     scope = f" {use.scope}" if use.scope else ""
     if not use.kind.is_at_import:
@@ -83,7 +83,7 @@ def trial_told(mock: MockFacts) -> str:
     """What the trial run did with a mocked module, in one line."""
     if not mock.is_tried:
         return "there was no trial run"
-    used = [touch for touch in mock.touches if touch.kind is TouchKind.USED]
+    used = [touch for touch in mock.touches if touch.kind is MockEventKind.USED]
     if used:
         done = [
             f"{touch.name or mock.module} {touch.operation or 'was used'}"
@@ -91,7 +91,7 @@ def trial_told(mock: MockFacts) -> str:
             for touch in used
         ]
         return f"the trial run used it: {', '.join(dict.fromkeys(done))}"
-    names = [touch.name for touch in mock.touches if touch.kind is TouchKind.NAMED]
+    names = [touch.name for touch in mock.touches if touch.kind is MockEventKind.NAMED]
     if any(names):
         return f"the trial run took names from it: {', '.join(dict.fromkeys(filter(None, names)))}"
     if mock.touches:
@@ -113,7 +113,7 @@ def _details(
     yield Text(printable(trial_told(mock)), "dim")
 
 
-def _uses(uses: Sequence[NameUse], files: Mapping[str, str], folder: Path | None) -> RenderableType:
+def _uses(uses: Sequence[MockUse], files: Mapping[str, str], folder: Path | None) -> RenderableType:
     rows = table(("", "left"), ("", "left"), ("dim", "left"))
     for use in uses[:_SHOWN_USES]:
         place = relative(place_in(files, use.importer, use.line), folder)
@@ -191,7 +191,9 @@ def _summaries(listing: CodeListing) -> Iterator[str]:
         yield f"{record} names {len(names)} beyond data: {listed(told, _SHOWN_PARTS)}{more}"
 
 
-def audit_report(audit: AuditFacts, verdict: Verdict, folder: Path | None = None) -> RenderableType:
+def audit_report(
+    audit: AuditFacts, verdict: AuditResult, folder: Path | None = None
+) -> RenderableType:
     """Everything about an audit, in the order in which one wants to know it.
 
     Args:
@@ -332,7 +334,7 @@ def _totals(audit: AuditFacts) -> RenderableType:
     return Text("; ".join(parts))
 
 
-def _verdict(verdict: Verdict, audit: AuditFacts) -> Iterator[RenderableType]:
+def _verdict(verdict: AuditResult, audit: AuditFacts) -> Iterator[RenderableType]:
     for gate, findings in verdict.fired:
         subjects = distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
         text = f"--fail-on {printable(gate.text)}: {counted(len(findings), 'finding')}"

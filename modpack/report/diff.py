@@ -27,7 +27,7 @@ from modpack.report.diff_facts import (
     UseDifference,
 )
 from modpack.report.diff_modules import (
-    Side,
+    ComparedPackage,
     are_same,
     changed_fields,
     compare_distributions,
@@ -40,7 +40,7 @@ from modpack.report.diff_modules import (
 )
 from modpack.report.diff_tensors import compare_tensors
 from modpack.report.facts import HookFacts, ResourceFacts, ResourceKind, hook_flags
-from modpack.report.text_diff import Effort, text_difference
+from modpack.report.text_diff import WorkBudget, text_difference
 
 _LINES_OF: Final = frozenset({ResourceKind.FILE, ResourceKind.DATA, ResourceKind.METADATA})
 """What may be text."""
@@ -50,7 +50,7 @@ _Pair = tuple[HookFacts, HookFacts]
 
 
 def compare_hooks(
-    before: Sequence[HookFacts], after: Sequence[HookFacts], with_source: bool, effort: Effort
+    before: Sequence[HookFacts], after: Sequence[HookFacts], with_source: bool, effort: WorkBudget
 ) -> Iterator[HookDifference]:
     """The hooks that differ.
 
@@ -113,7 +113,7 @@ def _fields(spec: HookSpec) -> dict[str, str | None]:
     }
 
 
-def _source(was: HookSpec, now: HookSpec, effort: Effort) -> TextDifference | None:
+def _source(was: HookSpec, now: HookSpec, effort: WorkBudget) -> TextDifference | None:
     old, new = was.callable.source, now.callable.source
     if not effort.has_room_for(old or "", new or ""):
         return None
@@ -154,7 +154,7 @@ def compare_packages(
             return found
         with_source = sources is not SourceChoice.NONE
         tensors, sharing, storages = compare_tensors(old, new)
-        effort = Effort()
+        effort = WorkBudget()
         found = replace(
             found,
             package=changed_fields(_about(old), _about(new)),
@@ -174,7 +174,7 @@ def compare_packages(
         return replace(found, records=tuple(_others(old, new, found)))
 
 
-def _about(side: Side) -> dict[str, str | None]:
+def _about(side: ComparedPackage) -> dict[str, str | None]:
     facts, environment = side.facts, side.environment
     native = environment.native
     return {
@@ -192,7 +192,7 @@ def _about(side: Side) -> dict[str, str | None]:
     }
 
 
-def _uses(old: Side, new: Side) -> Iterator[UseDifference]:
+def _uses(old: ComparedPackage, new: ComparedPackage) -> Iterator[UseDifference]:
     """Uses of mocked modules, whatever their lines."""
     sides = (
         {(u.module, u.name, u.importer, u.kind, u.scope, u.is_live): u for u in side.plan.uses}
@@ -201,14 +201,14 @@ def _uses(old: Side, new: Side) -> Iterator[UseDifference]:
     return (UseDifference(*each) for each in in_one_only(*sides))
 
 
-def _notes(old: Side, new: Side) -> Iterator[NoteDifference]:
+def _notes(old: ComparedPackage, new: ComparedPackage) -> Iterator[NoteDifference]:
     """Notes, whatever their lines."""
     sides = ({(n.kind, n.subject, n.text): n for n in side.facts.notes} for side in (old, new))
     return (NoteDifference(*each) for each in in_one_only(*sides))
 
 
 def _resources(
-    old: Side, new: Side, sources: SourceChoice, effort: Effort
+    old: ComparedPackage, new: ComparedPackage, sources: SourceChoice, effort: WorkBudget
 ) -> Iterator[ResourceDifference]:
     were = {each.record: each for each in old.facts.resources}
     are = {each.record: each for each in new.facts.resources}
@@ -229,7 +229,9 @@ def _resources(
         )
 
 
-def _wants_text(each: ResourceFacts, old: Side, new: Side, sources: SourceChoice) -> bool:
+def _wants_text(
+    each: ResourceFacts, old: ComparedPackage, new: ComparedPackage, sources: SourceChoice
+) -> bool:
     """Whether to compare a resource line by line: what came with code like that code's source."""
     if sources is not SourceChoice.OWN or each.kind is ResourceKind.FILE:
         return sources is not SourceChoice.NONE and each.kind in _LINES_OF
@@ -260,7 +262,7 @@ def _shown(value: Json) -> str | None:
     return str(value)
 
 
-def _examples(old: Side, new: Side) -> Iterator[ExampleDifference]:
+def _examples(old: ComparedPackage, new: ComparedPackage) -> Iterator[ExampleDifference]:
     """Examples that are not the same, if both packages have some."""
     if old.facts.trial is None or new.facts.trial is None:
         return
@@ -286,7 +288,9 @@ def _part_of_example(record: str) -> tuple[str, str]:
     return folder.rpartition("/")[2], file.partition(".")[0]
 
 
-def _others(old: Side, new: Side, found: PackageDifferences) -> Iterator[RecordDifference]:
+def _others(
+    old: ComparedPackage, new: ComparedPackage, found: PackageDifferences
+) -> Iterator[RecordDifference]:
     """Records that differ although nothing that was found explains it."""
     if old.facts.format != new.facts.format:
         return
@@ -295,7 +299,7 @@ def _others(old: Side, new: Side, found: PackageDifferences) -> Iterator[RecordD
         yield RecordDifference(record, change)
 
 
-def _looked_at(side: Side) -> Iterator[str]:
+def _looked_at(side: ComparedPackage) -> Iterator[str]:
     """Records of which all differences are found one by one."""
     yield from side.storages()
     yield from (each.record for each in side.facts.resources)
@@ -329,7 +333,9 @@ def _timing(found: PackageDifferences) -> Iterator[float]:
         yield from filter(None, (trials[0].seconds, trials[1].seconds))
 
 
-def _changed(records: Iterable[str], old: Side, new: Side) -> Iterator[tuple[str, Change]]:
+def _changed(
+    records: Iterable[str], old: ComparedPackage, new: ComparedPackage
+) -> Iterator[tuple[str, Change]]:
     """Those records that are not the same on both sides, and what became of each."""
     for record in sorted(records):
         if record not in old.records:

@@ -7,7 +7,7 @@ from enum import Enum
 
 from modpack.core.graph import Edge
 from modpack.core.hookspec import HookSpec
-from modpack.core.plan import NameUse, Note
+from modpack.core.plan import MockUse, Note
 from modpack.core.tensors import TensorFacts
 from modpack.report.facts import ModuleFacts, PackageFacts, ResourceKind
 
@@ -254,7 +254,7 @@ class UseDifference:
     """A use of a mocked module's name that is in one of the packages only."""
 
     change: Change
-    use: NameUse
+    use: MockUse
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,11 @@ from modpack.report.diff_facts import (
 from modpack.report.distribution_index import recorded_provider, with_distributions
 from modpack.report.facts import ModuleFacts, PackageFacts
 from modpack.report.package_info import facts_of, read_checked_manifest
-from modpack.report.text_diff import Effort, as_text, text_difference
+from modpack.report.text_diff import WorkBudget, as_text, text_difference
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedPackage:
     """One package.
 
     Attributes:
@@ -93,7 +93,7 @@ def is_of_trial(record: str) -> bool:
     return record.startswith(prefixes)
 
 
-def read_side(archive: Archive, other: Side | None = None) -> Side:
+def read_side(archive: Archive, other: ComparedPackage | None = None) -> ComparedPackage:
     """Read one of the packages.
 
     Args:
@@ -110,7 +110,7 @@ def read_side(archive: Archive, other: Side | None = None) -> Side:
     environment = environment_of(archive, manifest)
     provider_of = recorded_provider(archive, plan, manifest, environment)
     modules = tuple(with_distributions(facts.modules, provider_of))
-    return Side(
+    return ComparedPackage(
         archive,
         manifest,
         replace(facts, modules=modules),
@@ -121,7 +121,7 @@ def read_side(archive: Archive, other: Side | None = None) -> Side:
     )
 
 
-def _plan(archive: Archive, manifest: Manifest | None, other: Side | None) -> Plan:
+def _plan(archive: Archive, manifest: Manifest | None, other: ComparedPackage | None) -> Plan:
     if manifest is None:
         return Plan({})
     declared = manifest.records.get(layout.GRAPH)
@@ -132,7 +132,7 @@ def _plan(archive: Archive, manifest: Manifest | None, other: Side | None) -> Pl
     return read_plan(archive, manifest)
 
 
-def are_same(before: Side, old: str, after: Side, new: str) -> bool:
+def are_same(before: ComparedPackage, old: str, after: ComparedPackage, new: str) -> bool:
     """Whether a record of the one package has the content of a record of the other.
 
     Contents are compared by what the packages say of them: the sha256 of manifests; for tensor
@@ -169,7 +169,7 @@ def in_one_only(before: Mapping[_K, _V], after: Mapping[_K, _V]) -> Iterator[tup
 
 
 def compare_modules(
-    before: Side, after: Side, sources: SourceChoice, effort: Effort
+    before: ComparedPackage, after: ComparedPackage, sources: SourceChoice, effort: WorkBudget
 ) -> Iterator[ModuleDifference]:
     """The modules that differ, by path."""
     for module in sorted({*before.modules, *after.modules}):
@@ -211,7 +211,9 @@ def _module_fields(facts: ModuleFacts) -> dict[str, str | None]:
     }
 
 
-def compare_distributions(before: Side, after: Side) -> Iterator[DistributionDifference]:
+def compare_distributions(
+    before: ComparedPackage, after: ComparedPackage
+) -> Iterator[DistributionDifference]:
     """The distributions that differ, by name."""
     old, new = _distributions(before), _distributions(after)
     modules: dict[str, set[str]] = {}
@@ -227,7 +229,7 @@ def compare_distributions(before: Side, after: Side) -> Iterator[DistributionDif
             yield DistributionDifference(name, Change.of(was, is_now), fields, number)
 
 
-def compare_imports(before: Side, after: Side) -> Iterator[ImportDifference]:
+def compare_imports(before: ComparedPackage, after: ComparedPackage) -> Iterator[ImportDifference]:
     """The imports between modules of both packages that only one does, whatever their lines."""
     if before.manifest is None or after.manifest is None:
         return  # torch.package's archives do not record them
@@ -238,7 +240,11 @@ def compare_imports(before: Side, after: Side) -> Iterator[ImportDifference]:
 
 
 def compare_records(
-    before: Side, old: str | None, after: Side, new: str | None, effort: Effort
+    before: ComparedPackage,
+    old: str | None,
+    after: ComparedPackage,
+    new: str | None,
+    effort: WorkBudget,
 ) -> TextDifference | None:
     """The difference of two records line by line; None if one is no text, or that takes too much.
 
@@ -255,7 +261,7 @@ def compare_records(
     return text_difference(was, is_now, old, new, effort)
 
 
-def _text(side: Side, record: str | None) -> str | None:
+def _text(side: ComparedPackage, record: str | None) -> str | None:
     if record is None:
         return ""
     if side.archive.size(record) > _MOST_TEXT_BYTES:
@@ -263,7 +269,7 @@ def _text(side: Side, record: str | None) -> str | None:
     return as_text(side.read(record), record)
 
 
-def _imports(side: Side, modules: set[str]) -> dict[tuple[str, str, ImportKind], Edge]:
+def _imports(side: ComparedPackage, modules: set[str]) -> dict[tuple[str, str, ImportKind], Edge]:
     return {
         (edge.importer, edge.imported, edge.kind): edge
         for edge in side.plan.graph.edges()
@@ -273,7 +279,7 @@ def _imports(side: Side, modules: set[str]) -> dict[tuple[str, str, ImportKind],
     }
 
 
-def _distributions(side: Side) -> dict[str, RecordedDistribution]:
+def _distributions(side: ComparedPackage) -> dict[str, RecordedDistribution]:
     """What a package knows of distributions, by normalised name: its modules', and the closure."""
     found = {
         normalised(each.name): RecordedDistribution(each.name, each.version)

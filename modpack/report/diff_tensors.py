@@ -25,7 +25,7 @@ from modpack.report.diff_facts import (
     TensorDifference,
     Values,
 )
-from modpack.report.diff_modules import Side, are_same, changed_fields, in_one_only
+from modpack.report.diff_modules import ComparedPackage, are_same, changed_fields, in_one_only
 
 _FREE_BYTES: Final = 1 << 28
 _READS_OF_ALL: Final = 4
@@ -35,7 +35,7 @@ _READS_OF_ALL: Final = 4
 class _ElementComparer:
     """Compares tensors of two packages."""
 
-    def __init__(self, before: Side, after: Side, opened: ExitStack) -> None:
+    def __init__(self, before: ComparedPackage, after: ComparedPackage, opened: ExitStack) -> None:
         self._before = before
         self._after = after
         held_bytes = before.archive.stored_bytes() + after.archive.stored_bytes()
@@ -89,7 +89,7 @@ class _ElementComparer:
                 return Values.DIFFERENT if is_dense else Values.UNKNOWN
         return Values.SAME
 
-    def _read(self, side: Side, record: str, start: int, length: int) -> bytes:
+    def _read(self, side: ComparedPackage, record: str, start: int, length: int) -> bytes:
         """A part of a record."""
         self._spend(length)
         place = side.archive.data_range(record)
@@ -138,7 +138,7 @@ def _record(tensor: TensorFacts) -> str:
     return layout.storage_name(tensor.storage or "")
 
 
-def _byteorder(side: Side) -> str:
+def _byteorder(side: ComparedPackage) -> str:
     """The order of bytes in storages; nobody states any but little-endian where it is missing."""
     return side.read_text(layout.BYTEORDER) or layout.LITTLE_ENDIAN.decode()
 
@@ -149,7 +149,7 @@ _Named = Mapping[str, tuple[TensorFacts, ...]]
 
 
 def compare_tensors(
-    before: Side, after: Side
+    before: ComparedPackage, after: ComparedPackage
 ) -> tuple[tuple[TensorDifference, ...], tuple[SharingDifference, ...], StoragesDifference]:
     """The tensors that differ, which of them share storages, and the storages that differ.
 
@@ -168,7 +168,7 @@ def compare_tensors(
     return tensors, tuple(_sharing(old, new)), storages
 
 
-def _hold_the_same(before: Side, after: Side) -> bool:
+def _hold_the_same(before: ComparedPackage, after: ComparedPackage) -> bool:
     """Whether the same names lead to the same records, so that nothing has to be looked at."""
     if before.manifest is None or after.manifest is None:
         return False
@@ -226,7 +226,7 @@ def _essential_stride(tensor: TensorFacts) -> list[int] | str:
 
 
 def _with_origins(
-    before: Side, after: Side, found: Sequence[TensorDifference]
+    before: ComparedPackage, after: ComparedPackage, found: Sequence[TensorDifference]
 ) -> Iterator[TensorDifference]:
     """Added tensors, with the removed ones that have the same elements: they may be renamed."""
     removed: dict[object, deque[str]] = {}
@@ -240,7 +240,7 @@ def _with_origins(
         yield replace(each, same_as=candidates.popleft()) if candidates else each
 
 
-def _content(side: Side, tensor: TensorFacts | None) -> object | None:
+def _content(side: ComparedPackage, tensor: TensorFacts | None) -> object | None:
     """What two tensors of the same elements have in common, if it can be told without reading."""
     if tensor is None or tensor.storage is None or side.manifest is None:
         return None
@@ -267,7 +267,7 @@ def _groups(tensors: Sequence[TensorFacts], among: set[str]) -> set[frozenset[st
 
 
 def _storages(
-    before: Side, after: Side, old: _Named, new: _Named, are_all: bool
+    before: ComparedPackage, after: ComparedPackage, old: _Named, new: _Named, are_all: bool
 ) -> StoragesDifference:
     by_crc = before.manifest is None or after.manifest is None
     was, is_now = _unnamed(before, old, by_crc), _unnamed(after, new, by_crc)
@@ -279,7 +279,7 @@ def _storages(
 
 
 def _unnamed(
-    side: Side, tensors: _Named, by_crc: bool
+    side: ComparedPackage, tensors: _Named, by_crc: bool
 ) -> dict[tuple[object, int], tuple[str, int]]:
     """The storages that no named tensor is in: by content, and which of that content each is."""
     named = {

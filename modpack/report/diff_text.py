@@ -46,7 +46,7 @@ _OF_DISTRIBUTIONS: Final = frozenset({"version", "licence", "editable"})
 _HOOKS: Final = ".data/modpack/hooks/"
 
 
-class Line(NamedTuple):
+class SafeLine(NamedTuple):
     """One line of text, with nothing in it that could steer a terminal.
 
     Attributes:
@@ -64,54 +64,54 @@ class _Difference(Protocol):
 
 
 _T = TypeVar("_T", bound=_Difference)
-_Section = tuple[str, str, list[Line]]
+_Section = tuple[str, str, list[SafeLine]]
 """A title, what is counted in it, and its lines."""
 
 
-def differences_lines(found: PackageDifferences) -> Iterator[Line]:
+def differences_lines(found: PackageDifferences) -> Iterator[SafeLine]:
     """Everything that differs, with the sources that were compared."""
     yield from _head(found)
     for title, summary, lines in _sections(found):
-        yield Line("")
-        yield Line(f"{title}: {summary}", "bold")
+        yield SafeLine("")
+        yield SafeLine(f"{title}: {summary}", "bold")
         room = _MOST_LINES if len(lines) > _MOST_LINES + 1 else len(lines)
         yield from lines[:room]
         if len(lines) > room:
-            yield Line(f"    and {len(lines) - room} more; --json lists them", "dim")
+            yield SafeLine(f"    and {len(lines) - room} more; --json lists them", "dim")
     for text in _sources(found):
-        yield Line("")
+        yield SafeLine("")
         for number, line in enumerate(text.unified):
             styles = _SOURCE_STYLES if number < 2 else _SOURCE_STYLES[1:]
             style = next((style for marks, style in styles if line.startswith(marks)), "")
             shown = line if len(line) <= _MOST_COLUMNS else f"{line[:_MOST_COLUMNS]}..."
-            yield Line(printable(shown, keep="\t"), style)
+            yield SafeLine(printable(shown, keep="\t"), style)
 
 
-def statistics_lines(found: PackageDifferences) -> Iterator[Line]:
+def statistics_lines(found: PackageDifferences) -> Iterator[SafeLine]:
     """How much differs: one line for each kind of thing."""
     yield from _head(found)
     sections = list(_sections(found))
     width = max((len(title) for title, _, _ in sections), default=0)
     for title, summary, _ in sections:
-        yield Line(f"  {title.ljust(width)}  {summary}")
+        yield SafeLine(f"  {title.ljust(width)}  {summary}")
     texts = _sources(found)
     if texts:
         added, removed = sum(t.added for t in texts), sum(t.removed for t in texts)
         total = f"+{added} -{removed} in {counted(len(texts), 'text')}"
-        yield Line(f"  {'lines'.ljust(width)}  {total}")
+        yield SafeLine(f"  {'lines'.ljust(width)}  {total}")
 
 
-def _head(found: PackageDifferences) -> Iterator[Line]:
+def _head(found: PackageDifferences) -> Iterator[SafeLine]:
     if found.is_same_content:
         names = f"{found.before.file} and {found.after.file}"
-        yield Line(printable(f"{names} are identical: digest {found.after.digest}"))
+        yield SafeLine(printable(f"{names} are identical: digest {found.after.digest}"))
         return
     for mark, facts in (("---", found.before), ("+++", found.after)):
         size, digest = human_size(facts.size_bytes), facts.digest[:16]
-        yield Line(printable(f"{mark} {facts.file}  {size}, digest {digest}..."), "bold")
+        yield SafeLine(printable(f"{mark} {facts.file}  {size}, digest {digest}..."), "bold")
     if found.are_none:
-        yield Line("")
-        yield Line("nothing differs but how long the trials took, or the order of records")
+        yield SafeLine("")
+        yield SafeLine("nothing differs but how long the trials took, or the order of records")
 
 
 def _sections(found: PackageDifferences) -> Iterator[_Section]:
@@ -140,10 +140,10 @@ def _section(title: str, found: Sequence[_T], told: Callable[[_T], str]) -> _Sec
     return title, _counts(found), [_marked(each.change, told(each)) for each in found]
 
 
-def _marked(change: Change, text: str) -> Line:
+def _marked(change: Change, text: str) -> SafeLine:
     """A line that says what became of something."""
     mark, style = _MARKS[change]
-    return Line(f"  {mark} {printable(text)}".rstrip(), style)
+    return SafeLine(f"  {mark} {printable(text)}".rstrip(), style)
 
 
 def _arrows(fields: Iterable[FieldChange]) -> str:
@@ -174,7 +174,7 @@ def _modules(found: PackageDifferences) -> _Section:
     alike: dict[tuple[Change, str, str], list[str]] = {}
     for each, text in texts:
         alike.setdefault((each.change, root_of(each.module), text), []).append(each.module)
-    lines: list[Line] = []
+    lines: list[SafeLine] = []
     for (change, root, text), modules in alike.items():
         if len(modules) >= _MANY_ALIKE:
             lines.append(_marked(change, f"{root}: {counted(len(modules), 'module')}  {text}"))
@@ -270,7 +270,7 @@ def _storages(found: PackageDifferences) -> _Section:
     return title, f"{summary}, {storages.same} the same", lines
 
 
-def _resources(found: PackageDifferences) -> Iterator[Line]:
+def _resources(found: PackageDifferences) -> Iterator[SafeLine]:
     """Resources one by one; what came along with one module or distribution in one line."""
     together: dict[tuple[object, ...], list[ResourceDifference]] = {}
     for each in found.resources:
@@ -289,7 +289,7 @@ def _resources(found: PackageDifferences) -> Iterator[Line]:
         yield _marked(first.change, told)
 
 
-def _trial(found: PackageDifferences) -> Iterator[Line]:
+def _trial(found: PackageDifferences) -> Iterator[SafeLine]:
     whether = [field for field in found.trial if field.what == "tried"]
     # Where only one of the two was tried, all the rest is there or not there with it.
     fields = whether or found.trial

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, module_record, root_of
-from modpack.core.plan import Decision, NameUse, Note, Plan, Problem
+from modpack.core.plan import Decision, MockUse, Note, Plan, Problem
 from modpack.core.process import phase
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
@@ -248,7 +248,7 @@ def hook_flags(spec: HookSpec) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(spec.flags.items()))
 
 
-def used_name(use: NameUse) -> str:
+def used_name(use: MockUse) -> str:
     """The name that is used of a mocked module, with the module's path."""
     return f"{use.module}.{use.name}" if use.name else use.module
 

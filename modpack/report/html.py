@@ -33,7 +33,7 @@ from modpack.report.audit_facts import AuditFacts, MockFacts, files_of
 from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, hook_flags, hook_target
 from modpack.report.findings import Severity
 from modpack.report.html_document import (
-    Group,
+    ModuleGroup,
     PackagedSources,
     drawn_graph,
     grouped,
@@ -95,7 +95,7 @@ class HookView:
     flags: str
 
 
-class View:
+class PageData:
     """What the template asks for.
 
     Args:
@@ -149,7 +149,7 @@ class View:
             return Severity.ERROR.value
         return Severity.WARNING.value if self.severities[Severity.WARNING] else "fine"
 
-    def groups(self, action: Action) -> tuple[tuple[Group, tuple[ModuleFacts, ...]], ...]:
+    def groups(self, action: Action) -> tuple[tuple[ModuleGroup, tuple[ModuleFacts, ...]], ...]:
         """The modules with one decision, by what they belong to."""
         return grouped(self.audit.modules, action)
 
@@ -255,7 +255,7 @@ def html_report(
         _environment()
         .get_template("report.html")
         .render(
-            view=View(audit),
+            view=PageData(audit),
             audit=audit,
             package=audit.package,
             comparison=comparison,

@@ -165,7 +165,7 @@ class GroupKind(str, Enum):
 
 
 @dataclass(frozen=True)
-class Group:
+class ModuleGroup:
     """Modules that belong together.
 
     Attributes:
@@ -183,25 +183,25 @@ class Group:
     editable: bool = False
 
 
-SAVED = Group(GroupKind.SAVED, "saved objects")
+SAVED = ModuleGroup(GroupKind.SAVED, "saved objects")
 _STDLIB = "Python's standard library"
-_STAND_INS = Group(GroupKind.RUNTIME, "stand-ins of modpack")
+_STAND_INS = ModuleGroup(GroupKind.RUNTIME, "stand-ins of modpack")
 
 
-def group_of(facts: ModuleFacts) -> Group:
+def group_of(facts: ModuleFacts) -> ModuleGroup:
     """Return the group of a module, as far as it can be known of the module alone."""
     if facts.module == RUNTIME_MODULE:
         return _STAND_INS
     if facts.provided_by is Owner.STDLIB:
-        return Group(GroupKind.PYTHON, _STDLIB, licence=facts.licence)
+        return ModuleGroup(GroupKind.PYTHON, _STDLIB, licence=facts.licence)
     kind = GroupKind.CODE if facts.distribution is None else GroupKind.DISTRIBUTION
     if facts.provided_by is Owner.RUNTIME:
         kind = GroupKind.RUNTIME
     name = facts.distribution or root_of(facts.module)
-    return Group(kind, name, facts.version, facts.licence, facts.editable)
+    return ModuleGroup(kind, name, facts.version, facts.licence, facts.editable)
 
 
-def groups_of(modules: Iterable[ModuleFacts]) -> dict[str, Group]:
+def groups_of(modules: Iterable[ModuleFacts]) -> dict[str, ModuleGroup]:
     """Return the groups of all modules of an audit, by module: no distribution makes two of them.
 
     A module of no known distribution belongs to that of the package above it, or to one of its own
@@ -211,7 +211,7 @@ def groups_of(modules: Iterable[ModuleFacts]) -> dict[str, Group]:
         modules: the modules.
     """
     alone = {facts.module: group_of(facts) for facts in modules}
-    named: dict[tuple[GroupKind, str], Group] = {}
+    named: dict[tuple[GroupKind, str], ModuleGroup] = {}
     for group in alone.values():
         key = group.kind, group.name.lower()
         named[key] = max(named.get(key, group), group, key=_completeness)
@@ -228,7 +228,7 @@ def groups_of(modules: Iterable[ModuleFacts]) -> dict[str, Group]:
 
 def grouped(
     modules: Iterable[ModuleFacts], action: Action
-) -> tuple[tuple[Group, tuple[ModuleFacts, ...]], ...]:
+) -> tuple[tuple[ModuleGroup, tuple[ModuleFacts, ...]], ...]:
     """Return the modules with one decision, by group.
 
     Args:
@@ -237,18 +237,18 @@ def grouped(
     """
     modules = tuple(modules)
     groups = groups_of(modules)
-    members: dict[Group, list[ModuleFacts]] = {}
+    members: dict[ModuleGroup, list[ModuleFacts]] = {}
     for facts in modules:
         if facts.action is action:
             members.setdefault(groups[facts.module], []).append(facts)
     return tuple((group, tuple(members[group])) for group in sorted(members, key=_order))
 
 
-def _completeness(group: Group) -> tuple[bool, bool]:
+def _completeness(group: ModuleGroup) -> tuple[bool, bool]:
     return group.version is not None, group.licence is not None
 
 
-def _order(group: Group) -> tuple[int, str, str]:
+def _order(group: ModuleGroup) -> tuple[int, str, str]:
     return list(GroupKind).index(group.kind), group.name.lower(), group.version or ""
 
 
@@ -351,7 +351,7 @@ def page_document(audit: AuditFacts) -> dict[str, Json]:
     modules = {facts.module: facts for facts in audit.modules}
     index = {name: i for i, name in enumerate(dict.fromkeys([*graph.nodes(), *modules]))}
     roots, group_by_module = frozenset(graph.roots()), groups_of(audit.modules)
-    groups: dict[Group, int] = {}
+    groups: dict[ModuleGroup, int] = {}
     previous = previous_on_chains(graph)
     depths = _depths_on_chains(previous)
 

@@ -19,9 +19,9 @@ from modpack.core.rules import UNRECORDED, Action
 
 if TYPE_CHECKING:
     from modpack.core.json_values import Json
-    from modpack.core.plan import NameUse, Problem
+    from modpack.core.plan import MockUse, Problem
     from modpack.core.rules import Rule
-    from modpack.report.audit import Gate, Verdict
+    from modpack.report.audit import AuditResult, Gate
     from modpack.report.audit_facts import AuditFacts
     from modpack.report.diff_facts import TextDifference
     from modpack.report.facts import HookFacts, ModuleFacts, PackageFacts, PlanFacts
@@ -115,7 +115,9 @@ def plan_document(facts: PlanFacts) -> dict[str, Json]:
     return {"schema": SCHEMA, "package": None, **keyed(facts, keys)}
 
 
-def audit_document(audit: AuditFacts, gates: Iterable[Gate], verdict: Verdict) -> dict[str, Json]:
+def audit_document(
+    audit: AuditFacts, gates: Iterable[Gate], verdict: AuditResult
+) -> dict[str, Json]:
     """An audit and what becomes of it.
 
     Args:
@@ -127,7 +129,7 @@ def audit_document(audit: AuditFacts, gates: Iterable[Gate], verdict: Verdict) -
 
     files, fired = files_of(audit), dict(verdict.fired)
 
-    def use(each: NameUse) -> Json:
+    def use(each: MockUse) -> Json:
         place = place_in(files, each.importer, each.line)
         return {**keyed(each, _USE), "file": files.get(each.importer), "place": place}
 
@@ -291,12 +293,12 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
         ("optional", "is_optional"),
     ),
     "Finding": ("code", "severity", "subject", "text", "place", "remedy"),
-    "HeldSignature": ("key_id", "place", ("signer", lambda each: each.signer or None)),
+    "ValidSignature": ("key_id", "place", ("signer", lambda each: each.signer or None)),
     "HookFacts": _hook,
     "CallableSpec": record_to_json,
     "HookSpec": _HOOK,
     "ImportDifference": ("change", *_of("edge", "importer", "imported", "kind", "line")),
-    "MockTouch": record_to_json,
+    "MockEvent": record_to_json,
     "ModuleDifference": (
         *("module", "change", ("before", lambda each: _compared_module(each.before))),
         *(("after", lambda each: _compared_module(each.after)), "fields", "has_other_code"),
@@ -329,7 +331,7 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
         *("file", "size_bytes", "format", "digest", "writer", "python", "torch", "platform"),
         *(("entry", _entry), "namespace", "trial", "resources", "hooks", "storages"),
     ),
-    "Problem": (
+    "PicklingProblem": (
         *("subject", ("reason", lambda each: each.reason.name.lower()), ("advice", "reason")),
         *("context", "place", "chain"),
     ),

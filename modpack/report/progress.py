@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from modpack.core.process import Unit, heard_by, is_heard
+from modpack.core.process import ProgressUnit, heard_by, is_heard
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +30,7 @@ _PER_SECOND: Final = 8
 """How often it is drawn at a terminal."""
 
 
-class Place(Enum):
+class ProgressOutput(Enum):
     """Where progress appears; the value is the time in seconds from one line to the next."""
 
     TERMINAL = 1 / _PER_SECOND
@@ -50,7 +50,7 @@ def working(what: str, progress: bool | None = None) -> Iterator[None]:
         progress: Whether to show it; None for where somebody sees it, a terminal or a notebook.
     """
     place = _place() if progress is not False and not is_heard() else None
-    if place is None or (place is Place.LOG and not progress):
+    if place is None or (place is ProgressOutput.LOG and not progress):
         yield
         return
     if progress is None and _is_one_of_many():
@@ -64,14 +64,14 @@ def working(what: str, progress: bool | None = None) -> Iterator[None]:
         display.close()
 
 
-def _place() -> Place | None:
+def _place() -> ProgressOutput | None:
     """Where stderr leads; None if there is no stderr."""
     if sys.stderr is None or getattr(sys.stderr, "closed", False):
         return None
     if sys.stderr.isatty():
-        return Place.TERMINAL
+        return ProgressOutput.TERMINAL
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return Place.LOG if getattr(shell, "kernel", None) is None else Place.NOTEBOOK
+    return ProgressOutput.LOG if getattr(shell, "kernel", None) is None else ProgressOutput.NOTEBOOK
 
 
 def _is_one_of_many() -> bool:
@@ -89,7 +89,7 @@ class _Display:
         place: where it appears.
     """
 
-    def __init__(self, what: str, place: Place) -> None:
+    def __init__(self, what: str, place: ProgressOutput) -> None:
         self._what = what
         self._place = place
         self._phases: list[Phase] = []
@@ -154,7 +154,7 @@ class _Display:
     def _run(self) -> None:
         if self._closed.wait(PATIENCE_SECONDS):
             return
-        if self._place is Place.TERMINAL:
+        if self._place is ProgressOutput.TERMINAL:
             self._show_live()
         else:
             self._write_lines()
@@ -178,7 +178,7 @@ class _Display:
     def _write_lines(self) -> None:
         """Overwrite one line in a notebook; in a log, let each stay."""
         stream, width = sys.stderr, 0
-        is_overwritten = self._place is Place.NOTEBOOK
+        is_overwritten = self._place is ProgressOutput.NOTEBOOK
         while True:
             text = self.text()
             stream.write(f"\r{text.ljust(width)}" if is_overwritten else f"{text}\n")
@@ -198,10 +198,10 @@ def _parts(phase: Phase) -> tuple[str, str]:
     text = printable(phase.text)
     if phase.unit is None or not phase.done:
         return text, ""
-    if phase.unit is Unit.BYTES:
+    if phase.unit is ProgressUnit.BYTES:
         done, total = human_size(phase.done), human_size(phase.total or 0)
     else:
         done, total = f"{phase.done:,}", f"{phase.total or 0:,} {phase.unit.value}"
     if phase.total:
         return text, f"{done} of {total}"
-    return text, done if phase.unit is Unit.BYTES else f"{done} {phase.unit.value}"
+    return text, done if phase.unit is ProgressUnit.BYTES else f"{done} {phase.unit.value}"

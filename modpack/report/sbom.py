@@ -77,7 +77,7 @@ PYTHON: Final = "python"
 
 
 @dataclass(frozen=True)
-class Item:
+class SbomComponent:
     """One thing that a package consists of or needs.
 
     Attributes:
@@ -112,7 +112,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Bill:
+class Sbom:
     """The bill of materials of a package.
 
     Attributes:
@@ -127,10 +127,10 @@ class Bill:
     digest: str
     facts: Mapping[str, str]
     needs: frozenset[str]
-    items: tuple[Item, ...]
+    items: tuple[SbomComponent, ...]
 
 
-def bill_of(audit: AuditFacts, digests: Mapping[str, str]) -> Bill:
+def bill_of(audit: AuditFacts, digests: Mapping[str, str]) -> Sbom:
     """Draws up the bill of materials of a package.
 
     Args:
@@ -152,7 +152,7 @@ def bill_of(audit: AuditFacts, digests: Mapping[str, str]) -> Bill:
         is_needed = need is ComponentScope.REQUIRED and known.need is ComponentScope.OPTIONAL
         items[found.key] = replace(known, need=need) if is_needed else known
     needed = frozenset().union(*(item.needs for item in items.values()))
-    return Bill(
+    return Sbom(
         PurePath(package.file).stem,
         package.digest,
         _package_facts(package),
@@ -202,7 +202,7 @@ class _Draft:
                 needs[key_of.get(edge.importer, "")].add(needed)
         self.needs = {key: frozenset(keys - {key}) for key, keys in needs.items()}
 
-    def item(self, key: str) -> Item:
+    def item(self, key: str) -> SbomComponent:
         """The item with a key."""
         if key == PYTHON:
             return self._python()
@@ -211,7 +211,7 @@ class _Draft:
         known = self._recorded(first)
         version = self._own_version if root_of(first.module) == "modpack" else first.version
         is_editable = any(facts.editable for facts in members)
-        return Item(
+        return SbomComponent(
             key,
             first.distribution or root_of(first.module),
             self._need(members),
@@ -249,9 +249,9 @@ class _Draft:
         found = filter(None, map(self._environment.distributions.get, names))
         return frozenset(_distribution_key(each.name, each.version) for each in found)
 
-    def _python(self) -> Item:
+    def _python(self) -> SbomComponent:
         implementation = self._environment.implementation
-        return Item(
+        return SbomComponent(
             PYTHON,
             "Python",
             ComponentScope.REQUIRED,
@@ -293,10 +293,12 @@ class _Draft:
         return told
 
 
-def _required_item(found: RecordedDistribution, need: ComponentScope, draft: _Draft) -> Item:
+def _required_item(
+    found: RecordedDistribution, need: ComponentScope, draft: _Draft
+) -> SbomComponent:
     """A distribution of which the package itself needs no module."""
     key = _distribution_key(found.name, found.version)
-    return Item(
+    return SbomComponent(
         key,
         found.name,
         need,
@@ -420,7 +422,7 @@ def _take_as_registered(target: Dependable, depends_on: Iterable[Dependable] | N
     """
 
 
-def _component(source: str, item: Item) -> Component:
+def _component(source: str, item: SbomComponent) -> Component:
     if len(item.version or "") > _LONGEST_VERSION:
         reason = f"it records a version of {printable(item.name)[:80]} that is no version"
         raise ArchiveError(source, reason)
@@ -444,7 +446,7 @@ def _component(source: str, item: Item) -> Component:
     )
 
 
-def _purl(item: Item) -> PackageURL | None:
+def _purl(item: SbomComponent) -> PackageURL | None:
     """What names it across ecosystems (ECMA-427)."""
     if not item.is_indexed or not _NAME.fullmatch(item.name):
         return None

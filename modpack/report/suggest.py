@@ -17,15 +17,15 @@ from rich.text import Text
 from modpack.core.environment import RecordedDistribution
 from modpack.core.graph import CodeKind, Edge, Location
 from modpack.core.names import is_within, parents, root_of
-from modpack.core.plan import MockRisk, NameUse, PackagingErrorReason, Plan, Problem, risk_of
-from modpack.core.rules import Action, Origin, Owner
+from modpack.core.plan import MockRisk, MockUse, PackagingErrorReason, Plan, Problem, risk_of
+from modpack.core.rules import Action, Owner, RuleOrigin
 from modpack.core.scan import ImportKind
 from modpack.core.text import counted, printable
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.finder import HostEnvironment
 from modpack.report.format import indented, relative, title
 from modpack.report.text import STYLES
-from modpack.report.why import Step, as_step
+from modpack.report.why import ImportLink, as_step
 
 _UNDECIDED: Final = (
     PackagingErrorReason.NO_ACTION,
@@ -34,7 +34,7 @@ _UNDECIDED: Final = (
 _NO_SOURCE: Final = (CodeKind.EXTENSION, CodeKind.BYTECODE, CodeKind.BUILTIN, CodeKind.UNKNOWN)
 
 
-class Kind(str, Enum):
+class ModuleOrigin(str, Enum):
     """Where modules come from."""
 
     OWN = "own"
@@ -45,7 +45,7 @@ class Kind(str, Enum):
     """They are not installed here."""
 
 
-class Reach(str, Enum):
+class ImportReach(str, Enum):
     """How code comes to need modules, from the strongest to the weakest."""
 
     HELD = "held"
@@ -74,14 +74,14 @@ class Staying(Protocol):
 _MOST_PLACES: Final = 2
 _MOST_MODULES: Final = 4
 _TITLES: Final = {
-    Kind.OWN: "your own code",
-    Kind.INSTALLED: "installed distributions",
-    Kind.MISSING: "not installed here",
+    ModuleOrigin.OWN: "your own code",
+    ModuleOrigin.INSTALLED: "installed distributions",
+    ModuleOrigin.MISSING: "not installed here",
 }
 _HOW: Final = {
-    Reach.AT_ONCE: "imported at once",
-    Reach.IN_FUNCTIONS: "imported in functions only",
-    Reach.GUARDED: "imported only where its absence is coped with",
+    ImportReach.AT_ONCE: "imported at once",
+    ImportReach.IN_FUNCTIONS: "imported in functions only",
+    ImportReach.GUARDED: "imported only where its absence is coped with",
 }
 _ALTERNATIVES: Final = {
     MockRisk.UNUSED: "nothing that can run uses it: {} would do, unless its import has effects",
@@ -90,7 +90,7 @@ _ALTERNATIVES: Final = {
 
 
 @dataclass(frozen=True)
-class Advice:
+class RuleSuggestion:
     """A rule to add.
 
     Attributes:
@@ -104,13 +104,13 @@ class Advice:
 
     action: Action
     patterns: tuple[str, ...]
-    kind: Kind
+    kind: ModuleOrigin
     name: str
     why: str = ""
     comes_first: bool = False
 
 
-class Adviser:
+class RuleSuggester:
     """Finds rules for what a plan leaves undecided. Deciding some modules may bring up others.
 
     Args:
@@ -127,7 +127,7 @@ class Adviser:
         self._native = native
         self._host = HostEnvironment()
 
-    def advise(self, plan: Plan, given: Sequence[Advice] = ()) -> list[Advice]:
+    def advise(self, plan: Plan, given: Sequence[RuleSuggestion] = ()) -> list[RuleSuggestion]:
         """Rules for all modules that nothing decides so far.
 
         Args:
@@ -139,11 +139,11 @@ class Adviser:
             externs = (m for m in plan.modules(Action.EXTERN) if m in at_once)
             self._staying.bind(filter(None, map(self._host.locate, externs)))
         suggested = {advice.patterns for advice in given}
-        groups: dict[tuple[Kind, str], list[str]] = {}
+        groups: dict[tuple[ModuleOrigin, str], list[str]] = {}
         for problem in plan.problems:
             if problem.reason in _UNDECIDED and self._is_open(problem.subject, plan, suggested):
                 groups.setdefault(self._group_of(problem), []).append(problem.subject)
-        order = list(Kind)
+        order = list(ModuleOrigin)
         keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1].lower()))
         advice = [self._advice(key, groups, plan) for key in keys]
         return [*self._without_source(plan, suggested), *advice]
@@ -166,44 +166,49 @@ class Adviser:
         is_folder = location is not None and location.kind is CodeKind.NAMESPACE
         return not is_folder  # a mere folder follows the modules in it
 
-    def _group_of(self, problem: Problem) -> tuple[Kind, str]:
+    def _group_of(self, problem: Problem) -> tuple[ModuleOrigin, str]:
         module = problem.subject
         location = self._host.locate(module)
         if problem.reason is PackagingErrorReason.SOURCE_FILE_NOT_FOUND:
             # The outermost package that is not here: it may be in one that is.
             outer = reversed([module, *parents(module)])
-            return Kind.MISSING, next((p for p in outer if self._host.locate(p) is None), module)
+            return ModuleOrigin.MISSING, next(
+                (p for p in outer if self._host.locate(p) is None), module
+            )
         if self.index.owner(module, location) is not Owner.INSTALLED:
-            return Kind.OWN, root_of(module)
+            return ModuleOrigin.OWN, root_of(module)
         found = self.index.distribution_of(module, location)
-        return Kind.INSTALLED, found.name if found is not None else root_of(module)
+        return ModuleOrigin.INSTALLED, found.name if found is not None else root_of(module)
 
     def _advice(
-        self, key: tuple[Kind, str], groups: Mapping[tuple[Kind, str], list[str]], plan: Plan
-    ) -> Advice:
+        self,
+        key: tuple[ModuleOrigin, str],
+        groups: Mapping[tuple[ModuleOrigin, str], list[str]],
+        plan: Plan,
+    ) -> RuleSuggestion:
         (kind, name), modules = key, groups[key]
-        if kind is Kind.MISSING:
+        if kind is ModuleOrigin.MISSING:
             return self._about_missing(name, modules, plan)
         others = [module for each in groups if each != key for module in groups[each]]
         patterns = tuple(_patterns(modules, others, self._is_package))
-        if kind is Kind.OWN:
-            return Advice(Action.INTERN, patterns, kind, name)
+        if kind is ModuleOrigin.OWN:
+            return RuleSuggestion(Action.INTERN, patterns, kind, name)
         if self._staying is None:
-            return Advice(Action.EXTERN, patterns, kind, name)
+            return RuleSuggestion(Action.EXTERN, patterns, kind, name)
         why = self._why_not_taken(modules, plan, self._staying)
         action = Action.INTERN if why is None else Action.EXTERN
-        return Advice(action, patterns, kind, name, why or "")
+        return RuleSuggestion(action, patterns, kind, name, why or "")
 
-    def _about_missing(self, name: str, modules: Sequence[str], plan: Plan) -> Advice:
+    def _about_missing(self, name: str, modules: Sequence[str], plan: Plan) -> RuleSuggestion:
         """A stand-in, unless code looks whether the module is there: it would find one."""
         patterns = (f"{name}.**",)
         edges = edges_into(plan, modules)
         asking = next((e for e in edges if e.kind.may_be_absent or self._is_theirs(e)), None)
         is_decided = any(module in plan.decisions for module in modules)
         if asking is None:
-            return Advice(Action.MOCK, patterns, Kind.MISSING, name, "", is_decided)
+            return RuleSuggestion(Action.MOCK, patterns, ModuleOrigin.MISSING, name, "", is_decided)
         why = f"a stand-in would look to {asking.importer} as if it were installed"
-        return Advice(Action.EXTERN, patterns, Kind.MISSING, name, why, is_decided)
+        return RuleSuggestion(Action.EXTERN, patterns, ModuleOrigin.MISSING, name, why, is_decided)
 
     def _is_theirs(self, edge: Edge) -> bool:
         """Whether it is code of an installed distribution that imports something."""
@@ -227,7 +232,7 @@ class Adviser:
 
     def _without_source(
         self, plan: Plan, suggested: Collection[tuple[str, ...]]
-    ) -> Iterator[Advice]:
+    ) -> Iterator[RuleSuggestion]:
         """Compiled parts of what a suggested rule interns."""
         for module in plan.modules(Action.INTERN):
             location = self._host.locate(module)
@@ -238,8 +243,8 @@ class Adviser:
             if is_suggested and not can_be_interned:
                 why = f"it is {location.file or location.kind.value}, which cannot be interned"
                 owner = self.index.owner(module, location)
-                kind = Kind.INSTALLED if owner is Owner.INSTALLED else Kind.OWN
-                yield Advice(Action.EXTERN, (module,), kind, module, why, comes_first=True)
+                kind = ModuleOrigin.INSTALLED if owner is Owner.INSTALLED else ModuleOrigin.OWN
+                yield RuleSuggestion(Action.EXTERN, (module,), kind, module, why, comes_first=True)
 
     def _is_package(self, module: str) -> bool:
         location = self._host.locate(module)
@@ -292,17 +297,17 @@ class Suggestion:
         mock_risk: for what could be mocked instead: what would become of that.
     """
 
-    advice: Advice
+    advice: RuleSuggestion
     modules: tuple[str, ...]
     distribution: RecordedDistribution | None = None
     is_compiled: bool | None = None
-    reach: Reach = Reach.AT_ONCE
-    importers: tuple[Step, ...] = ()
+    reach: ImportReach = ImportReach.AT_ONCE
+    importers: tuple[ImportLink, ...] = ()
     mock_risk: MockRisk | None = None
 
 
 def described(
-    adviser: Adviser, given: Sequence[Advice], plan: Plan, uses: Sequence[NameUse]
+    adviser: RuleSuggester, given: Sequence[RuleSuggestion], plan: Plan, uses: Sequence[MockUse]
 ) -> tuple[Suggestion, ...]:
     """What speaks for each rule, once all modules are decided.
 
@@ -312,15 +317,17 @@ def described(
         plan: the plan with all of them.
         uses: what interned code does with the names of extern modules.
     """
-    used: dict[str, list[NameUse]] = {}
+    used: dict[str, list[MockUse]] = {}
     for use in uses:
         used.setdefault(use.module, []).append(use)
-    decided, order = _by_rule(plan), list(Reach)
+    decided, order = _by_rule(plan), list(ImportReach)
     found = []
     for advice in given:
         modules = decided.get(advice.patterns, [])
         first = modules[0] if modules else root_of(advice.patterns[0])
-        provider = adviser.provider_of(first) if advice.kind is not Kind.MISSING else (None, None)
+        provider = (
+            adviser.provider_of(first) if advice.kind is not ModuleOrigin.MISSING else (None, None)
+        )
         edges = sorted(edges_into(plan, modules), key=lambda edge: order.index(_reach([edge])))
         of_these = [use for module in modules for use in used.get(module, ())]
         suggestion = Suggestion(
@@ -335,7 +342,7 @@ def described(
     return tuple(found)
 
 
-def mockable(given: Sequence[Advice], plan: Plan) -> list[str]:
+def mockable(given: Sequence[RuleSuggestion], plan: Plan) -> list[str]:
     """The extern modules that the suggested rules could have mocked: no saved object holds them.
 
     Args:
@@ -354,27 +361,27 @@ def _by_rule(plan: Plan) -> dict[tuple[str, ...], list[str]]:
     """The modules that rules of the user's decided, by the patterns of these."""
     found: dict[tuple[str, ...], list[str]] = {}
     for module, decision in sorted(plan.decisions.items()):
-        if decision.rule.origin is Origin.USER:
+        if decision.rule.origin is RuleOrigin.USER:
             found.setdefault(decision.rule.pattern.include, []).append(module)
     return found
 
 
-def _can_be_mocked(advice: Advice, modules: Sequence[str], plan: Plan) -> bool:
+def _can_be_mocked(advice: RuleSuggestion, modules: Sequence[str], plan: Plan) -> bool:
     """Whether a rule could mock what it makes extern: no saved object holds anything of it."""
-    if advice.action is not Action.EXTERN or advice.kind is not Kind.INSTALLED:
+    if advice.action is not Action.EXTERN or advice.kind is not ModuleOrigin.INSTALLED:
         return False
     return all(edge.kind is not ImportKind.PICKLE for edge in edges_into(plan, modules))
 
 
-def _reach(edges: Sequence[Edge]) -> Reach:
+def _reach(edges: Sequence[Edge]) -> ImportReach:
     kinds = {edge.kind for edge in edges}
     if kinds & {ImportKind.PICKLE, ImportKind.SAVED}:
-        return Reach.HELD
+        return ImportReach.HELD
     if any(kind.runs_at_once for kind in kinds):
-        return Reach.AT_ONCE
+        return ImportReach.AT_ONCE
     if kinds and kinds <= {ImportKind.GUARDED}:
-        return Reach.GUARDED
-    return Reach.IN_FUNCTIONS if kinds else Reach.AT_ONCE
+        return ImportReach.GUARDED
+    return ImportReach.IN_FUNCTIONS if kinds else ImportReach.AT_ONCE
 
 
 def as_option(action: Action, patterns: Sequence[str]) -> str:
@@ -437,7 +444,7 @@ def suggestions_report(
         given: the rules that there are already: they come first.
     """
     parts: list[RenderableType] = []
-    for kind in Kind:
+    for kind in ModuleOrigin:
         group = [each for each in found if each.advice.kind is kind]
         if group:
             parts.append(title(_TITLES[kind], "blue"))
@@ -456,7 +463,7 @@ def suggestions_report(
 def _what(found: Suggestion) -> str:
     """What the modules are."""
     modules = _listed(found.modules)
-    if found.advice.kind is Kind.MISSING:
+    if found.advice.kind is ModuleOrigin.MISSING:
         return f"{modules}: not installed here, so that nothing that works here runs it"
     distribution = found.distribution
     if distribution is None:
@@ -478,7 +485,7 @@ def _listed(modules: Sequence[str]) -> str:
 def _need(found: Suggestion, folder: Path | None) -> str:
     if not found.importers:
         return "saved by name"
-    if found.reach is Reach.HELD:
+    if found.reach is ImportReach.HELD:
         held = dict.fromkeys(name for step in found.importers[:1] for name in step.names)
         return f"{found.importers[0].importer} holds {', '.join(held) or 'something of it'}"
     places = dict.fromkeys(step.place or step.importer for step in found.importers)

@@ -1,8 +1,8 @@
 """Two texts, line by line: a unified diff, in time that grows with the texts and no faster.
 
-``difflib`` finds what the texts have in common. All searches of a comparison together take no more
-than :class:`Effort` allows; beyond that a part counts as replaced. The diff is right in any case;
-it may be longer than the shortest one.
+``difflib`` finds the common lines. All searches of one comparison share a :class:`WorkBudget`; a
+part that exceeds it counts as replaced. The diff is always correct, but may be longer than the
+shortest one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_NEWLINE: Final = "\\ No newline at end of file"
 
 
 @dataclass
-class Effort:
+class WorkBudget:
     """What comparing texts may still take: one for all texts of two packages.
 
     Attributes:
@@ -68,7 +68,7 @@ def text_difference(
     after: str,
     old_name: str | None,
     new_name: str | None,
-    effort: Effort | None = None,
+    effort: WorkBudget | None = None,
 ) -> TextDifference:
     r"""How two texts differ.
 
@@ -90,7 +90,7 @@ def text_difference(
     if before == after:
         return TextDifference((), 0, 0)
     old, new = _lines(before), _lines(after)
-    matcher = _BoundedMatcher(old, new, effort or Effort())
+    matcher = _BoundedMatcher(old, new, effort or WorkBudget())
     unified = [
         f"--- a/{old_name}" if old_name is not None else "--- /dev/null",
         f"+++ b/{new_name}" if new_name is not None else "+++ /dev/null",
@@ -112,7 +112,7 @@ def text_difference(
 class _BoundedMatcher(SequenceMatcher[str]):
     """difflib's matcher with a limit: texts can be made on which that takes cubic time."""
 
-    def __init__(self, old: Sequence[str], new: Sequence[str], effort: Effort) -> None:
+    def __init__(self, old: Sequence[str], new: Sequence[str], effort: WorkBudget) -> None:
         often = Counter(new)
         # A search goes through all places of each line; very frequent ones are better left out.
         leaves_out = sum(1 + often[line] for line in old) > effort.steps

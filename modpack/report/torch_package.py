@@ -17,7 +17,7 @@ from modpack.archive.records import read_externs
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location
 from modpack.core.names import GlobGroup, parents
 from modpack.core.plan import Decision, Note, NoteKind, Plan
-from modpack.core.rules import UNRECORDED, Action, Origin, Rule
+from modpack.core.rules import UNRECORDED, Action, Rule, RuleOrigin
 from modpack.core.scan import ImportKind, ImportStatement, ModuleScan
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError
@@ -175,5 +175,5 @@ class _Reconstruction:
 
 
 def _decision(module: str, action: Action, location: Location | None = None) -> Decision:
-    rule = Rule(action, _ANYTHING, origin=Origin.SAVED, label=UNRECORDED)
+    rule = Rule(action, _ANYTHING, origin=RuleOrigin.SAVED, label=UNRECORDED)
     return Decision(module, action, rule, location)

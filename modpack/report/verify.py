@@ -38,7 +38,7 @@ from modpack.report.audit_text import by_severity, code_part, left_out, remedy_l
 from modpack.report.findings import Finding, Severity, as_sentence, finding, finding_with_remedy
 from modpack.report.format import indented, table
 from modpack.report.verify_records import (
-    OwnRecords,
+    PackageMetadata,
     check_agreement,
     check_manifest_form,
     check_metadata,
@@ -48,7 +48,7 @@ from modpack.report.verify_records import (
 )
 from modpack.security.code_listing import CodeListing, list_package, package_violations
 from modpack.security.signing import check_signatures, find_signatures
-from modpack.security.signing_envelope import HeldSignature, read_envelope
+from modpack.security.signing_envelope import ValidSignature, read_envelope
 
 _TOLD_BY_OTHERS: Final = frozenset({"pickle-missing"})
 """Findings about pickles that digests, or the records of the format, tell better."""
@@ -93,7 +93,7 @@ class VerifyFacts:
     size_bytes: int
     checks: tuple[CheckFacts, ...] = ()
     findings: tuple[Finding, ...] = ()
-    signatures: tuple[HeldSignature, ...] = ()
+    signatures: tuple[ValidSignature, ...] = ()
     code: CodeListing | None = None
 
     @property
@@ -232,7 +232,7 @@ class _Verification:
     workers: int
     checks: list[CheckFacts] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    signatures: dict[HeldSignature, None] = field(default_factory=dict)
+    signatures: dict[ValidSignature, None] = field(default_factory=dict)
     code: CodeListing | None = None
 
     def facts(self) -> VerifyFacts:
@@ -287,7 +287,7 @@ class _Verification:
         archive = self.archive
         damaged = self._check_readable()
         self._told("records of the format", 0, "records", check_texts(archive, damaged))
-        self._check_objects(None, OwnRecords())
+        self._check_objects(None, PackageMetadata())
         text = "torch.package wrote it: it records no digests to compare with"
         self.findings.append(finding("no-digests", archive.source, text))
         return not damaged
@@ -307,7 +307,7 @@ class _Verification:
         self._told("crc32", len(names), "records", _damaged(damage))
         return frozenset(damage)
 
-    def _check_objects(self, manifest: Manifest | None, own: OwnRecords) -> None:
+    def _check_objects(self, manifest: Manifest | None, own: PackageMetadata) -> None:
         """Whether pickles can be read, and whether their storages are there."""
         archive = self.archive
         try:

@@ -169,7 +169,7 @@ def _tensor(value: Json) -> TrialTensor:
 
 
 @dataclass
-class OwnRecords:
+class PackageMetadata:
     """What could be decoded.
 
     Attributes:
@@ -197,7 +197,9 @@ class OwnRecords:
     findings: list[Finding] = field(default_factory=list)
 
 
-def read_own_records(archive: Archive, manifest: Manifest, damaged: frozenset[str]) -> OwnRecords:
+def read_own_records(
+    archive: Archive, manifest: Manifest, damaged: frozenset[str]
+) -> PackageMetadata:
     """Decode every record of modpack's own.
 
     Args:
@@ -205,7 +207,7 @@ def read_own_records(archive: Archive, manifest: Manifest, damaged: frozenset[st
         manifest: its manifest.
         damaged: records that have been told about already, and are not read again.
     """
-    own = OwnRecords()
+    own = PackageMetadata()
 
     def told(record: str, reason: str) -> None:
         own.findings.append(finding("record-unreadable", record, reason))
@@ -279,7 +281,7 @@ def _text(archive: Archive, record: str) -> str:
 
 
 def check_agreement(
-    archive: Archive, own: OwnRecords, damaged: frozenset[str]
+    archive: Archive, own: PackageMetadata, damaged: frozenset[str]
 ) -> Iterator[Finding]:
     """Hold the records of a package of modpack's against each other.
 
@@ -369,7 +371,9 @@ def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Ite
         yield finding("inconsistent", record, reason)
 
 
-def _check_objects(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -> Iterator[Finding]:
+def _check_objects(
+    archive: Archive, own: PackageMetadata, damaged: frozenset[str]
+) -> Iterator[Finding]:
     """The saved objects are there, and what is told of objects is told of those."""
     objects = own.objects
     for record in own.saved:
@@ -385,7 +389,9 @@ def _check_objects(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -
         yield finding("inconsistent", layout.TENSORS, text)
 
 
-def _check_hooks(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -> Iterator[Finding]:
+def _check_hooks(
+    archive: Archive, own: PackageMetadata, damaged: frozenset[str]
+) -> Iterator[Finding]:
     """Hooks have specs and a pickle, and belong to a saved object."""
     for record in own.saved:
         specs, pickle = hook_records(record)
@@ -413,7 +419,9 @@ def _check_hooks(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -> 
             yield finding("inconsistent", name, "these hooks belong to no saved object")
 
 
-def _check_trials(archive: Archive, own: OwnRecords, damaged: frozenset[str]) -> Iterator[Finding]:
+def _check_trials(
+    archive: Archive, own: PackageMetadata, damaged: frozenset[str]
+) -> Iterator[Finding]:
     """What was tried is there, with its input and its output."""
     trial = own.trial
     known: set[str] = set()
@@ -545,7 +553,7 @@ def _hex(digest: str) -> str:
 
 
 def check_storages(
-    archive: Archive, own: OwnRecords, listing: CodeListing | None
+    archive: Archive, own: PackageMetadata, listing: CodeListing | None
 ) -> Iterator[Finding]:
     """Whether the storages that outputs and pickles refer to are there in full, and used ones only.
 

@@ -15,7 +15,7 @@ from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge, simple_paths
 from modpack.core.names import GlobGroup, root_of
 from modpack.core.plan import Decision, Note, NoteKind, Plan
-from modpack.core.rules import Action, Origin, Owner, Rule
+from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.core.scan import ImportKind
 from modpack.report.facts import code_file, provider_of
 from modpack.report.package_info import facts_of, read_checked_manifest
@@ -44,7 +44,7 @@ MOST_COUNTED: Final = 1_000_000
 
 
 @dataclass(frozen=True)
-class Step:
+class ImportLink:
     """One step of a chain: who imports whom, with the strongest evidence for it.
 
     Attributes:
@@ -83,11 +83,11 @@ class Chain:
     """
 
     start: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ImportLink, ...] = ()
 
 
 @dataclass(frozen=True)
-class Chains:
+class FoundChains:
     """Chains that lead to one module, the shortest first.
 
     Attributes:
@@ -104,7 +104,7 @@ class Chains:
     as_short: int = 0
 
 
-class Standing(str, Enum):
+class ModuleStatus(str, Enum):
     """What a package has to do with a module."""
 
     DECIDED = "decided"
@@ -132,10 +132,10 @@ class Why:
     """
 
     module: str
-    standing: Standing
+    standing: ModuleStatus
     decision: Decision | None
-    chains: Chains
-    importers: tuple[Step, ...]
+    chains: FoundChains
+    importers: tuple[ImportLink, ...]
     notes: tuple[Note, ...] = ()
     provider: str | None = None
 
@@ -168,7 +168,7 @@ def why(plan: Plan, module: str, *, every_chain: bool = False, provider: str | N
     )
 
 
-def shortest_chains(plan: Plan, module: str, most: int = _MOST_STARTS) -> Chains:
+def shortest_chains(plan: Plan, module: str, most: int = _MOST_STARTS) -> FoundChains:
     """The shortest chains from each thing that was saved and leads to a module.
 
     Args:
@@ -191,10 +191,10 @@ def shortest_chains(plan: Plan, module: str, most: int = _MOST_STARTS) -> Chains
     shown = list(dict.fromkeys(path[0] for path in paths))
     as_short = min(_number_downhill(graph, shown, distances) - len(paths), MOST_COUNTED)
     chains = tuple(_chain(plan, path) for path in paths)
-    return Chains(chains, len(starts) - len(shown), as_short=as_short)
+    return FoundChains(chains, len(starts) - len(shown), as_short=as_short)
 
 
-def all_chains(plan: Plan, module: str, most: int = _MOST_CHAINS) -> Chains:
+def all_chains(plan: Plan, module: str, most: int = _MOST_CHAINS) -> FoundChains:
     """The chains that lead to a module and go through nothing twice, the shortest first.
 
     Args:
@@ -204,7 +204,9 @@ def all_chains(plan: Plan, module: str, most: int = _MOST_CHAINS) -> Chains:
             Further ones are counted as long as that takes no time.
     """
     found = simple_paths(plan.graph, module, plan.graph.roots(), most, most_nodes=MOST_NODES)
-    return Chains(tuple(_chain(plan, path) for path in found.paths), found.more, found.is_complete)
+    return FoundChains(
+        tuple(_chain(plan, path) for path in found.paths), found.more, found.is_complete
+    )
 
 
 def _downhill(
@@ -267,7 +269,7 @@ def _chain(plan: Plan, path: Sequence[str]) -> Chain:
     return Chain(path[0], tuple(steps))
 
 
-def as_step(plan: Plan, edge: Edge, others: int = 0) -> Step:
+def as_step(plan: Plan, edge: Edge, others: int = 0) -> ImportLink:
     """One edge as a step, with the place where it shows.
 
     Args:
@@ -276,7 +278,7 @@ def as_step(plan: Plan, edge: Edge, others: int = 0) -> Step:
         others: how many more places say the same.
     """
     file = code_file(plan, edge.importer)
-    return Step(edge.importer, edge.imported, edge.kind, file, edge.line, edge.names, others)
+    return ImportLink(edge.importer, edge.imported, edge.kind, file, edge.line, edge.names, others)
 
 
 def _strongest(graph: DependencyGraph, importer: str, imported: str) -> Edge:
@@ -289,14 +291,14 @@ def _weakness(edge: Edge) -> int:
     return _STRENGTH.index(edge.kind)
 
 
-def _standing(plan: Plan, module: str) -> Standing:
+def _standing(plan: Plan, module: str) -> ModuleStatus:
     if module in plan.decisions:
-        return Standing.DECIDED
+        return ModuleStatus.DECIDED
     edges = plan.graph.edges_to(module)
     if edges and not any(edge.kind.is_dependency for edge in edges):
-        return Standing.NEVER_RUN
+        return ModuleStatus.NEVER_RUN
     is_absent = any(n.kind is NoteKind.ABSENT and n.subject == module for n in plan.notes)
-    return Standing.LEFT_OUT if is_absent else Standing.UNDECIDED
+    return ModuleStatus.LEFT_OUT if is_absent else ModuleStatus.UNDECIDED
 
 
 def mentions(plan: Plan, module: str) -> bool:
@@ -316,7 +318,7 @@ def with_stand_ins(archive: Archive, plan: Plan) -> Plan:
         each.module: Decision(
             each.module,
             each.action,
-            Rule(each.action, GlobGroup("**"), origin=Origin.IMPLICIT, label=each.why),
+            Rule(each.action, GlobGroup("**"), origin=RuleOrigin.IMPLICIT, label=each.why),
         )
         for each in facts.modules
         if each.module not in plan.decisions

@@ -13,14 +13,14 @@ from modpack.core.scan import ImportKind
 from modpack.core.text import counted, printable
 from modpack.report.format import elided, indented, table, title
 from modpack.report.text import STYLES
-from modpack.report.why import MOST_COUNTED, Chains, Standing, Step, Why
+from modpack.report.why import MOST_COUNTED, FoundChains, ImportLink, ModuleStatus, Why
 
 _STANDINGS: Final = {
-    Standing.DECIDED: "",
-    Standing.LEFT_OUT: "left out: it is absent for the packaged code",
-    Standing.NEVER_RUN: "not needed: only code that never runs imports it, such as what stands "
+    ModuleStatus.DECIDED: "",
+    ModuleStatus.LEFT_OUT: "left out: it is absent for the packaged code",
+    ModuleStatus.NEVER_RUN: "not needed: only code that never runs imports it, such as what stands "
     "under `if TYPE_CHECKING`",
-    Standing.UNDECIDED: "neither in the package nor extern, although code in it imports it",
+    ModuleStatus.UNDECIDED: "neither in the package nor extern, although code in it imports it",
 }
 _MOST_NAMES: Final = 6
 _MOST_PLACES: Final = 8
@@ -84,7 +84,7 @@ def _chains(found: Why, every_chain: bool) -> Iterator[RenderableType]:
         yield Text("imports lead to it, in chains that are too long to show")
         return
     if not chains.chains:
-        if found.standing is not Standing.NEVER_RUN:
+        if found.standing is not ModuleStatus.NEVER_RUN:
             is_ruled = found.decision is not None and found.decision.rule.label != UNRECORDED
             why = "; its rule says why it is there" if is_ruled else ", as far as can be read"
             yield Text(f"no import in the package leads to it{why}")
@@ -110,7 +110,7 @@ def _title(found: Why, every_chain: bool) -> str:
     return f"the shortest {'chain' if number == 1 else 'chains'} of imports"
 
 
-def _evidence(step: Step) -> str:
+def _evidence(step: ImportLink) -> str:
     """Where a step shows, and what it takes."""
     if step.kind is ImportKind.PICKLE:
         # Functions that cannot be imported travel by their source, and name their home only.
@@ -122,7 +122,7 @@ def _evidence(step: Step) -> str:
     return printable(f"{step.place or ''}{names}{others}")
 
 
-def _rest(chains: Chains, every_chain: bool) -> Iterator[str]:
+def _rest(chains: FoundChains, every_chain: bool) -> Iterator[str]:
     more = f"{chains.more:,}"
     if not every_chain:
         if chains.as_short:
@@ -151,7 +151,7 @@ def _importers(found: Why) -> Iterator[RenderableType]:
     places = list(dict.fromkeys(places))
     if not places:
         return
-    noun = "place" if found.standing is Standing.NEVER_RUN else "more place"
+    noun = "place" if found.standing is ModuleStatus.NEVER_RUN else "more place"
     verb = "imports" if len(places) == 1 else "import"
     yield title(f"{counted(len(places), noun)} {verb} it", "blue")
     for place in places[:_MOST_PLACES]:

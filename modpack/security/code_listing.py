@@ -15,7 +15,7 @@ from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
 from modpack.archive.records import object_records, read_externs, read_objects, read_specs
 from modpack.core.plan import is_machine_code
-from modpack.core.policy import TrustPolicy, Violation, violations
+from modpack.core.policy import PolicyViolation, TrustPolicy, violations
 from modpack.core.text import counted, listed
 from modpack.pickling.allowlist import is_dangerous
 from modpack.security.pickle_names import PickleContents, PickledName, PickleReader
@@ -131,7 +131,7 @@ def _pickles(
 
 def package_violations(
     archive: Archive, policy: TrustPolicy, code: CodeListing | None
-) -> tuple[Violation, ...]:
+) -> tuple[PolicyViolation, ...]:
     """Everything that a package asks for and a policy does not allow; nothing is executed.
 
     Args:

@@ -326,7 +326,7 @@ class Pairs:
 
 
 @dataclass(eq=False, slots=True)
-class Made:
+class CallResult:
     """The result of a call, with what is put into it afterwards.
 
     Attributes:
@@ -363,7 +363,7 @@ class Persistent:
 class PickleTree(_Naming):
     """Reads pickles that continue each other as trees of inert values.
 
-    A call becomes a :class:`Made`, a persistent id a :class:`Persistent`, a dictionary
+    A call becomes a :class:`CallResult`, a persistent id a :class:`Persistent`, a dictionary
     :class:`Pairs`; sets are lists. Texts, numbers, tuples and lists are what they are.
 
     >>> import pickle, fractions
@@ -410,26 +410,30 @@ class PickleTree(_Naming):
         self._count()
         return Persistent(pid)
 
-    def call(self, function: Any, arguments: Any) -> Made:
+    def call(self, function: Any, arguments: Any) -> CallResult:
         """A call."""
         self._count()
-        return Made(function, arguments)
+        return CallResult(function, arguments)
 
-    def make(self, kind: Any, arguments: Any, named: Any) -> Made:
+    def make(self, kind: Any, arguments: Any, named: Any) -> CallResult:
         """An instance, made without a call of ``__init__``."""
         self._count()
-        return Made(kind, arguments, True, named if isinstance(named, Pairs) else None)
+        return CallResult(kind, arguments, True, named if isinstance(named, Pairs) else None)
 
     def dropped(self, value: Any) -> None:
         """Note a call whose result is not used: it has set the state of its first argument."""
-        arguments = value.arguments if isinstance(value, Made) else None
-        if type(arguments) is tuple and len(arguments) == 2 and isinstance(arguments[0], Made):
+        arguments = value.arguments if isinstance(value, CallResult) else None
+        if (
+            type(arguments) is tuple
+            and len(arguments) == 2
+            and isinstance(arguments[0], CallResult)
+        ):
             of = arguments[0]
             of.calls = _longer(of.calls, ((value.function, arguments[1]),))
 
     def build(self, made: Any, state: Any) -> None:
         """A state, beside those that it had before."""
-        if not isinstance(made, Made):
+        if not isinstance(made, CallResult):
             raise MalformedError("it sets the state of what it has not made")
         made.states = _longer(made.states, (state,))
 
@@ -456,9 +460,9 @@ class PickleTree(_Naming):
 
     def extend(self, target: Any, items: Sequence[Any]) -> None:
         """Items of a list, or of what is like one."""
-        if type(target) is not list and not isinstance(target, Made):
+        if type(target) is not list and not isinstance(target, CallResult):
             raise MalformedError("it appends to what is no list")
-        if isinstance(target, Made):
+        if isinstance(target, CallResult):
             target.added = _longer(target.added, items)
         else:
             target.extend(items)
@@ -467,9 +471,9 @@ class PickleTree(_Naming):
 
     def store(self, target: Any, items: Sequence[Any]) -> None:
         """Items of a dictionary, or of what is like one."""
-        if isinstance(target, Made):
+        if isinstance(target, CallResult):
             target.pairs = target.pairs or Pairs()
-        pairs = target.pairs if isinstance(target, Made) else target
+        pairs = target.pairs if isinstance(target, CallResult) else target
         if not isinstance(pairs, Pairs):
             raise MalformedError("it sets items of what is no dict")
         self._count(len(items) // 4)

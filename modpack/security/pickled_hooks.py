@@ -18,7 +18,7 @@ from modpack.core.hookspec import PARAMETRIZATION, CallableSpec, HookSpec, Way
 from modpack.core.names import module_record
 from modpack.pickling import rebuild
 from modpack.pickling.pickle_machine import MalformedError
-from modpack.security.pickle_names import Made, Pairs, Persistent, PickledName, PickleTree
+from modpack.security.pickle_names import CallResult, Pairs, Persistent, PickledName, PickleTree
 
 _FUNCTION: Final = PickledName(rebuild.MODULE, "make_function")
 _FILLED: Final = PickledName(rebuild.MODULE, "fill_function")
@@ -250,7 +250,7 @@ class _Described:
     def _one(self, node: Any) -> _One:
         if isinstance(node, PickledName):
             return self._named(node.module, node.name)
-        if not isinstance(node, Made):
+        if not isinstance(node, CallResult):
             return _One("object", _names_like(node), (), True, node)
         if node.function == _DEFINED:
             module = getattr(node.arguments[0], "identity", ("", ""))
@@ -277,7 +277,7 @@ class _Described:
             return self._attribute(node, *node.arguments)
         return self._instance(node)
 
-    def _attribute(self, node: Made, owner: Any, name: Any) -> _One:
+    def _attribute(self, node: CallResult, owner: Any, name: Any) -> _One:
         """A method of an object, or a function in a class."""
         kind = owner if isinstance(owner, PickledName) else _class_of(owner)
         self._sources.of(kind.module)
@@ -301,12 +301,14 @@ class _Described:
             return _One("source", (f"*.{name}",), (), True, None, last)
         return _One("reference", (f"{module}.{name}", f"None.{name}"))
 
-    def _instance(self, node: Made) -> _One:
+    def _instance(self, node: CallResult) -> _One:
         kind = _class_of(node)
         texts = _texts(node.get("__wrapped__"))
         if self._sources.is_script(kind.module):
             return _One("object", (f"instance of *.{kind.name}",), texts, True)
-        if node.is_instance and isinstance(node.function, Made):  # of a class that is made, too
+        if node.is_instance and isinstance(
+            node.function, CallResult
+        ):  # of a class that is made, too
             names = tuple(f"instance of *.{each}" for each in _words(node.function.arguments))
             return _One("object", names, texts, True, node)
         if node.is_instance:
@@ -318,17 +320,17 @@ class _Described:
 
 def _functions(hook: Any) -> Mapping[str, Any]:
     """The user's callables behind a hook, by the argument that took them."""
-    if not isinstance(hook, Made) or not isinstance(hook.function, PickledName):
+    if not isinstance(hook, CallResult) or not isinstance(hook.function, PickledName):
         return {"hook": hook}
     if _is_part(hook):
         attachment = hook.get("attachment")
-        spec = attachment.get("spec") if isinstance(attachment, Made) else None
-        state = spec.states[-1] if isinstance(spec, Made) and spec.states else None
+        spec = attachment.get("spec") if isinstance(attachment, CallResult) else None
+        state = spec.states[-1] if isinstance(spec, CallResult) and spec.states else None
         items = state.items if isinstance(state, Pairs) else []
         return {name: value for name, value in items if name in ("hook", "pack", "unpack")}
     if hook.function == _COMM:
         function = hook.get("function")
-        return {"hook": function} if isinstance(function, (PickledName, Made)) else {}
+        return {"hook": function} if isinstance(function, (PickledName, CallResult)) else {}
     return {"hook": hook}
 
 
@@ -338,7 +340,7 @@ def _texts(node: Any) -> tuple[str, ...]:
     todo, seen = [node], set()
     while todo:
         part = todo.pop(0)
-        if not isinstance(part, Made) or id(part) in seen:
+        if not isinstance(part, CallResult) or id(part) in seen:
             continue
         seen.add(id(part))
         if part.function == _PARTIAL:
@@ -361,7 +363,9 @@ def _texts(node: Any) -> tuple[str, ...]:
 
 def _all_texts(node: Any) -> frozenset[str]:
     """The sources of all functions that the pickle contains below a node, as specs show them."""
-    made = [each for each in _below(node) if isinstance(each, Made) and each.function == _FUNCTION]
+    made = [
+        each for each in _below(node) if isinstance(each, CallResult) and each.function == _FUNCTION
+    ]
     texts = [each.arguments[0][0] for each in made]
     return frozenset((*texts, *map(textwrap.dedent, texts)))
 
@@ -391,7 +395,7 @@ def _below(node: Any) -> Iterator[Any]:
             continue
         seen.add(id(part))
         yield part
-        if isinstance(part, Made):
+        if isinstance(part, CallResult):
             todo += [part.function, part.arguments, *part.states, part.added, part.pairs]
             todo += [value for _, value in part.calls]
         elif isinstance(part, Pairs):
@@ -406,7 +410,7 @@ def _modules_below(home: Any) -> Iterator[str]:
     """The modules that the home of a function refers to."""
     if isinstance(home, Persistent) and type(home.identity) is tuple and len(home.identity) == 2:
         yield str(home.identity[1])
-    elif isinstance(home, Made) and type(home.arguments) is tuple and home.arguments:
+    elif isinstance(home, CallResult) and type(home.arguments) is tuple and home.arguments:
         yield from _modules_below(home.arguments[0])
 
 
@@ -419,21 +423,21 @@ def _words(arguments: Any) -> Iterator[str]:
             yield from _words(each)
 
 
-def _modules_of(function: Made) -> Iterator[str]:
+def _modules_of(function: CallResult) -> Iterator[str]:
     """Other modules that a description may name for a function: that of its wrapped function."""
     inside = _wrapped(function)
-    if isinstance(inside, Made) and inside.function == _FUNCTION:
+    if isinstance(inside, CallResult) and inside.function == _FUNCTION:
         yield inside.arguments[1][2]
     elif isinstance(inside, PickledName):
         yield inside.module
 
 
-def _wrapped(function: Made) -> Any:
+def _wrapped(function: CallResult) -> Any:
     attributes = _filling(function).get("attributes")
     return attributes.get("__wrapped__") if attributes else None
 
 
-def _filling(function: Made) -> Pairs:
+def _filling(function: CallResult) -> Pairs:
     """What the pickle puts into a function after it has made it."""
     state = function.calls[-1][1] if function.calls else None
     return state if isinstance(state, Pairs) else Pairs()
@@ -443,7 +447,7 @@ def _values(pairs: Any) -> list[Any]:
     return [value for _, value in pairs.items] if isinstance(pairs, Pairs) else []
 
 
-def _state_of_partial(node: Made) -> tuple[Any, ...]:
+def _state_of_partial(node: CallResult) -> tuple[Any, ...]:
     """The function, the arguments and the arguments by name of a partial."""
     state = node.states[-1] if node.states else None
     if type(state) is tuple and len(state) == 4:
@@ -453,7 +457,7 @@ def _state_of_partial(node: Made) -> tuple[Any, ...]:
 
 def _class_of(node: Any) -> PickledName:
     """The class of an object, as far as its reduction tells."""
-    if isinstance(node, Made):
+    if isinstance(node, CallResult):
         first = node.arguments[0] if type(node.arguments) is tuple and node.arguments else None
         is_maker = isinstance(node.function, PickledName) and node.function.module == "copyreg"
         for each in (first, node.function) if is_maker else (node.function, first):
@@ -467,7 +471,7 @@ def _is_named(name: str, one: _One) -> bool:
 
 
 def _is_part(hook: Any) -> bool:
-    function = hook.function if isinstance(hook, Made) else None
+    function = hook.function if isinstance(hook, CallResult) else None
     if not isinstance(function, PickledName) or function.module != rebuild.MODULE:
         return False
     return rebuild.HOMES.get(function.name) == _PARTS

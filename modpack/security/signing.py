@@ -20,7 +20,7 @@ from modpack.archive.reader import open_archive
 from modpack.archive.target import write_whole
 from modpack.core.policy import Signer
 from modpack.errors import ArchiveError, SignatureError, TargetError
-from modpack.security.signing_envelope import MOST_BYTES, HeldSignature, check, read_envelope, sign
+from modpack.security.signing_envelope import MOST_BYTES, ValidSignature, check, read_envelope, sign
 from modpack.security.signing_keys import PrivateKey
 
 _SUFFIX: Final = ".sig"
@@ -59,7 +59,7 @@ def find_signatures(
 
 def check_signatures(
     archive: Archive, signers: Sequence[Signer], path: str | os.PathLike[str] | None = None
-) -> tuple[HeldSignature, ...]:
+) -> tuple[ValidSignature, ...]:
     """Which of the signers vouch for a package.
 
     The signature is over the package's digest, which is the manifest's. Whether the records are as
@@ -97,7 +97,7 @@ def check_signatures(
             "whoever signed it (modpack sign), with its .sig file if there is one",
         )
     digest = package_digest(archive)
-    held: list[HeldSignature] = []
+    held: list[ValidSignature] = []
     reasons: list[str] = []
     for each in found:
         try:

@@ -230,7 +230,7 @@ def _short(key_id: str) -> str:
     return f"{key_id[:16]}..." if len(key_id) > 16 else key_id
 
 
-class HeldSignature(NamedTuple):
+class ValidSignature(NamedTuple):
     """A signature that holds.
 
     Attributes:
@@ -284,7 +284,7 @@ def check(
     signers: Sequence[Signer],
     source: str,
     place: str = "its signature",
-) -> tuple[HeldSignature, ...]:
+) -> tuple[ValidSignature, ...]:
     """Which of the signers vouch for a package.
 
     Args:
@@ -316,7 +316,7 @@ def check(
     if not held:
         raise SignatureError(source, _why_not_held(found, place, trusted))
     _require_about(found, digest, source, place)
-    return tuple(HeldSignature(key_id, place, trusted[key_id][0].name) for key_id in held)
+    return tuple(ValidSignature(key_id, place, trusted[key_id][0].name) for key_id in held)
 
 
 def _is_signed(envelope: Envelope, key_id: str, public: bytes) -> bool:

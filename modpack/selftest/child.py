@@ -22,11 +22,23 @@ from modpack.archive.layout import RUNTIME_MODULE
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.json_values import Json
 from modpack.core.names import root_of
-from modpack.core.plan import MockTouch, TouchKind
+from modpack.core.plan import MockEvent, MockEventKind
 from modpack.core.selftest import CaseRecords, TriedCase, UnfilledTable
 from modpack.errors import ModpackWarning
-from modpack.selftest.child_surroundings import Asking, GrowingImporter, Guard
-from modpack.selftest.process import Answer, Difference, Eagerness, Failure, Job, Question, Verdict
+from modpack.selftest.child_surroundings import (
+    HostIsolation,
+    IncrementalImporter,
+    MissingResourceMonitor,
+)
+from modpack.selftest.process import (
+    Answer,
+    Difference,
+    Failure,
+    Job,
+    ProbeLevel,
+    Question,
+    RunResult,
+)
 
 _OWN_FRAMES = 32
 """How deep on the stack the trial itself is, below what it loads and in the audit hooks above: a
@@ -115,7 +127,7 @@ def main(job: dict[str, Json], handle: int) -> None:
         warnings.simplefilter("ignore", ModpackWarning)  # whoever made the policy was warned
         known = from_json(Job, job, "the job")
     connection = Connection(handle)
-    guard = Guard(known.hidden)
+    guard = HostIsolation(known.hidden)
     guard.install()
     verdict = _Performance(known, connection, guard).verdict()
     connection.send_bytes(_encoded("verdict", verdict))
@@ -131,15 +143,15 @@ def _encoded(kind: str, record: object) -> bytes:
 class _Performance:
     """One job, from the first import to the last comparison."""
 
-    def __init__(self, job: Job, connection: Connection, guard: Guard) -> None:
+    def __init__(self, job: Job, connection: Connection, guard: HostIsolation) -> None:
         self._job = job
         self._guard = guard
         self._connection = connection
-        self._importer: GrowingImporter | None = None
+        self._importer: IncrementalImporter | None = None
         self._loaded_before: frozenset[str] = frozenset()
-        self._asking: Asking | None = None
+        self._asking: MissingResourceMonitor | None = None
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RunResult:
         """Do it, whatever happens."""
         differences: list[tuple[int, Difference]] = []
         failure: Failure | None = None
@@ -151,7 +163,7 @@ class _Performance:
             failure = self._told(raised)
             operators = sorted(_reference().declared_operators())
         refused = self._guard.refused.items()
-        return Verdict(
+        return RunResult(
             failure,
             tuple(differences),
             tuple((name, self._without_namespace(by)) for name, by in refused),
@@ -170,9 +182,9 @@ class _Performance:
             _reference().declare(job.operators)
         self._loaded_before = frozenset(sys.modules)
         tree = Path(job.tree)
-        self._importer = GrowingImporter(job.package, job.namespace, tree, job.policy)
-        if job.eagerness is not Eagerness.NOTHING:
-            self._asking = Asking(self._importer, self._asked, job.eagerness)
+        self._importer = IncrementalImporter(job.package, job.namespace, tree, job.policy)
+        if job.eagerness is not ProbeLevel.NOTHING:
+            self._asking = MissingResourceMonitor(self._importer, self._asked, job.eagerness)
             self._asking.install()
         for case in job.cases:
             for difference in _case_differences(self._importer, case):
@@ -182,7 +194,7 @@ class _Performance:
         self._connection.send_bytes(_encoded("question", question))
         return from_json(Answer, json.loads(self._connection.recv_bytes()), "the answer")
 
-    def _touches(self) -> Iterator[MockTouch]:
+    def _touches(self) -> Iterator[MockEvent]:
         """What the package did with mocked modules, as the runtime of stand-ins kept it."""
         if self._importer is None:
             return
@@ -190,7 +202,7 @@ class _Performance:
         kept = getattr(sys.modules.get(name), "touches", {})
         for module, kind, used, operation, file, line in list(kept):
             place = f"{place_of(file, self._importer.tree)}:{line}" if file else None
-            yield MockTouch(module, TouchKind(kind), used, operation, place)
+            yield MockEvent(module, MockEventKind(kind), used, operation, place)
 
     def _imported(self) -> Iterator[tuple[str, str | None]]:
         """The outermost modules with a file that were imported since, and by whom."""
@@ -218,7 +230,7 @@ class _Performance:
         return Failure(text, tuple(map(self._without_namespace, trace)))
 
 
-def _case_differences(importer: GrowingImporter, case: TriedCase) -> list[Difference]:
+def _case_differences(importer: IncrementalImporter, case: TriedCase) -> list[Difference]:
     from modpack.selftest.compare import compare, leaves_of
     from modpack.selftest.conditions import applied
 

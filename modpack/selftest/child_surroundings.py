@@ -25,7 +25,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from modpack.archive.layout import is_internal
-from modpack.archive.module_index import Entry, EntryKind, ModuleIndex
+from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.names import is_within
 from modpack.core.names import normalised_distribution as normalised
@@ -33,7 +33,14 @@ from modpack.core.policy import TrustPolicy
 from modpack.importer import PackageImporter
 from modpack.loading.metadata import VisibleDistributions
 from modpack.loading.namespace import Namespace
-from modpack.selftest.process import Answer, Answering, Eagerness, Hidden, Question, QuestionKind
+from modpack.selftest.process import (
+    Answer,
+    Answering,
+    HiddenModules,
+    ProbeLevel,
+    Question,
+    QuestionKind,
+)
 
 _LOOKS = frozenset({"open", "os.listdir", "os.scandir", "os.chdir"})
 """Audit events of reading a file or a folder, whose first argument is the path."""
@@ -41,7 +48,7 @@ _ASKING_FOR_SPECS = ("importlib.util", "modpack.loading.namespace")
 _stat = os.stat
 
 
-class Guard:
+class HostIsolation:
     """Keeps what is hidden out of sight, and remembers who looked for it.
 
     Args:
@@ -52,7 +59,7 @@ class Guard:
         asked: the outermost modules that were looked for, and by which module first.
     """
 
-    def __init__(self, hidden: Hidden) -> None:
+    def __init__(self, hidden: HiddenModules) -> None:
         self.refused: dict[str, str] = {}
         self.asked: dict[str, str] = {}
         self._hidden = hidden
@@ -97,7 +104,7 @@ class Guard:
 class _Filtered:
     """A finder that does not find what is hidden."""
 
-    def __init__(self, finder: Any, guard: Guard) -> None:
+    def __init__(self, finder: Any, guard: HostIsolation) -> None:
         self._finder = finder
         self._guard = guard
 
@@ -145,7 +152,7 @@ def _name_of(frame: FrameType | None) -> str:
     return str(frame.f_globals.get("__name__", "?")) if frame is not None else "the interpreter"
 
 
-class GrowingImporter(PackageImporter):
+class IncrementalImporter(PackageImporter):
     """Takes in modules and files that the package lacks.
 
     Args:
@@ -215,7 +222,7 @@ class GrowingImporter(PackageImporter):
         records = [*listed, *sorted(self._taken)]
         index = ModuleIndex.build(records, known, hides, policy=self._index.policy)
         # A local import of what was not known when it was compiled asks for it by this name.
-        entries = {name: Entry(name, EntryKind.EXTERN) for name in externs}
+        entries = {name: IndexEntry(name, IndexEntryKind.EXTERN) for name in externs}
         self._index = index._replace(entries={**entries, **index.entries})
         self._namespace.use(self._index)
 
@@ -228,7 +235,7 @@ def _remove_empty(folder: Path) -> None:
                 shutil.rmtree(place)
 
 
-class Asking:
+class MissingResourceMonitor:
     """Stands at the places where something turns out to be missing.
 
     Args:
@@ -240,7 +247,9 @@ class Asking:
         has_skipped: whether there was more that a greater eagerness would have asked for.
     """
 
-    def __init__(self, importer: GrowingImporter, ask: Answering, eagerness: Eagerness) -> None:
+    def __init__(
+        self, importer: IncrementalImporter, ask: Answering, eagerness: ProbeLevel
+    ) -> None:
         self.has_skipped = False
         self._importer = importer
         self._ask = ask
@@ -254,8 +263,8 @@ class Asking:
     def install(self) -> None:
         """Begin; for an interpreter that does nothing else."""
         place = sys.meta_path.index(self._importer.namespace.finder)
-        sys.meta_path.insert(place + 1, _Around(self, only_shown=False))
-        sys.meta_path.insert(place, _Around(self, only_shown=True))
+        sys.meta_path.insert(place + 1, _FallbackFinder(self, only_shown=False))
+        sys.meta_path.insert(place, _FallbackFinder(self, only_shown=True))
         self._importer.namespace.on_miss = self.module
         sys.addaudithook(self._audit)
         _watch_metadata(self)
@@ -300,7 +309,7 @@ class Asking:
 
     def _probes(self) -> bool:
         """Whether to ask for what is only tested for."""
-        probes = self._eagerness is Eagerness.PROBES
+        probes = self._eagerness is ProbeLevel.PROBES
         self.has_skipped |= not probes
         return probes
 
@@ -368,7 +377,7 @@ class Asking:
             self.file(path)
 
 
-class _Around(MetaPathFinder):
+class _FallbackFinder(MetaPathFinder):
     """Asks for what the package's finder does not find.
 
     Args:
@@ -377,7 +386,7 @@ class _Around(MetaPathFinder):
             stands before the package's finder, which would take it for the file itself.
     """
 
-    def __init__(self, asking: Asking, only_shown: bool) -> None:
+    def __init__(self, asking: MissingResourceMonitor, only_shown: bool) -> None:
         self._asking = asking
         self._only_shown = only_shown
 
@@ -423,7 +432,7 @@ def _exists(path: str) -> bool:
     return True
 
 
-def _watch_stat(asking: Asking) -> None:
+def _watch_stat(asking: MissingResourceMonitor) -> None:
     """Whoever asks whether a file is there calls :func:`os.stat`, which raises no audit event."""
 
     def stat(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
@@ -435,7 +444,7 @@ def _watch_stat(asking: Asking) -> None:
     os.stat = stat
 
 
-def _watch_metadata(asking: Asking) -> None:
+def _watch_metadata(asking: MissingResourceMonitor) -> None:
     """Ask for metadata where packaged code does not see it, and for plugins that it looks for."""
     real, real_entry_points = VisibleDistributions.all, VisibleDistributions.entry_points
 

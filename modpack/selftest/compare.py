@@ -40,7 +40,7 @@ _NAMESPACE = re.compile(r"\bmodpack_[0-9a-f]{12}(_\d+)?\.")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
 
 
-class Leaf(NamedTuple):
+class PytreeLeaf(NamedTuple):
     """One piece of an output.
 
     Attributes:
@@ -57,7 +57,7 @@ class Leaf(NamedTuple):
     tensor: torch.Tensor | None = None
 
 
-def leaves_of(output: object) -> list[Leaf]:
+def leaves_of(output: object) -> list[PytreeLeaf]:
     """Take an output apart.
 
     Texts lose what differs from process to process: the private namespace of a package in the
@@ -74,71 +74,73 @@ def leaves_of(output: object) -> list[Leaf]:
     """
     # A tensor class may refuse to be asked; what it consists of tells what it is.
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-        return list(_Taking().apart(output, "output", 0))
+        return list(_OutputFlattener().apart(output, "output", 0))
 
 
-class _Taking:
+class _OutputFlattener:
     """One output being taken apart; remembers what it has been through."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[str, object]] = {}
 
-    def apart(self, value: object, path: str, depth: int) -> list[Leaf]:
+    def apart(self, value: object, path: str, depth: int) -> list[PytreeLeaf]:
         try:
             return list(self._apart(value, path, depth))
         except Exception as failure:  # an object of anybody's class: its properties may raise
-            return [Leaf(path, f"{_name(value)}, which raises {type(failure).__name__}")]
+            return [PytreeLeaf(path, f"{_name(value)}, which raises {type(failure).__name__}")]
 
-    def _apart(self, value: object, path: str, depth: int) -> Iterator[Leaf]:
+    def _apart(self, value: object, path: str, depth: int) -> Iterator[PytreeLeaf]:
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes, enum.Enum)):
-            yield Leaf(path, _name(value), _lasting(_text(value)))
+            yield PytreeLeaf(path, _name(value), _lasting(_text(value)))
         elif isinstance(value, torch.Tensor):
             yield from self._tensor(value, path, depth)
         elif isinstance(value, _TEXTUAL):
-            yield Leaf(path, _name(value), str(value))
+            yield PytreeLeaf(path, _name(value), str(value))
         elif isinstance(value, _NAMED):
-            yield Leaf(path, _name(value), _lasting(getattr(value, "__qualname__", str(value))))
+            yield PytreeLeaf(
+                path, _name(value), _lasting(getattr(value, "__qualname__", str(value)))
+            )
         elif id(value) in self._seen and not isinstance(value, tuple):
-            yield Leaf(path, f"the same as {self._seen[id(value)][0]}")
+            yield PytreeLeaf(path, f"the same as {self._seen[id(value)][0]}")
         elif depth > _DEEPEST:
-            yield Leaf(path, f"{_name(value)}, too deep")
+            yield PytreeLeaf(path, f"{_name(value)}, too deep")
         else:
             self._seen[id(value)] = (path, value)
             yield from self._container(value, path, depth)
 
-    def _container(self, value: object, path: str, depth: int) -> Iterator[Leaf]:
+    def _container(self, value: object, path: str, depth: int) -> Iterator[PytreeLeaf]:
         array = _array(value, path)
         if array is not None:
             yield array
             return
         parts = _parts_of(value, lambda part: self._order_of(part, depth))
         if parts is None:
-            yield Leaf(path, _name(value))
+            yield PytreeLeaf(path, _name(value))
             return
         listed = list(parts)
-        yield Leaf(path, f"{_name(value)} of {len(listed)}")
+        yield PytreeLeaf(path, f"{_name(value)} of {len(listed)}")
         for step, part in listed:
             yield from self.apart(part, path + step, depth + 1)
 
     def _order_of(self, part: object, depth: int) -> list[tuple[str, str]]:
         """What members of a set, which has no order, are sorted by."""
-        taken = _Taking().apart(part, "", depth + 1)
+        taken = _OutputFlattener().apart(part, "", depth + 1)
         return [(leaf.structure, leaf.value or "") for leaf in taken]
 
-    def _tensor(self, tensor: torch.Tensor, path: str, depth: int) -> Iterator[Leaf]:
+    def _tensor(self, tensor: torch.Tensor, path: str, depth: int) -> Iterator[PytreeLeaf]:
         if is_lazy(tensor):
-            yield Leaf(path, f"{_name(tensor)} {tensor.dtype} {tensor.device.type}")
+            yield PytreeLeaf(path, f"{_name(tensor)} {tensor.dtype} {tensor.device.type}")
             return
         structure = f"{_name(tensor)} {tensor.dtype} {_shape(tensor)} {tensor.device.type}"
         inner = _inner_tensors(tensor)
         if inner is not None:
-            yield Leaf(path, f"{structure} {tensor.layout}")
+            yield PytreeLeaf(path, f"{structure} {tensor.layout}")
             for name, part in inner:
                 yield from self.apart(part, f"{path}.{name}", depth + 1)
         elif tensor.device.type == "meta" or is_fake(tensor):
-            yield Leaf(path, structure)
+            yield PytreeLeaf(path, structure)
         else:
-            yield Leaf(path, structure, None, _plain(tensor))
+            yield PytreeLeaf(path, structure, None, _plain(tensor))
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -216,7 +218,7 @@ def _slots_of(kind: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def _array(value: object, path: str) -> Leaf | None:
+def _array(value: object, path: str) -> PytreeLeaf | None:
     """Arrays of other libraries show their memory through the buffer protocol (PEP 3118)."""
     try:
         view = memoryview(cast(Any, value))
@@ -226,11 +228,11 @@ def _array(value: object, path: str) -> Leaf | None:
         return None  # addresses: they mean nothing elsewhere
     structure = f"{_name(value)} {view.format} {list(view.shape or ())}"
     if not view.nbytes:
-        return Leaf(path, structure)
+        return PytreeLeaf(path, structure)
     dtype = _ELEMENTS.get(view.format.lstrip("@="), torch.uint8)
     data = torch.frombuffer(bytearray(view.tobytes()), dtype=dtype)
     shaped = data.view(view.shape or ()) if dtype.itemsize == view.itemsize else data
-    return Leaf(path, structure, None, shaped)
+    return PytreeLeaf(path, structure, None, shaped)
 
 
 def _key(key: object, position: int) -> str:
@@ -260,7 +262,7 @@ def _text(value: object) -> str:
 _LONGEST = 80
 
 
-def compare(expected: Sequence[Leaf], found: Sequence[Leaf]) -> list[Difference]:
+def compare(expected: Sequence[PytreeLeaf], found: Sequence[PytreeLeaf]) -> list[Difference]:
     """Every difference between two outputs. Numbers are compared bit by bit.
 
     Args:
@@ -274,7 +276,9 @@ def compare(expected: Sequence[Leaf], found: Sequence[Leaf]) -> list[Difference]
     return list(_differences(expected, found))
 
 
-def _differences(expected: Sequence[Leaf], found: Sequence[Leaf]) -> Iterator[Difference]:
+def _differences(
+    expected: Sequence[PytreeLeaf], found: Sequence[PytreeLeaf]
+) -> Iterator[Difference]:
     by_path = {leaf.path: leaf for leaf in found}
     known = {leaf.path for leaf in expected}
     for leaf in expected:

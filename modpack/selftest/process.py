@@ -31,7 +31,7 @@ from modpack.core.codec import from_json, record_to_json
 from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
 from modpack.core.names import normalised_distribution as normalised
-from modpack.core.plan import Decision, MockTouch, Plan
+from modpack.core.plan import Decision, MockEvent, Plan
 from modpack.core.policy import TrustPolicy
 from modpack.core.rules import Action
 from modpack.core.selftest import TriedCase, UnfilledTable
@@ -53,7 +53,7 @@ _POLL_SECONDS = 0.5
 _LOG_LINES = 15
 
 
-class Hidden(NamedTuple):
+class HiddenModules(NamedTuple):
     """What is hidden from everybody in an interpreter.
 
     Attributes:
@@ -68,7 +68,7 @@ class Hidden(NamedTuple):
     places: tuple[str, ...] = ()
 
 
-class Eagerness(str, Enum):
+class ProbeLevel(str, Enum):
     """What the child asks its parent for."""
 
     NOTHING = "nothing"
@@ -98,10 +98,10 @@ class Job(NamedTuple):
     package: str
     namespace: str
     cases: tuple[TriedCase, ...]
-    hidden: Hidden
+    hidden: HiddenModules
     path: tuple[str, ...]
     tree: str = ""
-    eagerness: Eagerness = Eagerness.NOTHING
+    eagerness: ProbeLevel = ProbeLevel.NOTHING
     operators: tuple[str, ...] = ()
     tables: tuple[UnfilledTable, ...] = ()
     policy: TrustPolicy | None = None
@@ -177,7 +177,7 @@ class Failure(NamedTuple):
     is_end: bool = False
 
 
-class Verdict(NamedTuple):
+class RunResult(NamedTuple):
     """What came of one run in a clean interpreter.
 
     Attributes:
@@ -198,7 +198,7 @@ class Verdict(NamedTuple):
     refused: tuple[tuple[str, str], ...] = ()
     operators: tuple[str, ...] = ()
     has_skipped: bool = False
-    touches: tuple[MockTouch, ...] = ()
+    touches: tuple[MockEvent, ...] = ()
     imported: tuple[tuple[str, str | None], ...] = ()
     unfilled: tuple[UnfilledTable, ...] = ()
     log: str = ""
@@ -218,7 +218,7 @@ class Verdict(NamedTuple):
             if number not in unstable or (each.is_structural and each.path not in unstable[number])
         ]
 
-    def told_with(self, name: str, replacement: str) -> Verdict:
+    def told_with(self, name: str, replacement: str) -> RunResult:
         """The same, with another name for the package's file in all texts."""
         if self.failure is None:
             return self
@@ -228,7 +228,7 @@ class Verdict(NamedTuple):
         return self._replace(failure=failure, log=self.log.replace(name, replacement))
 
 
-def perform(job: Job, answer: Answering, limit_seconds: float) -> Verdict:
+def perform(job: Job, answer: Answering, limit_seconds: float) -> RunResult:
     """Run a job in a clean interpreter of its own.
 
     Args:
@@ -257,7 +257,7 @@ def perform(job: Job, answer: Answering, limit_seconds: float) -> Verdict:
         return verdict._replace(log="\n".join(log[-_LOG_LINES:]), seconds=seconds)
 
 
-def _outcome(folder: Path, answer: Answering, limit_seconds: float) -> Verdict:
+def _outcome(folder: Path, answer: Answering, limit_seconds: float) -> RunResult:
     """What the child process in a folder comes to, which holds its job."""
     deadline = time.monotonic() + limit_seconds
     ours, theirs = Pipe()
@@ -269,11 +269,11 @@ def _outcome(folder: Path, answer: Answering, limit_seconds: float) -> Verdict:
                 message = _received(ours, process, deadline)
                 if message is None:
                     text = f"it did not come to an end within {limit_seconds:.0f} seconds"
-                    return Verdict(Failure(text, is_timeout=True))
+                    return RunResult(Failure(text, is_timeout=True))
                 if isinstance(message, Failure):
-                    return Verdict(message)
+                    return RunResult(message)
                 if "verdict" in message:
-                    return from_json(Verdict, message["verdict"], "the verdict")
+                    return from_json(RunResult, message["verdict"], "the verdict")
                 question = from_json(Question, message["question"], "the question")
                 reply = json.dumps(record_to_json(answer(question))).encode("ascii")
                 with contextlib.suppress(OSError):  # it ended meanwhile: the next question tells
@@ -333,7 +333,9 @@ def _end_of(process: subprocess.Popen[bytes]) -> str:
     return f"it ended by itself with exit status {code}"
 
 
-def hidden_from(plan: Plan, ownership: DistributionIndex, scripts: Sequence[str] = ()) -> Hidden:
+def hidden_from(
+    plan: Plan, ownership: DistributionIndex, scripts: Sequence[str] = ()
+) -> HiddenModules:
     """What a plan takes along, as it must be hidden to see whether the package stands alone.
 
     A root of which something is extern has to be installed where the package is loaded; of
@@ -355,10 +357,10 @@ def hidden_from(plan: Plan, ownership: DistributionIndex, scripts: Sequence[str]
     roots = sorted({root_of(d.module) for d in hidden})
     places = {place for root in roots for place in _places(plan.decisions.get(root))}
     places |= {str(Path(file).absolute()) for file in scripts}
-    return Hidden(tuple(roots), tuple(sorted(names)), tuple(sorted(places)))
+    return HiddenModules(tuple(roots), tuple(sorted(names)), tuple(sorted(places)))
 
 
-def clean_path(plan: Plan, hidden: Hidden) -> list[str]:
+def clean_path(plan: Plan, hidden: HiddenModules) -> list[str]:
     """``sys.path`` for the trial: this one, without what only serves hidden code.
 
     The working folder, the folder of the running script, and folders in which hidden modules

@@ -37,7 +37,7 @@ from modpack.discovery.finder import is_a
 from modpack.errors import ExampleError
 from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.planner import Planner
-from modpack.selftest.compare import Leaf, compare, leaves_of
+from modpack.selftest.compare import PytreeLeaf, compare, leaves_of
 from modpack.selftest.conditions import (
     PutBack,
     conditions_now,
@@ -137,7 +137,9 @@ def _shallow(value: Any) -> Any:
     return value
 
 
-def _write_leaves(writer: ArchiveWriter, records: CaseRecords, leaves: Sequence[Leaf]) -> None:
+def _write_leaves(
+    writer: ArchiveWriter, records: CaseRecords, leaves: Sequence[PytreeLeaf]
+) -> None:
     """Store an output: its structure as JSON, its tensors as bytes."""
     listed: list[Json] = []
     for index, (path, structure, value, tensor) in enumerate(leaves):
@@ -152,7 +154,7 @@ def _write_leaves(writer: ArchiveWriter, records: CaseRecords, leaves: Sequence[
     writer.write(records.output, _json({"leaves": listed}), compress=True)
 
 
-def read_leaves(read: Callable[[str], bytes], records: CaseRecords) -> list[Leaf]:
+def read_leaves(read: Callable[[str], bytes], records: CaseRecords) -> list[PytreeLeaf]:
     """Read back an output that was stored.
 
     Args:
@@ -161,7 +163,7 @@ def read_leaves(read: Callable[[str], bytes], records: CaseRecords) -> list[Leaf
     """
     document = json.loads(read(records.output))
     return [
-        Leaf(
+        PytreeLeaf(
             entry["path"],
             entry["structure"],
             entry["value"],
@@ -199,7 +201,7 @@ class Case(NamedTuple):
     model: Any
     example: Example
     conditions: dict[str, Json]
-    leaves: list[Leaf]
+    leaves: list[PytreeLeaf]
     seconds: float
     restore_global: bool
     put_back: PutBack

@@ -17,7 +17,7 @@ from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.names import is_everywhere, is_within
 from modpack.core.names import normalised_distribution as normalised
-from modpack.core.plan import MockTouch, NoteKind, Plan, TouchKind
+from modpack.core.plan import MockEvent, MockEventKind, NoteKind, Plan
 from modpack.core.process import phase
 from modpack.core.selftest import OutsideImport, TrialRecord, TriedCase
 from modpack.core.text import counted, listed
@@ -28,10 +28,10 @@ from modpack.exporting.planner import Planner
 from modpack.exporting.presets import always_installed
 from modpack.selftest.process import (
     Difference,
-    Eagerness,
-    Hidden,
+    HiddenModules,
     Job,
-    Verdict,
+    ProbeLevel,
+    RunResult,
     clean_path,
     extern_owners,
     hidden_from,
@@ -76,7 +76,7 @@ class Explanation(NamedTuple):
     log: str = ""
 
 
-def explained(verdict: Verdict, differences: Sequence[Difference]) -> Explanation:
+def explained(verdict: RunResult, differences: Sequence[Difference]) -> Explanation:
     """Put into words why a trial did not pass.
 
     Args:
@@ -141,7 +141,7 @@ class Trial:
         self._planned = 0
         self._written: str | None = None
         self._rounds = 0
-        self._hidden = Hidden()
+        self._hidden = HiddenModules()
         self._path: list[str] = []
         self._tree = ""
         self._started = time.monotonic()
@@ -195,7 +195,7 @@ class Trial:
         failure = "\n".join((why.reason, *why.details))
         return self._record(private, "private", failure=failure), why
 
-    def _settle(self, namespace: str, before: Verdict | None = None) -> Verdict:
+    def _settle(self, namespace: str, before: RunResult | None = None) -> RunResult:
         """The last verdict on a package that must do with what it holds.
 
         Args:
@@ -214,7 +214,7 @@ class Trial:
     def _find_missing(self, namespace: str) -> bool:
         """Let the child ask for what it misses; tells whether anything was added."""
         before = len(self._resolver.added)
-        for eagerness in (Eagerness.USES, Eagerness.PROBES):
+        for eagerness in (ProbeLevel.USES, ProbeLevel.PROBES):
             verdict = self._round(namespace, eagerness)
             if len(self._resolver.added) > before:
                 return True
@@ -222,7 +222,7 @@ class Trial:
                 return False
         return False
 
-    def _declare_operators(self, verdict: Verdict) -> bool:
+    def _declare_operators(self, verdict: RunResult) -> bool:
         """Declare those operators of this process that a failure speaks of."""
         if verdict.failure is None:
             return False
@@ -234,7 +234,7 @@ class Trial:
         self._operators += schemas
         return bool(schemas)
 
-    def _round(self, namespace: str, eagerness: Eagerness = Eagerness.NOTHING) -> Verdict:
+    def _round(self, namespace: str, eagerness: ProbeLevel = ProbeLevel.NOTHING) -> RunResult:
         self._write(namespace)
         self._rounds += 1
         with phase(f"trial run {self._rounds}"), self._bench.previewed() as package:
@@ -274,10 +274,10 @@ class Trial:
             self._bench.write(self._plan, namespace)
             self._written = namespace
 
-    def _passes(self, verdict: Verdict) -> bool:
+    def _passes(self, verdict: RunResult) -> bool:
         return verdict.failure is None and not self._real(verdict)
 
-    def _real(self, verdict: Verdict) -> list[Difference]:
+    def _real(self, verdict: RunResult) -> list[Difference]:
         """The differences that the live model's own randomness does not explain."""
         for number, _ in verdict.differences:  # a reason to run the live model again
             if number not in self._again:
@@ -286,7 +286,7 @@ class Trial:
 
     def _record(
         self,
-        verdict: Verdict,
+        verdict: RunResult,
         namespace: str,
         *,
         why_process: str | None = None,
@@ -370,11 +370,11 @@ def _warnings(source: str, failure: TrialError | None, record: TrialRecord) -> I
         yield f"whoever loads {source} must first declare {', '.join(record.operators)}"
 
 
-def _swallowed(touches: Sequence[MockTouch]) -> Iterator[str]:
+def _swallowed(touches: Sequence[MockEvent]) -> Iterator[str]:
     """What was used of mocked modules although the trial passed: the package hides it."""
-    used: dict[str, list[MockTouch]] = {}
+    used: dict[str, list[MockEvent]] = {}
     for touch in touches:
-        if touch.kind is TouchKind.USED:
+        if touch.kind is MockEventKind.USED:
             used.setdefault(touch.module, []).append(touch)
     for module, of_one in used.items():
         places = dict.fromkeys(

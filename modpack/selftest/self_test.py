@@ -83,7 +83,7 @@ def replay(
         TrustError, SignatureError: the policy does not allow what it asks for; no code has run.
         ModpackError: no trial is stored in it.
     """
-    from modpack.selftest.process import Answer, Hidden, Job, perform
+    from modpack.selftest.process import Answer, HiddenModules, Job, perform
     from modpack.selftest.rounds import explained
 
     require_type(strict, bool, "strict", "a bool")
@@ -93,7 +93,7 @@ def replay(
         str(Path(path).absolute()),
         recorded.namespace,
         recorded.cases,
-        Hidden(recorded.hidden, recorded.hidden_distributions),
+        HiddenModules(recorded.hidden, recorded.hidden_distributions),
         tuple(str(Path(entry or Path.cwd()).absolute()) for entry in sys.path),
         operators=recorded.operators,
         policy=policy,

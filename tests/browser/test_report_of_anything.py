@@ -9,7 +9,7 @@ import pytest
 
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.hookspec import CallableSpec, HookSpec
-from modpack.core.plan import MockRisk, NameUse, Note, NoteKind, UseKind
+from modpack.core.plan import MockRisk, MockUse, Note, NoteKind, UseKind
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
@@ -50,7 +50,7 @@ def hostile() -> AuditFacts:
     for importer, imported in zip(chain, CANARIES, strict=False):
         graph.add_edge(Edge(importer, imported, ImportKind.REQUIRED, 3, CANARIES))
     modules = tuple(map(hostile_module, enumerate(CANARIES)))
-    use = [NameUse(c, c, c, 1, UseKind.FUNCTION, c, True, (c,)) for c in CANARIES]
+    use = [MockUse(c, c, c, 1, UseKind.FUNCTION, c, True, (c,)) for c in CANARIES]
     package = PackageFacts(
         CANARIES[0],
         1,

@@ -12,7 +12,7 @@ import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.records import read_plan, read_trial
-from modpack.core.plan import MockTouch, TouchKind
+from modpack.core.plan import MockEvent, MockEventKind
 from modpack.errors import ModpackWarning
 
 TRACKER = "def log(x):\n    pass\n\ndef init(**options):\n    pass\n\nLEVEL = 3\n"
@@ -103,9 +103,9 @@ def test_a_package_without_mocks_says_that_there_are_no_uses(saved):
 def test_a_trial_records_a_mock_that_the_package_used_although_it_caught_that(saved):
     with pytest.warns(ModpackWarning) as told:
         _, trial = recorded(saved(net(SWALLOWED)))
-    used = MockTouch("mutrack", TouchKind.USED, "mutrack.log", "was called", "mushop/net.py:7")
+    used = MockEvent("mutrack", MockEventKind.USED, "mutrack.log", "was called", "mushop/net.py:7")
     assert trial.passed
-    assert [touch for touch in trial.touches if touch.kind is TouchKind.USED] == [used]
+    assert [touch for touch in trial.touches if touch.kind is MockEventKind.USED] == [used]
     (message,) = [str(each.message) for each in told if "mutrack" in str(each.message)]
     assert "mutrack.log was called at mushop/net.py:7" in message
     assert "intern or extern 'mutrack'" in message
@@ -117,9 +117,9 @@ def test_a_trial_tells_apart_what_was_imported_and_what_was_named(saved):
         warnings.simplefilter("error", ModpackWarning)
         _, trial = recorded(saved(net("pass", top)))
     assert set(trial.touches) == {
-        MockTouch("mutrack", TouchKind.LOADED),
-        MockTouch("mutrack", TouchKind.NAMED, "mutrack.LEVEL"),
-        MockTouch("mutrack", TouchKind.NAMED, "mutrack.init"),
+        MockEvent("mutrack", MockEventKind.LOADED),
+        MockEvent("mutrack", MockEventKind.NAMED, "mutrack.LEVEL"),
+        MockEvent("mutrack", MockEventKind.NAMED, "mutrack.init"),
     }
 
 
@@ -135,7 +135,7 @@ def test_a_trial_that_fails_records_what_was_used(saved):
     with pytest.warns(ModpackWarning):
         _, trial = recorded(saved(net("mutrack.log(x)"), trial="warn"))
     assert not trial.passed
-    (used,) = [touch for touch in trial.touches if touch.kind is TouchKind.USED]
+    (used,) = [touch for touch in trial.touches if touch.kind is MockEventKind.USED]
     assert used.place == "mushop/net.py:6"
 
 
@@ -145,7 +145,7 @@ def test_what_an_extern_library_does_with_a_stand_in_is_laid_to_the_package(save
     )
     with pytest.warns(ModpackWarning):
         _, trial = recorded(saved(net(forward)))
-    (used,) = [touch for touch in trial.touches if touch.kind is TouchKind.USED]
+    (used,) = [touch for touch in trial.touches if touch.kind is MockEventKind.USED]
     assert (used.operation, used.place) == ("was iterated over", "mushop/net.py:8")
 
 

@@ -13,7 +13,7 @@ from modpack.archive import writer as body
 from modpack.archive.manifest import find_damage, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
-from modpack.core.process import Threads
+from modpack.core.process import ThreadPool
 
 SIZE = 9_000_001
 
@@ -75,7 +75,7 @@ def test_where_no_thread_can_be_started_all_is_done_at_once(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    threads = Threads(2)
+    threads = ThreadPool(2)
     assert [threads.run(len, "abc").result() for _ in range(3)] == [3, 3, 3]
     with pytest.raises(ZeroDivisionError):
         threads.run(_divided, 0).result()

@@ -15,7 +15,7 @@ from modpack.archive.directory import parse_directory
 from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.archive.manifest import find_damage, read_manifest
 from modpack.archive.reader import open_archive, why_inconsistent
-from modpack.archive.zip_format import Entry
+from modpack.archive.zip_format import ZipEntry
 from modpack.errors import ArchiveError, RepackedError
 from tests.rezipped import rezipped
 
@@ -44,7 +44,7 @@ def damage(content: bytes) -> dict[str, str]:
         return find_damage(archive, manifest, archive.names())
 
 
-def entries(content: bytes) -> Iterator[tuple[str, Entry]]:
+def entries(content: bytes) -> Iterator[tuple[str, ZipEntry]]:
     directory = parse_directory(BufferBytes(content), DEFAULT_LIMITS)
     return iter(directory.entries.items())
 

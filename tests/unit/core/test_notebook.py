@@ -11,11 +11,13 @@ from modpack.core.plan import (
     Problem,
     html_table,
 )
-from modpack.core.rules import Action, Origin, Rule
+from modpack.core.rules import Action, Rule, RuleOrigin
 
 
 def decided(module, action):
-    rule = Rule(action, GlobGroup(module), origin=Origin.USER, label=f"{action.value}({module!r})")
+    rule = Rule(
+        action, GlobGroup(module), origin=RuleOrigin.USER, label=f"{action.value}({module!r})"
+    )
     return {module: Decision(module, action, rule)}
 
 

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from modpack.core.process import Phase, Unit, advance, heard_by, is_heard, phase
+from modpack.core.process import Phase, ProgressUnit, advance, heard_by, is_heard, phase
 
 
 class Heard:
@@ -18,7 +18,7 @@ class Heard:
 
 def test_a_listener_hears_of_phases_within_phases():
     listener = Heard()
-    with heard_by(listener), phase("saving"), phase("writing", Unit.BYTES, 10) as writing:
+    with heard_by(listener), phase("saving"), phase("writing", ProgressUnit.BYTES, 10) as writing:
         writing.advance(4)
         writing.advance()
     assert listener.told == ["begin saving", "begin writing", "end writing at 5", "end saving at 0"]
@@ -46,7 +46,7 @@ def test_a_phase_that_fails_ends_too():
 
 def test_the_log_is_told_of_major_phases_on_level_info_and_of_others_on_debug(caplog):
     caplog.set_level(logging.DEBUG, logger="modpack")
-    with phase("walking", Unit.MODULES) as walking:
+    with phase("walking", ProgressUnit.MODULES) as walking:
         walking.advance(7)
     with phase("saving", is_major=True):
         pass
@@ -59,7 +59,7 @@ def test_the_log_is_told_of_major_phases_on_level_info_and_of_others_on_debug(ca
 
 
 def test_a_phase_knows_how_much_there_is_to_do():
-    assert Phase("weighing", Unit.BYTES, 10).total == 10
+    assert Phase("weighing", ProgressUnit.BYTES, 10).total == 10
 
 
 def test_is_heard_tells_whether_a_listener_hears():

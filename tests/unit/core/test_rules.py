@@ -5,9 +5,9 @@ import pytest
 from modpack.core.names import GlobGroup
 from modpack.core.rules import (
     Action,
-    Origin,
     Owner,
     Rule,
+    RuleOrigin,
     dead_rules,
     deciding_rule,
     inherited,
@@ -59,7 +59,7 @@ def test_rules_are_shown_as_they_are_called():
     assert str(Rule(Action.DENY, GlobGroup("a", exclude="b"))) == "deny('a', exclude='b')"
     assert str(saved("a.b")) == "saved explicitly by name"
     assert str(inherited(Action.MOCK, "a", "a.b")) == "parent of mocked 'a.b'"
-    assert inherited(Action.MOCK, "a", "a.b").origin is Origin.PARENT
+    assert inherited(Action.MOCK, "a", "a.b").origin is RuleOrigin.PARENT
 
 
 def dead(*rules: Rule) -> list[tuple[str, list[str]]]:

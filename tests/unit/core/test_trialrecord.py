@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from modpack.core.plan import MockTouch, TouchKind
+from modpack.core.plan import MockEvent, MockEventKind
 from modpack.core.selftest import (
     Addition,
     AdditionKind,
@@ -32,8 +32,8 @@ RECORD = TrialRecord(
     "3.11.7",
     "2.13.0",
     (
-        MockTouch("tracker", TouchKind.LOADED),
-        MockTouch("tracker", TouchKind.USED, "tracker.log", "was called", "shop/net.py:3"),
+        MockEvent("tracker", MockEventKind.LOADED),
+        MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "shop/net.py:3"),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modpack.core.plan import MockRisk, NameUse, Plan, UseKind, risk_of
+from modpack.core.plan import MockRisk, MockUse, Plan, UseKind, risk_of
 from modpack.core.plan_json import plan_from_json, plan_to_json
 
 AT_IMPORT = {
@@ -12,8 +12,8 @@ AT_IMPORT = {
 }
 
 
-def use(kind: UseKind, is_live: bool = True, is_called_later: bool = False) -> NameUse:
-    return NameUse("tracker", "log", "net", 3, kind, "f", is_live, (), is_called_later)
+def use(kind: UseKind, is_live: bool = True, is_called_later: bool = False) -> MockUse:
+    return MockUse("tracker", "log", "net", 3, kind, "f", is_live, (), is_called_later)
 
 
 @pytest.mark.parametrize("kind", UseKind)
@@ -44,8 +44,8 @@ def test_the_worst_use_counts():
 
 def test_uses_come_back_from_a_package_as_they_were():
     uses = (
-        NameUse("tracker", "log", "net", 3, UseKind.FUNCTION, "Net.f", False, ("tools",)),
-        NameUse("tracker", "", "net", 4, UseKind.DECORATOR, is_called_later=True),
+        MockUse("tracker", "log", "net", 3, UseKind.FUNCTION, "Net.f", False, ("tools",)),
+        MockUse("tracker", "", "net", 4, UseKind.DECORATOR, is_called_later=True),
     )
     found = plan_from_json(plan_to_json(Plan({}, uses=uses, tells_uses=True), {}))
     assert found.uses == uses

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import importlib_metadata
 
-from modpack.discovery.distributions import Installation, metadata_folder
+from modpack.discovery.distributions import LazyDistribution, metadata_folder
 
 
-def written(folder: Path, **files: str) -> Installation:
+def written(folder: Path, **files: str) -> LazyDistribution:
     for name, text in files.items():
         place = folder / name.replace("__", "/").replace("_dot_", ".")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
-    return Installation(str(folder))
+    return LazyDistribution(str(folder))
 
 
 def test_the_files_are_those_that_the_record_lists(tmp_path):
@@ -55,7 +55,7 @@ def test_the_metadata_of_an_egg_gets_the_names_of_a_wheels(tmp_path):
     folder.mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)
-    contents = Installation(str(folder)).contents
+    contents = LazyDistribution(str(folder)).contents
     assert sorted(contents.metadata) == ["METADATA", "top_level.txt"]
     assert contents.metadata["METADATA"] == folder / "PKG-INFO"
     assert contents.listed == ()

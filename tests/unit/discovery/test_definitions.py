@@ -9,9 +9,9 @@ from modpack.discovery.script import (
     DEFINITION,
     IMPORTS,
     Cell,
-    Kind,
-    Piece,
+    ModulePiece,
     Script,
+    StatementKind,
     does_work,
     literal_text,
     module_text,
@@ -25,7 +25,7 @@ def script(*cells: str) -> Script:
     return Script([Cell(f"<cell {number}>", text) for number, text in enumerate(texts, 1)])
 
 
-def bound(source: str, name: str) -> list[tuple[Kind, str]]:
+def bound(source: str, name: str) -> list[tuple[StatementKind, str]]:
     return [(each.kind, each.place) for each in script(source).binding(name)]
 
 
@@ -40,20 +40,20 @@ def text(source: str, name: str, package: str = "", names: tuple[str, ...] = ())
 @pytest.mark.parametrize(
     ("source", "kind"),
     [
-        ("def x(): pass", Kind.FUNCTION),
-        ("async def x(): pass", Kind.FUNCTION),
-        ("class x: pass", Kind.CLASS),
-        ("import x", Kind.IMPORT),
-        ("import x.y", Kind.IMPORT),
-        ("import a.b as x", Kind.IMPORT),
-        ("from a import b as x", Kind.IMPORT),
-        ("x = 1", Kind.ASSIGNMENT),
-        ("a, (b, *x) = f()", Kind.ASSIGNMENT),
-        ("x: int = 1", Kind.ASSIGNMENT),
-        ("x += 1", Kind.ASSIGNMENT),
-        ("for x in f(): pass", Kind.OTHER),
-        ("with f() as x: pass", Kind.OTHER),
-        ("print(x := 1)", Kind.OTHER),
+        ("def x(): pass", StatementKind.FUNCTION),
+        ("async def x(): pass", StatementKind.FUNCTION),
+        ("class x: pass", StatementKind.CLASS),
+        ("import x", StatementKind.IMPORT),
+        ("import x.y", StatementKind.IMPORT),
+        ("import a.b as x", StatementKind.IMPORT),
+        ("from a import b as x", StatementKind.IMPORT),
+        ("x = 1", StatementKind.ASSIGNMENT),
+        ("a, (b, *x) = f()", StatementKind.ASSIGNMENT),
+        ("x: int = 1", StatementKind.ASSIGNMENT),
+        ("x += 1", StatementKind.ASSIGNMENT),
+        ("for x in f(): pass", StatementKind.OTHER),
+        ("with f() as x: pass", StatementKind.OTHER),
+        ("print(x := 1)", StatementKind.OTHER),
     ],
 )
 def test_a_statement_binds_its_names(source, kind):
@@ -77,7 +77,7 @@ def test_definitions_in_branches_and_blocks_are_found_with_what_is_around_them()
         """
     (function, none), (kind,) = script(source).binding("f"), script(source).binding("C")
     assert function.inside == ("if ready:", "for i in range(2):")
-    assert (none.kind, none.inside) == (Kind.ASSIGNMENT, ("if ready:",))
+    assert (none.kind, none.inside) == (StatementKind.ASSIGNMENT, ("if ready:",))
     assert kind.inside == ("with lock:",)
 
 
@@ -87,7 +87,7 @@ def test_of_several_cells_the_last_one_that_binds_a_name_comes_last():
 
 
 def test_a_statement_begins_with_its_decorators():
-    assert bound("\n\n@a\n@b\ndef f(): pass", "f") == [(Kind.FUNCTION, "<cell 1>:1")]
+    assert bound("\n\n@a\n@b\ndef f(): pass", "f") == [(StatementKind.FUNCTION, "<cell 1>:1")]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_statement_begins_with_its_decorators():
     ],
 )
 def test_blocks_that_only_import_are_one_statement(source):
-    assert bound(source, "x")[0][0] is Kind.IMPORT_BLOCK
+    assert bound(source, "x")[0][0] is StatementKind.IMPORT_BLOCK
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_blocks_that_only_import_are_one_statement(source):
     ],
 )
 def test_blocks_that_do_more_than_to_import_are_taken_apart(source):
-    assert bound(source, "x")[0][0] is Kind.IMPORT
+    assert bound(source, "x")[0][0] is StatementKind.IMPORT
 
 
 # -- what a definition uses ---------------------------------------------------------------------
@@ -229,12 +229,12 @@ def test_of_an_import_only_the_wanted_names_are_taken(source, name, taken):
 
 def test_a_module_has_its_parts_in_order_with_blank_lines_between_groups():
     pieces = [
-        Piece(3, "def g(): pass", DEFINITION),
-        Piece(0, "import os", IMPORTS),
-        Piece(1, "import sys", IMPORTS),
-        Piece(2, "def f(): pass\n", DEFINITION),
-        Piece(4, "x = 1"),
-        Piece(5, "y = 1"),
+        ModulePiece(3, "def g(): pass", DEFINITION),
+        ModulePiece(0, "import os", IMPORTS),
+        ModulePiece(1, "import sys", IMPORTS),
+        ModulePiece(2, "def f(): pass\n", DEFINITION),
+        ModulePiece(4, "x = 1"),
+        ModulePiece(5, "y = 1"),
     ]
     assert module_text("# Header.", pieces, postponed=True).text == (
         "# Header.\n\nfrom __future__ import annotations\n\nimport os\nimport sys\n\n\n"
@@ -244,9 +244,9 @@ def test_a_module_has_its_parts_in_order_with_blank_lines_between_groups():
 
 def test_lines_of_a_module_are_found_in_the_script_that_they_come_from():
     pieces = [
-        Piece(0, "import os", IMPORTS, ("train.py", 3)),
-        Piece(1, "x = 1"),
-        Piece(2, "@f\ndef g():\n    pass", DEFINITION, ("train.py", 20)),
+        ModulePiece(0, "import os", IMPORTS, ("train.py", 3)),
+        ModulePiece(1, "x = 1"),
+        ModulePiece(2, "@f\ndef g():\n    pass", DEFINITION, ("train.py", 20)),
     ]
     made = module_text("# Header.", pieces, postponed=False)
     places = {line: made.place(number) for number, line in enumerate(made.text.split("\n"), 1)}

@@ -15,7 +15,7 @@ from modpack.core.names import is_stdlib
 from modpack.core.names import normalised_distribution as normalised
 from modpack.core.rules import Owner
 from modpack.discovery import distributions as installation
-from modpack.discovery.distributions import Distribution, DistributionIndex, Installation
+from modpack.discovery.distributions import Distribution, DistributionIndex, LazyDistribution
 from modpack.discovery.environment import recorded_closure
 
 Install = Callable[..., Path]
@@ -215,13 +215,13 @@ def test_what_is_known_of_a_distribution_is_kept_as_long_as_it_does_not_change(
 ):
     info = install("fakedist", "1.5", ("fakepkg/__init__.py",), requires="Requires-Dist: other\n")
     read: list[str] = []
-    original = Installation.text
+    original = LazyDistribution.text
 
-    def counting(self: Installation, name: str) -> str:
+    def counting(self: LazyDistribution, name: str) -> str:
         read.append(name)
         return original(self, name)
 
-    monkeypatch.setattr(Installation, "text", counting)
+    monkeypatch.setattr(LazyDistribution, "text", counting)
     where = at(site / "fakepkg/__init__.py")
 
     def asked() -> Distribution | None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.plan import MockRisk, NameUse, risk_of
+from modpack.core.plan import MockRisk, MockUse, risk_of
 from modpack.core.scan import ImportKind
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.mock_usage import callable_from_outside, find_uses
@@ -20,7 +20,7 @@ def found(
     modules: Mapping[str, str] | str,
     mocked: Collection[str] = ("tracker",),
     entries: Collection[tuple[str, str]] = (),
-) -> tuple[NameUse, ...]:
+) -> tuple[MockUse, ...]:
     """The uses in some modules; in one that is called ``net``, if it is just a source."""
     if isinstance(modules, str):
         modules = {"net": modules}
@@ -52,7 +52,7 @@ def graph_of(
     return graph
 
 
-def told(uses: Collection[NameUse]) -> list[tuple[str, int, str]]:
+def told(uses: Collection[MockUse]) -> list[tuple[str, int, str]]:
     """Name, line and kind of each."""
     return [(use.name, use.line, use.kind.value) for use in uses]
 

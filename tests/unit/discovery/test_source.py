@@ -18,11 +18,11 @@ from typing import TypeVar
 import pytest
 
 from modpack.core.scan import (
-    AstrayImport,
+    BrokenImport,
+    DynamicImport,
     ImportKind,
     ImportStatement,
     ModuleScan,
-    UnreadableImport,
 )
 from modpack.discovery.import_scanner import scan_source
 
@@ -107,7 +107,7 @@ def test_a_relative_import_beyond_the_top_leads_astray(
 ) -> None:
     result = scan(source, module, is_package)
     assert result.imports == result.unreadable == ()
-    assert result.astray == (AstrayImport(source, 1),)
+    assert result.astray == (BrokenImport(source, 1),)
 
 
 def test_a_relative_import_beyond_the_top_that_is_guarded_or_never_runs_is_none() -> None:
@@ -606,7 +606,7 @@ def test_an_unreadable_call_is_shown_in_one_line_with_its_place() -> None:
             pass
     """
     call = "importlib.import_module( prefix + name, )"
-    assert scan(source).unreadable == (UnreadableImport(call, 3, guarded=True),)
+    assert scan(source).unreadable == (DynamicImport(call, 3, guarded=True),)
 
 
 def test_a_long_unreadable_call_is_shortened() -> None:
@@ -862,7 +862,7 @@ def test_lines_may_end_as_they_like(ending: str) -> None:
     for text in (source, source.encode()):
         result = scan_source(text, "pkg.mod", False)
         assert [(item.module, item.line) for item in result.imports] == [("a", 3)]
-        assert result.unreadable == (UnreadableImport("__import__(x)", 4),)
+        assert result.unreadable == (DynamicImport("__import__(x)", 4),)
 
 
 def test_an_empty_source_says_nothing() -> None:

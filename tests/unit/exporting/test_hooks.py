@@ -4,13 +4,19 @@ import pytest
 
 from modpack.core.names import GlobGroup
 from modpack.core.rules import Action, Rule
-from modpack.exporting.match_hooks import Match, MatchHook, MatchHooks, Outcome, require_hook
+from modpack.exporting.match_hooks import (
+    HookOutcome,
+    MatchHook,
+    MatchHooks,
+    RuleMatch,
+    require_hook,
+)
 
 RULE = Rule(Action.INTERN, GlobGroup("a"))
-MATCH = Match("a", RULE, Action.INTERN, ())
+MATCH = RuleMatch("a", RULE, Action.INTERN, ())
 
 
-def outcome_of(*given: MatchHook) -> Outcome:
+def outcome_of(*given: MatchHook) -> HookOutcome:
     hooks = MatchHooks()
     for number, hook in enumerate(given):
         hooks.by_action[Action.INTERN][number] = hook
@@ -18,7 +24,7 @@ def outcome_of(*given: MatchHook) -> Outcome:
 
 
 def test_without_hooks_the_rule_decides():
-    assert outcome_of() == Outcome(Action.INTERN)
+    assert outcome_of() == HookOutcome(Action.INTERN)
 
 
 def test_none_keeps_the_decision():
@@ -33,7 +39,7 @@ def mock_it(exporter: object, name: str) -> Action:
 
 def test_an_action_overrides_and_names_the_hook():
     name = f"{__name__}.mock_it"
-    assert outcome_of(mock_it) == Outcome(Action.MOCK, name, fired=(name,))
+    assert outcome_of(mock_it) == HookOutcome(Action.MOCK, name, fired=(name,))
 
 
 def test_the_first_veto_is_kept_and_later_overrides_still_count():
@@ -47,7 +53,7 @@ def test_the_first_veto_is_kept_and_later_overrides_still_count():
 
 def test_there_is_a_current_match_only_while_hooks_run():
     hooks = MatchHooks()
-    seen: list[Match | None] = []
+    seen: list[RuleMatch | None] = []
 
     def look(exporter: object, name: str) -> None:
         seen.append(hooks.current)

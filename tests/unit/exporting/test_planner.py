@@ -9,7 +9,7 @@ import pytest
 from modpack.core.graph import CodeKind, Edge, Location
 from modpack.core.names import GlobGroup
 from modpack.core.plan import NoteKind, PackagingErrorReason
-from modpack.core.rules import Action, Origin, Owner, Rule
+from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.core.scan import ImportKind
 from modpack.discovery.distributions import Distribution, DistributionIndex
 from modpack.exporting.planner import Planner
@@ -87,8 +87,8 @@ def test_decisions_carry_rule_and_place():
     decisions = planner.decisions()
     assert decisions["a"].rule == rule(Action.INTERN, "a")
     assert decisions["a"].location == Location("a", CodeKind.SOURCE, "/shelf/a.py", True)
-    assert decisions["main"].rule.origin is Origin.SAVED
-    assert decisions["stdlib_one"].rule.origin is Origin.IMPLICIT
+    assert decisions["main"].rule.origin is RuleOrigin.SAVED
+    assert decisions["stdlib_one"].rule.origin is RuleOrigin.IMPLICIT
     assert decisions["stdlib_one"].location is None, "nobody looks for it"
 
 
@@ -157,7 +157,7 @@ def test_parents_without_a_rule_inherit_and_a_chain_of_them_too():
     planner.add_source("main", b"import a.b.c", False, True)
     decisions = planner.decisions()
     assert [decisions[name].action for name in ("a.b.c", "a.b", "a")] == [Action.MOCK] * 3
-    assert decisions["a"].rule.origin is Origin.PARENT
+    assert decisions["a"].rule.origin is RuleOrigin.PARENT
     assert decisions["a"].why == "parent of mocked 'a.b'"
 
 

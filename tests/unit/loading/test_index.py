@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modpack.archive.module_index import EntryKind, ModuleIndex
+from modpack.archive.module_index import IndexEntryKind, ModuleIndex
 
 
 def index(*records, **externs):
@@ -18,8 +18,8 @@ def kind(found):
 
 def test_sources_are_modules_and_their_folders_packages():
     built = index("a/__init__.py", "a/b/c.py", "solo.py")
-    assert kind(built.find("a")) is kind(built.find("a.b.c")) is EntryKind.SOURCE
-    assert kind(built.find("a.b")) is EntryKind.FOLDER
+    assert kind(built.find("a")) is kind(built.find("a.b.c")) is IndexEntryKind.SOURCE
+    assert kind(built.find("a.b")) is IndexEntryKind.FOLDER
     assert built.find("a").is_package and not built.find("a.b.c").is_package
     assert built.find("solo").record == "solo.py"
     assert built.find("a.absent") is None and built.find("absent") is None
@@ -36,15 +36,15 @@ def test_a_module_comes_before_a_folder_of_the_same_name():
 
 def test_an_extern_module_takes_all_that_is_below_it():
     built = index("a/__init__.py", a__native="a-native==1")
-    assert kind(built.find("a.native.deep")) is EntryKind.EXTERN
+    assert kind(built.find("a.native.deep")) is IndexEntryKind.EXTERN
     assert built.find("a.other") is None
     assert built.requirement("a.native") == "a-native==1"
 
 
 def test_an_extern_package_may_hold_packaged_modules():
     built = index("a/mine/mod.py", a=None)
-    assert kind(built.find("a")) is kind(built.find("a.other")) is EntryKind.EXTERN
-    assert kind(built.find("a.mine.mod")) is EntryKind.SOURCE
+    assert kind(built.find("a")) is kind(built.find("a.other")) is IndexEntryKind.EXTERN
+    assert kind(built.find("a.mine.mod")) is IndexEntryKind.SOURCE
     assert built.find("a.mine.absent") is None
     assert built.has_code_below("a") and not built.has_code_below("a.mine.mod")
 

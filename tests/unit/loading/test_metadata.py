@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modpack.archive.module_index import EntryKind, ModuleIndex
+from modpack.archive.module_index import IndexEntryKind, ModuleIndex
 from modpack.loading.metadata import VisibleDistributions, metadata_functions
 
 EXTENSION = f"shop/_fast{EXTENSION_SUFFIXES[0]}"
@@ -107,6 +107,6 @@ def test_compiled_modules_are_entries_and_come_before_sources():
     index = ModuleIndex.build(["shop/__init__.py", "shop/_fast.py", EXTENSION], {})
     entry = index.find("shop._fast")
     assert entry is not None
-    assert entry.kind is EntryKind.COMPILED
+    assert entry.kind is IndexEntryKind.COMPILED
     assert entry.record == EXTENSION
     assert Path(entry.record).name.startswith("_fast.")

@@ -19,7 +19,7 @@ from modpack.errors import (
     PicklingError,
     TargetError,
 )
-from modpack.pickling.base import Reference
+from modpack.pickling.base import GlobalReference
 from modpack.pickling.pickler import Pickled, pickle_object
 
 
@@ -34,11 +34,11 @@ class Notes:
         self.failure: Exception | None = None
         self.numbers = 0
 
-    def resolve(self, obj: object, name: str) -> Reference:
+    def resolve(self, obj: object, name: str) -> GlobalReference:
         if self.failure is not None:
             raise self.failure
         module = str(getattr(obj, "__module__", "builtins"))
-        return Reference(self.renames.get(module, module), name, module)
+        return GlobalReference(self.renames.get(module, module), name, module)
 
     def add_storage(self, storage: torch.UntypedStorage) -> str:
         if self.failure is not None:
@@ -110,7 +110,7 @@ def test_what_is_named_is_listed_once_in_the_order_of_first_use(protocol):
 def test_the_new_module_path_is_the_one_in_the_pickle():
     saved = save(Thing(), Notes({__name__: "shop.window"}))
     assert b"shop.window" in saved.data and __name__.encode() not in saved.data
-    assert saved.references[-1] == Reference("shop.window", "Thing", __name__)
+    assert saved.references[-1] == GlobalReference("shop.window", "Thing", __name__)
 
 
 def test_each_tensor_asks_for_its_storage():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from modpack.pickling.pickle_edits import SetWriting
+from modpack.pickling.pickle_edits import SetWriter
 
 PROTOCOLS = [2, 3, 4, 5]
 
@@ -24,7 +24,7 @@ class Pickler(pickle.Pickler):
     def __init__(self, protocol: int) -> None:
         self.buffer = io.BytesIO()
         super().__init__(self.buffer, protocol)
-        self.sets = SetWriting(lambda members: sorted(members, key=repr))
+        self.sets = SetWriter(lambda members: sorted(members, key=repr))
 
     def persistent_id(self, obj: Any) -> Any:
         return self.sets.persistent_id(obj) if type(obj) in (set, frozenset) else None

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 import modpack
-from modpack.pickling.base import Refusal, Rows, Substitute
+from modpack.pickling.base import ReducerRow, ReducerTable, UnsupportedType
 from modpack.pickling.reducers import ALL_ROWS, ROWS
 
 
@@ -605,7 +605,7 @@ def test_an_objects_own_reduction_is_respected():
 
 def test_every_refusal_says_why_and_what_to_do():
     for row in ALL_ROWS:
-        if isinstance(row, Refusal):
+        if isinstance(row, UnsupportedType):
             assert row.what and row.why and row.remedy and row.kinds
 
 
@@ -624,17 +624,17 @@ def test_a_type_is_found_by_its_path_and_by_its_base():
 
     assert ROWS.of(Derived) is ROWS.of(threading.Thread) is not None
     assert ROWS.of(Other) is None
-    row = Refusal("a thing", (f"{__name__}.Node",), "so", "not so")
-    assert Rows([row]).of(Node) is row
+    row = UnsupportedType("a thing", (f"{__name__}.Node",), "so", "not so")
+    assert ReducerTable([row]).of(Node) is row
 
 
 def test_the_reference_shows_the_refusals_and_names_the_others():
     page = Path(__file__).parents[3].joinpath("docs/reference/objects.md").read_text()
-    refused = [row for row in ALL_ROWS if isinstance(row, Refusal)]
+    refused = [row for row in ALL_ROWS if isinstance(row, UnsupportedType)]
     shown = [f"| {row.what} | {row.why} | {row.remedy} |" for row in refused]
     in_page = [line for line in page.splitlines() if line.startswith("| ")]
     assert in_page[-len(shown) :] == shown
-    others = [kind for row in ALL_ROWS if isinstance(row, Substitute) for kind in row.kinds]
+    others = [kind for row in ALL_ROWS if isinstance(row, ReducerRow) for kind in row.kinds]
     public = [kind for kind in others if isinstance(kind, type) and is_public(kind)]
     names = [OTHER_NAMES.get(kind, kind.__name__) for kind in public]
     assert [name for name in names if name not in page] == []

@@ -4,14 +4,14 @@ import pytest
 
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.plan import (
+    MockEvent,
+    MockEventKind,
     MockRisk,
-    MockTouch,
-    NameUse,
+    MockUse,
     Note,
     NoteKind,
     PackagingErrorReason,
     Problem,
-    TouchKind,
     UseKind,
 )
 from modpack.core.rules import IMPLICIT, Action, Owner
@@ -61,7 +61,7 @@ NET = ModuleFacts("shop.net", Action.INTERN, record="shop/net.py")
 
 
 def use(kind, name="log", line=7, scope="", is_live=True):
-    return NameUse("spy", name, "shop.net", line, kind, scope, is_live)
+    return MockUse("spy", name, "shop.net", line, kind, scope, is_live)
 
 
 def test_a_mock_that_can_be_reached_is_a_warning_at_the_place_of_the_use():
@@ -100,7 +100,7 @@ def test_a_mock_that_nothing_but_type_checkers_import_is_no_finding():
 
 
 def test_a_mock_that_the_trial_run_really_used_is_an_error():
-    touch = MockTouch("spy", TouchKind.USED, "spy.log", "was called", "shop/net.py:7")
+    touch = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop/net.py:7")
     errors = [each for each in found(mocks=(mock(touches=(touch,)),)) if each.code == "mock-called"]
     assert [each.severity for each in errors] == [Severity.ERROR]
     assert errors[0].place == "shop/net.py:7"
@@ -108,7 +108,10 @@ def test_a_mock_that_the_trial_run_really_used_is_an_error():
 
 
 def test_naming_a_mock_in_the_trial_run_is_no_error():
-    touches = (MockTouch("spy", TouchKind.LOADED), MockTouch("spy", TouchKind.NAMED, "spy.log"))
+    touches = (
+        MockEvent("spy", MockEventKind.LOADED),
+        MockEvent("spy", MockEventKind.NAMED, "spy.log"),
+    )
     assert codes(mocks=(mock(touches=touches),)) == ["mock-imported"]
 
 
@@ -299,7 +302,7 @@ def test_the_worst_comes_first():
 
 
 def test_what_is_made_with_a_stand_in_and_can_be_called_is_reachable():
-    made = NameUse("spy", "traced", "shop.net", 5, UseKind.DECORATOR, is_called_later=True)
+    made = MockUse("spy", "traced", "shop.net", 5, UseKind.DECORATOR, is_called_later=True)
     (finding,) = found(modules=(NET,), mocks=(mock(made, risk=MockRisk.REACHABLE),))
     assert (finding.code, finding.place) == ("mock-reachable", "shop/net.py:5")
     assert "can be called" in finding.text

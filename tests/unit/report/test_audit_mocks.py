@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modpack.core.plan import MockRisk, MockTouch, NameUse, Plan, TouchKind, UseKind
+from modpack.core.plan import MockEvent, MockEventKind, MockRisk, MockUse, Plan, UseKind
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import TrialRecord
@@ -19,10 +19,10 @@ MODULES = (
     ModuleFacts("colours", Action.MOCK, "mock('colours')"),
     ModuleFacts("json", Action.EXTERN),
 )
-LOG = NameUse("tracker", "log", "net", 4, UseKind.FUNCTION, "Net.forward")
-BASE = NameUse("stats", "Base", "net", 7, UseKind.BASE_CLASS)
-LOADED = MockTouch("tracker", TouchKind.LOADED)
-USED = MockTouch("tracker", TouchKind.USED, "tracker.log", "was called", "net.py:4")
+LOG = MockUse("tracker", "log", "net", 4, UseKind.FUNCTION, "Net.forward")
+BASE = MockUse("stats", "Base", "net", 7, UseKind.BASE_CLASS)
+LOADED = MockEvent("tracker", MockEventKind.LOADED)
+USED = MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "net.py:4")
 PLAN = Plan({}, uses=(BASE, LOG), tells_uses=True)
 TRIAL = TrialRecord(True, "private", (), 1, 1.0, touches=(LOADED, USED))
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from rich.console import Console
 
 from modpack.core.plan import (
+    MockEvent,
+    MockEventKind,
     MockRisk,
-    MockTouch,
-    NameUse,
+    MockUse,
     PackagingErrorReason,
     Problem,
-    TouchKind,
     UseKind,
 )
 from modpack.core.rules import Action, Owner
@@ -23,9 +23,9 @@ from modpack.report.audit_text import audit_report, how_used, trial_told
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, StorageFacts
 from modpack.report.findings import finding
 
-USED = MockTouch("spy", TouchKind.USED, "spy.log", "was called", "shop.py:7")
-NAMED = MockTouch("spy", TouchKind.NAMED, "spy.log")
-LOADED = MockTouch("spy", TouchKind.LOADED)
+USED = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop.py:7")
+NAMED = MockEvent("spy", MockEventKind.NAMED, "spy.log")
+LOADED = MockEvent("spy", MockEventKind.LOADED)
 
 
 def shown(audit, *gates, folder=None):
@@ -37,7 +37,7 @@ def shown(audit, *gates, folder=None):
 
 
 def use(kind, **more):
-    return NameUse("spy", "log", "shop", 7, kind, **more)
+    return MockUse("spy", "log", "shop", 7, kind, **more)
 
 
 def test_a_use_is_told_with_its_scope_and_its_way():
@@ -157,8 +157,8 @@ def test_places_are_relative_to_the_folder_of_the_user(tmp_path):
 def test_nothing_from_a_package_steers_a_terminal():
     evil = "evil\x1b[2J\u202e"
     by = ImporterFacts(evil, evil, 3, ImportKind.REQUIRED)
-    one = NameUse(evil, evil, evil, 7, UseKind.FUNCTION, evil, via=(evil,))
-    touch = MockTouch(evil, TouchKind.USED, evil, evil, evil)
+    one = MockUse(evil, evil, evil, 7, UseKind.FUNCTION, evil, via=(evil,))
+    touch = MockEvent(evil, MockEventKind.USED, evil, evil, evil)
     audit = AuditFacts(
         evil,
         (

@@ -6,7 +6,7 @@ from modpack.core.hookspec import CallableSpec, HookSpec
 from modpack.report.diff import compare_hooks
 from modpack.report.diff_facts import Change
 from modpack.report.facts import HookFacts
-from modpack.report.text_diff import Effort
+from modpack.report.text_diff import WorkBudget
 
 CLIP = CallableSpec("reference", "lib.clip")
 LOG = CallableSpec("reference", "lib.log")
@@ -18,7 +18,7 @@ def hook(calls, position=0, target="layer", kind="forward", **more):
 
 
 def compared(before, after):
-    return list(compare_hooks(before, after, with_source=True, effort=Effort()))
+    return list(compare_hooks(before, after, with_source=True, effort=WorkBudget()))
 
 
 def test_equal_hooks_do_not_differ():

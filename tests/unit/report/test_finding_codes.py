@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from modpack.core.plan import MockRisk, NoteKind, TouchKind, UseKind
+from modpack.core.plan import MockEventKind, MockRisk, NoteKind, UseKind
 from modpack.report.findings import CODES, LICENCE, VERIFY_CODES, Severity, finding, milder_codes
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
@@ -32,7 +32,7 @@ def test_no_code_means_two_things():
 
 
 def test_the_page_of_risks_lists_every_kind_of_use_risk_touch_and_severity():
-    for kind in (*UseKind, *MockRisk, *TouchKind, *Severity):
+    for kind in (*UseKind, *MockRisk, *MockEventKind, *Severity):
         assert f"\n| `{kind.value}` | " in PAGE
 
 

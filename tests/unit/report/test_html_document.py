@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.plan import MockRisk, NameUse, UseKind
+from modpack.core.plan import MockRisk, MockUse, UseKind
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.report.audit_facts import AuditFacts, MockFacts
@@ -101,7 +101,7 @@ def test_what_was_neither_decided_nor_saved_belongs_to_no_group():
 
 
 def test_mocks_and_findings_are_told():
-    use = NameUse("spy", "log", "net", 4, UseKind.FUNCTION, "Net.forward", True, ("tools",))
+    use = MockUse("spy", "log", "net", 4, UseKind.FUNCTION, "Net.forward", True, ("tools",))
     audit = AuditFacts(
         "x",
         (ModuleFacts("spy", Action.MOCK),),

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from modpack.core.process import Phase, Unit
+from modpack.core.process import Phase, ProgressUnit
 from modpack.report import progress
 
 
@@ -15,7 +15,7 @@ def console():
 @pytest.fixture
 def display(monkeypatch):
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 1000.0)
-    made = progress._Display("Packaging \x1b[2Jnet", progress.Place.TERMINAL)
+    made = progress._Display("Packaging \x1b[2Jnet", progress.ProgressOutput.TERMINAL)
     yield made
     made.close()
 
@@ -36,11 +36,11 @@ def reached(text, unit, total, done):
     ("phase", "shown"),
     [
         (Phase("planning"), ""),
-        (Phase("saving", Unit.BYTES), ""),
-        (reached("saving", Unit.BYTES, None, 2_000_000), "2.0 MB"),
-        (reached("checking", Unit.BYTES, 4_000_000, 1_000_000), "1.0 MB of 4.0 MB"),
-        (reached("walking", Unit.MODULES, None, 1234), "1,234 modules"),
-        (reached("writing", Unit.MODULES, 2500, 1200), "1,200 of 2,500 modules"),
+        (Phase("saving", ProgressUnit.BYTES), ""),
+        (reached("saving", ProgressUnit.BYTES, None, 2_000_000), "2.0 MB"),
+        (reached("checking", ProgressUnit.BYTES, 4_000_000, 1_000_000), "1.0 MB of 4.0 MB"),
+        (reached("walking", ProgressUnit.MODULES, None, 1234), "1,234 modules"),
+        (reached("writing", ProgressUnit.MODULES, 2500, 1200), "1,200 of 2,500 modules"),
     ],
 )
 def test_it_tells_how_far_a_phase_is(display, console, phase, shown):
@@ -53,7 +53,7 @@ def test_it_tells_how_far_a_phase_is(display, console, phase, shown):
 
 
 def test_the_innermost_phase_is_shown(display, console):
-    outer, inner = Phase("planning"), reached("reading", Unit.RECORDS, None, 3)
+    outer, inner = Phase("planning"), reached("reading", ProgressUnit.RECORDS, None, 3)
     display.begin(outer)
     display.begin(inner)
     assert "3 records" in line(display, console)

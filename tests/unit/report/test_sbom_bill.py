@@ -15,7 +15,7 @@ from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.facts import ModuleFacts, PackageFacts, StorageFacts
-from modpack.report.sbom import Bill, Item, bill_of
+from modpack.report.sbom import Sbom, SbomComponent, bill_of
 
 PACKAGE = PackageFacts(
     "out/net.modpack", 10, "modpack 1", "d1", (), (), StorageFacts(2, 64), python="3.11.7"
@@ -50,12 +50,12 @@ def imports(*edges: tuple[str, str, ImportKind]) -> DependencyGraph:
     return graph
 
 
-def drawn_up(*modules: ModuleFacts, digests: dict[str, str] | None = None, **more: object) -> Bill:
+def drawn_up(*modules: ModuleFacts, digests: dict[str, str] | None = None, **more: object) -> Sbom:
     audit = AuditFacts("net.modpack", modules, PACKAGE)
     return bill_of(replace(audit, **more), digests or {})
 
 
-def items(bill: Bill) -> dict[str, Item]:
+def items(bill: Sbom) -> dict[str, SbomComponent]:
     return {item.key: item for item in bill.items}
 
 

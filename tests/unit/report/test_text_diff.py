@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from modpack.report.text_diff import Effort, as_text, text_difference
+from modpack.report.text_diff import WorkBudget, as_text, text_difference
 
 
 def diff(before, after):
@@ -97,7 +97,7 @@ def gaps(mark, count, lines=250):
 
 @pytest.mark.parametrize("steps", [0, 200_000, 2_000_000])
 def test_all_gaps_of_a_text_share_what_the_search_may_take(steps):
-    effort = Effort(steps=steps)
+    effort = WorkBudget(steps=steps)
     before, after = gaps("x", 300), gaps("y", 300)
     found = text_difference(before, after, "x.py", "x.py", effort)
     assert effort.steps >= 0
@@ -107,14 +107,14 @@ def test_all_gaps_of_a_text_share_what_the_search_may_take(steps):
 def test_lines_that_are_the_same_are_steps_too():
     chance = random.Random(0)
     before, after = ("".join(f"{chance.randrange(90)}\n" for _ in range(9000)) for _ in range(2))
-    effort = Effort(steps=1_000_000)
+    effort = WorkBudget(steps=1_000_000)
     found = text_difference(before, after, "x.py", "x.py", effort)
     assert effort.steps >= 0
     assert applied(before, found.unified) == after
 
 
 def test_what_is_left_of_the_effort_is_left_for_the_next_text():
-    effort = Effort()
+    effort = WorkBudget()
     before, after = "a\nb\na\n", "b\na\nb\n"
     first = text_difference(before, after, "x.py", "x.py", effort)
     assert (first.added, first.removed) == (1, 1)
@@ -125,11 +125,11 @@ def test_what_is_left_of_the_effort_is_left_for_the_next_text():
 
 
 def test_texts_find_room_as_long_as_there_are_lines_left():
-    effort = Effort(lines=10)
+    effort = WorkBudget(lines=10)
     assert effort.has_room_for("a\n" * 3, "b\n" * 3)
     assert not effort.has_room_for("a\n" * 3, "b\n" * 3)
     assert effort.has_room_for("a\n" * 2, "b\n" * 2)
-    assert not Effort().has_room_for("a\n" * 400_000, "b\n" * 400_000)
+    assert not WorkBudget().has_room_for("a\n" * 400_000, "b\n" * 400_000)
 
 
 def test_lines_of_a_text_that_changed_places_are_found_in_a_large_text():

@@ -17,7 +17,7 @@ from modpack.report.json_output import document
 from modpack.report.why import (
     MOST_COUNTED,
     MOST_NODES,
-    Standing,
+    ModuleStatus,
     all_chains,
     shortest_chains,
     why,
@@ -166,10 +166,10 @@ def test_a_module_is_decided_left_out_never_run_or_undecided():
     )
     standings = {m: why(plan, m).standing for m in ("a", "typed", "absent", "lost")}
     assert standings == {
-        "a": Standing.DECIDED,
-        "typed": Standing.NEVER_RUN,
-        "absent": Standing.LEFT_OUT,
-        "lost": Standing.UNDECIDED,
+        "a": ModuleStatus.DECIDED,
+        "typed": ModuleStatus.NEVER_RUN,
+        "absent": ModuleStatus.LEFT_OUT,
+        "lost": ModuleStatus.UNDECIDED,
     }
     assert why(plan, "typed").chains.chains == ()
     assert [step.place for step in why(plan, "typed").importers] == ["a.py:2"]

@@ -10,7 +10,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from modpack.errors import ModpackError, SignatureError
-from modpack.security.signing_envelope import MOST_BYTES, HeldSignature, check, read_envelope, sign
+from modpack.security.signing_envelope import MOST_BYTES, ValidSignature, check, read_envelope, sign
 from modpack.security.signing_keys import PrivateKey, needing_sign
 
 DIGEST = "ab" * 32
@@ -56,7 +56,7 @@ def signed_by(key: PrivateKey, payload: bytes, payload_type="application/vnd.in-
 
 def test_a_signature_holds_for_its_digest_and_key(envelope, alice, bob, trusted):
     held = check(envelope, DIGEST, [trusted("bob", bob), trusted("alice", alice)], SOURCE, "x.sig")
-    assert held == (HeldSignature(alice.key_id, "x.sig", "alice"),)
+    assert held == (ValidSignature(alice.key_id, "x.sig", "alice"),)
 
 
 def test_the_same_package_and_key_give_the_same_envelope(envelope, alice):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import modpack
 from modpack.discovery.distributions import DistributionIndex
-from modpack.selftest.process import Hidden, clean_path, hidden_from
+from modpack.selftest.process import HiddenModules, clean_path, hidden_from
 
 
 def plan_of(module, **rules):
@@ -32,7 +32,7 @@ def test_a_root_of_which_something_is_extern_is_not_hidden(project):
     root = project({"till/__init__.py": "from till import drawer", "till/drawer.py": ""})
     plan = plan_of("till", extern="till.drawer")
     hidden = hidden_from(plan, DistributionIndex())
-    assert hidden == Hidden()
+    assert hidden == HiddenModules()
     assert str(root) in clean_path(plan, hidden)
 
 

@@ -7,11 +7,19 @@ import subprocess
 import sys
 
 from modpack.core.codec import from_json, record_to_json
-from modpack.core.plan import MockTouch, TouchKind
+from modpack.core.plan import MockEvent, MockEventKind
 from modpack.core.policy import TrustPolicy
 from modpack.core.selftest import TriedCase, UnfilledTable
 from modpack.selftest import process
-from modpack.selftest.process import Answer, Difference, Failure, Hidden, Job, Question, Verdict
+from modpack.selftest.process import (
+    Answer,
+    Difference,
+    Failure,
+    HiddenModules,
+    Job,
+    Question,
+    RunResult,
+)
 
 
 def sent(record):
@@ -21,9 +29,9 @@ def sent(record):
 def test_job_sent_to_the_child_is_the_same():
     policy = TrustPolicy(externs="numpy.**", native=False)
     table = UnfilledTable("shop", "KINDS", "shop.Net")
-    hidden = Hidden(("a",), ("b",), ("/c",))
+    hidden = HiddenModules(("a",), ("b",), ("/c",))
     case = TriedCase(("model", "model.pkl"), 0)
-    asked = process.Eagerness.USES
+    asked = process.ProbeLevel.USES
     job = Job(
         "x.modpack", "private", (case,), hidden, ("/p",), "/t", asked, ("o",), (table,), policy
     )
@@ -31,10 +39,12 @@ def test_job_sent_to_the_child_is_the_same():
 
 
 def test_verdict_sent_to_the_parent_is_the_same():
-    touch = MockTouch("tracker", TouchKind.USED, "tracker.log", "was called", "shop/net.py:3")
+    touch = MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "shop/net.py:3")
     difference = (3, Difference("output", "expected 1, found 2", True))
     failure = Failure("it failed", ("shop/net.py:3, in f",))
-    verdict = Verdict(failure, (difference,), (("a", "b"),), ("o",), True, (touch,), (("c", None),))
+    verdict = RunResult(
+        failure, (difference,), (("a", "b"),), ("o",), True, (touch,), (("c", None),)
+    )
     assert sent(verdict) == verdict
 
 
