@@ -24,7 +24,7 @@ _MOCKS = 8
 _IMPORTS_EACH = 3
 _FUNCTIONS_EACH = 12
 _BLOCKS = 200
-_LICENCES = ("MIT", "Apache-2.0", "BSD-3-Clause", "MIT OR Apache-2.0", "LGPL-2.1-only")
+_LICENSES = ("MIT", "Apache-2.0", "BSD-3-Clause", "MIT OR Apache-2.0", "LGPL-2.1-only")
 
 _MODEL = """
 import torch
@@ -185,7 +185,7 @@ def _install(site: Path, number: int) -> None:
     name = f"branch{number:02}"
     files = sorted(file.relative_to(site).as_posix() for file in (site / name).glob("*.py"))
     other = f"branch{(number + 1) % _DISTRIBUTIONS:02}"
-    _write_metadata(site, name, files, other, _LICENCES[number % len(_LICENCES)])
+    _write_metadata(site, name, files, other, _LICENSES[number % len(_LICENSES)])
 
 
 def _install_leaf(site: Path, number: int) -> None:
@@ -194,10 +194,10 @@ def _install_leaf(site: Path, number: int) -> None:
     _write_metadata(site, name, [f"{name}.py"], "leaf0", "MIT")
 
 
-def _write_metadata(site: Path, name: str, files: list[str], other: str, licence: str) -> None:
+def _write_metadata(site: Path, name: str, files: list[str], other: str, license: str) -> None:
     info = site / f"{name}-1.0.dist-info"
     info.mkdir()
-    head = f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\nLicense-Expression: {licence}\n"
+    head = f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\nLicense-Expression: {license}\n"
     (info / "METADATA").write_text(f"{head}Requires-Dist: {other}\n\nGenerated.\n")
     everything = [*files, f"{info.name}/METADATA", f"{info.name}/RECORD"]
     (info / "RECORD").write_text("".join(f"{file},,\n" for file in everything))

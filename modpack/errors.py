@@ -139,7 +139,7 @@ class PicklingError(ModpackError, pickle.PicklingError):
         super().__init__(f"cannot pickle {resource}{_told(self.problems)}")
 
 
-_MOST_PATHS_TOLD = 5
+_MAX_PATHS_TOLD = 5
 
 
 def _told(problems: tuple[tuple[str | None, str], ...]) -> str:
@@ -149,7 +149,7 @@ def _told(problems: tuple[tuple[str | None, str], ...]) -> str:
         by_reason.setdefault(reason, []).append(path or "")
     lines = []
     for reason, paths in by_reason.items():
-        named = [path for path in paths if path][:_MOST_PATHS_TOLD]
+        named = [path for path in paths if path][:_MAX_PATHS_TOLD]
         more = len(paths) - len(named)
         where = ", ".join(named) + (f" and {more} more" if named and more else "")
         lines.append((f"at {where}" if where else "", reason))
@@ -470,14 +470,14 @@ class TrustError(ModpackError):
     def __init__(self, source: str, problems: tuple[str, ...]) -> None:
         self.source = source
         self.problems = problems
-        shown = problems[:_MOST_PROBLEMS_TOLD]
+        shown = problems[:_MAX_PROBLEMS_TOLD]
         more = len(problems) - len(shown)
         lines = [*shown, f"and {more} more"] if more else shown
         listed = f" {shown[0]}" if len(problems) == 1 else "".join(f"\n* {each}" for each in lines)
         super().__init__(f"{source}: the policy does not allow it:{listed}")
 
 
-_MOST_PROBLEMS_TOLD = 50
+_MAX_PROBLEMS_TOLD = 50
 
 
 class UntrustedImportError(TrustError, ImportError):

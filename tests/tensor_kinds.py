@@ -25,7 +25,7 @@ BITS = re.compile(r"torch\.bits\w+")
 
 
 class Tagged(torch.Tensor):
-    """A subclass with the behaviour that torch gives to all: results are of its class."""
+    """A subclass with the behavior that torch gives to all: results are of its class."""
 
 
 class Counting(torch.Tensor):

@@ -85,12 +85,12 @@ def _gridline(x: float, power: int, height: int) -> list[str]:
 def _drawn_bar(bar: Bar, y: int, x: object) -> list[str]:
     assert callable(x)
     start, end, goal, middle = x(0), x(bar.ratio), x(bar.goal), y + _BAR / 2
-    colour = _MET if bar.is_met else _MISSED
+    color = _MET if bar.is_met else _MISSED
     after = max(end, x(bar.highest), goal) + 6
     return [
         f'<text x="{_LABELS - 8}" y="{middle + 4}" text-anchor="end">{escape(bar.label)}</text>',
         f'<rect x="{start}" y="{y + 4}" width="{max(end - start, 1):.1f}" height="{_BAR - 8}" '
-        f'fill="{colour}"/>',
+        f'fill="{color}"/>',
         f'<line class="range" x1="{x(bar.lowest)}" x2="{x(bar.highest)}" '
         f'y1="{middle}" y2="{middle}"/>',
         f'<line class="goal" x1="{goal}" x2="{goal}" y1="{y + 1}" y2="{y + _BAR - 1}" '

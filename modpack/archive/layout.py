@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from modpack.core.names import MOST_COMPONENTS
+from modpack.core.names import MAX_COMPONENTS
 
 FORMAT_VERSION: Final = 2
 """Version of what modpack adds to torch.package's format; stands in the manifest.
@@ -151,7 +151,7 @@ class Limits(NamedTuple):
     max_ratio: int = 200
     max_total_ratio: int = 16
     max_json_ratio: int = 6
-    max_components: int = MOST_COMPONENTS
+    max_components: int = MAX_COMPONENTS
     min_folder_bytes: int = 100
     min_module_bytes: int = 300
 

@@ -16,7 +16,7 @@ from modpack.core.names import (
     RUNTIME_ROOTS,
     dotted,
     is_within,
-    normalised_distribution,
+    normalized_distribution,
     parents,
     root_of,
 )
@@ -113,7 +113,7 @@ class ModuleIndex(NamedTuple):
             never reaches the host, except for modules that are extern by name.
         extern_roots: the first components of the extern modules.
         shared: the packages that hold sources of this package at any depth.
-        distributions: the folders of distributions' metadata, by normalised names (PEP 503).
+        distributions: the folders of distributions' metadata, by normalized names (PEP 503).
         hides_distributions: whether what packaged code cannot import looks absent to it.
         missing: the extern modules that were not here when the package was opened, the outermost
             of each, with the requirement that provided it.
@@ -262,7 +262,7 @@ def _index_of(records: tuple[str, ...], externs: tuple[str, ...]) -> ModuleIndex
     """What the names of records and extern modules tell."""
     listed = (name for name in records if name.endswith("/METADATA"))
     found = (re.fullmatch(r"(([^/]+?)-[^/-]+\.dist-info)/METADATA", name) for name in listed)
-    distributions = {normalised_distribution(m[2]): m[1] for m in found if m is not None}
+    distributions = {normalized_distribution(m[2]): m[1] for m in found if m is not None}
     held = set(distributions.values())
     entries = _entries(name for name in records if name.partition("/")[0] not in held)
     extern_roots = frozenset(map(root_of, externs))

@@ -39,7 +39,7 @@ _TRIAL_ITEM_BYTES: Final = {
     **{"hidden_distributions": 100, "touches": 100, "imported": 100, "unfilled": 100},
 }
 """The same for the trial."""
-_MOST_REMEMBERED: Final = 64 << 10
+_MAX_REMEMBERED: Final = 64 << 10
 """Bytes of a record up to which it is remembered: packages of one project often have the same."""
 _SHOWN: Final = 5
 
@@ -148,7 +148,7 @@ def read_environment(archive: Archive, verify: Manifest | None) -> RecordedEnvir
     """
     with checking(archive, layout.ENVIRONMENT):
         content = archive.read(layout.ENVIRONMENT, verify=verify)
-        if len(content) <= _MOST_REMEMBERED:
+        if len(content) <= _MAX_REMEMBERED:
             return _environment(content)
         return environment_from_json(read_document(archive, layout.ENVIRONMENT, verify))
 

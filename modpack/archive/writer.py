@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES: Final = 1 << 20
 """Bytes of records from which handing them to a thread costs less than it saves."""
-_MOST_WAITING: Final = 8 << 20
+_MAX_WAITING: Final = 8 << 20
 """Bytes of records that wait before the writer does."""
 _LARGE: Final = 1 << 20
 """Bytes from which a record does not wait."""
@@ -55,7 +55,7 @@ _WORTH_HELPING: Final = 4 << 10
 _WORTH_A_HELPER: Final = 32 << 20
 """Bytes of such records from which starting one is worth it."""
 _PIECE_BYTES: Final = 2 << 20
-_MOST_PIECES: Final = 3
+_MAX_PIECES: Final = 3
 """One piece is written while the one before is hashed, and the next one copied."""
 _HUGE: Final = 64 << 20
 """Bytes from which a record is hashed while it is written. Smaller ones are read back instead, two
@@ -197,7 +197,7 @@ class _Body:
         self._batch_bytes += len(content)
         if self._slot is None and self._batch_bytes >= _BATCH_BYTES:
             self._begin_batch()
-        while self._preparing_bytes > _MOST_WAITING:
+        while self._preparing_bytes > _MAX_WAITING:
             self._lay_first()
 
     def settle(self) -> None:
@@ -340,7 +340,7 @@ class _Body:
             return
         self._sink.write(header)
         if not self._pieces:
-            memories = [memoryview(bytearray(_PIECE_BYTES)) for _ in range(_MOST_PIECES)]
+            memories = [memoryview(bytearray(_PIECE_BYTES)) for _ in range(_MAX_PIECES)]
             self._pieces.extend((memory, None) for memory in memories)
         crc, sha256 = None, None
         for start in range(0, size, _PIECE_BYTES):

@@ -75,7 +75,7 @@ def command(
 
 
 def make_console() -> Console:
-    """A console on stdout: colours at a terminal only, wide enough in a pipe."""
+    """A console on stdout: colors at a terminal only, wide enough in a pipe."""
     from rich.console import Console
 
     is_sized = sys.stdout.isatty() or "COLUMNS" in os.environ

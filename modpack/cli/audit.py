@@ -44,7 +44,7 @@ def _complete_code(
     from modpack.report.findings import CODES, Severity
 
     before, comma, begun = incomplete.rpartition(",")
-    words = [*CODES, *(severity.value for severity in Severity), "licence:"]
+    words = [*CODES, *(severity.value for severity in Severity), "license:"]
     offered = [word for word in dict.fromkeys(words) if word.startswith(begun)]
     return [CompletionItem(f"{before}{comma}{word}") for word in offered]
 
@@ -79,13 +79,13 @@ def audit_command(
     of pyproject.toml is planned.
 
     Errors fail the audit. What else does, --fail-on says: a code of a finding (mock-reachable);
-    a severity, for all findings that are at least as bad (warning); or licence: and a glob
-    (licence:GPL*).
+    a severity, for all findings that are at least as bad (warning); or license: and a glob
+    (license:GPL*).
 
     \b
     Examples:
       modpack audit model.modpack
-      modpack audit model.modpack --fail-on mock-reachable,extern-unpinned --fail-on 'licence:GPL*'
+      modpack audit model.modpack --fail-on mock-reachable,extern-unpinned --fail-on 'license:GPL*'
       modpack audit train.py:make_model --mock 'wandb.**'
     """
     from modpack.report.audit import judge

@@ -64,7 +64,7 @@ def diff_command(before: str, after: str, source: bool | None, stat: bool, as_js
 
 
 def _show(lines: Iterable[SafeLine]) -> None:
-    """Write lines, coloured at a terminal only, and never folded: a diff is to be copied."""
+    """Write lines, colored at a terminal only, and never folded: a diff is to be copied."""
     console = make_console()
     if not console.is_terminal or console.no_color:
         write("".join(f"{line.text}\n" for line in lines))

@@ -49,7 +49,7 @@ def sbom_command(
 
     FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
     in it is run or unpickled. The bill names the model, the distributions and the code in the
-    package, and what must be installed where it is loaded, with versions, licences and digests.
+    package, and what must be installed where it is loaded, with versions, licenses and digests.
 
     The same package gives the same bill, byte for byte, unless --timestamp is given.
 

@@ -41,7 +41,7 @@ def _why_no_line(value: int) -> str | None:
 
 Line: TypeAlias = Annotated[int, _why_no_line]
 
-_MOST_SECONDS: Final = 1e12
+_MAX_SECONDS: Final = 1e12
 _PLAIN_TYPES: Final = frozenset({str, int, bool, float, NoneType})
 _Read: TypeAlias = Callable[[Any], Any]
 
@@ -133,7 +133,7 @@ def from_json(kind: type[T], value: object, what: str, *, as_row: bool = False) 
     >>> class Point(NamedTuple):
     ...     x: int
     ...     y: int
-    >>> from_json(Point, {"x": 1, "y": 2, "colour": "red"}, "the point")
+    >>> from_json(Point, {"x": 1, "y": 2, "color": "red"}, "the point")
     Point(x=1, y=2)
     """
     described: Any = kind
@@ -172,7 +172,7 @@ def _number(value: object) -> object:
 
 def _seconds(value: object) -> float:
     """A duration; JSON as Python reads it has infinities, and whole numbers beyond any float."""
-    if type(value) in (int, float) and 0 <= cast(float, value) < _MOST_SECONDS:
+    if type(value) in (int, float) and 0 <= cast(float, value) < _MAX_SECONDS:
         return float(cast(float, value))
     raise _wrong("a duration in seconds", value)
 

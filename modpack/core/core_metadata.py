@@ -1,6 +1,6 @@
-"""Core metadata of distributions: the headers of a METADATA file, and the licence that they state.
+"""Core metadata of distributions: the headers of a METADATA file, and the license that they state.
 
-See PEP 566 for the headers and PEP 639 for licences.
+See PEP 566 for the headers and PEP 639 for licenses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 _CLASSIFIER = "License :: "
 _LONGEST = 120
-"""Characters of a ``License`` field that names a licence; a longer one is its text."""
+"""Characters of a ``License`` field that names a license; a longer one is its text."""
 _SAYS_NOTHING = frozenset({"", "unknown", "none", "other", "see license", "see license file"})
 _EXPRESSION: Final = r"[A-Za-z0-9.+() :-]+"
 _GNU: Final = (
@@ -25,7 +25,7 @@ _SPDX_BY_CLASSIFIER = {
     "Boost Software License 1.0 (BSL-1.0)": "BSL-1.0",
     "CC0 1.0 Universal (CC0 1.0) Public Domain Dedication": "CC0-1.0",
     "Eclipse Public License 2.0 (EPL-2.0)": "EPL-2.0",
-    "European Union Public Licence 1.2 (EUPL 1.2)": "EUPL-1.2",
+    "European Union Public License 1.2 (EUPL 1.2)": "EUPL-1.2",
     "GNU Affero General Public License v3": "AGPL-3.0-only",
     "GNU Affero General Public License v3 or later (AGPLv3+)": "AGPL-3.0-or-later",
     "GNU General Public License v2 (GPLv2)": "GPL-2.0-only",
@@ -47,7 +47,7 @@ _SPDX_BY_CLASSIFIER = {
     "Zero-Clause BSD (0BSD)": "0BSD",
     "zlib/libpng License": "Zlib",
 }
-"""Classifiers that mean one licence, with its SPDX identifier."""
+"""Classifiers that mean one license, with its SPDX identifier."""
 
 _FAMILY_BY_CLASSIFIER = {
     "Apache Software License": "Apache",
@@ -60,7 +60,7 @@ _FAMILY_BY_CLASSIFIER = {
     "Public Domain": "Public Domain",
     "Other/Proprietary License": "Proprietary",
 }
-"""Classifiers that leave the version open: what licences of the family are called."""
+"""Classifiers that leave the version open: what licenses of the family are called."""
 
 _SPDX_BY_SPELLING = {
     "mit": "MIT",
@@ -79,18 +79,18 @@ _SPDX_BY_SPELLING = {
     "psf": "PSF-2.0",
     "isc": "ISC",
 }
-"""How people write it, in lower case and without words such as "the" and "licence"."""
+"""How people write it, in lower case and without words such as "the" and "license"."""
 _FILLING: Final = r"(?i:\b(?:the|licen[cs]e|version|software)\b|,)"
 
 _KNOWN = frozenset(_SPDX_BY_CLASSIFIER.values()) | frozenset(_SPDX_BY_SPELLING.values())
 
 
-def licence_of(metadata: Mapping[str, Sequence[str]]) -> str | None:
-    """The licence that a distribution's metadata states.
+def license_of(metadata: Mapping[str, Sequence[str]]) -> str | None:
+    """The license that a distribution's metadata states.
 
     Asked in this order: the ``License-Expression`` of PEP 639; a ``License`` that is an SPDX
-    expression, or a known spelling of one licence; classifiers that mean one licence; whatever
-    one line ``License`` has; classifiers that leave the licence's version open. Of a ``License`` of
+    expression, or a known spelling of one license; classifiers that mean one license; whatever
+    one line ``License`` has; classifiers that leave the license's version open. Of a ``License`` of
     several lines, which is the text of one, only the first line is looked at. Several classifiers
     are joined by ``AND``: nothing says that one may choose.
 
@@ -102,10 +102,10 @@ def licence_of(metadata: Mapping[str, Sequence[str]]) -> str | None:
         An SPDX expression where the metadata allows one, else what it says in words (``BSD``); None
         if it says nothing.
 
-    >>> licence_of({"name": ["x"], "license-expression": ["MIT OR Apache-2.0"]})
+    >>> license_of({"name": ["x"], "license-expression": ["MIT OR Apache-2.0"]})
     'MIT OR Apache-2.0'
     >>> vague = "License :: OSI Approved :: BSD License"
-    >>> licence_of({"license": ["UNKNOWN"], "classifier": [vague]})
+    >>> license_of({"license": ["UNKNOWN"], "classifier": [vague]})
     'BSD'
     """
     expressions = map(str.strip, metadata.get("license-expression", ()))
@@ -138,13 +138,13 @@ def _spdx(stated: str) -> str | None:
 
 
 def _looks_like_identifier(text: str) -> bool:
-    """Whether a text has the form of an SPDX identifier that names one licence."""
+    """Whether a text has the form of an SPDX identifier that names one license."""
     text = text.strip("() ")
     return text in _KNOWN or bool(re.fullmatch(r"[A-Za-z0-9]+(-[A-Za-z0-9.]+)*-\d[\w.+-]*", text))
 
 
 def _short(stated: str) -> str | None:
-    """A few words on a licence; none if they say nothing, or are the licence itself."""
+    """A few words on a license; none if they say nothing, or are the license itself."""
     says_something = stated.lower().rstrip(".") not in _SAYS_NOTHING
     if not says_something or len(stated) > _LONGEST:
         return None
@@ -156,17 +156,17 @@ def _family(classifier: str) -> str:
     return _SPDX_BY_CLASSIFIER.get(classifier) or _FAMILY_BY_CLASSIFIER.get(classifier, classifier)
 
 
-def _joined(licences: list[str | None]) -> str | None:
+def _joined(licenses: list[str | None]) -> str | None:
     """All of them; None if there is none, or if one of them is not known."""
-    known = [licence for licence in dict.fromkeys(licences) if licence is not None]
-    return " AND ".join(known) if known and None not in licences else None
+    known = [license for license in dict.fromkeys(licenses) if license is not None]
+    return " AND ".join(known) if known and None not in licenses else None
 
 
 _NEXT: Final = r"\n(?![ \t])"
 """Where a header ends: a line that begins with a blank goes on with the one before."""
 _NAME_HEADER: Final = r"([!-9;-~]*):[ \t]*"
 _MOST: Final = 1 << 20
-"""Characters of a text that may be headers: a hundred times what they take, with a licence."""
+"""Characters of a text that may be headers: a hundred times what they take, with a license."""
 
 
 def headers(text: str) -> Mapping[str, list[str]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modpack.core.codec import ModulePath, from_json, json_keys, to_json
 from modpack.core.json_values import Json, as_optional_text
-from modpack.core.names import normalised_distribution, parents, root_of
+from modpack.core.names import normalized_distribution, parents, root_of
 
 if TYPE_CHECKING:
     from modpack.core.graph import DependencyGraph
@@ -102,9 +102,9 @@ class RecordedDistribution(NamedTuple):
         name: its name as it was installed under.
         version: its version.
         editable: whether it was an editable install: pip cannot install that version again.
-        licence: its licence, as its metadata says: an SPDX expression if there is one; None if
+        license: its license, as its metadata says: an SPDX expression if there is one; None if
             it says nothing.
-        requires: normalised names of the distributions that it requires, without extras.
+        requires: normalized names of the distributions that it requires, without extras.
         hashes: digests of what it was installed from, by algorithm; empty where not recorded.
         url: what pip was given to install it, if that was an address in a network (PEP 610), with
             the commit of a version control system; None if it came from an index, or is not known.
@@ -113,7 +113,7 @@ class RecordedDistribution(NamedTuple):
     name: str
     version: str
     editable: bool = False
-    licence: str | None = None
+    license: str | None = None
     requires: tuple[str, ...] = ()
     hashes: Mapping[str, str] = MappingProxyType({})
     url: str | None = None
@@ -164,10 +164,10 @@ class RecordedEnvironment(_Environment):
         platform: the operating system, as :data:`sys.platform` has it.
         machine: the processor's architecture.
         torch: the torch's version.
-        providers: the normalised name of the distribution that provided an extern module, by the
+        providers: the normalized name of the distribution that provided an extern module, by the
             module path of which it provided everything: the first component, or a longer path
             where distributions share that (namespace packages).
-        distributions: by normalised name: those of ``providers``, torch's, modpack's, and all
+        distributions: by normalized name: those of ``providers``, torch's, modpack's, and all
             that they require, as far as installed.
         native: what its compiled modules were built for; None if it holds none.
         knows_distributions: whether the package has the metadata of all distributions that it
@@ -217,14 +217,14 @@ class RecordedEnvironment(_Environment):
         """The distributions that provided extern modules, each with its modules.
 
         Returns:
-            By normalised name, sorted. Modules of which no distribution is recorded are left out.
+            By normalized name, sorted. Modules of which no distribution is recorded are left out.
         """
         providers: dict[str, RecordedDistribution] = {}
         provided: dict[str, list[str]] = {}
         for module in sorted(externs):
             provider = self.provider_of(module)
             if provider is not None:
-                name = normalised_distribution(provider.name)
+                name = normalized_distribution(provider.name)
                 providers[name] = provider
                 provided.setdefault(name, []).append(module)
         return {name: (providers[name], tuple(provided[name])) for name in sorted(providers)}
@@ -276,11 +276,11 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
     """
     externs = from_json(dict[ModulePath, _Extern], record["externs"], "externs")
     older = {root: RecordedDistribution(*found) for root, found in externs.items()}
-    providers = {root: normalised_distribution(d.name) for root, d in older.items()}
-    distributions = {normalised_distribution(d.name): d for d in older.values()}
+    providers = {root: normalized_distribution(d.name) for root, d in older.items()}
+    distributions = {normalized_distribution(d.name): d for d in older.values()}
     if "installed" in record:
         kinds = dict[str, RecordedDistribution]
-        distributions = from_json(kinds, record["installed"], "installed")
+        distributions = from_json(kinds, _respelled(record["installed"]), "installed")
         providers = from_json(dict[ModulePath, str], record["providers"], "providers")
     native = record.get("native")
     return RecordedEnvironment(
@@ -291,6 +291,14 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
         knows_required="installed" in record,
         **{key: as_optional_text(record.get(key), key) for key in _TEXTS},
     )
+
+
+def _respelled(rows: Json) -> Json:
+    """Return rows of distributions with a ``license``, which early packages spell "licence"."""
+    if not isinstance(rows, dict):
+        return rows
+    old = {name: row for name, row in rows.items() if isinstance(row, dict) and "licence" in row}
+    return {**rows, **{name: {**row, "license": row["licence"]} for name, row in old.items()}}
 
 
 class RowStatus:

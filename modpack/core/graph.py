@@ -47,7 +47,7 @@ _Edges: TypeAlias = tuple[Edge] | dict[Edge, None]
 
 
 class DependencyGraph:
-    """A directed graph of modules and resources with labelled, parallel edges.
+    """A directed graph of modules and resources with labeled, parallel edges.
 
     Keeps insertion order throughout, so that what is made from it is reproducible.
     Searches are breadth-first and linear in the size of the graph, cycles included.
@@ -224,10 +224,10 @@ def _follow(node: str, towards: dict[str, str | None]) -> Iterator[str]:
         following = towards[following]
 
 
-def _reached(start: str, neighbours: dict[str, dict[str, _Edges]]) -> set[str]:
+def _reached(start: str, neighbors: dict[str, dict[str, _Edges]]) -> set[str]:
     reached, todo = {start}, [start]
     while todo:
-        for node in neighbours[todo.pop()]:
+        for node in neighbors[todo.pop()]:
             if node not in reached:
                 reached.add(node)
                 todo.append(node)

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
-MOST_COMPONENTS: Final = 64
+MAX_COMPONENTS: Final = 64
 """Components of the longest module path, as of the longest name of a record."""
-_MOST_CHARACTERS: Final = 4096
+_MAX_CHARACTERS: Final = 4096
 _COMPARED = 1000
 
 
@@ -37,7 +37,7 @@ def parents(module: str) -> Iterator[str]:
     >>> list(parents("a.b.c"))
     ['a.b', 'a']
     """
-    if module.count(".") >= MOST_COMPONENTS:
+    if module.count(".") >= MAX_COMPONENTS:
         return
     head, _, _ = module.rpartition(".")
     while head:
@@ -118,11 +118,11 @@ def why_too_long(module: str) -> str | None:
     >>> why_too_long("a" + 64 * ".b")
     'it has 65 components, and 64 are allowed'
     """
-    if len(module) > _MOST_CHARACTERS:
-        return f"it has {len(module)} characters, and {_MOST_CHARACTERS} are allowed"
+    if len(module) > _MAX_CHARACTERS:
+        return f"it has {len(module)} characters, and {_MAX_CHARACTERS} are allowed"
     components = module.count(".") + 1
-    if components > MOST_COMPONENTS:
-        return f"it has {components} components, and {MOST_COMPONENTS} are allowed"
+    if components > MAX_COMPONENTS:
+        return f"it has {components} components, and {MAX_COMPONENTS} are allowed"
     return None
 
 
@@ -144,10 +144,10 @@ def module_record(module: str, is_package: bool) -> str:
     return package_folder(module) + ("/__init__.py" if is_package else ".py")
 
 
-def normalised_distribution(name: str) -> str:
+def normalized_distribution(name: str) -> str:
     """A distribution's name as PEP 503 compares it.
 
-    >>> normalised_distribution("Typing_Extensions")
+    >>> normalized_distribution("Typing_Extensions")
     'typing-extensions'
     """
     return re.sub(r"[-_.]+", "-", name).lower()

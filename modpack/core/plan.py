@@ -105,7 +105,7 @@ class NoteKind(str, Enum):
         return self not in _QUIET
 
 
-_MOST_QUIET = 4
+_MAX_QUIET = 4
 _QUIET = frozenset(
     {NoteKind.ABSENT, NoteKind.DYNAMIC_LIBRARY, NoteKind.FILES_UNKNOWN, NoteKind.LIVE_STATE}
 )
@@ -166,7 +166,7 @@ class FileKind(str, Enum):
     DATA = "data"
     """Something that the code reads."""
     METADATA = "metadata"
-    """What is known of a distribution: its name, version, licence, entry points."""
+    """What is known of a distribution: its name, version, license, entry points."""
     COMPILED = "compiled"
     """An extension module, or a library that one needs."""
 
@@ -282,7 +282,7 @@ def notes_to_show(notes: Sequence[Note]) -> tuple[Note, ...]:
     Libraries ask for dozens of others that nobody has; the list would hide everything else.
     """
     quiet = [note for note in notes if not note.kind.is_warning]
-    return tuple(note for note in notes if note.kind.is_warning or len(quiet) <= _MOST_QUIET)
+    return tuple(note for note in notes if note.kind.is_warning or len(quiet) <= _MAX_QUIET)
 
 
 def _first(modules: list[str], most: int = 4) -> str:
@@ -476,8 +476,8 @@ def is_machine_code(name: str, start: bytes) -> bool:
     return start.startswith(_PE_STUB) and start[header : header + 4] == _PE
 
 
-_MOST_ROWS = 200
-_COLOURS = {
+_MAX_ROWS = 200
+_COLORS = {
     Action.INTERN: "#2e7d32",
     Action.EXTERN: "#0277bd",
     Action.MOCK: "#b26a00",
@@ -486,7 +486,7 @@ _COLOURS = {
 
 
 def html_heading(text: str, more: str = "") -> str:
-    """A title, and something beside it in grey."""
+    """A title, and something beside it in gray."""
     beside = f' <span style="color:#888">{_text(more)}</span>' if more else ""
     return f"<div><b>{_text(text)}</b>{beside}</div>"
 
@@ -502,30 +502,30 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     '<table><tr><th style="text-align:left">module</th></tr><tr><td \
 style="text-align:left">a&lt;b</td></tr></table>'
     """
-    shown = [_row("td", row) for row in rows[:_MOST_ROWS]]
+    shown = [_row("td", row) for row in rows[:_MAX_ROWS]]
     left = len(rows) - len(shown)
     more = [_row("td", [f"and {left} more"])] if left > 0 else []
     titles = [_row("th", head)] if head else []
     return f"<table>{''.join([*titles, *shown, *more])}</table>"
 
 
-def html_list(texts: Iterable[str], colour: str = "") -> str:
+def html_list(texts: Iterable[str], color: str = "") -> str:
     """A list of texts; empty if there is none."""
-    style = f' style="color:{colour}"' if colour else ""
+    style = f' style="color:{color}"' if color else ""
     items = "".join(f"<li>{_text(text)}</li>" for text in texts)
     return f"<ul{style}>{items}</ul>" if items else ""
 
 
-def html_details(summary: str, content: str, colour: str = "", *, is_open: bool = False) -> str:
+def html_details(summary: str, content: str, color: str = "", *, is_open: bool = False) -> str:
     """A part that unfolds with a click.
 
     Args:
         summary: what is always shown, as text.
         content: what is unfolded, as HTML.
-        colour: of the summary.
+        color: of the summary.
         is_open: whether it is unfolded at first.
     """
-    style = f' style="color:{colour}"' if colour else ""
+    style = f' style="color:{color}"' if color else ""
     state = " open" if is_open else ""
     return f"<details{state}><summary{style}>{_text(summary)}</summary>{content}</details>"
 
@@ -539,8 +539,8 @@ def plan_html(plan: Plan) -> str:
     return "".join(
         [
             html_heading("modpack plan", counts or "no modules"),
-            html_list(problems, _COLOURS[Action.DENY]),
-            html_list(map(str, plan.warnings()), _COLOURS[Action.MOCK]),
+            html_list(problems, _COLORS[Action.DENY]),
+            html_list(map(str, plan.warnings()), _COLORS[Action.MOCK]),
             html_list([f"trial: {plan.trial}"] if plan.trial else []),
             *(_decided(plan, action) for action in Action),
         ]
@@ -553,7 +553,7 @@ def _decided(plan: Plan, action: Action) -> str:
         return ""
     rows = [(module, plan.decisions[module].why) for module in modules]
     table = html_table(["module", "rule"], rows)
-    return html_details(f"{action.past}: {len(modules)}", table, _COLOURS[action])
+    return html_details(f"{action.past}: {len(modules)}", table, _COLORS[action])
 
 
 def _sentence(subject: str, reason: str, context: str, place: str | None) -> str:

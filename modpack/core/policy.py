@@ -324,7 +324,7 @@ def _check_text(text: str, field: str) -> None:
 
 _TABLE: Final = "trust"
 _KEYS: Final = ("allow_code", *PATTERN_FIELDS, "pickle_globals", "native", "signers", "verify")
-_MOST_KEY_BYTES: Final = 1 << 16
+_MAX_KEY_BYTES: Final = 1 << 16
 
 
 class _Reading:
@@ -438,8 +438,8 @@ class _Reading:
 
     def _key(self, name: str) -> str:
         with (self._folder / name).open("rb") as file:
-            content = file.read(_MOST_KEY_BYTES + 1)
-        if len(content) > _MOST_KEY_BYTES:
+            content = file.read(_MAX_KEY_BYTES + 1)
+        if len(content) > _MAX_KEY_BYTES:
             raise ValueError("it is too large for a key")
         try:
             return content.decode("ascii")
@@ -450,7 +450,7 @@ class _Reading:
         self.problems.append(f"{_TABLE}.{key}: must be {expected}, not {kind_in_toml(value)}")
 
 
-_MOST_CHARACTERS: Final = 100
+_MAX_CHARACTERS: Final = 100
 _NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
@@ -559,4 +559,4 @@ def _shown_names(names: Sequence[str]) -> str:
 def _shown(name: str) -> str:
     """A name from a package, which may be anything."""
     text = repr(name)
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."

@@ -49,7 +49,7 @@ class Owner(str, Enum):
     """Nobody else: the user's own code, editable installs, loose files."""
 
 
-_MOST_STEPS = 300_000
+_MAX_STEPS = 300_000
 """Positions to look at before the search is given up: well below a second."""
 
 _STRANGE = "\ue000"
@@ -105,7 +105,7 @@ def _covers_pattern(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
             if not any(m.accepts(s) for m, s in zip(machines[1:], states[1:], strict=True)):
                 return False
         steps += sum(map(len, states)) * len(alphabet)
-        if steps > _MOST_STEPS:
+        if steps > _MAX_STEPS:
             return False
         for letter in alphabet:
             if (last == "" and letter != separator) or last == letter == separator:

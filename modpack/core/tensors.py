@@ -38,7 +38,7 @@ PACKED_DTYPES: Final[Mapping[str, int]] = {"quint4x2": 2, "quint2x4": 4}
 QUANTIZED_DTYPES: Final = frozenset(("quint8", "qint8", "qint32", *PACKED_DTYPES))
 """Element types whose numbers mean something only with a scale and a zero point."""
 
-_MOST_DIMENSIONS: Final = 64
+_MAX_DIMENSIONS: Final = 64
 _MOST: Final = 2**63
 
 
@@ -74,7 +74,7 @@ class TensorFacts(NamedTuple):
         storage: the key of the storage that holds its elements; None if no record of the
             package does so plainly.
         offset: elements of that storage before its first one.
-        stride: how many elements of the storage lie between neighbours, by dimension.
+        stride: how many elements of the storage lie between neighbors, by dimension.
         form: how its elements are to be understood, where the storage, type, shape and stride do
             not say it all: ``quantized``, ``conjugated``, ``negated``, ``subclass``; without a
             storage ``sparse``, ``nested``, ``lazy``, ``meta``, ``wrapper``, ``freed``. Mostly
@@ -156,7 +156,7 @@ def tensors_from_json(record: Mapping[str, Json]) -> dict[str, tuple[TensorFacts
 
 def _check(tensor: TensorFacts) -> None:
     sizes = (*(tensor.shape or ()), *tensor.stride, tensor.offset)
-    if max(len(tensor.shape or ()), len(tensor.stride)) > _MOST_DIMENSIONS:
+    if max(len(tensor.shape or ()), len(tensor.stride)) > _MAX_DIMENSIONS:
         raise ValueError(f"{tensor.name!r} has too many dimensions")
     is_stored = tensor.storage is not None
     if is_stored and (tensor.shape is None or len(tensor.shape) != len(tensor.stride)):
@@ -175,7 +175,7 @@ class StorageView(NamedTuple):
     Attributes:
         offset: elements of the storage before its first one.
         shape: its sizes.
-        stride: how many elements of the storage lie between neighbours, by dimension.
+        stride: how many elements of the storage lie between neighbors, by dimension.
         item_bytes: bytes of one element.
     """
 

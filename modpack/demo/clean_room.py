@@ -66,7 +66,7 @@ class Observation:
         images: how many there were.
         accuracy: the share that was read right, from 0 to 1.
         logits: the sha256 of all logits, bit by bit, in hexadecimal.
-        normalise_calls: how often the pre-hook that scales the pixels fired.
+        normalize_calls: how often the pre-hook that scales the pixels fired.
         feature_map_calls: how often the hook that collects feature maps fired.
         feature_maps: the sha256 of what it collected.
         refusal: what the hook that guards the shape says to a wrong one; empty if nothing.
@@ -78,7 +78,7 @@ class Observation:
     images: int
     accuracy: float
     logits: str
-    normalise_calls: int
+    normalize_calls: int
     feature_map_calls: int
     feature_maps: str
     refusal: str
@@ -90,7 +90,7 @@ class Observation:
     def hooks(self) -> str:
         """What the hooks did, in one line."""
         refused = "1 wrong shape refused" if self.refusal else "a wrong shape let through"
-        return f"normalise {self.normalise_calls}, feature maps {self.feature_map_calls}, {refused}"
+        return f"normalize {self.normalize_calls}, feature maps {self.feature_map_calls}, {refused}"
 
 
 @dataclass(frozen=True)
@@ -193,12 +193,12 @@ def observe(model: Any, test: Digits) -> Observation:
     """
     model.eval()
     model.feature_maps.reset()
-    model.normalise.calls = 0
+    model.normalize.calls = 0
     with torch.inference_mode():
         logits = torch.cat([model(batch) for batch in torch.split(test.images, BATCH)])
     read = logits.argmax(dim=1)
     calls, strengths = model.feature_maps.calls, _digest(model.feature_maps.strengths)
-    normalised = model.normalise.calls
+    normalized = model.normalize.calls
     model.zero_grad()
     nll_loss(model(test.images[:BATCH]), test.labels[:BATCH]).backward()  # type: ignore[no-untyped-call]
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -206,7 +206,7 @@ def observe(model: Any, test: Digits) -> Observation:
         images=len(test.images),
         accuracy=(read == test.labels).double().mean().item(),
         logits=_digest([logits]),
-        normalise_calls=normalised,
+        normalize_calls=normalized,
         feature_map_calls=calls,
         feature_maps=strengths,
         refusal=_said(ValueError, lambda: model(torch.zeros(1, 8, 9))),

@@ -1,4 +1,4 @@
-"""What the demo found out, as things that rich can print; readable without colours."""
+"""What the demo found out, as things that rich can print; readable without colors."""
 
 from __future__ import annotations
 

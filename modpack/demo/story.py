@@ -170,7 +170,7 @@ def _train(console: Console, training: Digits, epochs: int) -> Any:
     started = time.perf_counter()
     with Progress(*columns, console=console, transient=True, disable=is_plain) as bar:
         task = bar.add_task("training", total=epochs, loss=float("nan"))
-        model = project.DigitsNet(project.Settings(), hooks.Normalise(training.images))
+        model = project.DigitsNet(project.Settings(), hooks.Normalize(training.images))
         for loss, accuracy in fit(model, *training, epochs):
             history.append((loss, accuracy))
             bar.update(task, advance=1, loss=loss)
@@ -239,7 +239,7 @@ def compare(
     again = reloaded.observed
     ours = (Action.INTERN, Action.MOCK)
     roots = {module.partition(".")[0] for module, action in decided.items() if action in ours}
-    fired = again.normalise_calls and again.feature_map_calls and again.refusal
+    fired = again.normalize_calls and again.feature_map_calls and again.refusal
     return (
         Check(
             f"the model reads more than {GOOD_ENOUGH:.0%} of the test images right",
@@ -281,7 +281,7 @@ def compare(
 
 
 def _hooks(observed: Observation) -> tuple[object, ...]:
-    calls = observed.normalise_calls, observed.feature_map_calls
+    calls = observed.normalize_calls, observed.feature_map_calls
     return *calls, observed.feature_maps, observed.refusal
 
 

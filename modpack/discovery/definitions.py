@@ -52,7 +52,7 @@ _BUILT = frozenset({"setattr", "vars", "__dict__"})
 
 _COMPUTED: Final = "*"
 """Stands for names that a function computes."""
-_MOST_CALLS: Final = 3
+_MAX_CALLS: Final = 3
 _GLOBAL_OR_ATTRIBUTE = re.compile(
     r"[ \t]*(?:global\s|setattr\((?!self\b)"
     r"|(?!self\.\w+\s*[-+*/|&:=])\w+(?:\(\w*\))?\.[\w.]+\s*[-+*/|&]?=(?!=))"
@@ -435,7 +435,7 @@ class _Rebindings:
             for function, path in functions
             if not path
         }
-        for _ in range(_MOST_CALLS):
+        for _ in range(_MAX_CALLS):
             for name, others in used.items():
                 for other in sorted(others & self.setters.keys() - {name}):
                     known = self.setters.setdefault(name, [])

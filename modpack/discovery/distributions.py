@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from modpack.core.core_metadata import headers, licence_of
+from modpack.core.core_metadata import headers, license_of
 from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.process import spelled_path
 from modpack.core.rules import Owner
 from modpack.discovery.import_path import (
@@ -48,9 +48,9 @@ _OF_EGGS = ("requires.txt", "top_level.txt")
 _METADATA = frozenset(
     {"METADATA", "PKG-INFO", "WHEEL", "entry_points.txt", "namespace_packages.txt", *_OF_EGGS}
 )
-_LICENCE = re.compile(r"(LICEN[CS]E|COPYING|COPYRIGHT|NOTICE|AUTHORS)", re.IGNORECASE)
-_LICENCE_FOLDERS = ("licenses", "license_files")
-_TELLING = ("METADATA", "PKG-INFO", "RECORD", ORIGIN, *_OF_EGGS, *_LICENCE_FOLDERS)
+_LICENSE = re.compile(r"(LICEN[CS]E|COPYING|COPYRIGHT|NOTICE|AUTHORS)", re.IGNORECASE)
+_LICENSE_FOLDERS = ("licenses", "license_files")
+_TELLING = ("METADATA", "PKG-INFO", "RECORD", ORIGIN, *_OF_EGGS, *_LICENSE_FOLDERS)
 """The metadata that is read, files and folders; others come and go with the folder of all."""
 _COMPILED = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
 """A file of machine code, as a line of a RECORD starts with it."""
@@ -127,7 +127,7 @@ def found_through(module: str, place: Path, is_folder: bool) -> str:
 
 
 def required_names(lines: Iterable[str]) -> frozenset[str]:
-    """The normalised names in ``Requires-Dist`` lines that count here, without any extra."""
+    """The normalized names in ``Requires-Dist`` lines that count here, without any extra."""
     return frozenset(name for name in map(_required_by, lines) if name is not None)
 
 
@@ -147,7 +147,7 @@ def _required_by(line: str) -> str | None:
     except InvalidRequirement:
         return None  # metadata of an old tool: a requirement that pip ignores as well
     if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-        return normalised(requirement.name)
+        return normalized(requirement.name)
     return None
 
 
@@ -159,7 +159,7 @@ class Distribution:
         name: its name as it is installed under.
         version: its version.
         editable: whether it is an editable install: its code is the user's own folder.
-        requires: the normalised names of the distributions that it requires.
+        requires: the normalized names of the distributions that it requires.
     """
 
     name: str
@@ -291,9 +291,9 @@ class LazyDistribution:
         return headers(self.text("METADATA") or self.text("PKG-INFO") or self.text(""))
 
     @property
-    def licence(self) -> str | None:
-        """The licence that its metadata states; None if it states none."""
-        return licence_of(self._headers)
+    def license(self) -> str | None:
+        """The license that its metadata states; None if it states none."""
+        return license_of(self._headers)
 
     @cached_property
     def contents(self) -> DistributionContents:
@@ -306,8 +306,8 @@ class LazyDistribution:
         for file in sorted(home.rglob("*")) if self.place and home.is_dir() else ():
             name = file.relative_to(home).as_posix()
             top = name.partition("/")[0]
-            is_licence = top in _LICENCE_FOLDERS if "/" in name else bool(_LICENCE.match(name))
-            if (name in _METADATA or is_licence) and file.is_file():
+            is_license = top in _LICENSE_FOLDERS if "/" in name else bool(_LICENSE.match(name))
+            if (name in _METADATA or is_license) and file.is_file():
                 metadata["METADATA" if name == "PKG-INFO" else name] = file
         return DistributionContents(self.folder, tuple(listed), metadata)
 
@@ -482,7 +482,7 @@ class DistributionIndex:
 
     def named(self, name: str) -> Distribution | None:
         """The installed distribution of that name (PEP 503); None if there is none."""
-        entry = self._entry_named(normalised(name))
+        entry = self._entry_named(normalized(name))
         return entry.described if entry is not None else None
 
     def is_compiled(self, distribution: Distribution) -> bool:
@@ -495,14 +495,14 @@ class DistributionIndex:
         entry = self.installation_of(distribution)
         return entry.contents if entry is not None else None
 
-    def licence_of(self, distribution: Distribution) -> str | None:
-        """The licence that an installed distribution's metadata states; None if none."""
+    def license_of(self, distribution: Distribution) -> str | None:
+        """The license that an installed distribution's metadata states; None if none."""
         entry = self.installation_of(distribution)
-        return entry.licence if entry is not None else None
+        return entry.license if entry is not None else None
 
     def installation_of(self, distribution: Distribution) -> LazyDistribution | None:
         """Where a distribution is installed; the first place, if there are several."""
-        first = self._entry_named(normalised(distribution.name))
+        first = self._entry_named(normalized(distribution.name))
         if first is not None and first.described == distribution:
             return first
         entries = self.installations()
@@ -548,7 +548,7 @@ class DistributionIndex:
         return any(entry.has_published(place, content) for entry in self._claiming(place))
 
     def required_closure(self, distribution: Distribution) -> frozenset[str]:
-        """The normalised names of all that a distribution requires, directly or not."""
+        """The normalized names of all that a distribution requires, directly or not."""
         if distribution.name not in self._closures:
             self._closures[distribution.name] = self._close(distribution)
         return self._closures[distribution.name]

@@ -30,7 +30,7 @@ from modpack.discovery.syntax import (
 # Without an import that says otherwise, a bare name is taken at its word.
 _IMPORT_MODULE = frozenset({"importlib.import_module", "import_module"})
 _DUNDER_IMPORT = frozenset({"__import__", "builtins.__import__", "importlib.__import__"})
-_MOST_ALTERNATIVES = 10_000
+_MAX_ALTERNATIVES = 10_000
 _PLAIN_CONVERSIONS = (-1, ord("s"))
 _NAMED = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
@@ -118,7 +118,7 @@ class CallReader:
                 if values is None:
                     return None
                 choices[part.id] = values
-        if math.prod(map(len, choices.values())) > _MOST_ALTERNATIVES:
+        if math.prod(map(len, choices.values())) > _MAX_ALTERNATIVES:
             return None
         return tuple(
             _join(parts, dict(zip(choices, values, strict=True)))

@@ -24,7 +24,7 @@ from modpack.core.environment import (
     public_version,
 )
 from modpack.core.names import is_everywhere, parents
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 
 if TYPE_CHECKING:
     from modpack.discovery.distributions import Distribution, DistributionIndex, LazyDistribution
@@ -46,7 +46,7 @@ def compare(
     wanted = recorded.by_provider(foreign)
     if whole:
         others = recorded.distributions.values()
-        wanted = {**{normalised(d.name): (d, ()) for d in others}, **wanted}
+        wanted = {**{normalized(d.name): (d, ()) for d in others}, **wanted}
     rows += [_distribution(*wanted[name]) for name in sorted(wanted) if name != "torch"]
     loose = [module for module in foreign if recorded.provider_of(module) is None]
     return EnvironmentComparison((*rows, *_loose(loose)))
@@ -184,9 +184,9 @@ def recorded_closure(
         needed: those to begin with.
 
     Returns:
-        What there is to know of each, by its normalised name.
+        What there is to know of each, by its normalized name.
     """
-    found = {normalised(each.name): each for each in needed}
+    found = {normalized(each.name): each for each in needed}
     for each in list(found.values()):
         for name in index.required_closure(each):
             required = index.named(name)
@@ -204,7 +204,7 @@ def _recorded(entry: LazyDistribution | None, found: Distribution) -> RecordedDi
         found.name,
         found.version,
         found.editable,
-        entry.licence if entry is not None else None,
+        entry.license if entry is not None else None,
         tuple(sorted(found.requires)),
         _hashes(origin),
         _address(origin),

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.process import current_folder
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ ORIGIN: Final = "direct_url.json"
 """Says where a distribution was installed from (PEP 610): that of an editable one is its code."""
 _COARSEST: Final = 2_000_000_000
 """Nanoseconds that clocks of file systems may take to go on (FAT's)."""
-_MOST_FOLDERS: Final = 128
+_MAX_FOLDERS: Final = 128
 _OF_FOLDERS: Final = ("importlib_metadata", "_frozen_importlib_external")
 """Where the finders come from that look into the folders of a path."""
 
@@ -85,7 +85,7 @@ class Folder:
 
     @cached_property
     def named(self) -> Mapping[str, Sequence[FoundDistribution]]:
-        """What is installed by normalised names, as the folders of metadata have them."""
+        """What is installed by normalized names, as the folders of metadata have them."""
         named: dict[str, list[FoundDistribution]] = {}
         for each in self.found:
             named.setdefault(_name_in(each.place), []).append(each)
@@ -130,7 +130,7 @@ def _looked_at(entry: str) -> Folder:
     if known is None or known.status != status or not known.is_certain:
         home, found = _listed(folder) if status is not None else ("", [])
         known = Folder(status, is_settled(status), home, found)
-        if len(_folders) >= _MOST_FOLDERS:
+        if len(_folders) >= _MAX_FOLDERS:
             _folders.clear()
         _folders[folder] = known
     return known
@@ -174,7 +174,7 @@ def _name_in(place: str) -> str:
     folder, _, name = place.replace(os.sep, "/").rpartition("/")
     if name.lower() == "egg-info":
         name = folder.rpartition("/")[2]
-    return normalised(name.rpartition(".")[0].partition("-")[0])
+    return normalized(name.rpartition(".")[0].partition("-")[0])
 
 
 _folders: dict[str, Folder] = {}

@@ -31,9 +31,9 @@ _PLAIN_HOMES = frozenset({"abc", "typing", "enum", "collections", "builtins", "d
 """Modules whose classes call no method of a derived class but those with names like __this__."""
 _QUIET_ROOTS = frozenset({"torch", *_PLAIN_HOMES})
 """Packages whose classes keep no list of the classes that are derived from them."""
-_MOST_PARSED = 4_000_000
+_MAX_PARSED = 4_000_000
 """How much text is parsed before everything else counts as live."""
-_MOST_STEPS = 40
+_MAX_STEPS = 40
 """From a name to what it stands for: more would be a circle."""
 _UNKNOWN = ""
 
@@ -164,7 +164,7 @@ class Reachability:
         return not answer.one_of or not self._live.isdisjoint(answer.one_of)
 
     def _is_too_much(self) -> bool:
-        return self._parsed_bytes > _MOST_PARSED
+        return self._parsed_bytes > _MAX_PARSED
 
     # -- single questions --------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class _Ancestry:
     def _resolved(self, node: ast.expr, scope: NameScope) -> NameScope | str:
         """A class of the package, or the dotted name of another."""
         attributes: list[str] = []
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             while isinstance(node, (ast.Attribute, ast.Subscript)):
                 if isinstance(node, ast.Attribute):
                     attributes.insert(0, node.attr)
@@ -328,7 +328,7 @@ class _Ancestry:
 
     def _imported(self, path: str) -> NameScope | str:
         """What a dotted path leads to, through as many modules of the package as it takes."""
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             home = next((each for each in parents(path) if each in self._interned), None)
             if home is None:
                 return path

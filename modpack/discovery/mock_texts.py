@@ -20,7 +20,7 @@ _TOP_LEVEL = re.compile(rb"(?!def |class |async )[\w@][^#]*\Z")
 _COMPUTED_NAME = re.compile(rb"""["'](\w*[A-Za-z]_)(?:\{|%|["']\s*[+%])""")
 _LOOKED_BACK = 40
 _LONGEST_LINE = 1000
-_MOST_MENTIONING = 8
+_MAX_MENTIONING = 8
 _NO_IMPORTS = (ImportKind.PARENT, ImportKind.TYPE_CHECKING, ImportKind.PICKLE)
 
 
@@ -72,7 +72,7 @@ class Texts:
             for start in _find_all(source, text):
                 if _may_be_code(source, start, start + len(text)):
                     found[module] = None
-                    if _is_at_top_level(source, start) or len(found) > _MOST_MENTIONING:
+                    if _is_at_top_level(source, start) or len(found) > _MAX_MENTIONING:
                         return None
         return list(found)
 

@@ -38,8 +38,8 @@ Sources: TypeAlias = Mapping[str, tuple[bytes, bool]]
 
 _STATEMENTS = (ImportKind.REQUIRED, ImportKind.FUNCTION, ImportKind.GUARDED, ImportKind.DYNAMIC)
 _KINDS = list(UseKind)
-_MOST_PARTS = 10
-_MOST_VALUES = 16
+_MAX_PARTS = 10
+_MAX_VALUES = 16
 """For one name: more would be the product of a loop, not of what people write."""
 _DEEPEST = 40
 _BUILTINS = frozenset(vars(builtins))
@@ -219,7 +219,7 @@ class MockValue:
 
     def part(self, suffix: str) -> MockValue:
         """What is got from it; what is got from that over and over again is one and the same."""
-        if self.name.count(".") + self.name.count(_CALL) >= _MOST_PARTS:
+        if self.name.count(".") + self.name.count(_CALL) >= _MAX_PARTS:
             return self
         return MockValue(self.module, f"{self.name}{suffix}".lstrip(". "))
 
@@ -523,7 +523,7 @@ def _merge(values: Values, more: Values) -> bool:
     """Add what else something may be; returns whether that is more than before."""
     before = len(values)
     for value, via in more.items():
-        if value not in values and len(values) < _MOST_VALUES:
+        if value not in values and len(values) < _MAX_VALUES:
             values[value] = via
     return len(values) > before
 

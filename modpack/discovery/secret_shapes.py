@@ -286,7 +286,7 @@ _DELIMITED: Final = rb"=(?P<value>[^\s\"'`;&<>{}()\[\]$%,\\]{8,256})(?=[\s\"'`;&
 _VALUE: Final = rb"(?:[xXbB](?P<long>..\0\0)|[\x8ccC](?P<short>.))(?P<value>[!-~]{8,256})"
 _PICKLED: Final = rb"(?:q.|r.{4}|\x94)?" + _VALUE
 _REMEMBERED: Final = rb"(?:q(?P<byte>.)|r(?P<word>.{4}))"
-_MOST_REMEMBERED: Final = 64
+_MAX_REMEMBERED: Final = 64
 # Kept as texts, too: re compiles them for the first match of an expression above.
 _LINE_START: Final = rb"(?:[ \t]*(?:-[ \t]+)?(?:export[ \t]+)?|.*[{,][ \t]*)[\"']?[A-Za-z0-9_.-]*"
 _DELIMITER: Final = rb"(?:[;&?]|--)[A-Za-z0-9_.-]{0,32}\Z"
@@ -399,7 +399,7 @@ def _remembered(data: bytes, hints: Iterable[bytes]) -> dict[bytes, bytes]:
     for match, _ in _matches(data, _REMEMBERED, hints, "byte"):
         is_short = match["byte"] is not None
         start, end = match.span("byte" if is_short else "word")
-        if len(found) < _MOST_REMEMBERED:
+        if len(found) < _MAX_REMEMBERED:
             found[(b"h" if is_short else b"j") + data[start:end]] = match[0]
     return found
 

@@ -48,7 +48,7 @@ _SIZES: Final = {b"X": 4, b"\x8c": 1, b"\x8d": 8, b"B": 4, b"C": 1, b"\x8e": 8}
 _LONGEST_TEXT: Final = 256 << 10
 _AROUND: Final = 8 << 10
 """Bytes before and after a place whose text cannot be told from its surroundings."""
-_MOST_TRIES: Final = 64
+_MAX_TRIES: Final = 64
 _KEY_HEAD: Final = re.compile(rb"-----BEGIN (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
 _LONGEST_KEY: Final = 16 << 10
 _NOT_BASE64: Final = re.compile(rb"\\[nr]|[A-Za-z0-9-]{2,20}: [^\n\\]*|[^A-Za-z0-9+/=]")
@@ -192,7 +192,7 @@ def _by_opcode(data: bytes, at: int, opcode: bytes) -> Iterator[tuple[int, int]]
     width = _SIZES[opcode]
     lowest = max(0, at - (_LONGEST_TEXT if width > 1 else 256))
     place = data.rfind(opcode, lowest, at)
-    for _ in range(_MOST_TRIES):
+    for _ in range(_MAX_TRIES):
         if place < 0:
             return
         start = place + 1 + width
@@ -256,10 +256,10 @@ _LABEL_PART: Final = rb"(?:[A-Za-z]+\d{0,4}|\d{1,4}[A-Za-z]{0,2})"
 _LIKE_A_LABEL: Final = rb"(?:%b[_./:+-])*%b" % (_LABEL_PART, _LABEL_PART)
 """What a variable that is not called a secret often holds: ``shop-models-2024``."""
 _IN_URL: Final = rb"[a-z][a-z0-9+.-]*://[^\s:/@]*:([^\s/@]{6,})@"
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 _SHORTEST: Final = 8
 _PROJECT_MARKS: Final = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
-_MOST_PARENTS: Final = 12
+_MAX_PARENTS: Final = 12
 
 
 def is_env_file(name: str) -> bool:
@@ -299,7 +299,7 @@ def known_values(folder: str) -> dict[bytes, str]:
         names = os.listdir(folder)  # noqa: PTH208
         likely = sorted(n for n in names if ".env" in os.path.normcase(n))
         for file in (Path(folder, name) for name in likely if is_env_file(name)):
-            if file.is_file() and file.stat().st_size <= _MOST_BYTES:
+            if file.is_file() and file.stat().st_size <= _MAX_BYTES:
                 for name, value in values_in(file.read_bytes()):
                     found.setdefault(value, f"the value of {name} in {file}")
     return found
@@ -322,7 +322,7 @@ def folders_around(folder: str, is_project: Callable[[str], bool] = is_project) 
     while not is_project(around[-1]):
         # What is around a single relative name is the current folder.
         outer = os.path.dirname(around[-1]) or "."  # noqa: PTH120
-        if outer == around[-1] or len(around) == _MOST_PARENTS:
+        if outer == around[-1] or len(around) == _MAX_PARENTS:
             return [folder]
         around.append(outer)
     return around

@@ -20,7 +20,7 @@ from modpack.core.scan import ScanFailure
 
 _LONG = 200_000
 """Bytes below which no source is too large."""
-_MOST_SIGNS = 200_000
+_MAX_SIGNS = 200_000
 """Words, numbers, texts and other signs of a source: each may become a kilobyte of syntax tree."""
 _SIGN = re.compile(
     rb'''("""|\'\'\')(?:\\.|.)*?\1|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^'\\\n])*\''''
@@ -109,8 +109,8 @@ def is_large(source: str | bytes) -> bool:
     if len(source) < _LONG:
         return False
     data = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
-    signs = itertools.islice(_SIGN.finditer(data), _MOST_SIGNS)
-    return sum(1 for _ in signs) == _MOST_SIGNS
+    signs = itertools.islice(_SIGN.finditer(data), _MAX_SIGNS)
+    return sum(1 for _ in signs) == _MAX_SIGNS
 
 
 def _decode(source: str | bytes) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Scan = Callable[[bytes, str, bool], ModuleScan]
 """Reads a source, given the module's path and whether it is a package."""
 
-_MOST_KEPT: Final = 64 << 20
+_MAX_KEPT: Final = 64 << 20
 """Bytes of sources that are kept; of further ones, each is read as often as it is asked for."""
 _PROVIDED_ON_LOAD: Final = frozenset({"torch_package_importer", "_modpack_mock"})
 """Names that packaged code may import although no module of theirs is ever found: the
@@ -145,7 +145,7 @@ class Walker:
         if environment is None or location is None:
             raise FileNotFoundError(f"there is no module {module!r}")
         source = environment.read_source(location)
-        if self._kept + len(source) <= _MOST_KEPT:
+        if self._kept + len(source) <= _MAX_KEPT:
             self._kept += len(source)
             self._sources[module] = source
         return source

@@ -35,7 +35,7 @@ from modpack.core.names import (
     parents,
     why_too_long,
 )
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import FileKind, Note, NoteKind, PackagingErrorReason, Plan, Problem
 from modpack.core.plan_json import plan_to_json
 from modpack.core.process import ProgressUnit, collection_paused, phase
@@ -272,7 +272,7 @@ def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
         sys.platform,
         platform.machine(),
         torch,
-        {path: normalised(found.name) for path, found in providers.items()},
+        {path: normalized(found.name) for path, found in providers.items()},
         recorded_closure(installed, needed),
         NativeTag.of(modules) if compiled else None,
         modpack=__version__,

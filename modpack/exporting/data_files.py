@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-MOST_BYTES_OF_A_FILE = 64 * 2**20
+MAX_BYTES_OF_A_FILE = 64 * 2**20
 """A larger file is left out, with a warning: it is more likely a checkpoint than a vocabulary."""
-MOST_BYTES_OF_ALL = 256 * 2**20
-MOST_BYTES_UNNAMED = 8 * 2**20
+MAX_BYTES_OF_ALL = 256 * 2**20
+MAX_BYTES_UNNAMED = 8 * 2**20
 """The same for a file of the user's that no source names, but that lies where one reads."""
 
 _CODE = (".py", ".pyc", ".pyo", ".pyi", ".pyx", ".pxd", ".pxi", ".pyw", ".ipynb")
@@ -28,7 +28,7 @@ _SECRETS = (
     r"(\.[a-z0-9]+)?"
 )
 _NOT_DATA = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
-_MOST_FILES_LISTED = 10_000
+_MAX_FILES_LISTED = 10_000
 
 
 def is_code(name: str) -> bool:
@@ -90,7 +90,7 @@ def files_below(folder: Path, deep: bool = True) -> Iterator[Path]:
         folders[:] = sorted(n for n in folders if deep and _is_entered(Path(place, n)))
         for name in sorted(names):
             listed += 1
-            if listed > _MOST_FILES_LISTED:
+            if listed > _MAX_FILES_LISTED:
                 return
             if is_data(name) and not is_private(name):
                 yield Path(place, name)
@@ -111,9 +111,9 @@ class SizeLimit:
 
     def __init__(self) -> None:
         self.left_out: dict[str, dict[Path, int]] = {}
-        self._left = MOST_BYTES_OF_ALL
+        self._left = MAX_BYTES_OF_ALL
 
-    def admits(self, file: Path, owner: str = "", most: int = MOST_BYTES_OF_A_FILE) -> bool:
+    def admits(self, file: Path, owner: str = "", most: int = MAX_BYTES_OF_A_FILE) -> bool:
         """Whether there is room for a file, which is then taken off what is left.
 
         Args:

@@ -19,7 +19,7 @@ from modpack.core.scan import FolderListing, ImportKind
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.walk import Walker
 
-_MOST_LISTED = 10_000
+_MAX_LISTED = 10_000
 
 
 def loaded_edges(
@@ -177,7 +177,7 @@ def _modules_in(walker: Walker, module: str, listing: FolderListing) -> Iterator
             folder, package = folder.parent, package.rpartition(".")[0]
         else:
             folder, package = folder / part, dotted(package, part)
-    waiting, left = [(folder, package)], _MOST_LISTED
+    waiting, left = [(folder, package)], _MAX_LISTED
     while waiting and left:
         folder, package = waiting.pop()
         try:

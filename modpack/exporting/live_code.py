@@ -11,7 +11,7 @@ from typing import Any
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import contents_of
 
-_MOST_WRAPPERS = 100
+_MAX_WRAPPERS = 100
 _ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))
 
 
@@ -49,7 +49,7 @@ def functions_in(value: Any) -> Iterator[FunctionType]:
     """The functions in an object that a decorator may have made of one, the outermost first."""
     todo: list[Any] = [value]
     seen: set[int] = set()
-    while todo and len(seen) < _MOST_WRAPPERS:
+    while todo and len(seen) < _MAX_WRAPPERS:
         each = todo.pop(0)
         if id(each) in seen:
             continue

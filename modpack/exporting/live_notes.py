@@ -32,8 +32,8 @@ from modpack.pickling.functions import same_code
 
 _FIRST_IMPORTED: Final = time.time()
 _MARGIN: Final = 1.0  # seconds: clocks of file systems are coarser, and some are elsewhere
-_MOST_DEVIATIONS: Final = 4
-_MOST_FUNCTIONS: Final = 3
+_MAX_DEVIATIONS: Final = 4
+_MAX_FUNCTIONS: Final = 3
 _HEADER: Final = 16
 """Bytes before the code in a .pyc: magic number, flags, the source's time and size (PEP 552)."""
 
@@ -150,8 +150,8 @@ def _process_start() -> float:
 def _named(names: list[str]) -> str:
     if len(names) == 1:
         return f"{names[0]} does what its source said then"
-    more = [f"{len(names) - _MOST_FUNCTIONS} more"] if len(names) > _MOST_FUNCTIONS else []
-    *shown, last = names[:_MOST_FUNCTIONS] + more
+    more = [f"{len(names) - _MAX_FUNCTIONS} more"] if len(names) > _MAX_FUNCTIONS else []
+    *shown, last = names[:_MAX_FUNCTIONS] + more
     return f"{', '.join(shown)} and {last} do what their source said then"
 
 
@@ -220,9 +220,9 @@ def _notes(
 
 
 def _listed(found: Sequence[SourceMismatch]) -> str:
-    parts = [f"{each.path} (line {each.line}) {each.what}" for each in found[:_MOST_DEVIATIONS]]
-    if len(found) > _MOST_DEVIATIONS:
-        parts.append(f"{len(found) - _MOST_DEVIATIONS} more")
+    parts = [f"{each.path} (line {each.line}) {each.what}" for each in found[:_MAX_DEVIATIONS]]
+    if len(found) > _MAX_DEVIATIONS:
+        parts.append(f"{len(found) - _MAX_DEVIATIONS} more")
     *first, last = parts
     return f"{'; '.join(first)}; and {last}" if first else last
 

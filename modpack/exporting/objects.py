@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PROTOCOL = 3
 """Of pickles: what torch.package writes."""
-_MOST_NAMES = 4
+_MAX_NAMES = 4
 
 
 class ObjectSaver:
@@ -164,7 +164,7 @@ class ObjectSaver:
             if packaged:
                 text = (
                     f"{record} contains bytes that are pickles themselves, made by a __getstate__ "
-                    f"for example. They name {listed(packaged, _MOST_NAMES)}, which pickle.loads "
+                    f"for example. They name {listed(packaged, _MAX_NAMES)}, which pickle.loads "
                     "looks up among the process's own modules. So the package records "
                     "namespace='process'. modpack.load uses that; pass namespace='process' to "
                     "PackageImporter"
@@ -173,7 +173,7 @@ class ObjectSaver:
             if of_scripts:
                 text = (
                     f"{record} contains bytes that are pickles themselves. They name "
-                    f"{listed(of_scripts, _MOST_NAMES)}, of the script that runs, which is not "
+                    f"{listed(of_scripts, _MAX_NAMES)}, of the script that runs, which is not "
                     "there when the package is loaded. Move what they name into a module, and "
                     "import it"
                 )
@@ -263,7 +263,7 @@ class ObjectSaver:
         return self._storages.add(storage)
 
     def add_attachment(self, data: bytes) -> str:
-        """Store bytes that torch serialised itself, and return the record's name."""
+        """Store bytes that torch serialized itself, and return the record's name."""
         record = f".data/modpack/torchscript/{self._attached}.pt"
         self._attached += 1
         self._guard.look_at_script(record, data)

@@ -25,15 +25,15 @@ from modpack.core.names import (
     parents,
     root_of,
 )
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import Decision, FileKind, Note, NoteKind, PlannedDistribution, PlannedFile
 from modpack.core.rules import Action
 from modpack.core.scan import FileRead, ReadKind
 from modpack.discovery.distributions import Distribution, DistributionIndex, metadata_folder
 from modpack.discovery.walk import Walker
 from modpack.exporting.data_files import (
-    MOST_BYTES_OF_A_FILE,
-    MOST_BYTES_UNNAMED,
+    MAX_BYTES_OF_A_FILE,
+    MAX_BYTES_UNNAMED,
     SizeLimit,
     files_below,
     is_code,
@@ -307,7 +307,7 @@ class _Collector:
                 place = f"{location.file}:{read.line}"
                 self._notes.append(Note(NoteKind.FILES_UNKNOWN, module, text, place))
             return
-        most = MOST_BYTES_OF_A_FILE if location.is_installed else MOST_BYTES_UNNAMED
+        most = MAX_BYTES_OF_A_FILE if location.is_installed else MAX_BYTES_UNNAMED
         why = f"{module} reads files in its folder (line {read.line})"
         for file in files_below(folder, deep=is_for_data):
             record = _record_in(self._folders, file)
@@ -332,7 +332,7 @@ class _Collector:
         found = installed.named(name)
         if found is None:
             return
-        key = normalised(found.name)
+        key = normalized(found.name)
         if key not in RUNTIME_ROOTS and key not in self._externs:  # else it is the loader's
             self._describe(installed, found, (), _KNOWN_WITHOUT_CODE, why)
 
@@ -352,7 +352,7 @@ class _Collector:
         names: Iterable[str],
         why: str,
     ) -> None:
-        key, owner = normalised(distribution.name), distribution.name
+        key, owner = normalized(distribution.name), distribution.name
         contents = installed.contents_of(distribution)
         if contents is None or "METADATA" not in contents.metadata or key in self._distributions:
             return
@@ -366,14 +366,14 @@ class _Collector:
 
     @cached_property
     def _externs(self) -> frozenset[str]:
-        """The normalised names of the distributions that stay where the package is loaded."""
+        """The normalized names of the distributions that stay where the package is loaded."""
         names: dict[str, str] = {}
         for module, decision in self.decisions.items():
             root, location = root_of(module), decision.location
             if decision.action is Action.EXTERN and location is not None and root not in names:
                 found = self.host.distribution_of(module, location)
                 if found is not None:
-                    names[root] = normalised(found.name)
+                    names[root] = normalized(found.name)
         return frozenset(names.values())
 
     def _take_compiled(self, record: str, file: Path, owner: str, why: str) -> None:
@@ -381,7 +381,7 @@ class _Collector:
             self._files[record] = PlannedFile(record, str(file), owner, why, FileKind.COMPILED)
 
     def _take(
-        self, record: str, file: Path, owner: str, why: str, most: int = MOST_BYTES_OF_A_FILE
+        self, record: str, file: Path, owner: str, why: str, most: int = MAX_BYTES_OF_A_FILE
     ) -> None:
         known = self._files.get(record)
         if known is None:

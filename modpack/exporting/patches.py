@@ -27,9 +27,9 @@ from modpack.exporting.live_state import shown
 from modpack.pickling.functions import SCRIPTS
 
 _STANDARD: Final = sys.stdlib_module_names
-_MOST_ENTRIES: Final = 10_000
+_MAX_ENTRIES: Final = 10_000
 """Of one container: a larger one is data."""
-_MOST_NAMES: Final = 4
+_MAX_NAMES: Final = 4
 
 
 def extern_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
@@ -152,7 +152,7 @@ def registered_notes(plan: Plan, walker: Walker, installed: DistributionIndex) -
         if _is_own(home, walker, installed):
             text = (
                 f"{home} is not in the package, for no packaged code imports it. It is imported in "
-                f"this process, and registered {listed(list(entries), _MOST_NAMES)}. Code that "
+                f"this process, and registered {listed(list(entries), _MAX_NAMES)}. Code that "
                 "looks that up fails where the package is loaded, with a KeyError for example. If "
                 f"the model needs it, import {home} in a packaged module"
             )
@@ -179,7 +179,7 @@ def _values(container: object) -> Iterator[type | FunctionType]:
         values = list(dict.values(container))
     elif type(container) in (list, tuple, set):
         values = list(container)  # type: ignore[call-overload]
-    if len(values) <= _MOST_ENTRIES:
+    if len(values) <= _MAX_ENTRIES:
         yield from (each for each in values if is_a(each, (type, FunctionType)))
 
 

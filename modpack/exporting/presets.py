@@ -12,7 +12,7 @@ from functools import cache
 
 from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, GlobGroup
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.discovery.distributions import Distribution, DistributionIndex
 
@@ -84,7 +84,7 @@ class Portability:
             return None
         if not self._native and self._is_compiled(found):
             return f"{found.name} has compiled code, so it is extern"
-        return self._bound.get(normalised(found.name))
+        return self._bound.get(normalized(found.name))
 
     def bind(self, externs: Iterable[Location]) -> bool:
         """Learn which modules are extern: what their distributions require stays with them.
@@ -116,10 +116,10 @@ def requires(index: DistributionIndex, module: Location, other: Location) -> boo
     its = index.distribution_of(other.module, other)
     if mine is None or its is None or mine == its:
         return None
-    return normalised(its.name) in index.required_closure(mine)
+    return normalized(its.name) in index.required_closure(mine)
 
 
 def always_installed(index: DistributionIndex) -> frozenset[str]:
-    """The normalised names of torch and modpack, and of all that they require."""
+    """The normalized names of torch and modpack, and of all that they require."""
     found = filter(None, map(index.named, ("torch", "modpack")))
     return frozenset({"torch", "modpack"}).union(*map(index.required_closure, found))

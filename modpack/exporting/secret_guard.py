@@ -134,7 +134,7 @@ class SecretScan:
         )
 
     def look_at_script(self, record: str, data: bytes) -> None:
-        """Look through what torch serialised of a script module: its code and its attributes."""
+        """Look through what torch serialized of a script module: its code and its attributes."""
         leaks = []
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for name in archive.namelist():

@@ -21,7 +21,7 @@ from modpack.core.text import human_size, listed
 from modpack.pickling.object_paths import with_paths
 from modpack.pickling.tensors import ORDINARY, StorageSaver, is_ordinary, view_of_large
 
-_MOST_PATHS: Final = 1000
+_MAX_PATHS: Final = 1000
 """So many paths to one module are followed: shared modules in shared modules multiply."""
 _PLAIN: Final = (str, bytes, int, float, type(None))
 _LEAVES: Final = frozenset({*_PLAIN, bool})
@@ -88,7 +88,7 @@ class _TensorWalk:
             while isinstance(module, DistributedDataParallel):
                 module = module.module  # of which only what is inside is saved
             followed = self._paths[id(module)] = self._paths.get(id(module), 0) + 1
-            if id(module) in above or followed > _MOST_PATHS:
+            if id(module) in above or followed > _MAX_PATHS:
                 continue
             if isinstance(module, torch.jit.ScriptModule):
                 yield from _of_script_module(path, module)

@@ -447,7 +447,7 @@ class HookCollector:
         ]
         payload = {
             "hooks": hooks,
-            # what may have travelled in its target's state, and has to be taken off there
+            # what may have traveled in its target's state, and has to be taken off there
             "dropped": [
                 (c.kind, c.target)
                 for c in collected

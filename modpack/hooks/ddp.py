@@ -27,7 +27,7 @@ class CommHook:
     Attributes:
         function: what was registered; for one of torch's built-in hooks, its name.
         state: the state that was registered with it.
-        buffers: for a hook that synchronises buffers, when it runs; None for gradients.
+        buffers: for a hook that synchronizes buffers, when it runs; None for gradients.
     """
 
     function: Callable[..., Any] | str

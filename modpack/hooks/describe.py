@@ -166,7 +166,7 @@ def _module_of(obj: object) -> str:
     return local_path(str(getattr(obj, "__module__", None)))
 
 
-_MOST_PATHS = 16
+_MAX_PATHS = 16
 """So many paths to one module are followed: shared modules in shared modules multiply."""
 
 
@@ -222,7 +222,7 @@ class ObjectPaths:
         while todo:
             path, module = todo.pop()
             known = self._paths.setdefault(id(module), [])
-            if len(known) == _MOST_PATHS:
+            if len(known) == _MAX_PATHS:
                 continue
             known.append(path)
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):

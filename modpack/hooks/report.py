@@ -1,4 +1,4 @@
-"""What became of every hook: captured, travelling natively, or left out."""
+"""What became of every hook: captured, traveling natively, or left out."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ _SCOPES: Final[dict[str, type[Any]]] = {
 
 
 def remove_hooks(obj: Any) -> None:
-    """Take off every hook that travelled in the state of modules; torch's own stay."""
+    """Take off every hook that traveled in the state of modules; torch's own stay."""
     for part in instances_in(obj, (torch.nn.Module,)):
         for kind in kinds_of("module"):
             kind.clear(part)
@@ -147,7 +147,7 @@ def _reorder(target: Any, table: str, identities: list[int], fresh: Fresh) -> No
 def _link(
     handle: RemovableHandle, owner: Any, table: str, identity: int, extras: list[str]
 ) -> None:
-    """Connect a handle with the hook that travelled in its owner's state; dead if none did."""
+    """Connect a handle with the hook that traveled in its owner's state; dead if none did."""
     holder = getattr(owner, table, None)
     if holder and identity in holder:
         handle.id = identity

@@ -155,7 +155,7 @@ class ModelParts:
         return self._kept[storage._cdata][0]
 
     def add_attachment(self, data: bytes) -> str:
-        """What torch serialised itself."""
+        """What torch serialized itself."""
         key = f"attached {len(self.storages)}"
         self.storages[key] = data
         return key

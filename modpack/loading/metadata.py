@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from modpack.archive.module_index import ModuleIndex
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _PROVIDED = ("torch", "modpack")
@@ -43,7 +43,7 @@ class VisibleDistributions:
 
     def all(self, name: str | None = None) -> Iterator[Any]:
         """All of them, or those of one name; the package's own come first."""
-        wanted = None if name is None else normalised(name)
+        wanted = None if name is None else normalized(name)
         held = self._index().distributions
         for its_name, folder in held.items():
             if wanted in (None, its_name):
@@ -93,7 +93,7 @@ class VisibleDistributions:
         todo = [*_PROVIDED, *(pin.partition("==")[0] for pin in pins)]
         known: set[str] = set()
         while todo:
-            name = normalised(todo.pop())
+            name = normalized(todo.pop())
             if name not in known:
                 known.add(name)
                 todo.extend(self._requirements(name))
@@ -201,9 +201,9 @@ def _distribution_class(
 
 
 def _name_of(found: Any) -> str:
-    """A distribution's normalised name, off its folder's name where that tells it."""
+    """A distribution's normalized name, off its folder's name where that tells it."""
     name = getattr(found, "_normalized_name", None) or found.metadata["Name"] or ""
-    return normalised(str(name))
+    return normalized(str(name))
 
 
 def _roots_of(found: Any) -> list[str]:

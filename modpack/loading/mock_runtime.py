@@ -27,7 +27,7 @@ touches: dict[tuple[str, str, str, str, str, int], None] = {}
 """What was done by now, in order: the mocked module, what was done with it (``loaded``,
 ``named``, ``used``), then the name, the operation, the file and the line, as far as they apply."""
 
-_MOST_TOUCHES = 10000
+_MAX_TOUCHES = 10000
 
 
 class MockedModuleUsed(NotImplementedError):
@@ -100,7 +100,7 @@ def mocked_module(module: str, rule: str, chain: tuple[str, ...]) -> MockedObjec
 
 def _note(kind: str, origin: _Origin, operation: str, frame: FrameType | None) -> None:
     """Keep what packaged code does with a stand-in, and where."""
-    if len(touches) >= _MOST_TOUCHES:
+    if len(touches) >= _MAX_TOUCHES:
         return
     if frame is None and kind == "named":  # somebody outside looked through what there is
         return

@@ -260,7 +260,7 @@ class PickleContext(Protocol):
         """Store a storage's bytes, once, and return its key."""
 
     def add_attachment(self, data: bytes) -> str:
-        """Store bytes that torch serialised itself, and return the record's name."""
+        """Store bytes that torch serialized itself, and return the record's name."""
 
     def next_reduce_id(self) -> int:
         """A number for the next object that packages itself."""

@@ -32,8 +32,8 @@ from modpack.pickling.tensor_loading import (
 
 _LARGEST_KEY: Final = 2**61 - 1
 """Larger numbers can be chosen to have one hash, and a dict of them takes quadratic time."""
-_MOST_OF_ONE_HASH: Final = 1000
-_MOST_CONTAINERS: Final = 5_000_000
+_MAX_OF_ONE_HASH: Final = 1000
+_MAX_CONTAINERS: Final = 5_000_000
 """An empty one takes a byte of a pickle, or a two-hundredth deflated, and 56 bytes of memory."""
 _SET: Final = 4
 """So many others take the room of a set."""
@@ -103,8 +103,8 @@ class _Keys:
                 _require(is_plain, f"a key is of the type {kind.__name__}")
         if type(key) is tuple:  # whose numbers can be chosen to give it any hash
             self._of_tuples[hash(key)] += 1
-            is_rare = self._of_tuples[hash(key)] <= _MOST_OF_ONE_HASH
-            _require(is_rare, f"more than {_MOST_OF_ONE_HASH} keys have one hash")
+            is_rare = self._of_tuples[hash(key)] <= _MAX_OF_ONE_HASH
+            _require(is_rare, f"more than {_MAX_OF_ONE_HASH} keys have one hash")
 
     def members(self, values: Any) -> Sequence[Any]:
         _require(type(values) in (list, tuple, set, frozenset), "a set is made of no list")
@@ -462,7 +462,7 @@ class _Data(Actions):
 
     def _count(self, weight: int) -> None:
         self._containers += weight
-        _require(self._containers <= _MOST_CONTAINERS, "it makes more containers than can be held")
+        _require(self._containers <= _MAX_CONTAINERS, "it makes more containers than can be held")
 
     def _retyped(self, *parts: Any) -> Any:
         """A plain tensor with attributes; what makes it is in the table itself."""

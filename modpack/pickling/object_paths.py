@@ -25,7 +25,7 @@ from typing import Any
 
 from modpack.pickling.functions import closed_over
 
-_MOST_OBJECTS = 1_000_000
+_MAX_OBJECTS = 1_000_000
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _LEAVES = (str, bytes, int, float)
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
@@ -113,7 +113,7 @@ def _walk(
     known: dict[type, tuple[_Steps, ...]] = {}
     seen = {id(root)}
     queue: deque[tuple[object, _Trail]] = deque([(root, (None, name))])
-    while queue and len(seen) < _MOST_OBJECTS:
+    while queue and len(seen) < _MAX_OBJECTS:
         obj, trail = queue.popleft()
         yield obj, trail
         if issubclass(type(obj), closed):

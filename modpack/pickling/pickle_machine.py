@@ -20,7 +20,7 @@ StackItem = object
 _HIGHEST_PROTOCOL: Final = 5
 _PYTHON3_NAMES: Final = 3
 """From this protocol on, names are those of Python 3."""
-_MOST_MARKS: Final = 100_000
+_MAX_MARKS: Final = 100_000
 _LONGEST_NAME: Final = 10_000
 _NOWHERE: Final = -1
 _NO_FRAME: Final = sys.maxsize
@@ -230,8 +230,8 @@ class PickleMachine:
         return self._stack[-1]
 
     def _mark(self) -> None:
-        if len(self._marks) >= _MOST_MARKS:
-            raise MalformedError(f"more than {_MOST_MARKS} things are begun in each other")
+        if len(self._marks) >= _MAX_MARKS:
+            raise MalformedError(f"more than {_MAX_MARKS} things are begun in each other")
         self._marks.append(len(self._stack))
 
     def _drop(self) -> None:

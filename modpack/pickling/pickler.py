@@ -197,7 +197,7 @@ class FastPathPickler(pickle.Pickler):
 _NO_FAULT_OF_THE_OBJECT = (ArchiveError, TargetError, MemoryError, RecursionError)
 """What ends the saving of an object at once."""
 
-_MOST_PROBLEMS = 1000
+_MAX_PROBLEMS = 1000
 
 
 _Handler = Callable[[Any], Any]
@@ -268,7 +268,7 @@ class Pickler(pickle.Pickler):
         """
         place = self.observer.whereabouts(obj) if self.observer is not None else None
         self.problems.append(PicklingProblem(obj, failure, place))
-        if len(self.problems) > _MOST_PROBLEMS:
+        if len(self.problems) > _MAX_PROBLEMS:
             raise failure
 
     def _persistent_ids(self) -> _Handler:

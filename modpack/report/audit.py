@@ -38,11 +38,10 @@ from modpack.report.facts import (
     plan_with_uses,
     sources_here,
 )
-from modpack.report.findings import CODES, LICENCE, Finding, Severity, finding, milder_codes
+from modpack.report.findings import CODES, LICENSE, Finding, Severity, finding, milder_codes
 from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
 from modpack.security.code_listing import list_package
 
-_LICENCE_WORDS: Final = (LICENCE, "license")
 _SEVERITIES: Final = tuple(severity.value for severity in Severity)
 _WORST_FIRST: Final = list(reversed(MockRisk))
 _OfMock = TypeVar("_OfMock", MockUse, MockEvent)
@@ -128,7 +127,7 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
 def audit_plan(subject: str, plan: Plan) -> AuditFacts:
     """Audit a plan that was made in this process: what a package will be like.
 
-    Asks the installed distributions for versions and licences, and reads source files.
+    Asks the installed distributions for versions and licenses, and reads source files.
 
     Args:
         subject: what was planned, for people.
@@ -166,19 +165,19 @@ class Gate:
         code: the code that it fires on, with all that are worse cases of it; None if it goes by
             severity.
         severity: the least severity that it fires on; None if it goes by code.
-        licence: the glob of licences that it fires on; None for all other gates.
+        license: the glob of licenses that it fires on; None for all other gates.
     """
 
     text: str
     code: str | None = None
     severity: Severity | None = None
-    licence: str | None = None
+    license: str | None = None
 
     def findings(self, audit: AuditFacts) -> tuple[Finding, ...]:
         """What makes the gate fire; empty if it does not."""
         found = audit.findings
-        if self.licence is not None:
-            return tuple(_licensed(audit.distributions, self.licence))
+        if self.license is not None:
+            return tuple(_licensed(audit.distributions, self.license))
         if self.code is not None:
             return tuple(each for each in found if self.code in milder_codes(each.code))
         worst = self.severity.rank if self.severity is not None else -1
@@ -210,12 +209,12 @@ def parse_gate(text: str) -> Gate:
 
     Args:
         text: a code (``mock-reachable``); a severity, for all findings that are at least as bad
-            (``warning``); or ``licence:`` and a glob (``licence:GPL*``).
+            (``warning``); or ``license:`` and a glob (``license:GPL*``).
 
     Raises:
         ValueError: it is none of these.
 
-    >>> parse_gate("licence:GPL*").licence
+    >>> parse_gate("license:GPL*").license
     'GPL*'
     >>> parse_gate("mock-reachible")
     Traceback (most recent call last):
@@ -223,10 +222,10 @@ def parse_gate(text: str) -> Gate:
     ValueError: no audit finds 'mock-reachible'. Did you mean 'mock-reachable'?
     """
     word, colon, glob = (part.strip() for part in text.partition(":"))
-    if word in _LICENCE_WORDS:
+    if word == LICENSE:
         if not glob:
-            raise ValueError(f"{text!r} names no licence. Write licence:GPL*, for example")
-        return Gate(text, licence=glob)
+            raise ValueError(f"{text!r} names no license. Write license:GPL*, for example")
+        return Gate(text, license=glob)
     if word in _SEVERITIES and not colon:
         return Gate(text, severity=Severity(word))
     if word in CODES and not colon:
@@ -244,17 +243,17 @@ def judge(audit: AuditFacts, gates: Iterable[Gate] = ()) -> AuditResult:
 
 def _licensed(distributions: Iterable[DistributionFacts], glob: str) -> Iterable[Finding]:
     for each in distributions:
-        if each.licence is not None and is_licensed_under(each.licence, glob):
-            text = f"{each.name} {each.version} is licensed under {each.licence}"
-            yield finding(LICENCE, each.name, text)
+        if each.license is not None and is_licensed_under(each.license, glob):
+            text = f"{each.name} {each.version} is licensed under {each.license}"
+            yield finding(LICENSE, each.name, text)
 
 
 def _unknown(text: str, word: str, has_glob: bool) -> str:
     if has_glob and word in CODES:
-        return f"{text!r}: only licence: takes something after a colon"
+        return f"{text!r}: only license: takes something after a colon"
     near = get_close_matches(word, [*CODES, *_SEVERITIES], n=1)
     if near:
-        meant = f"{LICENCE}:GPL*" if near[0] == LICENCE else near[0]
+        meant = f"{LICENSE}:GPL*" if near[0] == LICENSE else near[0]
         return f"no audit finds {text!r}. Did you mean {meant!r}?"
-    known = [*(code for code in CODES if code != LICENCE), f"{LICENCE}:GLOB", *_SEVERITIES]
+    known = [*(code for code in CODES if code != LICENSE), f"{LICENSE}:GLOB", *_SEVERITIES]
     return f"no audit finds {text!r}. What there is: {', '.join(known)}"

@@ -44,7 +44,7 @@ class DistributionFacts:
     Attributes:
         name: its name.
         version: its version at export.
-        licence: its licence, as its metadata says; None if it says nothing.
+        license: its license, as its metadata says; None if it says nothing.
         editable: whether it was an editable install.
         interned: how many modules of it are in the package.
         extern: how many modules of it must be installed where the package is loaded.
@@ -54,7 +54,7 @@ class DistributionFacts:
 
     name: str
     version: str
-    licence: str | None = None
+    license: str | None = None
     editable: bool = False
     interned: int = 0
     extern: int = 0

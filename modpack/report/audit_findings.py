@@ -75,7 +75,7 @@ def find_all(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> tuple[Findin
         *_overrides(audit.modules),
         *_package(audit),
         *_native(audit),
-        *_licences(audit.distributions),
+        *_licenses(audit.distributions),
     ]
     found.sort(key=lambda each: (each.severity.rank, each.is_settled, _CODES.index(each.code)))
     return tuple(found)
@@ -204,7 +204,7 @@ def _package(audit: AuditFacts) -> Iterator[Finding]:
     if package is None:
         return
     if package.format == _OF_TORCH_PACKAGE:
-        text = "torch.package wrote it: rules, versions, licences and trials are not recorded"
+        text = "torch.package wrote it: rules, versions, licenses and trials are not recorded"
         yield finding("not-recorded", package.file, text)
     elif package.trial is None:
         yield finding("no-trial", package.file, "it was not tried before it was written")
@@ -245,11 +245,11 @@ def _native(audit: AuditFacts) -> Iterator[Finding]:
         yield finding("native-code", owner, f"compiled code of {owner}: {_listed(records)}")
 
 
-def _licences(distributions: Sequence[DistributionFacts]) -> Iterator[Finding]:
+def _licenses(distributions: Sequence[DistributionFacts]) -> Iterator[Finding]:
     for each in distributions:
-        if each.licence is None:
-            text = f"the metadata of {each.name} {each.version} names no licence".replace("  ", " ")
-            yield finding("licence-unknown", each.name, text)
+        if each.license is None:
+            text = f"the metadata of {each.name} {each.version} names no license".replace("  ", " ")
+            yield finding("license-unknown", each.name, text)
 
 
 def _shown_place(importers: Sequence[ImporterFacts]) -> str | None:
@@ -262,7 +262,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def is_licensed_under(expression: str, glob: str) -> bool:
-    """Whether a glob matches an expression, or a licence or exception in it; case does not count.
+    """Whether a glob matches an expression, or a license or exception in it; case does not count.
 
     Whatever metadata says that is no SPDX expression is taken apart at blanks and brackets as
     well, so that ``GNU General Public License (GPLv3)`` names ``GPLv3``.

@@ -33,11 +33,11 @@ _RISK_STYLES = {
     MockRisk.IMPORT_TIME: "yellow",
     MockRisk.UNUSED: "green",
 }
-_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
+_COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
 _TELL_THEMSELVES = frozenset(k.value for k in NoteKind if k is not NoteKind.DYNAMIC_LIBRARY)
 """Findings whose text says what to do."""
 _LATER = "not needed at once"
-_MOST_OF_A_NOTE = 4
+_MAX_OF_A_NOTE = 4
 _SHOWN_PARTS = 5
 _SHOWN_PLACES = 8
 _SHOWN_ROOTS = 8
@@ -139,7 +139,7 @@ def by_severity(
         if not chosen:
             continue
         yield ""
-        yield title(counted(len(chosen), severity.value), _COLOURS[severity])
+        yield title(counted(len(chosen), severity.value), _COLORS[severity])
         for code in dict.fromkeys(each.code for each in chosen):
             yield indented(Text(code, "bold"), 2)
             yield from of_one_code([each for each in chosen if each.code == code])
@@ -238,8 +238,8 @@ def _of_one_code(folder: Path | None, findings: Sequence[Finding]) -> Iterator[R
         subjects = distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
         yield indented(Text(f"{subjects}: the trial run passed with what is in the package"), 4)
         return
-    is_short = findings[0].severity is Severity.NOTE and len(findings) > _MOST_OF_A_NOTE
-    shown = findings[: _MOST_OF_A_NOTE if is_short else None]
+    is_short = findings[0].severity is Severity.NOTE and len(findings) > _MAX_OF_A_NOTE
+    shown = findings[: _MAX_OF_A_NOTE if is_short else None]
     for each in shown:
         place = f"{relative(each.place, folder)}: " if each.place else ""
         yield indented(Text(printable(place + each.text)), 4)
@@ -289,12 +289,12 @@ def _belongs_to(facts: ModuleFacts) -> tuple[int, str]:
 def _group(
     label: str, members: Sequence[ModuleFacts], at_once: frozenset[str] | None
 ) -> Iterator[RenderableType]:
-    """A distribution: its licence, why its modules are where they are, and each of them."""
-    first, licence = members[0], ""
-    if first.distribution is not None or first.licence is not None:
-        licence = printable(first.licence or "licence unknown")
-        licence += ", an editable install" if first.editable else ""
-    told = filter(None, (licence, summed(members)))
+    """A distribution: its license, why its modules are where they are, and each of them."""
+    first, license = members[0], ""
+    if first.distribution is not None or first.license is not None:
+        license = printable(first.license or "license unknown")
+        license += ", an editable install" if first.editable else ""
+    told = filter(None, (license, summed(members)))
     head = Text.assemble((printable(label), "bold"), "  ", "  ".join(told))
     if first.provided_by in (Owner.STDLIB, Owner.RUNTIME):
         roots = distinct((root_of(facts.module) for facts in members), _SHOWN_ROOTS)
@@ -339,7 +339,7 @@ def _verdict(verdict: AuditResult, audit: AuditFacts) -> Iterator[RenderableType
         subjects = distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
         text = f"--fail-on {printable(gate.text)}: {counted(len(findings), 'finding')}"
         yield Text.assemble((text, "bold red"), f" ({subjects})")
-        if gate.licence is not None:
+        if gate.license is not None:
             yield from (indented(Text(printable(each.text)), 2) for each in findings)
     if verdict.passed:
         warnings = sum(each.severity is Severity.WARNING for each in audit.findings)

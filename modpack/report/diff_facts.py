@@ -109,7 +109,7 @@ class DistributionDifference:
     Attributes:
         name: its name.
         change: what became of it.
-        fields: its version, licence, and how it was installed, as far as they differ.
+        fields: its version, license, and how it was installed, as far as they differ.
         modules: how many modules of the packages belong to it.
     """
 

@@ -13,7 +13,7 @@ from modpack.archive.manifest import Manifest
 from modpack.archive.records import environment_of, read_plan, read_tensors
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import Plan
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
@@ -147,7 +147,7 @@ def are_same(before: ComparedPackage, old: str, after: ComparedPackage, new: str
     return before.digest(old) == after.digest(new)
 
 
-_MOST_TEXT_BYTES: Final = 4_000_000
+_MAX_TEXT_BYTES: Final = 4_000_000
 """Larger records are not compared line by line."""
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
@@ -205,7 +205,7 @@ def _module_fields(facts: ModuleFacts) -> dict[str, str | None]:
         "provided_by": facts.provided_by.value if facts.provided_by else None,
         "distribution": facts.distribution,
         "version": facts.version,
-        "licence": facts.licence,
+        "license": facts.license,
         "editable": "yes" if facts.editable else None,
         "record": _code_record(facts),
     }
@@ -220,7 +220,7 @@ def compare_distributions(
     for side in (before, after):
         for facts in side.facts.modules:
             if facts.distribution is not None:
-                modules.setdefault(normalised(facts.distribution), set()).add(facts.module)
+                modules.setdefault(normalized(facts.distribution), set()).add(facts.module)
     for key in sorted({*old, *new}):
         was, is_now = old.get(key), new.get(key)
         fields = changed_fields(_distribution_fields(was), _distribution_fields(is_now))
@@ -264,7 +264,7 @@ def compare_records(
 def _text(side: ComparedPackage, record: str | None) -> str | None:
     if record is None:
         return ""
-    if side.archive.size(record) > _MOST_TEXT_BYTES:
+    if side.archive.size(record) > _MAX_TEXT_BYTES:
         return None
     return as_text(side.read(record), record)
 
@@ -280,15 +280,15 @@ def _imports(side: ComparedPackage, modules: set[str]) -> dict[tuple[str, str, I
 
 
 def _distributions(side: ComparedPackage) -> dict[str, RecordedDistribution]:
-    """What a package knows of distributions, by normalised name: its modules', and the closure."""
+    """What a package knows of distributions, by normalized name: its modules', and the closure."""
     found = {
-        normalised(each.name): RecordedDistribution(each.name, each.version)
+        normalized(each.name): RecordedDistribution(each.name, each.version)
         for each in side.plan.distributions
     }
     for facts in side.facts.modules:
         if facts.distribution is not None and facts.version is not None:
-            found[normalised(facts.distribution)] = RecordedDistribution(
-                facts.distribution, facts.version, facts.editable, facts.licence
+            found[normalized(facts.distribution)] = RecordedDistribution(
+                facts.distribution, facts.version, facts.editable, facts.license
             )
     return {**found, **side.environment.distributions}
 
@@ -298,7 +298,7 @@ def _distribution_fields(distribution: RecordedDistribution | None) -> dict[str,
         return {}
     return {
         "version": distribution.version,
-        "licence": distribution.licence,
+        "license": distribution.license,
         "editable": "yes" if distribution.editable else None,
         "url": distribution.url,
     }

@@ -37,11 +37,11 @@ _SOURCE_STYLES: Final = (
     (("+",), "green"),
     (("-",), "red"),
 )
-_MOST_LINES: Final = 40
-_MOST_COLUMNS: Final = 1000
+_MAX_LINES: Final = 40
+_MAX_COLUMNS: Final = 1000
 _MANY_ALIKE: Final = 6
 """So many modules of one library, with the same change, are told in one line."""
-_OF_DISTRIBUTIONS: Final = frozenset({"version", "licence", "editable"})
+_OF_DISTRIBUTIONS: Final = frozenset({"version", "license", "editable"})
 """Fields of modules that are told once for their distribution."""
 _HOOKS: Final = ".data/modpack/hooks/"
 
@@ -74,7 +74,7 @@ def differences_lines(found: PackageDifferences) -> Iterator[SafeLine]:
     for title, summary, lines in _sections(found):
         yield SafeLine("")
         yield SafeLine(f"{title}: {summary}", "bold")
-        room = _MOST_LINES if len(lines) > _MOST_LINES + 1 else len(lines)
+        room = _MAX_LINES if len(lines) > _MAX_LINES + 1 else len(lines)
         yield from lines[:room]
         if len(lines) > room:
             yield SafeLine(f"    and {len(lines) - room} more; --json lists them", "dim")
@@ -83,7 +83,7 @@ def differences_lines(found: PackageDifferences) -> Iterator[SafeLine]:
         for number, line in enumerate(text.unified):
             styles = _SOURCE_STYLES if number < 2 else _SOURCE_STYLES[1:]
             style = next((style for marks, style in styles if line.startswith(marks)), "")
-            shown = line if len(line) <= _MOST_COLUMNS else f"{line[:_MOST_COLUMNS]}..."
+            shown = line if len(line) <= _MAX_COLUMNS else f"{line[:_MAX_COLUMNS]}..."
             yield SafeLine(printable(shown, keep="\t"), style)
 
 

@@ -1,4 +1,4 @@
-"""To which distribution each module belongs, with version and licence."""
+"""To which distribution each module belongs, with version and license."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest
-from modpack.core.core_metadata import headers, licence_of
+from modpack.core.core_metadata import headers, license_of
 from modpack.core.environment import (
     RecordedDistribution,
     RecordedEnvironment,
@@ -17,7 +17,7 @@ from modpack.core.environment import (
     needed_at_once,
 )
 from modpack.core.graph import DependencyGraph
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.names import root_of
 from modpack.core.plan import Plan
 from modpack.core.rules import Action, Owner
@@ -25,9 +25,9 @@ from modpack.discovery.distributions import Distribution, DistributionIndex
 from modpack.report.audit_facts import DistributionFacts
 from modpack.report.facts import ModuleFacts
 
-OUR_LICENCE: Final = "Apache-2.0"
+OUR_LICENSE: Final = "Apache-2.0"
 """modpack's, where it was not installed from a distribution that says so."""
-PYTHONS_LICENCE: Final = "PSF-2.0"
+PYTHONS_LICENSE: Final = "PSF-2.0"
 _TORCHS: Final = frozenset({"torch", "torchgen", "functorch"})
 """What torch's distribution provides."""
 
@@ -49,12 +49,12 @@ def recorded_provider(
         record = f"{each.folder}/METADATA"
         has_text = bool(each.modules) and archive.has(record)
         text = archive.read(record, verify=verify).decode("utf-8", "replace") if has_text else ""
-        known = environment.distributions.get(normalised(each.name))
+        known = environment.distributions.get(normalized(each.name))
         described = RecordedDistribution(
             each.name,
             each.version,
             editable=known is not None and known.editable,
-            licence=licence_of(headers(text)),
+            license=license_of(headers(text)),
         )
         interned.update(dict.fromkeys(each.modules, described))
 
@@ -69,7 +69,7 @@ def recorded_provider(
             return environment.torchs_distribution
         is_ours = root_of(facts.module) == "modpack"
         ours = environment.modpacks_distribution if is_ours else None
-        return ours._replace(licence=ours.licence or OUR_LICENCE) if ours is not None else None
+        return ours._replace(license=ours.license or OUR_LICENSE) if ours is not None else None
 
     return provider_of
 
@@ -79,8 +79,8 @@ def installed_provider(plan: Plan, index: DistributionIndex) -> Provider:
 
     @cache
     def described(found: Distribution) -> RecordedDistribution:
-        licence = index.licence_of(found)
-        return RecordedDistribution(found.name, found.version, found.editable, licence)
+        license = index.license_of(found)
+        return RecordedDistribution(found.name, found.version, found.editable, license)
 
     def provider_of(facts: ModuleFacts) -> RecordedDistribution | None:
         if facts.provided_by is Owner.STDLIB:
@@ -99,7 +99,7 @@ def installed_provider(plan: Plan, index: DistributionIndex) -> Provider:
 def with_distributions(
     modules: Iterable[ModuleFacts], provider_of: Provider
 ) -> Iterator[ModuleFacts]:
-    """Modules with the distribution that each belongs to, its version and licence."""
+    """Modules with the distribution that each belongs to, its version and license."""
     for facts in modules:
         found = provider_of(facts)
         if found is not None:
@@ -107,11 +107,11 @@ def with_distributions(
                 facts,
                 distribution=found.name,
                 version=found.version,
-                licence=found.licence,
+                license=found.license,
                 editable=found.editable,
             )
         elif facts.provided_by is Owner.STDLIB:
-            yield replace(facts, licence=PYTHONS_LICENCE)
+            yield replace(facts, license=PYTHONS_LICENSE)
         else:
             yield facts
 
@@ -131,7 +131,7 @@ def distributions_of(
         described = DistributionFacts(
             name,
             version,
-            next((facts.licence for facts in of_one if facts.licence), None),
+            next((facts.license for facts in of_one if facts.license), None),
             any(facts.editable for facts in of_one),
             len(interned),
             len(of_one) - len(interned),

@@ -57,7 +57,7 @@ class ModuleFacts:
         version: that distribution's version at export.
         record: the record that holds its source or its stand-in, if there is one.
         size_bytes: bytes of that source.
-        licence: the distribution's licence, as its metadata says, if known.
+        license: the distribution's license, as its metadata says, if known.
         editable: whether the distribution was an editable install.
     """
 
@@ -71,7 +71,7 @@ class ModuleFacts:
     version: str | None = None
     record: str | None = None
     size_bytes: int | None = None
-    licence: str | None = None
+    license: str | None = None
     editable: bool = False
 
     @property
@@ -92,13 +92,13 @@ class ResourceKind(str, Enum):
     PICKLE = "pickle"
     """A saved object."""
     TORCHSCRIPT = "torchscript"
-    """A part of a compiled module, as torch serialised it."""
+    """A part of a compiled module, as torch serialized it."""
     FILE = "file"
     """Text or bytes that the user saved."""
     DATA = "data"
     """A file that lay beside the code, for the code to read."""
     METADATA = "metadata"
-    """What is known of a distribution: name, version, licence, entry points."""
+    """What is known of a distribution: name, version, license, entry points."""
     COMPILED = "compiled"
     """A compiled module, or a library that one needs."""
 

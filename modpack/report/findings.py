@@ -13,8 +13,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
-LICENCE: Final = "licence"
-"""What gates find that name licences; an audit without one never finds it."""
+LICENSE: Final = "license"
+"""What gates find that name licenses; an audit without one never finds it."""
 _REMEDY: Final = ". Remedy: "
 
 

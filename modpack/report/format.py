@@ -156,9 +156,9 @@ def elided(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def title(text: str, colour: str) -> Text:
+def title(text: str, color: str) -> Text:
     """The title of a part."""
-    return Text(text, f"bold {colour}")
+    return Text(text, f"bold {color}")
 
 
 def indented(content: RenderableType, columns: int) -> RenderableType:

@@ -45,8 +45,8 @@ from modpack.report.html_document import (
 
 _LARGEST_SHOWN: Final = 20
 _IMPORTERS_SHOWN: Final = 3
-_MOST_EDGES: Final = 100_000
-_MOST_MODULES: Final = 20_000
+_MAX_EDGES: Final = 100_000
+_MAX_MODULES: Final = 20_000
 _SCRIPTS: Final = (
     "model.js",
     "elements.js",
@@ -240,8 +240,8 @@ def html_report(
     """
     edges = sum(1 for _ in audit.graph.edges())
     for number, what, most in (
-        (len(audit.modules), "modules", _MOST_MODULES),
-        (edges, "imports", _MOST_EDGES),
+        (len(audit.modules), "modules", _MAX_MODULES),
+        (edges, "imports", _MAX_EDGES),
     ):
         if number > most:
             reason = f"its page would show {number} {what}; {most} is most"

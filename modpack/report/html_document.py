@@ -39,7 +39,7 @@ ROOM: Final = 600_000
 """Characters of the compressed sources: so the page of a large library's model has about 1.2 MB."""
 _NO_ROOM: Final = "the page has room for those nearest to the model (--all-sources shows all)"
 _TRIALS: Final = f"<{layout.MODPACK_PREFIX}trial/"
-_MOST_NAMES: Final = 12
+_MAX_NAMES: Final = 12
 """Names of one import that are listed."""
 _NO_NAMES: Final[list[Json]] = []
 """One for all imports without names, of which a graph may have very many."""
@@ -172,14 +172,14 @@ class ModuleGroup:
         kind: what holds them together.
         name: what to call them: a distribution's name, a top-level package.
         version: the distribution's version, if there is one.
-        licence: the distribution's licence, if known.
+        license: the distribution's license, if known.
         editable: whether the distribution was an editable install.
     """
 
     kind: GroupKind
     name: str
     version: str | None = None
-    licence: str | None = None
+    license: str | None = None
     editable: bool = False
 
 
@@ -193,12 +193,12 @@ def group_of(facts: ModuleFacts) -> ModuleGroup:
     if facts.module == RUNTIME_MODULE:
         return _STAND_INS
     if facts.provided_by is Owner.STDLIB:
-        return ModuleGroup(GroupKind.PYTHON, _STDLIB, licence=facts.licence)
+        return ModuleGroup(GroupKind.PYTHON, _STDLIB, license=facts.license)
     kind = GroupKind.CODE if facts.distribution is None else GroupKind.DISTRIBUTION
     if facts.provided_by is Owner.RUNTIME:
         kind = GroupKind.RUNTIME
     name = facts.distribution or root_of(facts.module)
-    return ModuleGroup(kind, name, facts.version, facts.licence, facts.editable)
+    return ModuleGroup(kind, name, facts.version, facts.license, facts.editable)
 
 
 def groups_of(modules: Iterable[ModuleFacts]) -> dict[str, ModuleGroup]:
@@ -245,7 +245,7 @@ def grouped(
 
 
 def _completeness(group: ModuleGroup) -> tuple[bool, bool]:
-    return group.version is not None, group.licence is not None
+    return group.version is not None, group.license is not None
 
 
 def _order(group: ModuleGroup) -> tuple[int, str, str]:
@@ -372,8 +372,8 @@ def page_document(audit: AuditFacts) -> dict[str, Json]:
     def written_edge(edge: Edge) -> Json:
         names: list[Json] = _NO_NAMES
         if edge.names:
-            names = [printable(name) for name in edge.names[:_MOST_NAMES]]
-        if len(edge.names) > _MOST_NAMES:
+            names = [printable(name) for name in edge.names[:_MAX_NAMES]]
+        if len(edge.names) > _MAX_NAMES:
             names.append("...")
         return [index[edge.importer], index[edge.imported], _KINDS[edge.kind], edge.line, names]
 

@@ -253,9 +253,9 @@ _MODULE: Final = (
     *("module", "action", "rule", "overridden_by", "importers", "provided_by"),
     *("distribution", "version", "record", "size_bytes"),
 )
-_AUDITED_MODULE: Final = (*_MODULE, "licence", "editable")
+_AUDITED_MODULE: Final = (*_MODULE, "license", "editable")
 _COMPARED_MODULE: Final = (
-    *("action", "rule", "overridden_by", "distribution", "version", "licence", "record"),
+    *("action", "rule", "overridden_by", "distribution", "version", "license", "record"),
     "size_bytes",
 )
 _COMPARED_PACKAGE: Final = ("file", "size_bytes", "format", "digest")
@@ -266,7 +266,7 @@ _USE: Final[tuple[Key, ...]] = (
 )
 _SUGGESTION: Final[tuple[Key, ...]] = (
     *(*_of("advice", "kind", "name"), "modules", ("distribution", "distribution.name")),
-    *_of("distribution", "version", "licence", "editable"),
+    *_of("distribution", "version", "license", "editable"),
     *(("compiled", "is_compiled"), "reach", "importers", ("reasons", _reasons), "mock_risk"),
 )
 
@@ -280,7 +280,7 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
     "CheckFacts": ("name", "count", "unit", ("passed", "is_passed")),
     "CodeListing": code_document,
     "DistributionFacts": (
-        *("name", ("version", lambda each: each.version or None), "licence", "editable"),
+        *("name", ("version", lambda each: each.version or None), "license", "editable"),
         *("interned", "extern", "size_bytes", ("optional", "is_optional")),
     ),
     "EnvironmentComparison": (
@@ -307,7 +307,7 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
     "ModuleFacts": _MODULE,
     "Needed": (
         ("distribution", "distribution.name"),
-        *_of("distribution", "version", "requirement", "editable", "licence"),
+        *_of("distribution", "version", "requirement", "editable", "license"),
         *("modules", ("requires", "distribution.requires"), "hashes", ("optional", "is_optional")),
     ),
     "NoteDifference": ("change", *_of("note", "kind", "subject", "text", "place")),

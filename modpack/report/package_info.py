@@ -243,7 +243,7 @@ def _planned(
         provider.version if provider is not None else None,
         record,
         archive.size(record) if record is not None else None,
-        provider.licence if provider is not None else None,
+        provider.license if provider is not None else None,
         provider is not None and provider.editable,
     )
 

@@ -18,7 +18,7 @@ from modpack.core.environment import (
     is_optional,
     needed_at_once,
 )
-from modpack.core.names import is_everywhere, is_within, normalised_distribution, parents
+from modpack.core.names import is_everywhere, is_within, normalized_distribution, parents
 from modpack.core.selftest import OutsideImport
 from modpack.core.text import counted, printable
 from modpack.discovery.environment import compare
@@ -144,7 +144,7 @@ def _needed(
     at_once: frozenset[str] | None,
 ) -> Iterator[Needed]:
     others = environment.distributions.values() if lock else ()
-    found = {normalised_distribution(each.name): Needed(each) for each in others}
+    found = {normalized_distribution(each.name): Needed(each) for each in others}
     for name, (provider, modules) in environment.by_provider(externs).items():
         found[name] = Needed(provider, modules, is_optional(modules, at_once))
     for each in (environment.torchs_distribution, environment.modpacks_distribution):

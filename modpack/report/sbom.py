@@ -42,25 +42,25 @@ from modpack.archive.base import Archive
 from modpack.archive.layout import RUNTIME_MODULE
 from modpack.archive.manifest import read_manifest
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment, needed_at_once
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.names import root_of
 from modpack.core.plan import MockRisk
 from modpack.core.rules import Action, Owner
 from modpack.core.text import printable
 from modpack.errors import ArchiveError
 from modpack.report.audit_facts import AuditFacts
-from modpack.report.distribution_index import OUR_LICENCE, PYTHONS_LICENCE
+from modpack.report.distribution_index import OUR_LICENSE, PYTHONS_LICENSE
 from modpack.report.facts import ModuleFacts, PackageFacts
 
 _DECLARED: Final = LicenseAcknowledgement.DECLARED
-"""Licences are what metadata says; nobody has looked whether that is true."""
+"""Licenses are what metadata says; nobody has looked whether that is true."""
 _LONGEST_EXPRESSION: Final = 1000
-"""Characters of a licence that are looked at for what they mean."""
+"""Characters of a license that are looked at for what they mean."""
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 """A distribution's name (core metadata)."""
-_MOST_ITEMS: Final = 5000
+_MAX_ITEMS: Final = 5000
 """Far beyond what an environment holds; the library's time grows with the square of it."""
-_MOST_NEEDS: Final = 20_000
+_MAX_NEEDS: Final = 20_000
 """Likewise, of dependencies in all."""
 _LONGEST_VERSION: Final = 1024
 """Characters that the schema allows."""
@@ -89,7 +89,7 @@ class SbomComponent:
         origins: how it gets to where the package is loaded: ``intern``, ``extern``, ``mock``, or
             ``required``: by other items only.
         version: its version, if it has one that is known.
-        licence: its licence, if known.
+        license: its license, if known.
         is_indexed: whether name and version are those of the Python package index, as far as
             anybody knows.
         url: where it was installed from instead, if that is known.
@@ -103,7 +103,7 @@ class SbomComponent:
     need: ComponentScope
     origins: tuple[str, ...]
     version: str | None = None
-    licence: str | None = None
+    license: str | None = None
     is_indexed: bool = False
     url: str | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
@@ -217,7 +217,7 @@ class _Draft:
             self._need(members),
             tuple(dict.fromkeys(facts.action.value for facts in members)),
             version,
-            _licence(members),
+            _license(members),
             first.distribution is not None and not is_editable and not (known and known.url),
             _address(known),
             known.hashes if known is not None else {},
@@ -226,7 +226,7 @@ class _Draft:
         )
 
     def closure(self) -> dict[str, ComponentScope]:
-        """What the extern distributions require, and what that requires; by normalised name."""
+        """What the extern distributions require, and what that requires; by normalized name."""
         found: dict[str, ComponentScope] = {}
         for need in (ComponentScope.REQUIRED, ComponentScope.OPTIONAL):
             waiting = [
@@ -257,7 +257,7 @@ class _Draft:
             ComponentScope.REQUIRED,
             (Action.EXTERN.value,),
             self._environment.python,
-            PYTHONS_LICENCE,
+            PYTHONS_LICENSE,
             facts={"implementation": implementation} if implementation is not None else {},
         )
 
@@ -265,7 +265,7 @@ class _Draft:
         """What is recorded of the distribution that an extern module comes from."""
         if facts.distribution is None:
             return None
-        known = self._environment.distributions.get(normalised(facts.distribution))
+        known = self._environment.distributions.get(normalized(facts.distribution))
         return known if known is not None and known.version == facts.version else None
 
     def _need(self, members: Iterable[ModuleFacts]) -> ComponentScope:
@@ -304,7 +304,7 @@ def _required_item(
         need,
         ("required",),
         found.version,
-        found.licence,
+        found.license,
         not found.editable and found.url is None,
         _address(found),
         found.hashes,
@@ -325,8 +325,8 @@ def _key(facts: ModuleFacts) -> str:
     return f"{'code' if facts.action is Action.INTERN else 'extern'}:{root}"
 
 
-def _licence(members: Iterable[ModuleFacts]) -> str | None:
-    known = (OUR_LICENCE if each.module == RUNTIME_MODULE else each.licence for each in members)
+def _license(members: Iterable[ModuleFacts]) -> str | None:
+    known = (OUR_LICENSE if each.module == RUNTIME_MODULE else each.license for each in members)
     return next(filter(None, known), None)
 
 
@@ -337,7 +337,7 @@ def _address(known: RecordedDistribution | None) -> str | None:
 
 
 def _distribution_key(name: str, version: str) -> str:
-    return f"pypi:{normalised(name)}@{version}"
+    return f"pypi:{normalized(name)}@{version}"
 
 
 def _package_facts(package: PackageFacts) -> dict[str, str]:
@@ -382,12 +382,12 @@ def sbom_of(
         ArchiveError: the package records something that cannot stand in such a document.
     """
     bill = bill_of(audit, digests)
-    if len(bill.items) > _MOST_ITEMS:
-        reason = f"its bill of materials would have {len(bill.items)} items; {_MOST_ITEMS} is most"
+    if len(bill.items) > _MAX_ITEMS:
+        reason = f"its bill of materials would have {len(bill.items)} items; {_MAX_ITEMS} is most"
         raise ArchiveError(audit.subject, reason)
     needs = len(bill.needs) + sum(len(item.needs) for item in bill.items)
-    if needs > _MOST_NEEDS:
-        reason = f"its bill of materials would have {needs} dependencies; {_MOST_NEEDS} is most"
+    if needs > _MAX_NEEDS:
+        reason = f"its bill of materials would have {needs} dependencies; {_MAX_NEEDS} is most"
         raise ArchiveError(audit.subject, reason)
     model = Component(
         type=ComponentType.MACHINE_LEARNING_MODEL,
@@ -436,7 +436,7 @@ def _component(source: str, item: SbomComponent) -> Component:
         name=printable(item.name),
         version=version,
         scope=item.need,
-        licenses=_licences(item.licence),
+        licenses=_licenses(item.license),
         hashes=_hashes(item.hashes),
         purl=_purl(item),
         external_references=[
@@ -453,8 +453,8 @@ def _purl(item: SbomComponent) -> PackageURL | None:
     return PackageURL("pypi", name=item.name, version=printable(item.version or "") or None)
 
 
-def _licences(stated: str | None) -> Iterator[License]:
-    """A licence: by its SPDX identifier, as an SPDX expression, or in the words of its owner."""
+def _licenses(stated: str | None) -> Iterator[License]:
+    """A license: by its SPDX identifier, as an SPDX expression, or in the words of its owner."""
     if not stated:
         return
     known = fixup_id(stated)

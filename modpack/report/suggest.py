@@ -71,8 +71,8 @@ class Staying(Protocol):
         """Whether the distribution of an importer does not require that of a module."""
 
 
-_MOST_PLACES: Final = 2
-_MOST_MODULES: Final = 4
+_MAX_PLACES: Final = 2
+_MAX_MODULES: Final = 4
 _TITLES: Final = {
     ModuleOrigin.OWN: "your own code",
     ModuleOrigin.INSTALLED: "installed distributions",
@@ -153,8 +153,8 @@ class RuleSuggester:
         found = self.index.distribution_of(module, self._host.locate(module))
         if found is None:
             return None, None
-        licence = self.index.licence_of(found)
-        provider = RecordedDistribution(found.name, found.version, found.editable, licence)
+        license = self.index.license_of(found)
+        provider = RecordedDistribution(found.name, found.version, found.editable, license)
         return provider, self.index.is_compiled(found)
 
     def _is_open(self, module: str, plan: Plan, suggested: Collection[tuple[str, ...]]) -> bool:
@@ -468,17 +468,17 @@ def _what(found: Suggestion) -> str:
     distribution = found.distribution
     if distribution is None:
         return modules
-    licence = distribution.licence or "licence unknown"
+    license = distribution.license or "license unknown"
     code = "compiled code" if found.is_compiled else "pure Python"
     editable = ", an editable install" if distribution.editable else ""
-    return f"{modules}: {distribution.name} {distribution.version} ({licence}), {code}{editable}"
+    return f"{modules}: {distribution.name} {distribution.version} ({license}), {code}{editable}"
 
 
 def _listed(modules: Sequence[str]) -> str:
     """The modules, if they are few; how many there are."""
-    if len(modules) <= _MOST_MODULES:
+    if len(modules) <= _MAX_MODULES:
         return ", ".join(modules)
-    shown = ", ".join(modules[:_MOST_MODULES])
+    shown = ", ".join(modules[:_MAX_MODULES])
     return f"{counted(len(modules), 'module')} ({shown}, ...)"
 
 
@@ -489,7 +489,7 @@ def _need(found: Suggestion, folder: Path | None) -> str:
         held = dict.fromkeys(name for step in found.importers[:1] for name in step.names)
         return f"{found.importers[0].importer} holds {', '.join(held) or 'something of it'}"
     places = dict.fromkeys(step.place or step.importer for step in found.importers)
-    shown = ", ".join(relative(place, folder) for place in list(places)[:_MOST_PLACES])
-    more = len(places) - _MOST_PLACES
+    shown = ", ".join(relative(place, folder) for place in list(places)[:_MAX_PLACES])
+    more = len(places) - _MAX_PLACES
     rest = f" and {counted(more, 'more place')}" if more > 0 else ""
     return f"{_HOW[found.reach]}: {shown}{rest}"

@@ -49,9 +49,9 @@ _ADDED = {
     "metadata": "metadata of ",
 }
 """How what a trial added is told: for modules by their count."""
-_MOST_NAMES = 8
+_MAX_NAMES = 8
 """So many things are named where they are as recorded; of more, the number will do."""
-_COLOURS = {
+_COLORS = {
     RowStatus.SAME: "",
     RowStatus.SIMILAR: "yellow",
     RowStatus.UNKNOWN: "yellow",
@@ -372,7 +372,7 @@ def comparison_report(comparison: EnvironmentComparison, strict: bool = False) -
         parts += [title("Not as recorded", "red"), _environment_rows(counting)]
     if passed_over:
         parts += [title("Rarely matters", "yellow"), _environment_rows(passed_over)]
-    named = f" ({', '.join(same)})" if 0 < len(same) <= _MOST_NAMES else ""
+    named = f" ({', '.join(same)})" if 0 < len(same) <= _MAX_NAMES else ""
     parts.append(Text(printable(f"As recorded: {len(same)} of {len(comparison.rows)}{named}")))
     return Group(*parts)
 
@@ -381,6 +381,6 @@ def _environment_rows(rows: Sequence[EnvironmentRow]) -> RenderableType:
     shown = table(("", "left"), ("", "left"), ("", "left"))
     shown.add_row("", Text("recorded", "dim"), Text("here", "dim"))
     for row in rows:
-        here = Text(printable(row.here), _COLOURS[row.status])
+        here = Text(printable(row.here), _COLORS[row.status])
         shown.add_row(printable(row.name), printable(row.recorded or "extern"), here)
     return indented(shown, 2)

@@ -19,9 +19,9 @@ from typing import Final
 from modpack.report.diff_facts import TextDifference
 
 _CONTEXT: Final = 3
-_MOST_STEPS: Final = 10_000_000
-_MOST_LINES: Final = 2_000_000
-_MOST_LINES_OF_TWO: Final = 600_000
+_MAX_STEPS: Final = 10_000_000
+_MAX_LINES: Final = 2_000_000
+_MAX_LINES_OF_TWO: Final = 600_000
 _NO_NEWLINE: Final = "\\ No newline at end of file"
 
 
@@ -34,13 +34,13 @@ class WorkBudget:
         lines: of texts that are compared line by line.
     """
 
-    steps: int = _MOST_STEPS
-    lines: int = _MOST_LINES
+    steps: int = _MAX_STEPS
+    lines: int = _MAX_LINES
 
     def has_room_for(self, before: str, after: str) -> bool:
         """Whether to compare two texts line by line; takes their lines from what is left."""
         lines = before.count("\n") + after.count("\n")
-        if lines > min(_MOST_LINES_OF_TWO, self.lines):
+        if lines > min(_MAX_LINES_OF_TWO, self.lines):
             return False
         self.lines -= lines
         return True

@@ -52,7 +52,7 @@ from modpack.security.signing_envelope import ValidSignature, read_envelope
 
 _TOLD_BY_OTHERS: Final = frozenset({"pickle-missing"})
 """Findings about pickles that digests, or the records of the format, tell better."""
-_MOST_OF_A_CODE: Final = 20
+_MAX_OF_A_CODE: Final = 20
 
 
 @dataclass(frozen=True)
@@ -395,12 +395,12 @@ def _checks(checks: Sequence[CheckFacts]) -> RenderableType:
 def _of_one_code(findings: Sequence[Finding]) -> Iterator[RenderableType]:
     """Findings with what to do: once for all, or after each if it is not the same for all."""
     is_same = len({each.remedy for each in findings}) == 1
-    for each in findings[:_MOST_OF_A_CODE]:
+    for each in findings[:_MAX_OF_A_CODE]:
         yield indented(Text(printable(f"{each.place or each.subject}: {each.text}")), 4)
         if not is_same:
             yield from remedy_line(each.remedy)
-    if len(findings) > _MOST_OF_A_CODE:
-        yield left_out(len(findings) - _MOST_OF_A_CODE)
+    if len(findings) > _MAX_OF_A_CODE:
+        yield left_out(len(findings) - _MAX_OF_A_CODE)
     if is_same:
         yield from remedy_line(findings[0].remedy)
 

@@ -48,7 +48,7 @@ from modpack.core.json_values import (
     as_text,
     as_truth,
 )
-from modpack.core.names import module_record, normalised_distribution
+from modpack.core.names import module_record, normalized_distribution
 from modpack.core.plan import Decision, FileKind, Plan, PlannedDistribution
 from modpack.core.rules import Action
 from modpack.core.selftest import CaseRecords, TrialRecord
@@ -63,9 +63,9 @@ from modpack.security.pickled_hooks import find_disagreements
 
 _TRUTHS: Final = ("grad", "inference", "deterministic", "deterministic_warn_only", "mkldnn")
 _TEXTS: Final = ("default_dtype", "default_device", "matmul_precision")
-_MOST_ELEMENTS: Final = 2**63
+_MAX_ELEMENTS: Final = 2**63
 _SUFFIX: Final = ".dist-info"
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 _SHOWN: Final = 4
 _ANCESTORS_SCRIPTS: Final = ".data/ts_code/"
 """ScriptModules in packages of torch.package: their keys are the names of records."""
@@ -161,7 +161,7 @@ def _tensor(value: Json) -> TrialTensor:
     count = 1
     for size in as_list(entry["shape"], "a shape"):
         count *= as_number(size, "a size")
-        if not 0 <= count < _MOST_ELEMENTS:
+        if not 0 <= count < _MAX_ELEMENTS:
             raise ValueError("a shape is too large for any machine, or negative")
     item = ITEM_BYTES.get(as_text(entry["dtype"], "a dtype"))
     record = as_text(entry["record"], "a record")
@@ -504,11 +504,11 @@ def check_metadata(
 def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Iterator[Finding]:
     """Name and version stand in the metadata as the plan has them."""
     record = f"{distribution.folder}/METADATA"
-    if not archive.has(record) or archive.size(record) > _MOST_BYTES:
+    if not archive.has(record) or archive.size(record) > _MAX_BYTES:
         return
     said = headers(_text(archive, record))
     name, version = (said.get(each, [""])[0].strip() for each in ("name", "version"))
-    is_same = normalised_distribution(name) == normalised_distribution(distribution.name)
+    is_same = normalized_distribution(name) == normalized_distribution(distribution.name)
     if not is_same or version != distribution.version:
         text = (
             f"it is of {name!r:.80} {version!r:.40}, and should be of {distribution.name!r:.80} "
@@ -521,7 +521,7 @@ def _check_listing(archive: Archive, manifest: Manifest, record: str) -> Iterato
     """What a RECORD lists (PEP 376) is there, with that digest."""
     if not archive.has(record):
         return
-    if archive.size(record) > _MOST_BYTES:
+    if archive.size(record) > _MAX_BYTES:
         yield finding("record-unreadable", record, "it is too large for a list of files")
         return
     try:

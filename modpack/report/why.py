@@ -33,13 +33,13 @@ _STRENGTH: Final = (
     ImportKind.TYPE_CHECKING,
 )
 """Of several pieces of evidence for one step, the first of these is told."""
-_MOST_STARTS: Final = 10
-_MOST_CHAINS: Final = 100
-_MOST_AS_SHORT: Final = 3
+_MAX_STARTS: Final = 10
+_MAX_CHAINS: Final = 100
+_MAX_AS_SHORT: Final = 3
 """Chains from one thing that are told where several are equally short."""
-MOST_NODES: Final = 10_000
+MAX_NODES: Final = 10_000
 """Modules and objects on all chains that are told: longer ones are counted only."""
-MOST_COUNTED: Final = 1_000_000
+MAX_COUNTED: Final = 1_000_000
 """Up to here it is counted how many chains are as short."""
 
 
@@ -95,7 +95,7 @@ class FoundChains:
         more: how many there are besides.
         is_complete: whether ``more`` is right; if not, there are at least so many.
         as_short: of the shortest ones, how many others start at the same places and are as short;
-            of :data:`MOST_COUNTED` there are so many or more.
+            of :data:`MAX_COUNTED` there are so many or more.
     """
 
     chains: tuple[Chain, ...] = ()
@@ -168,42 +168,42 @@ def why(plan: Plan, module: str, *, every_chain: bool = False, provider: str | N
     )
 
 
-def shortest_chains(plan: Plan, module: str, most: int = _MOST_STARTS) -> FoundChains:
+def shortest_chains(plan: Plan, module: str, most: int = _MAX_STARTS) -> FoundChains:
     """The shortest chains from each thing that was saved and leads to a module.
 
     Args:
         plan: the evidence.
         module: where the chains end.
         most: from how many things they are given, as long as all chains together have no more
-            than :data:`MOST_NODES`; further things are counted. So are chains that are as short
+            than :data:`MAX_NODES`; further things are counted. So are chains that are as short
             as the first few from the same thing.
     """
     graph, distances = plan.graph, plan.graph.distances_to(module)
     starts = sorted((s for s in graph.roots() if s in distances), key=distances.__getitem__)
     paths: list[Sequence[str]] = []
-    room = MOST_NODES
+    room = MAX_NODES
     for start in starts[:most]:
         length = distances[start] + 1
-        of_one = min(_MOST_AS_SHORT, room // length)
+        of_one = min(_MAX_AS_SHORT, room // length)
         found = list(islice(_downhill(graph, start, distances), of_one))
         paths += found
         room -= length * len(found)
     shown = list(dict.fromkeys(path[0] for path in paths))
-    as_short = min(_number_downhill(graph, shown, distances) - len(paths), MOST_COUNTED)
+    as_short = min(_number_downhill(graph, shown, distances) - len(paths), MAX_COUNTED)
     chains = tuple(_chain(plan, path) for path in paths)
     return FoundChains(chains, len(starts) - len(shown), as_short=as_short)
 
 
-def all_chains(plan: Plan, module: str, most: int = _MOST_CHAINS) -> FoundChains:
+def all_chains(plan: Plan, module: str, most: int = _MAX_CHAINS) -> FoundChains:
     """The chains that lead to a module and go through nothing twice, the shortest first.
 
     Args:
         plan: the evidence.
         module: where the chains end.
-        most: how many are given, as long as they have no more than :data:`MOST_NODES` together.
+        most: how many are given, as long as they have no more than :data:`MAX_NODES` together.
             Further ones are counted as long as that takes no time.
     """
-    found = simple_paths(plan.graph, module, plan.graph.roots(), most, most_nodes=MOST_NODES)
+    found = simple_paths(plan.graph, module, plan.graph.roots(), most, most_nodes=MAX_NODES)
     return FoundChains(
         tuple(_chain(plan, path) for path in found.paths), found.more, found.is_complete
     )
@@ -234,7 +234,7 @@ def _number_downhill(
     graph: DependencyGraph, starts: Sequence[str], distances: dict[str, int]
 ) -> int:
     """How many such paths there are, without following each; of very many not exactly how many."""
-    most = MOST_COUNTED + MOST_NODES
+    most = MAX_COUNTED + MAX_NODES
     wanted, todo = set(starts), list(starts)
     while todo:
         for following in _nearer(graph, todo.pop(), distances):

@@ -13,7 +13,7 @@ from modpack.core.scan import ImportKind
 from modpack.core.text import counted, printable
 from modpack.report.format import elided, indented, table, title
 from modpack.report.text import STYLES
-from modpack.report.why import MOST_COUNTED, FoundChains, ImportLink, ModuleStatus, Why
+from modpack.report.why import MAX_COUNTED, FoundChains, ImportLink, ModuleStatus, Why
 
 _STANDINGS: Final = {
     ModuleStatus.DECIDED: "",
@@ -22,8 +22,8 @@ _STANDINGS: Final = {
     "under `if TYPE_CHECKING`",
     ModuleStatus.UNDECIDED: "neither in the package nor extern, although code in it imports it",
 }
-_MOST_NAMES: Final = 6
-_MOST_PLACES: Final = 8
+_MAX_NAMES: Final = 6
+_MAX_PLACES: Final = 8
 
 
 def why_report(found: Why, every_chain: bool) -> RenderableType:
@@ -114,10 +114,10 @@ def _evidence(step: ImportLink) -> str:
     """Where a step shows, and what it takes."""
     if step.kind is ImportKind.PICKLE:
         # Functions that cannot be imported travel by their source, and name their home only.
-        return printable(f"holds {elided(step.names, _MOST_NAMES) or 'something of it'}")
+        return printable(f"holds {elided(step.names, _MAX_NAMES) or 'something of it'}")
     if step.kind is ImportKind.PARENT:
         return printable(f"contains {step.importer}")
-    names = f"  {elided(step.names, _MOST_NAMES)}" if step.names else ""
+    names = f"  {elided(step.names, _MAX_NAMES)}" if step.names else ""
     others = f"  (and {counted(step.others, 'more place')})" if step.others else ""
     return printable(f"{step.place or ''}{names}{others}")
 
@@ -126,7 +126,7 @@ def _rest(chains: FoundChains, every_chain: bool) -> Iterator[str]:
     more = f"{chains.more:,}"
     if not every_chain:
         if chains.as_short:
-            at_least = "at least " if chains.as_short == MOST_COUNTED else ""
+            at_least = "at least " if chains.as_short == MAX_COUNTED else ""
             yield f"and {at_least}{chains.as_short:,} more that are as short"
         if chains.more:
             yield f"and from {more} more"
@@ -154,7 +154,7 @@ def _importers(found: Why) -> Iterator[RenderableType]:
     noun = "place" if found.standing is ModuleStatus.NEVER_RUN else "more place"
     verb = "imports" if len(places) == 1 else "import"
     yield title(f"{counted(len(places), noun)} {verb} it", "blue")
-    for place in places[:_MOST_PLACES]:
+    for place in places[:_MAX_PLACES]:
         yield indented(Text(printable(place)), 2)
-    if (more := len(places) - _MOST_PLACES) > 0:
+    if (more := len(places) - _MAX_PLACES) > 0:
         yield indented(Text(f"and {more:,} more; --json lists them", "dim"), 2)

@@ -36,7 +36,7 @@ class EffectKind(str, Enum):
     WRITE = "write"
     """Files are written, moved or removed."""
     EVAL = "eval"
-    """A text is run as code, or serialised objects are loaded, which can run any."""
+    """A text is run as code, or serialized objects are loaded, which can run any."""
     NATIVE = "native"
     """Machine code is loaded by hand."""
 

@@ -25,13 +25,13 @@ from modpack.pickling.pickle_machine import (
 )
 from modpack.pickling.rebuild import current_module
 
-_MOST_NAMES: Final = 100_000
+_MAX_NAMES: Final = 100_000
 """What a pickle may name: ten times as much as torch has to offer."""
-_MOST_NODES: Final = 1_000_000
+_MAX_NODES: Final = 1_000_000
 """Values of a tree. Of a model with 100,000 tensors and their names there are half as many."""
-_MOST_KEPT: Final = 1_000_000
+_MAX_KEPT: Final = 1_000_000
 """Tuples of names and texts, and what else costs memory; what has more is not followed."""
-_MOST_TUPLES: Final = 1_000_000
+_MAX_TUPLES: Final = 1_000_000
 _OPAQUE_TUPLES: Final = tuple((OPAQUE,) * length for length in range(6))
 _OPAQUE_IDS: Final = frozenset(map(id, _OPAQUE_TUPLES))
 _LARGEST_SIZE: Final = 2**60
@@ -42,7 +42,7 @@ _TENSORS: Final = ("torch._utils", "torch._tensor")
 _STARTS: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
 _SIZES: Final = {b"C": 1, b"B": 4, b"\x8e": 8, b"\x96": 8}
 """For each opcode of bytes, how many bytes tell their size (:mod:`pickletools`)."""
-_MOST_LEVELS: Final = 5
+_MAX_LEVELS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class _Naming(Actions):
         """A name."""
         found = self._known.get((module, name))
         if found is None:
-            if len(self._known) >= _MOST_NAMES:
+            if len(self._known) >= _MAX_NAMES:
                 raise MalformedError("it names more than can be followed")
             found = self._known[module, name] = self._name(module, name)
         return found
@@ -227,12 +227,12 @@ class PickleReader(_Naming):
     def grouped(self, items: Sequence[StackItem]) -> StackItem:
         """A tuple; those with nothing of interest in them are all one, which saves memory."""
         self._tuples += 1
-        if self._tuples > _MOST_TUPLES:
+        if self._tuples > _MAX_TUPLES:
             raise MalformedError("it makes more tuples than can be followed")
         for each in items:
             if type(each) not in _PLAIN and each is not OPAQUE and id(each) not in _OPAQUE_IDS:
                 self._kept += 1 + len(items) // 8
-                if self._kept > _MOST_KEPT:
+                if self._kept > _MAX_KEPT:
                     raise MalformedError("it makes more values than can be followed")
                 return tuple(items)
         return _OPAQUE_TUPLES[min(len(items), len(_OPAQUE_TUPLES) - 1)]
@@ -399,7 +399,7 @@ class PickleTree(_Naming):
 
     def _count(self, nodes: int = 1) -> None:
         self._nodes += nodes
-        if self._nodes > _MOST_NODES:
+        if self._nodes > _MAX_NODES:
             raise MalformedError("it makes more values than can be followed")
 
     def _name(self, module: str, name: str) -> PickledName:
@@ -503,7 +503,7 @@ def nested_names(data: bytes, level: int = 0) -> dict[PickledName, None]:
     ['fractions.Fraction']
     """
     found: dict[PickledName, None] = {}
-    if level < _MOST_LEVELS:
+    if level < _MAX_LEVELS:
         for content in _byte_texts(data):
             for inner in _pickles_in(content):
                 found.update(dict.fromkeys(_names(inner)))

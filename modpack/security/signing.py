@@ -20,7 +20,7 @@ from modpack.archive.reader import open_archive
 from modpack.archive.target import write_whole
 from modpack.core.policy import Signer
 from modpack.errors import ArchiveError, SignatureError, TargetError
-from modpack.security.signing_envelope import MOST_BYTES, ValidSignature, check, read_envelope, sign
+from modpack.security.signing_envelope import MAX_BYTES, ValidSignature, check, read_envelope, sign
 from modpack.security.signing_keys import PrivateKey
 
 _SUFFIX: Final = ".sig"
@@ -131,22 +131,22 @@ def _read_beside(file: Path, source: str) -> bytes | None:
         if not stat.S_ISREG(file.stat().st_mode):
             raise SignatureError(source, f"the signature {file} is no regular file")
         with file.open("rb") as opened:
-            content = opened.read(MOST_BYTES + 1)
+            content = opened.read(MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as failure:
         reason = f"the signature {file} cannot be read: {failure.strerror}"
         raise SignatureError(source, reason) from failure
-    if len(content) > MOST_BYTES:
-        raise SignatureError(source, f"the signature {file} is larger than {MOST_BYTES} bytes")
+    if len(content) > MAX_BYTES:
+        raise SignatureError(source, f"the signature {file} is larger than {MAX_BYTES} bytes")
     return content
 
 
 def _inside(archive: Archive) -> bytes | None:
     if not archive.has(layout.SIGNATURE):
         return None
-    if archive.size(layout.SIGNATURE) > MOST_BYTES:
-        reason = f"the signature {layout.SIGNATURE} is larger than {MOST_BYTES} bytes"
+    if archive.size(layout.SIGNATURE) > MAX_BYTES:
+        reason = f"the signature {layout.SIGNATURE} is larger than {MAX_BYTES} bytes"
         raise SignatureError(archive.source, reason)
     try:
         content = archive.read(layout.SIGNATURE)

@@ -26,12 +26,12 @@ _STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 _PREDICATE_TYPE: Final = "urn:x-modpack:package:v1"
 """That whoever signed vouches for a package, and that the digest is that of its manifest."""
 _PREDICATE: Final = {"digestOf": layout.MANIFEST}
-_MOST_SHOWN: Final = 3
-_MOST_CHARACTERS: Final = 80
+_MAX_SHOWN: Final = 3
+_MAX_CHARACTERS: Final = 80
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
-MOST_BYTES: Final = 1 << 20
-_MOST_SIGNATURES: Final = 100
+MAX_BYTES: Final = 1 << 20
+_MAX_SIGNATURES: Final = 100
 _URL_SAFE: Final = str.maketrans("-_", "+/")
 
 
@@ -107,7 +107,7 @@ def _shown(value: object) -> str:
     """A value of a document of unknown origin, for messages: short, and text only."""
     if not isinstance(value, str):
         return "no text"
-    return repr(value if len(value) <= _MOST_CHARACTERS else value[:_MOST_CHARACTERS] + "...")
+    return repr(value if len(value) <= _MAX_CHARACTERS else value[:_MAX_CHARACTERS] + "...")
 
 
 def _plain(name: str) -> str:
@@ -179,8 +179,8 @@ def read_envelope(content: bytes, source: str, place: str = "its signature") -> 
         SignatureError: it is no envelope of an in-toto statement.
     """
     try:
-        if len(content) > MOST_BYTES:
-            raise ValueError(f"it is larger than {MOST_BYTES} bytes")
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES} bytes")
         if not content.strip():
             raise ValueError("it is empty")
         return _envelope(_strict_json(content))
@@ -196,8 +196,8 @@ def _envelope(document: object) -> Envelope:
         raise ValueError(f"its payloadType is {_shown(payload_type)}, not {_PAYLOAD_TYPE!r}")
     if not isinstance(signatures, list) or not signatures:
         raise ValueError("it has no signatures")
-    if len(signatures) > _MOST_SIGNATURES:
-        raise ValueError(f"it has more than {_MOST_SIGNATURES} signatures")
+    if len(signatures) > _MAX_SIGNATURES:
+        raise ValueError(f"it has more than {_MAX_SIGNATURES} signatures")
     read = tuple(_signature(each) for each in signatures)
     named = [each.key_id for each in read if each.key_id]
     for each in named:
@@ -372,8 +372,8 @@ def _require_about(envelope: Envelope, digest: str, source: str, place: str) -> 
     digests = f"signed was the digest {signed}, and its digest is {digest[:16]}..."
     if Path(source).name in dict(subjects):
         raise SignatureError(source, f"it was changed after it was signed: {digests} ({place})")
-    names = ", ".join(_shown(each.name) for each in subjects[:_MOST_SHOWN])
-    more = ", ..." if len(subjects) > _MOST_SHOWN else ""
+    names = ", ".join(_shown(each.name) for each in subjects[:_MAX_SHOWN])
+    more = ", ..." if len(subjects) > _MAX_SHOWN else ""
     raise SignatureError(
         source,
         f"{place} is for another package, which was called {names}{more} when it was signed "

@@ -24,7 +24,7 @@ from modpack.errors import KeyFileError, ModpackError, TargetError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-_MOST_BYTES: Final = 1 << 14
+_MAX_BYTES: Final = 1 << 14
 _ENCRYPTED_LABEL: Final = "ENCRYPTED PRIVATE KEY"
 _PRIVATE_LABELS: Final = ("PRIVATE KEY", _ENCRYPTED_LABEL)
 _OWNER_ONLY: Final = 0o600
@@ -35,11 +35,11 @@ _MAKE_ONE: Final = "Remedy: make a pair with modpack keygen"
 def _read_key_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            content = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
         reason = getattr(failure, "strerror", None) or str(failure)
         raise KeyFileError(str(path), f"the key cannot be read: {reason}") from failure
-    if len(content) > _MOST_BYTES:
+    if len(content) > _MAX_BYTES:
         raise KeyFileError(str(path), f"it is too large for a key. {_MAKE_ONE}")
     try:
         return content.decode("ascii")
@@ -87,7 +87,7 @@ def key_id(public: bytes) -> str:
     return hashlib.sha256(ED25519 + public).hexdigest()
 
 
-def normalised(public: bytes) -> str:
+def normalized(public: bytes) -> str:
     """A public key as PEM, always the same text for the same key."""
     content = base64.b64encode(ED25519 + public).decode("ascii")
     return f"-----BEGIN {PUBLIC_LABEL}-----\n{content}\n-----END {PUBLIC_LABEL}-----\n"
@@ -171,7 +171,7 @@ def read_public(path: str | os.PathLike[str], name: str = "") -> Signer:
     """
     file = Path(path)
     public = public_bytes(_read_key_file(file), str(file))
-    return Signer(name or file.stem, normalised(public))
+    return Signer(name or file.stem, normalized(public))
 
 
 def is_readable_by_others(path: str | os.PathLike[str]) -> bool:
@@ -286,7 +286,7 @@ def _require_name(path: str | os.PathLike[str]) -> None:
 
 def _described(secret: Ed25519PrivateKey) -> PrivateKey:
     public = secret.public_key().public_bytes_raw()
-    return PrivateKey(key_id(public), normalised(public), secret)
+    return PrivateKey(key_id(public), normalized(public), secret)
 
 
 def _private_pem(key: PrivateKey, passphrase: str | None) -> bytes:

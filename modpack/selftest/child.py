@@ -43,8 +43,8 @@ from modpack.selftest.process import (
 _OWN_FRAMES = 32
 """How deep on the stack the trial itself is, below what it loads and in the audit hooks above: a
 chain of imports that can be loaded must not be too deep to be tried."""
-_MOST_FRAMES = 12
-_MOST_CAUSES = 4
+_MAX_FRAMES = 12
+_MAX_CAUSES = 4
 
 
 def what_failed(failure: BaseException) -> str:
@@ -66,7 +66,7 @@ def trace_of(failure: BaseException, tree: Path | None) -> list[str]:
     """
     lines = list(_frames(failure, tree))
     cause, seen = _cause_of(failure), 0
-    while cause is not None and seen < _MOST_CAUSES:
+    while cause is not None and seen < _MAX_CAUSES:
         lines += [f"because of {what_failed(cause)}", *list(_frames(cause, tree))[-2:]]
         cause, seen = _cause_of(cause), seen + 1
     return lines
@@ -82,7 +82,7 @@ def _frames(failure: BaseException, tree: Path | None) -> Iterator[str]:
     if isinstance(failure, SyntaxError) and failure.filename:
         yield f"{place_of(failure.filename, tree)}:{failure.lineno}"
     frames = [f for f in traceback.extract_tb(failure.__traceback__) if _is_told(f)]
-    for frame in frames[-_MOST_FRAMES:]:
+    for frame in frames[-_MAX_FRAMES:]:
         line = f": {frame.line}" if frame.line else ""
         yield f"{place_of(frame.filename, tree)}:{frame.lineno}, in {frame.name}{line}"
 

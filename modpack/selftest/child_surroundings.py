@@ -28,7 +28,7 @@ from modpack.archive.layout import is_internal
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.names import is_within
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.policy import TrustPolicy
 from modpack.importer import PackageImporter
 from modpack.loading.metadata import VisibleDistributions
@@ -88,7 +88,7 @@ class HostIsolation:
         """The distributions that may be seen."""
         for each in distributions:
             name = each.metadata["Name"]
-            if name is None or normalised(name) not in self._distributions:
+            if name is None or normalized(name) not in self._distributions:
                 yield each
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import Decision, MockEvent, Plan
 from modpack.core.policy import TrustPolicy
 from modpack.core.rules import Action
@@ -58,7 +58,7 @@ class HiddenModules(NamedTuple):
 
     Attributes:
         modules: module paths; what is below them is hidden too.
-        distributions: normalised names of distributions, which :mod:`importlib.metadata` must
+        distributions: normalized names of distributions, which :mod:`importlib.metadata` must
             not find.
         places: files and folders of this machine that must not be read.
     """
@@ -284,8 +284,8 @@ def _outcome(folder: Path, answer: Answering, limit_seconds: float) -> RunResult
 
 
 def _started(folder: Path, handle: int, log: Any) -> subprocess.Popen[bytes]:
-    optimised = [f"-{'O' * sys.flags.optimize}"] if sys.flags.optimize else []
-    command = [sys.executable, "-I", *optimised, "-c", _START]
+    optimized = [f"-{'O' * sys.flags.optimize}"] if sys.flags.optimize else []
+    command = [sys.executable, "-I", *optimized, "-c", _START]
     return subprocess.Popen(
         [*command, str(folder / "job.json"), str(handle)],
         cwd=folder / "cwd",
@@ -350,7 +350,7 @@ def hidden_from(
     always = always_installed(ownership)
     interned = [d for d in _of(plan, Action.INTERN) if root_of(d.module) not in staying]
     providers = {d.module: ownership.distribution_of(d.module, d.location) for d in interned}
-    owners = {module: normalised(each.name) for module, each in providers.items() if each}
+    owners = {module: normalized(each.name) for module, each in providers.items() if each}
     hidden = [d for d in interned if owners.get(d.module) not in always]
     names = {owners[d.module] for d in hidden if d.module in owners}
     names.difference_update(extern_owners(plan, ownership))
@@ -385,9 +385,9 @@ def _of(plan: Plan, action: Action) -> Iterator[Decision]:
 
 
 def extern_owners(plan: Plan, ownership: DistributionIndex) -> dict[str, Distribution]:
-    """The distributions of a plan's extern modules, by their normalised names."""
+    """The distributions of a plan's extern modules, by their normalized names."""
     found = (ownership.distribution_of(d.module, d.location) for d in _of(plan, Action.EXTERN))
-    return {normalised(owner.name): owner for owner in found if owner is not None}
+    return {normalized(owner.name): owner for owner in found if owner is not None}
 
 
 def _places(decision: Decision | None) -> Iterator[str]:

@@ -365,7 +365,7 @@ def declare(schemas: Iterable[str]) -> None:
 
 _NAMESPACE = re.compile(r"\bmodpack_[0-9a-f]{12,}(_\d+)?\.")
 _SHOWN = re.compile(r"<class '([^']+)'>")
-_MOST_ENTRIES = 10_000
+_MAX_ENTRIES = 10_000
 _LONGEST = 300
 
 
@@ -409,7 +409,7 @@ def _entries(table: Any) -> Iterable[object]:
     for kind in (dict, list, set):
         if is_a(table, kind):
             plain: Any = kind
-            return plain.__iter__(table) if plain.__len__(table) <= _MOST_ENTRIES else ()
+            return plain.__iter__(table) if plain.__len__(table) <= _MAX_ENTRIES else ()
     return ()
 
 

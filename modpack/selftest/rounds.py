@@ -16,7 +16,7 @@ import torch
 from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.names import is_everywhere, is_within
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import MockEvent, MockEventKind, NoteKind, Plan
 from modpack.core.process import phase
 from modpack.core.selftest import OutsideImport, TrialRecord, TriedCase
@@ -50,16 +50,16 @@ _log = logging.getLogger("modpack")
 
 _LIVE = (NoteKind.LIVE_CHANGED, NoteKind.LIVE_STATE, NoteKind.EXTERN_PATCHED)
 """What is known to differ between the live process and the package."""
-_MOST_ROUNDS = 24
+_MAX_ROUNDS = 24
 _SHORTEST_LIMIT_SECONDS = 600.0
 _PATIENCE = 30.0
 """Times the live run: how long a run may take before it counts as hanging."""
 _OPERATOR = re.compile(r"\b[A-Za-z_]\w*::[A-Za-z_]\w*")
 _ABSENT_OPERATOR = re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'")
 """What torch says of ``torch.ops.mylib.add`` where nobody declared it."""
-_MOST_DIFFERENCES = 5
-_MOST_REFUSED = 5
-_MOST_PLACES = 4
+_MAX_DIFFERENCES = 5
+_MAX_REFUSED = 5
+_MAX_PLACES = 4
 
 
 class Explanation(NamedTuple):
@@ -83,7 +83,7 @@ def explained(verdict: RunResult, differences: Sequence[Difference]) -> Explanat
         verdict: what came of it.
         differences: the differences in it that count.
     """
-    shown = differences[:_MOST_DIFFERENCES]
+    shown = differences[:_MAX_DIFFERENCES]
     more = [f"and {len(differences) - len(shown)} more"] if len(differences) > len(shown) else []
     details = [*map(str, shown), *more, *map(str, verdict.unfilled)]
     if verdict.failure is None:
@@ -93,7 +93,7 @@ def explained(verdict: RunResult, differences: Sequence[Difference]) -> Explanat
     trace = verdict.failure.trace
     trace = tuple(line if line.startswith("because of ") else f"at {line}" for line in trace)
     # What was looked for outside the package although the package holds it.
-    for name, by in verdict.refused[:_MOST_REFUSED]:
+    for name, by in verdict.refused[:_MAX_REFUSED]:
         details.append(
             f"{by} looked for {name}, a file of this machine beside packaged code"
             if "/" in name or "\\" in name
@@ -205,7 +205,7 @@ class Trial:
         verdict = self._round(namespace)
         if before is not None and verdict.failure == before.failure is not None:
             return verdict
-        while not self._passes(verdict) and verdict.is_complete and self._rounds < _MOST_ROUNDS:
+        while not self._passes(verdict) and verdict.is_complete and self._rounds < _MAX_ROUNDS:
             if not (self._declare_operators(verdict) or self._find_missing(namespace)):
                 break
             verdict = self._round(namespace)
@@ -330,7 +330,7 @@ class Trial:
             if not is_everywhere(module) and not any(is_within(module, root) for root in hidden):
                 owner = ownership.distribution_of(module, self._locate(module))
                 if owner is not None:
-                    found.setdefault(normalised(owner.name), (owner, module, by))
+                    found.setdefault(normalized(owner.name), (owner, module, by))
         named = extern_owners(self._plan, ownership)
         known = {*always_installed(ownership), *named}
         known = known.union(*map(ownership.required_closure, named.values()))
@@ -380,7 +380,7 @@ def _swallowed(touches: Sequence[MockEvent]) -> Iterator[str]:
         places = dict.fromkeys(
             f"{t.name} {t.operation}" + (f" at {t.place}" if t.place else "") for t in of_one
         )
-        shown = listed(list(places), _MOST_PLACES)
+        shown = listed(list(places), _MAX_PLACES)
         yield (
             f"the trial passed, but the package used the mocked module {module!r} and caught what "
             f"that raises: {shown}. Remedy: intern or extern {module!r}, or remove the use"

@@ -275,13 +275,13 @@ def test_decisions_can_be_hidden_and_a_search_brings_them_back(show, page_file):
     assert shown.page.is_checked('[data-action="mock"]')
 
 
-def test_colours_tell_decisions_apart(show, page_file):
+def test_colors_tell_decisions_apart(show, page_file):
     shown = show(page_file, "#graph")
-    colours = shown.page.evaluate(
+    colors = shown.page.evaluate(
         """() => modpackReport.graph.drawing.nodes(':childless').map(
             node => [node.data('decision'), node.style('border-color')])"""
     )
-    by_decision = {decision: colour for decision, colour in colours if decision != "mock"}
+    by_decision = {decision: color for decision, color in colors if decision != "mock"}
     assert len(set(by_decision.values())) == len(by_decision) > 1
 
 

@@ -144,7 +144,7 @@ def test_archives_of_torch_package_are_audited(archive):
         (["warning"], 1),
         (["dynamic-import,extern-local"], 1),
         (["dynamic-import", "no-trial"], 1),
-        (["error,mock-called,dynamic-import,licence:GPL*"], 0),
+        (["error,mock-called,dynamic-import,license:GPL*"], 0),
     ],
 )
 def test_a_gate_fails_the_audit_if_there_is_something_that_it_names(package, gates, status):
@@ -203,7 +203,7 @@ def validator(name: str) -> Draft202012Validator:
 
 def test_the_json_of_packages_targets_and_old_archives_is_as_its_schema_says(package):
     of_audits = validator("audit")
-    gates = ("--fail-on", "mock-reachable,no-trial,licence:*")
+    gates = ("--fail-on", "mock-reachable,no-trial,license:*")
     for arguments in (
         (package, *gates),
         ("tillapp.till:make", *RULES),

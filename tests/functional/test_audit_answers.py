@@ -168,9 +168,9 @@ def test_an_audit_tells_which_hook_overrode_a_rule(modules):
 
 
 @pytest.mark.parametrize("module", DISTRIBUTIONS)
-def test_an_audit_tells_distribution_version_and_licence(modules, module):
+def test_an_audit_tells_distribution_version_and_license(modules, module):
     found = modules[module]
-    told_of = (found["distribution"], found["version"], found["licence"])
+    told_of = (found["distribution"], found["version"], found["license"])
     assert told_of == DISTRIBUTIONS[module]
 
 
@@ -497,13 +497,13 @@ GATES = {
     "hook-override": {"clockwork"},
     "extern-local": {"draftlib", "looselib"},
     "extern-unpinned": {"draftlib", "looselib"},
-    "licence-unknown": {"plainbox"},
-    "licence:GPL*": {"gridkit"},
-    "licence:gpl-3.0-only": {"gridkit"},
-    "licence:Apache*": {"atlas-north", "mathbits", "torch"},
-    "licence:BSD*": {"atlas-south", "mathbits", "torch"},
-    "licence:AGPL*": set(),  # nothing of what is mocked is shipped
-    "licence:LGPL*": set(),
+    "license-unknown": {"plainbox"},
+    "license:GPL*": {"gridkit"},
+    "license:gpl-3.0-only": {"gridkit"},
+    "license:Apache*": {"atlas-north", "mathbits", "torch"},
+    "license:BSD*": {"atlas-south", "mathbits", "torch"},
+    "license:AGPL*": set(),  # nothing of what is mocked is shipped
+    "license:LGPL*": set(),
     "no-trial": set(),
     "trial-failed": set(),
     "error": {"telemetry.live"},
@@ -522,7 +522,7 @@ def _fired(document: dict) -> list[str]:
     return [each["gate"] for each in document["gates"] if each["fired"]]
 
 
-CALM_GATES = ["note", "mock-imported", "extern-unpinned", "licence-unknown", "licence:GPL*"]
+CALM_GATES = ["note", "mock-imported", "extern-unpinned", "license-unknown", "license:GPL*"]
 
 
 def test_a_package_without_findings_passes_all_gates(site):
@@ -543,12 +543,12 @@ def test_a_package_that_was_never_tried_has_no_errors_but_a_gate_for_that(site):
 
 def test_several_gates_can_be_given_and_each_that_fires_is_told(site):
     untried = site.packages / "untried.modpack"
-    gates = ["--fail-on", "licence:GPL*,trial-failed", "--fail-on", "mock-reachable"]
+    gates = ["--fail-on", "license:GPL*,trial-failed", "--fail-on", "mock-reachable"]
     document = told("audit", untried, *gates, status=1)
-    assert set(_fired(document)) == {"licence:GPL*", "mock-reachable"}
+    assert set(_fired(document)) == {"license:GPL*", "mock-reachable"}
     text = asked("audit", untried, *gates)
     assert text.exit_code == 1
-    assert "licence:GPL*" in text.output
+    assert "license:GPL*" in text.output
     assert "mock-reachable" in text.output
 
 
@@ -599,7 +599,7 @@ def test_a_dry_run_gives_the_same_answers_as_the_package(site, mocks):
     planned = {each["module"]: each for each in document["modules"]}
     for module in DISTRIBUTIONS:
         known = planned[module]
-        told_of = (known["distribution"], known["version"], known["licence"])
+        told_of = (known["distribution"], known["version"], known["license"])
         assert told_of == DISTRIBUTIONS[module], module
 
 
@@ -927,12 +927,12 @@ COMPONENTS = {
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_the_bill_has_every_distribution_with_version_and_licence(bill, name):
+def test_the_bill_has_every_distribution_with_version_and_license(bill, name):
     (found,) = [each for each in bill["components"] if each["name"] == name]
-    version, licence = COMPONENTS[name]
+    version, license = COMPONENTS[name]
     assert found["version"] == version
-    licences = json.dumps(found.get("licenses", []))
-    assert (licence in licences) if licence else not found.get("licenses")
+    licenses = json.dumps(found.get("licenses", []))
+    assert (license in licenses) if license else not found.get("licenses")
 
 
 def test_the_bill_has_torch_and_the_model_and_no_mocked_code_as_required(bill):

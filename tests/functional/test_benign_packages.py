@@ -574,7 +574,7 @@ def paths():
     return {"values": [pathlib.Path("x"), pathlib.PureWindowsPath("c:/x"), pathlib.Path]}
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = 1
 
 
@@ -586,7 +586,7 @@ class Right(enum.Flag):
 @case
 def enums():
     both = Right.READ | Right.WRITE
-    return {"values": [Colour.RED, both, Colour, re.IGNORECASE, inspect.Parameter.KEYWORD_ONLY]}
+    return {"values": [Color.RED, both, Color, re.IGNORECASE, inspect.Parameter.KEYWORD_ONLY]}
 
 
 @case

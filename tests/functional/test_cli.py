@@ -513,7 +513,7 @@ def test_source_at_a_terminal_cannot_steer_it(tmp_path):
     assert run("inspect", file, "--source", "clievil").stdout == source
 
 
-def test_there_are_colours_at_a_terminal(package):
+def test_there_are_colors_at_a_terminal(package):
     assert "\x1b[" in at_a_terminal("inspect", package)
 
 

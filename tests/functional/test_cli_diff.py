@@ -134,7 +134,7 @@ def test_the_diffs_can_be_applied(packages, tmp_path):
     assert (folder / "diffcli" / "till.py").read_text() == sources[1]
 
 
-def test_there_are_colours_at_a_terminal_only(packages):
+def test_there_are_colors_at_a_terminal_only(packages):
     command = [sys.executable, "-m", "modpack", "diff", *map(str, packages)]
     plain = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "NO_COLOR")}
     piped = subprocess.run(command, capture_output=True, text=True, env=plain)

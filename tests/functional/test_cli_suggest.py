@@ -154,7 +154,7 @@ def test_rules_that_were_given_stand_first_in_the_lines_for_pyproject(target, tm
 def test_the_reasons_are_told(target):
     found = by_option(document(target))
     library = found["--extern 'sglib.**'"]
-    assert (library["distribution"], library["version"], library["licence"]) == (
+    assert (library["distribution"], library["version"], library["license"]) == (
         "sg-lib",
         "2.5",
         "MIT",

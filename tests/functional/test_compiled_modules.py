@@ -60,7 +60,7 @@ LIBRARY = {
 
 @pytest.fixture(scope="session")
 def binaries(tmp_path_factory) -> dict[str, bytes]:
-    """Extension modules ``_one`` and ``_multi``, with one phase of initialisation and with two."""
+    """Extension modules ``_one`` and ``_multi``, with one phase of initialization and with two."""
     folder = tmp_path_factory.mktemp("compiled")
     built = {}
     for name, phases in {"_one": ONE_PHASE, "_multi": MULTI_PHASE}.items():

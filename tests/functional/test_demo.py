@@ -47,7 +47,7 @@ def test_it_prints_what_was_interned_externed_and_mocked_and_why(told):
 
 
 def test_it_shows_that_the_hooks_fired_on_both_sides(told):
-    fired = "normalise 6, feature maps 6, 1 wrong shape refused"
+    fired = "normalize 6, feature maps 6, 1 wrong shape refused"
     assert told[0].stdout.count(fired) == 2
 
 
@@ -84,7 +84,7 @@ OBSERVED = Observation(
     images=360,
     accuracy=0.99,
     logits="aa",
-    normalise_calls=6,
+    normalize_calls=6,
     feature_map_calls=6,
     feature_maps="bb",
     refusal="expected another shape",
@@ -118,7 +118,7 @@ def test_nothing_is_broken_where_both_sides_agree():
     [
         (replace(RELOADED, observed=replace(OBSERVED, logits="ab")), "bit-identical"),
         (replace(RELOADED, observed=replace(OBSERVED, accuracy=0.9)), "more than 95%"),
-        (replace(RELOADED, observed=replace(OBSERVED, normalise_calls=0)), "hooks fire"),
+        (replace(RELOADED, observed=replace(OBSERVED, normalize_calls=0)), "hooks fire"),
         (replace(RELOADED, observed=replace(OBSERVED, feature_maps="bc")), "hooks fire"),
         (replace(RELOADED, observed=replace(OBSERVED, refusal="")), "hooks fire"),
         (replace(RELOADED, unknown=["theirs"]), "cannot be imported"),

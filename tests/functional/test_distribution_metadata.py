@@ -80,7 +80,7 @@ def fails(name):
 (euro,) = entry_points(group="shop.coins")
 answers = dict(
     version=version("my-shop"),
-    normalised=[version("My_Shop"), version("my.shop")],
+    normalized=[version("My_Shop"), version("my.shop")],
     at_import=my_shop.__version__,
     name=metadata("my-shop")["Name"],
     requires=requires("my-shop"),
@@ -101,7 +101,7 @@ answers = dict(
 """
 ANSWERS = {
     "version": "1.5",
-    "normalised": ["1.5", "1.5"],
+    "normalized": ["1.5", "1.5"],
     "at_import": "1.5",
     "name": "my-shop",
     "requires": ["torch"],

@@ -41,7 +41,7 @@ def test_a_hook_is_called_once_for_each_module_with_exporter_and_name(garden):
     with exporter_with(("intern", "garden.**")) as exporter:
         exporter.register_intern_hook(lambda *arguments: calls.append(arguments))
         exporter.save_source_string("gardener", GARDENER)
-        exporter.save_source_string("neighbour", GARDENER)
+        exporter.save_source_string("neighbor", GARDENER)
         exporter.plan()
         exporter.interned_modules()
         exporter.plan()
@@ -226,7 +226,7 @@ def test_handles_are_torchs_and_removing_one_stops_its_hook_only(garden):
         exporter.save_source_string("gardener", "import garden.path")
         gone.remove()
         gone.remove()
-        exporter.save_source_string("neighbour", "import garden.rose")
+        exporter.save_source_string("neighbor", "import garden.rose")
     assert calls == ["kept garden.path", "gone garden.path", "kept garden.rose"]
 
 
@@ -235,7 +235,7 @@ def test_a_handle_works_as_a_context_manager(garden):
     with exporter_with(("extern", ["garden.rose", "garden.path"])) as exporter:
         with exporter.register_extern_hook(lambda _, name: calls.append(name)):
             exporter.save_source_string("gardener", "import garden.path")
-        exporter.save_source_string("neighbour", "import garden.rose")
+        exporter.save_source_string("neighbor", "import garden.rose")
     assert calls == ["garden.path"]
 
 

@@ -183,7 +183,7 @@ def test_after_an_unpicklable_object_the_exporter_can_go_on(tmp_path: Path):
     assert not importer.file_structure().has_file("m/bad.pkl")
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = 1
 
 
@@ -205,7 +205,7 @@ class Outer:
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_classes_functions_and_constants_come_back_as_themselves(protocol):
     objects = [
-        Colour.RED,
+        Color.RED,
         Pair(1, 2),
         Outer.Inner,
         Outer.make,

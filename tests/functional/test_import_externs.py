@@ -281,7 +281,7 @@ def test_an_extern_that_replaces_itself_in_sys_modules_can_be_imported(packaged,
             "chameleon.py": """
             import sys
             class Chameleon:
-                colour = "green"
+                color = "green"
             sys.modules[__name__] = Chameleon()
             """
         }
@@ -291,14 +291,14 @@ def test_an_extern_that_replaces_itself_in_sys_modules_can_be_imported(packaged,
             "user.py": """
             import chameleon
             import importlib
-            from chameleon import colour
-            again = importlib.import_module("chameleon").colour
+            from chameleon import color
+            again = importlib.import_module("chameleon").color
             """
         },
         extern=["chameleon"],
     )
     user = importer.import_module("user")
-    assert user.chameleon.colour == user.colour == user.again == "green"
+    assert user.chameleon.color == user.color == user.again == "green"
 
 
 def test_the_main_module_of_the_host_is_not_taken_for_a_class(tmp_path):

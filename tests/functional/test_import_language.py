@@ -153,11 +153,11 @@ def test_subclass_registries_abc_protocols_generics_and_enums_work(packaged):
 
             class One(Registered, key="one"): pass
 
-            def labelled(cls):
+            def labeled(cls):
                 cls.label = cls.__qualname__
                 return cls
 
-            @labelled
+            @labeled
             class Labelled: pass
 
             class Shape(abc.ABC):
@@ -184,7 +184,7 @@ def test_subclass_registries_abc_protocols_generics_and_enums_work(packaged):
 
             Point = namedtuple("Point", "x y")
 
-            class Colour(enum.Enum):
+            class Color(enum.Enum):
                 RED = enum.auto()
                 BLUE = enum.auto()
                 @property
@@ -212,10 +212,10 @@ def test_subclass_registries_abc_protocols_generics_and_enums_work(packaged):
     assert kinds.Box[int](3).value == 3
     assert typing.get_type_hints(kinds.Options) == {"width": int}
     assert kinds.Row(1) == (1, 2)
-    assert kinds.Colour.RED.pretty == "red"
+    assert kinds.Color.RED.pretty == "red"
     shown = [kinds.show(value) for value in ("a", 1, kinds.Square())]
     assert shown == ["anything", "int", "square"]
-    for value in (kinds.Colour.BLUE, kinds.Flags.A | kinds.Flags.B, kinds.Point(1, 2)):
+    for value in (kinds.Color.BLUE, kinds.Flags.A | kinds.Flags.B, kinds.Point(1, 2)):
         assert pickle.loads(pickle.dumps(value)) == value
         assert type(copy.deepcopy(value)) is type(value)
 

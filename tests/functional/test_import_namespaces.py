@@ -131,7 +131,7 @@ def test_what_is_from_a_package_is_told_from_what_is_not(packaged):
             class Thing:
                 class Inner: pass
                 def method(self): pass
-            class Colour(enum.Enum):
+            class Color(enum.Enum):
                 RED = 1
             class Row(typing.NamedTuple):
                 x: int
@@ -156,7 +156,7 @@ def test_what_is_from_a_package_is_told_from_what_is_not(packaged):
         things.Thing.Inner(),
         things.Thing.method,
         things.bound,
-        things.Colour.RED,
+        things.Color.RED,
         things.Row(1),
         things.function,
         things.decorated,

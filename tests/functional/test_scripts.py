@@ -229,7 +229,7 @@ def test_classes_of_all_kinds_come_back(story):
         import abc, collections, dataclasses, enum, functools, typing
         T = typing.TypeVar("T")
         LIMIT = 7
-        class Colour(enum.Enum):
+        class Color(enum.Enum):
             RED = "r"
         Mood = enum.Enum("Mood", "GOOD BAD")
         Point = collections.namedtuple("Point", "x y")
@@ -265,17 +265,17 @@ def test_classes_of_all_kinds_come_back(story):
             def __private(self): return LIMIT + 1
         concrete = Concrete()
         concrete.a = 5
-        saved = [Colour.RED, Mood.BAD, Point(1, 2), Pair(1), Box(3), Config(), Made(), concrete,
-                 Dynamic(), Outer.Inner(), Outer(), T, Box[int], Colour]
+        saved = [Color.RED, Mood.BAD, Point(1, 2), Pair(1), Box(3), Config(), Made(), concrete,
+                 Dynamic(), Outer.Inner(), Outer(), T, Box[int], Color]
         """
     use = """
-        colour, mood, point, pair, box, config, made, concrete, dynamic, inner, outer, *_ = loaded
-        print(colour, mood, point, pair, box.value, config, made.limit, concrete.f())
+        color, mood, point, pair, box, config, made, concrete, dynamic, inner, outer, *_ = loaded
+        print(color, mood, point, pair, box.value, config, made.limit, concrete.f())
         print(dynamic(1), inner.hi(), outer.static(), outer.cached, *loaded[11:12])
-        print(colour.__class__ is loaded[-1], loaded[12].__args__, type(point)(3, 4))
+        print(color.__class__ is loaded[-1], loaded[12].__args__, type(point)(3, 4))
         """
     assert story(script, use).splitlines() == [
-        "Colour.RED Mood.BAD Point(x=1, y=2) Pair(x=1, y=2.0) 3 Config(width=7, tags=[]) 7 5",
+        "Color.RED Mood.BAD Point(x=1, y=2) Pair(x=1, y=2.0) 3 Config(width=7, tags=[]) 7 5",
         "8 hi 7 8 ~T",
         "True (<class 'int'>,) Point(x=3, y=4)",
     ]

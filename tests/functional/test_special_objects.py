@@ -103,18 +103,18 @@ class Net(nn.Module):
         self.compiler = self.to_compile.dynamo_ctx
         self.compiling, self.graph = ConvertFrameBox(), fx.symbolic_trace(nn.Tanh()).graph
         self.made = made_here(3)
-        self.colour = self.made.colour
+        self.color = self.made.color
 
     def forward(self, x):
         return self.layer(x) + self.made.scale
 
 def made_here(scale):
-    class Colour(enum.Enum):
+    class Color(enum.Enum):
         RED = 1
     @dataclasses.dataclass
     class Config:
         scale: float
-        colour: Colour = Colour.RED
+        color: Color = Color.RED
         extra: list = dataclasses.field(default_factory=list)
         def doubled(self): return Config(self.scale * 2)
     return Config(scale)
@@ -160,7 +160,7 @@ def check(net):
     assert torch.equal(net.script(x), x + 1) and torch.equal(net.compiled(x), x * 2)
     assert torch.equal(fx.GraphModule({}, net.graph)(x), torch.tanh(x))
     assert torch.equal(net.mapped(x), x * 2) and net.program.module()(x).shape == (1, 2)
-    assert net.colour is net.made.colour is type(net.colour).RED
+    assert net.color is net.made.color is type(net.color).RED
     assert net.made.doubled().scale == 6 and net.made.doubled().extra == []
 
 def results(net):

@@ -43,7 +43,7 @@ _QUIET: Final = frozenset(
 """Events of Python's audit hooks that change nothing."""
 _SLOWEST: Final = 2.0
 """Seconds that one pickle of some hundred bytes may take."""
-_MOST_MEMORY: Final = 1 << 30
+_MAX_MEMORY: Final = 1 << 30
 """Bytes by which the process may grow meanwhile."""
 
 
@@ -66,7 +66,7 @@ def fuzz(tries: int, seed: int = 0) -> Tally:
             _try(next(pickles), result)
         _EVENTS.clear()
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    if grown > _MOST_MEMORY:
+    if grown > _MAX_MEMORY:
         result.wrong.append(f"the process grew by {grown:,} bytes")
     return result
 

@@ -18,14 +18,14 @@ from packages import Tally
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "fixtures"), str(ROOT)]
 
-from hostile.catalogue import LOADERS, Hostile, everything  # noqa: E402
+from hostile.catalog import LOADERS, Hostile, everything  # noqa: E402
 from hostile.floods import floods  # noqa: E402
 from hostile.good import good  # noqa: E402
 from hostile.zips import zipped  # noqa: E402
 
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """Memory that looking at a package of up to 10 MB may take, beyond the interpreter's own."""
-MOST_SECONDS = 5.0
+MAX_SECONDS = 5.0
 """How long one command may take for it."""
 _AT_ONCE = 12
 """Archives of 10 MB that lie on the disk at the same time."""
@@ -133,20 +133,20 @@ def _look_into(
         judged.wrong.append(f"{name}: {child['error'] or child['signal']} {child['text']}")
         return
     judged.peak = max(judged.peak, child["peak"])
-    if child["peak"] > MOST_BYTES:
+    if child["peak"] > MAX_BYTES:
         judged.wrong.append(f"{name} takes {child['peak'] >> 20} MiB")
     for command, said in child["value"].items():
         judged.tries += 1
         judged.seconds = max(judged.seconds, said["seconds"])
-        judged.wrong += [f"{command} of {name} {wrong}" for wrong in _misbehaviour(said)]
+        judged.wrong += [f"{command} of {name} {wrong}" for wrong in _misbehavior(said)]
         if hostile is not None and (command == "verify" or command in hostile.refused_by):
             judged.wrong += _wrong_refusal(hostile, command, child)
 
 
-def _misbehaviour(said: Mapping[str, Any]) -> Iterator[str]:
+def _misbehavior(said: Mapping[str, Any]) -> Iterator[str]:
     if said["fired"]:
         yield f"fires {said['fired']}"
-    if said["seconds"] > MOST_SECONDS:
+    if said["seconds"] > MAX_SECONDS:
         yield f"takes {said['seconds']:.1f} s"
     if said["status"] == _TRACEBACK:
         yield f"ends with a traceback: {said['output'][-300:]}"

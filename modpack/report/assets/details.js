@@ -124,7 +124,7 @@ const details = (() => {
     fill(
       head(
         node.name, chip(DECIDED[decision] ?? "not in the package", decision ?? "undecided"),
-        group && group.kind !== "saved" ? chip(titleOf(group)) : null, group?.licence ? chip(group.licence) : null,
+        group && group.kind !== "saved" ? chip(titleOf(group)) : null, group?.license ? chip(group.license) : null,
         tree.leafOf[index] ? element("a", { class: "button", href: "#graph", id: "in-graph" }, "Show in the graph") : null,
       ),
       facts([
@@ -150,7 +150,7 @@ const details = (() => {
     fill(
       head(
         group ? titleOf(group) : branch.path, chip(counted(branch.members.length, "module")),
-        group?.licence ? chip(group.licence) : null, group?.editable ? chip("editable", "warning") : null,
+        group?.license ? chip(group.license) : null, group?.editable ? chip("editable", "warning") : null,
       ),
       facts([
         ["decisions", decisionsIn(branch).map(([decision, number]) => `${number} ${decision}`).join(", ")],

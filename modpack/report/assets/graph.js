@@ -13,7 +13,7 @@ const graph = (() => {
   const READABLE = 30;
   const MANY = 150;
   const TOO_MANY = 700;
-  const MOST_DRAWN = 400;
+  const MAX_DRAWN = 400;
   const LABEL = 13; // pixels of a letter when nothing is zoomed
   const LEAST_LABEL = 12; // what is shown unasked is not smaller
   const NEAREST = 1.4;
@@ -84,12 +84,12 @@ const graph = (() => {
     return { group: "edges", data: { id, source: from.id, target: to.id, width }, classes };
   }
 
-  function boxesAndNodes(centres) {
+  function boxesAndNodes(centers) {
     const made = [];
     const add = (branches) => {
       for (const branch of branches) {
         const kind = branch.isOpen ? "box" : isLeaf(branch) ? "leaf" : "closed";
-        made.push({ group: "nodes", data: nodeData(branch), classes: kind, position: centres.get(branch.id) });
+        made.push({ group: "nodes", data: nodeData(branch), classes: kind, position: centers.get(branch.id) });
         if (branch.isOpen) add(shownIn(branch));
       }
     };
@@ -114,7 +114,7 @@ const graph = (() => {
     arrangedNarrow = isNarrow(room());
     cy.startBatch();
     cy.elements().remove();
-    cy.add(boxesAndNodes(placed.centres));
+    cy.add(boxesAndNodes(placed.centers));
     const kind = links.length > MANY ? "many" : "";
     if (links.length <= TOO_MANY) cy.add(links.map((link) => arrow(link, kind)));
     cy.endBatch();
@@ -225,7 +225,7 @@ const graph = (() => {
     for (let at = branch; at !== null; at = at.parent) holders.add(at);
     const others = [...tree.byId.values()].filter((each) => each.isOpen && !holders.has(each));
     others.sort((a, b) => a.openedAt - b.openedAt);
-    while (others.length && countDrawn(null) > MOST_DRAWN) fold(others.shift());
+    while (others.length && countDrawn(null) > MAX_DRAWN) fold(others.shift());
   }
 
   function open(branch) {
@@ -290,7 +290,7 @@ const graph = (() => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key in ARROWS) {
       const node = nextTowards(...ARROWS[event.key]);
-      if (node) { choose(tree.byId.get(node.id())); centreIfAway(node); }
+      if (node) { choose(tree.byId.get(node.id())); centerIfAway(node); }
     } else if (event.key === "Enter" && chosen !== null) act(chosen);
     else if (event.key === "Backspace" && chosen !== null) close(chosen);
     else if (event.key === "+") zoomBy(1.3);
@@ -300,7 +300,7 @@ const graph = (() => {
     event.preventDefault();
   }
 
-  function centreIfAway(node) {
+  function centerIfAway(node) {
     const { x, y } = node.renderedPosition();
     if (x < 30 || y < 30 || x > cy.width() - 30 || y > cy.height() - 30) cy.center(node);
   }
@@ -359,7 +359,7 @@ const graph = (() => {
     if (isNarrow(room()) !== arrangedNarrow) {
       draw();
       look(cy.elements(), { animated: false });
-    } else if (chosen !== null && cy.$id(chosen.id).nonempty()) centreIfAway(cy.$id(chosen.id));
+    } else if (chosen !== null && cy.$id(chosen.id).nonempty()) centerIfAway(cy.$id(chosen.id));
   }
 
   /* One's own code is open at first, where it is small enough for labels to stay readable. */

@@ -13,16 +13,16 @@ function isNarrow(room) {
 
 /* Lays out all that is shown. shownIn(branch) is what is drawn in an open one, or in none (null);
    sizeOf(branch) is the size of what is drawn closed; links are pairs of drawn branches; room is the
-   size that the whole should keep to. Returns the centres by id, relative to the upper left corner of
+   size that the whole should keep to. Returns the centers by id, relative to the upper left corner of
    the whole, and its size. */
 function layOut(shownIn, sizeOf, links, room) {
   const local = linksByBox(links);
   const boxes = new Map();
   const isDown = isNarrow(room);
   const whole = place(shownIn(null), null, room);
-  const centres = new Map();
+  const centers = new Map();
   spread(shownIn(null), 0, 0);
-  return { centres, width: whole.width, height: whole.height };
+  return { centers, width: whole.width, height: whole.height };
 
   function place(list, holder, within) {
     const items = list.map((branch) => along({ branch, ...sizeIncluding(branch, within) }));
@@ -49,8 +49,8 @@ function layOut(shownIn, sizeOf, links, room) {
       const breadth = Math.max(...column.items.map((item) => item.breadth));
       let at = (length - lengthOf(column)) / 2;
       for (const item of column.items) {
-        const centre = [across + breadth / 2, at + item.length / 2];
-        const [x, y] = isDown ? centre.reverse() : centre;
+        const center = [across + breadth / 2, at + item.length / 2];
+        const [x, y] = isDown ? center.reverse() : center;
         boxes.set(item.branch, { x, y, item });
         at += item.length + GAP.beside;
       }
@@ -72,7 +72,7 @@ function layOut(shownIn, sizeOf, links, room) {
     for (const branch of list) {
       const { x, y, item } = boxes.get(branch);
       if (branch.isOpen) spread(shownIn(branch), left + x - item.width / 2 + INSET.side, top + y - item.height / 2 + INSET.top);
-      else centres.set(branch.id, { x: left + x, y: top + y });
+      else centers.set(branch.id, { x: left + x, y: top + y });
     }
   }
 }

@@ -5,7 +5,7 @@
   const tabs = [...document.querySelectorAll("nav.tabs a")];
   const field = document.getElementById("search");
   const found = document.getElementById("found");
-  const MOST_FOUND = 40;
+  const MAX_FOUND = 40;
   let current = parts[0].id;
   let module = null;
 
@@ -56,7 +56,7 @@
   let active = -1;
 
   function suggest() {
-    results = search(field.value, MOST_FOUND);
+    results = search(field.value, MAX_FOUND);
     activate(results.length ? 0 : -1);
     const options = results.map((index, row) => {
       const option = element("li", { role: "option", id: `found-${row}`, class: decisionOf(index) ?? "undecided", "aria-selected": String(row === active) });
@@ -122,7 +122,7 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", graph.restyle);
 
-  for (const code of document.querySelectorAll("pre.source.python")) code.replaceChildren(coloured(code.textContent));
+  for (const code of document.querySelectorAll("pre.source.python")) code.replaceChildren(colored(code.textContent));
   window.addEventListener("hashchange", follow);
   addBreaks(document.querySelector("main"));
   showPart(current);

@@ -1,4 +1,4 @@
-/* Sources: unpacked when they are looked at, coloured a little. */
+/* Sources: unpacked when they are looked at, colored a little. */
 
 const sources = (() => {
   let stored = null;
@@ -31,11 +31,11 @@ const TOKENS = new RegExp(
   ].map((part) => part.source).join("|"),
   "gm",
 );
-const MOST_COLOURED = 300000;
+const MAX_COLORED = 300000;
 
 /* Python source as nodes; very long texts stay plain. */
-function coloured(text) {
-  if (text.length > MOST_COLOURED) return document.createTextNode(text);
+function colored(text) {
+  if (text.length > MAX_COLORED) return document.createTextNode(text);
   const made = document.createDocumentFragment();
   let at = 0;
   for (const match of text.matchAll(TOKENS)) {
@@ -52,7 +52,7 @@ function coloured(text) {
 function sourceView(text, line) {
   const count = text.split("\n").length - (text.endsWith("\n") ? 1 : 0);
   const numbers = Array.from({ length: count }, (_, index) => index + 1).join("\n");
-  const code = element("pre", { class: "code", tabindex: "0", "aria-label": "source" }, coloured(text));
+  const code = element("pre", { class: "code", tabindex: "0", "aria-label": "source" }, colored(text));
   const view = element("div", { class: "lines" }, element("pre", { class: "numbers", "aria-hidden": "true" }, numbers), code);
   if (line !== null && line >= 1 && line <= count) {
     const marker = element("div", { class: "marker" });

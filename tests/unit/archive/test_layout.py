@@ -13,7 +13,7 @@ def test_what_belongs_to_the_format_is_internal():
     assert not any(map(layout.is_internal, ["pkg/version", "pkg/a.py", "data/x.storage"]))
 
 
-def test_storages_are_recognised_where_torch_puts_them():
+def test_storages_are_recognized_where_torch_puts_them():
     assert layout.is_storage(layout.storage_name(12))
     assert not layout.is_storage("pkg/.data/12.storage")
     assert not layout.is_storage(".data/a/12.storage")

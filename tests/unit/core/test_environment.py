@@ -12,7 +12,7 @@ from modpack.core.environment import (
     environment_to_json,
 )
 
-NUMPY = RecordedDistribution("numpy", "2.1.0", licence="BSD-3-Clause", hashes={"sha256": "ab"})
+NUMPY = RecordedDistribution("numpy", "2.1.0", license="BSD-3-Clause", hashes={"sha256": "ab"})
 STORAGE = RecordedDistribution("Cloud.Storage", "1.0", requires=("numpy",))
 MADE = RecordedEnvironment(
     "3.11.7",

@@ -66,7 +66,7 @@ def test_an_unknown_kind_is_refused_and_named():
 
 def test_fields_that_are_not_known_are_left_alone():
     extended = {**record(), "written_by": "someone"}
-    extended["hooks"][0]["colour"] = "red"
+    extended["hooks"][0]["color"] = "red"
     extended["hooks"][0]["callable"]["digest"] = "0"
     assert specs_from_json(extended) == SPECS
 

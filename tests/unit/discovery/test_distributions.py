@@ -12,7 +12,7 @@ import pytest
 from modpack.core.environment import RecordedDistribution
 from modpack.core.graph import CodeKind, Location
 from modpack.core.names import is_stdlib
-from modpack.core.names import normalised_distribution as normalised
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.rules import Owner
 from modpack.discovery import distributions as installation
 from modpack.discovery.distributions import Distribution, DistributionIndex, LazyDistribution
@@ -186,7 +186,7 @@ def test_requirements_are_followed_to_their_end(site, install):
 
 
 def test_names_are_compared_as_pep_503_does():
-    assert normalised("A.b--C__d") == "a-b-c-d"
+    assert normalized("A.b--C__d") == "a-b-c-d"
 
 
 def test_the_whole_standard_library_belongs_to_python():
@@ -332,7 +332,7 @@ def test_what_a_package_records_of_a_distribution_follows_its_metadata(site, ins
         index = DistributionIndex([str(site)])
         return recorded_closure(index, [index.named("fakedist")])["fakedist"]
 
-    assert recorded().licence == "MIT"
+    assert recorded().license == "MIT"
     assert recorded() is recorded()
     (info / "METADATA").write_text("Name: fakedist\nVersion: 1.5\nLicense: Apache-2.0\n")
-    assert recorded().licence == "Apache-2.0"
+    assert recorded().license == "Apache-2.0"

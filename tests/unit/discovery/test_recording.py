@@ -35,8 +35,8 @@ def test_what_is_required_and_not_installed_is_named_and_not_recorded(installed)
     assert (list(found), found["rec-lonely"].requires) == (["rec-lonely"], ("rec-nowhere",))
 
 
-def test_the_licence_is_recorded():
-    assert closure_of("torch")["torch"].licence is not None
+def test_the_license_is_recorded():
+    assert closure_of("torch")["torch"].license is not None
 
 
 def test_the_hash_of_an_archive_is_recorded(installed):

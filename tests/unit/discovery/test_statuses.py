@@ -79,21 +79,21 @@ def test_requirements_of_an_egg_that_were_written_anew_are_read_again(site, egg)
     assert named(site).requires == {"two"}
 
 
-def test_a_licence_that_came_later_is_found(site, wheel):
+def test_a_license_that_came_later_is_found(site, wheel):
     (wheel / "licenses").mkdir()
     (wheel / "licenses" / "LICENSE").write_text("MIT")
 
-    def licences():
+    def licenses():
         index = DistributionIndex([str(site)])
         found = index.contents_of(index.named("fakedist"))
         return [name for name in found.metadata if "licenses" in name]
 
-    assert licences() == ["licenses/LICENSE"]
+    assert licenses() == ["licenses/LICENSE"]
     (wheel / "licenses" / "NOTICE").write_text("of others")
-    assert licences() == ["licenses/LICENSE", "licenses/NOTICE"]
+    assert licenses() == ["licenses/LICENSE", "licenses/NOTICE"]
     (wheel / "licenses" / "LICENSE").unlink()
-    assert licences() == ["licenses/NOTICE"]
+    assert licenses() == ["licenses/NOTICE"]
     (wheel / "licenses" / "of" / "others").mkdir(parents=True)
-    assert licences() == ["licenses/NOTICE"]
+    assert licenses() == ["licenses/NOTICE"]
     (wheel / "licenses" / "of" / "others" / "LICENSE").write_text("MIT")
-    assert licences() == ["licenses/NOTICE", "licenses/of/others/LICENSE"]
+    assert licenses() == ["licenses/NOTICE", "licenses/of/others/LICENSE"]

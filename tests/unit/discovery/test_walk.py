@@ -278,7 +278,7 @@ def test_a_source_is_read_once_however_often_it_is_asked_for():
 
 
 def test_sources_beyond_what_is_kept_are_read_again(monkeypatch):
-    monkeypatch.setattr(modules, "_MOST_KEPT", 4)
+    monkeypatch.setattr(modules, "_MAX_KEPT", 4)
     walker = Walker([library := Library({"a": "12", "b": "345"})], lambda name: Action.INTERN)
     assert (walker.source("a"), walker.source("b")) == (b"12", b"345")
     library.sources.update(a="changed", b="changed")

@@ -89,7 +89,7 @@ def test_folders_that_are_asked_for_are_searched_whoever_asks(visible, installed
     assert [each.version for each in found] == ["1.0"]
 
 
-def test_views_recognise_copies_of_the_metadata_module(packaged):
+def test_views_recognize_copies_of_the_metadata_module(packaged):
     view = packaged({"shop.py": ""})._namespace._view
     for module in (importlib.metadata, importlib.import_module("importlib_metadata")):
         assert view(module) is not module

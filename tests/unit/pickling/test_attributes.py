@@ -71,7 +71,7 @@ class Numbered(int):
         self.own = 1
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = 1
 
 
@@ -142,7 +142,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "slots below": SlottedBelow,
     "empty slots": lambda: SlottedLater(1),
     "number": lambda: Numbered(3),
-    "enum": lambda: Colour.RED,
+    "enum": lambda: Color.RED,
     "other attributes": OtherAttributes,
     "forwarding": Forwarding,
     "state of its own": Remembering,

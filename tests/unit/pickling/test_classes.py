@@ -249,7 +249,7 @@ def test_named_tuples():
 
 
 def test_enums_and_flags():
-    class Colour(enum.Enum):
+    class Color(enum.Enum):
         RED = "r"
         CRIMSON = "r"
         BLUE = "b"
@@ -262,10 +262,10 @@ def test_enums_and_flags():
             return f"<{self.long}>"
 
     made, flags = enum.IntEnum("Made", "one two"), enum.Flag("Flags", "a b")
-    red, two, both = again([Colour.RED, made.two, flags.a | flags.b])
+    red, two, both = again([Color.RED, made.two, flags.a | flags.b])
     kind = type(red)
     assert red is kind.RED is kind.CRIMSON is kind("r")
-    assert (red.long, str(red), list(kind.__members__)) == ("red", "<red>", [*Colour.__members__])
+    assert (red.long, str(red), list(kind.__members__)) == ("red", "<red>", [*Color.__members__])
     assert two == 2 and isinstance(two, int) and type(two).one + 1 == two
     assert both == type(both).a | type(both).b
 

@@ -134,7 +134,7 @@ def test_defaults_attributes_names_and_doc_come_back(cell):
             def add(x, y=start, /, *more, z=[start], **rest) -> "int":
                 "Adds."
                 return x + y + sum(more) + sum(z) + sum(rest.values())
-            add.colour = "red"
+            add.color = "red"
             return add
         """
     )["make"]
@@ -142,7 +142,7 @@ def test_defaults_attributes_names_and_doc_come_back(cell):
     assert add(1, 2, 3, z=[4], k=5) == 15
     assert add(1) == 21
     assert (add.__name__, add.__qualname__) == ("add", "make.<locals>.add")
-    assert (add.__doc__, add.colour, add.__annotations__) == ("Adds.", "red", {"return": "int"})
+    assert (add.__doc__, add.color, add.__annotations__) == ("Adds.", "red", {"return": "int"})
 
 
 def test_closures_nest(cell):

@@ -13,7 +13,7 @@ import torch
 from modpack.pickling.graph_context import Ordering
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
     GREEN = "green"
 
@@ -38,9 +38,9 @@ class Stubborn:
         [None, "one", 1, 2.5, (1, "a"), ...],
         [("b", 1), ("a", 2), ("a", 1)],
         [frozenset({"x", "y"}), frozenset({"y", "z"}), frozenset()],
-        [Colour.RED, Colour.GREEN],
+        [Color.RED, Color.GREEN],
         [torch.float32, torch.int8, torch.bool],
-        [dict, torch.nn.Linear, Colour],
+        [dict, torch.nn.Linear, Color],
         [datetime.date(2020, 1, day) for day in (3, 1, 2)],
         [Holder("b"), Holder("a"), Holder("c")],
         [torch.ones(2), torch.zeros(2), torch.zeros(3)],

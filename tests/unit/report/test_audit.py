@@ -41,11 +41,11 @@ LICENSED = "Metadata-Version: 2.4\nName: {0}\nVersion: {1}\nLicense-Expression: 
 def shop(project, installed):
     """The project, with a distribution that is interned and one that is extern."""
     project(PROJECT)
-    for name, version, licence in (
+    for name, version, license in (
         ("auditlib", "2.0", "MIT"),
         ("auditwheel", "3.1", "GPL-3.0-only"),
     ):
-        metadata = {"METADATA": LICENSED.format(name, version, licence)}
+        metadata = {"METADATA": LICENSED.format(name, version, license)}
         installed(name, {f"{name}/__init__.py": "x = 1\n"}, version=version, metadata=metadata)
     import auditshop
 
@@ -85,9 +85,9 @@ def by_name(audit):
     return {facts.module: facts for facts in audit.modules}
 
 
-def test_every_module_has_its_decision_rule_distribution_version_and_licence(audit):
+def test_every_module_has_its_decision_rule_distribution_version_and_license(audit):
     told = {
-        name: (facts.action, facts.rule, facts.requirement, facts.licence)
+        name: (facts.action, facts.rule, facts.requirement, facts.license)
         for name, facts in by_name(audit).items()
         if name.startswith("audit")
     }
@@ -103,11 +103,11 @@ def test_every_module_has_its_decision_rule_distribution_version_and_licence(aud
     }
 
 
-def test_torch_and_the_standard_library_have_their_licences(packaged, tmp_path):
+def test_torch_and_the_standard_library_have_their_licenses(packaged, tmp_path):
     audit = audit_package(packaged({"m.py": "import json, torch\n"}, extern=["**"]).filename)
-    assert by_name(audit)["json"].licence == "PSF-2.0"
+    assert by_name(audit)["json"].license == "PSF-2.0"
     assert by_name(audit)["torch"].distribution == "torch"
-    assert "BSD" in by_name(audit)["torch"].licence
+    assert "BSD" in by_name(audit)["torch"].license
 
 
 def test_distributions_count_what_is_interned_and_what_is_needed(audit):
@@ -116,7 +116,7 @@ def test_distributions_count_what_is_interned_and_what_is_needed(audit):
     assert (found["auditlib"].interned, found["auditlib"].extern) == (1, 0)
     assert found["auditlib"].size_bytes == len("x = 1\n")
     assert (found["auditwheel"].interned, found["auditwheel"].extern) == (0, 1)
-    assert found["auditwheel"].licence == "GPL-3.0-only"
+    assert found["auditwheel"].license == "GPL-3.0-only"
 
 
 def test_a_mock_has_its_importers_uses_and_risk(audit):

@@ -284,10 +284,10 @@ def test_compiled_code_is_one_finding_for_each_library():
     assert (finding.code, finding.subject) == ("native-code", "shop")
 
 
-def test_a_distribution_without_a_licence_is_a_note():
+def test_a_distribution_without_a_license_is_a_note():
     distributions = (DistributionFacts("a", "1"), DistributionFacts("b", "1", "MIT"))
     (finding,) = found(distributions=distributions)
-    assert (finding.code, finding.subject) == ("licence-unknown", "a")
+    assert (finding.code, finding.subject) == ("license-unknown", "a")
 
 
 def test_a_package_of_torch_package_says_that_it_records_little():

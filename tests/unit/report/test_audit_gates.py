@@ -23,7 +23,7 @@ def test_without_a_gate_only_errors_and_problems_fail_an_audit():
     assert not judge(audit(problems=(problem,))).passed
 
 
-@pytest.mark.parametrize("code", [code for code in CODES if code != "licence"])
+@pytest.mark.parametrize("code", [code for code in CODES if code != "license"])
 def test_a_gate_fires_on_its_code_and_on_no_unrelated_one(code):
     assert fires(code, code)
     assert not fires(code, "native-code" if code != "native-code" else "no-trial")
@@ -70,17 +70,17 @@ def test_a_verdict_says_which_gates_fired_and_on_what():
         (None, "*", False),
     ],
 )
-def test_a_licence_gate_looks_at_each_licence_of_an_expression(expression, glob, is_hit):
+def test_a_license_gate_looks_at_each_license_of_an_expression(expression, glob, is_hit):
     facts = audit(distributions=(DistributionFacts("lib", "1.0", expression),))
-    found = parse_gate(f"licence:{glob}").findings(facts)
+    found = parse_gate(f"license:{glob}").findings(facts)
     assert bool(found) is is_hit
     if is_hit:
         assert found[0].subject == "lib"
         assert expression in found[0].text
 
 
-def test_licence_may_be_spelt_either_way():
-    assert parse_gate("license:GPL*").licence == "GPL*"
+def test_license_may_be_spelt_either_way():
+    assert parse_gate("license:GPL*").license == "GPL*"
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_licence_may_be_spelt_either_way():
     [
         ("mock-reachible", "Did you mean 'mock-reachable'"),
         ("licens:GPL*", "Did you mean"),
-        ("licence", "licence:GPL*"),
-        ("licence:", "licence:GPL*"),
-        ("mock-reachable:spy", "only licence:"),
+        ("license", "license:GPL*"),
+        ("license:", "license:GPL*"),
+        ("mock-reachable:spy", "only license:"),
         ("zzzzzz", "mock-reachable"),
         ("", "mock-reachable"),
     ],

@@ -16,7 +16,7 @@ MODULES = (
     ModuleFacts("net", Action.INTERN),
     ModuleFacts("tracker", Action.MOCK, "mock('tracker')", importers=(IMPORTER,)),
     ModuleFacts("stats", Action.MOCK, "mock('stats')"),
-    ModuleFacts("colours", Action.MOCK, "mock('colours')"),
+    ModuleFacts("colors", Action.MOCK, "mock('colors')"),
     ModuleFacts("json", Action.EXTERN),
 )
 LOG = MockUse("tracker", "log", "net", 4, UseKind.FUNCTION, "Net.forward")
@@ -32,7 +32,7 @@ def test_every_mocked_module_is_told_the_worst_first():
     assert [(each.module, each.risk) for each in found] == [
         ("tracker", MockRisk.REACHABLE),
         ("stats", MockRisk.IMPORT_TIME),
-        ("colours", MockRisk.UNUSED),
+        ("colors", MockRisk.UNUSED),
     ]
 
 

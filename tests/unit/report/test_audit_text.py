@@ -108,11 +108,11 @@ def test_what_mocks_are_made_of_belongs_to_modpack():
     assert "modpack  1 module" in text and "of no known distribution" not in text
 
 
-def test_modules_are_grouped_by_distribution_with_version_licence_and_rule():
+def test_modules_are_grouped_by_distribution_with_version_license_and_rule():
     def module(name, rule="intern('lib.**')", **more):
         return ModuleFacts(name, Action.INTERN, rule, size_bytes=1000, **more)
 
-    lib = {"distribution": "lib", "version": "2.0", "licence": "MIT"}
+    lib = {"distribution": "lib", "version": "2.0", "license": "MIT"}
     modules = (
         module("lib", **lib),
         module("lib.a", **lib),
@@ -127,17 +127,17 @@ def test_modules_are_grouped_by_distribution_with_version_licence_and_rule():
 
 def test_what_comes_with_python_is_one_line():
     modules = tuple(
-        ModuleFacts(name, Action.EXTERN, "implicit", provided_by=Owner.STDLIB, licence="PSF-2.0")
+        ModuleFacts(name, Action.EXTERN, "implicit", provided_by=Owner.STDLIB, license="PSF-2.0")
         for name in ("json", "json.decoder", "os")
     )
     text = shown(AuditFacts("m", modules))
     assert "the standard library  PSF-2.0  3 modules  (json, os)" in text
 
 
-def test_an_editable_install_and_an_unknown_licence_are_told():
+def test_an_editable_install_and_an_unknown_license_are_told():
     mine = ModuleFacts("mine", Action.EXTERN, "extern('mine')", provided_by=Owner.LOCAL,
                        distribution="mine", version="0.1", editable=True)  # fmt: skip
-    assert "mine==0.1  licence unknown, an editable install" in shown(AuditFacts("m", (mine,)))
+    assert "mine==0.1  license unknown, an editable install" in shown(AuditFacts("m", (mine,)))
 
 
 def test_places_are_relative_to_the_folder_of_the_user(tmp_path):
@@ -163,7 +163,7 @@ def test_nothing_from_a_package_steers_a_terminal():
         evil,
         (
             ModuleFacts(evil, Action.INTERN, evil, evil, (by,)),
-            ModuleFacts(evil, Action.EXTERN, evil, evil, distribution=evil, licence=evil),
+            ModuleFacts(evil, Action.EXTERN, evil, evil, distribution=evil, license=evil),
         ),
         mocks=(MockFacts(evil, evil, (by,), (one,), MockRisk.REACHABLE, (touch,), True),),
         findings=(finding("absent", evil, evil, evil),),

@@ -89,7 +89,7 @@ def test_a_parameter_that_became_a_buffer_is_told(compared):
     assert fields["kind"] == ("parameter", "buffer")
 
 
-def test_renamed_tensors_are_recognised_by_their_elements(compared):
+def test_renamed_tensors_are_recognized_by_their_elements(compared):
     before, after = net(), nn.Module()
     after.layers = net()
     found = compared(before, after)

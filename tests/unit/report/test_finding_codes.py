@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from modpack.core.plan import MockEventKind, MockRisk, NoteKind, UseKind
-from modpack.report.findings import CODES, LICENCE, VERIFY_CODES, Severity, finding, milder_codes
+from modpack.report.findings import CODES, LICENSE, VERIFY_CODES, Severity, finding, milder_codes
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 PAGE = (REFERENCE / "risks.md").read_text("utf-8")
@@ -14,7 +14,7 @@ VERIFYING = (REFERENCE / "verifying.md").read_text("utf-8")
 def test_the_page_of_risks_lists_every_code_as_it_is():
     told = re.findall(r"^\| `([a-z-]+)(:GLOB)?` \| (\w+) \| (.*?) \| (.*?) ?\|$", PAGE, re.M)
     codes = [
-        (row.code, ":GLOB" if row.code == LICENCE else "", row.severity.value, row.meaning)
+        (row.code, ":GLOB" if row.code == LICENSE else "", row.severity.value, row.meaning)
         for row in CODES.values()
     ]
     assert [each[:4] for each in told] == codes

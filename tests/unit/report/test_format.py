@@ -8,10 +8,10 @@ from rich.text import Text
 from modpack.report.format import Column, PlainTable, indented, table
 
 
-def printed(content: object, width: int = 40, colours: bool = False) -> list[str]:
+def printed(content: object, width: int = 40, colors: bool = False) -> list[str]:
     stream = io.StringIO()
-    system = "standard" if colours else None
-    Console(file=stream, width=width, force_terminal=colours, color_system=system).print(content)
+    system = "standard" if colors else None
+    Console(file=stream, width=width, force_terminal=colors, color_system=system).print(content)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -76,7 +76,7 @@ def test_styles_of_column_cell_and_span_are_put_together():
     made.add_row("plain")
     made.add_row(Text("red", "red"))
     made.add_row(Text.assemble("one ", ("two", "green")))
-    assert printed(made, colours=True) == [
+    assert printed(made, colors=True) == [
         "\x1b[1mplain\x1b[0m",
         "\x1b[1;31mred\x1b[0m",
         "\x1b[1mone \x1b[0m\x1b[1;32mtwo\x1b[0m",
@@ -84,7 +84,7 @@ def test_styles_of_column_cell_and_span_are_put_together():
 
 
 @pytest.mark.parametrize("width", [8, 14, 40])
-def test_lines_are_the_same_with_colours_and_without(width: int):
+def test_lines_are_the_same_with_colors_and_without(width: int):
     made = indented(
         filled(
             ("module", "12", Text.assemble("needed by one ", ("and two", "red"))),
@@ -94,8 +94,8 @@ def test_lines_are_the_same_with_colours_and_without(width: int):
         ),
         1,
     )
-    coloured = printed(made, width, colours=True)
-    assert [re.sub("\x1b[^m]*m", "", line).rstrip() for line in coloured] == printed(made, width)
+    colored = printed(made, width, colors=True)
+    assert [re.sub("\x1b[^m]*m", "", line).rstrip() for line in colored] == printed(made, width)
 
 
 def test_what_a_console_records_keeps_its_styles():

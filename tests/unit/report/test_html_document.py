@@ -146,10 +146,10 @@ def test_sources_beyond_the_room_are_left_out_the_farthest_first():
 
 def test_modules_of_a_distribution_belong_together():
     group = group_of(
-        ModuleFacts("yaml.nodes", Action.INTERN, distribution="PyYAML", version="6", licence="MIT")
+        ModuleFacts("yaml.nodes", Action.INTERN, distribution="PyYAML", version="6", license="MIT")
     )
     assert (group.kind, group.name, group.version) == (GroupKind.DISTRIBUTION, "PyYAML", "6")
-    assert group.licence == "MIT"
+    assert group.license == "MIT"
 
 
 def test_ones_own_code_belongs_together_by_its_top_level_package():
@@ -176,7 +176,7 @@ def test_ones_own_code_is_listed_before_distributions_and_python():
 
 
 def test_a_distribution_is_one_group_whatever_is_known_of_its_modules():
-    six = ModuleFacts("six", Action.EXTERN, distribution="six", version="1.17", licence="MIT")
+    six = ModuleFacts("six", Action.EXTERN, distribution="six", version="1.17", license="MIT")
     modules = (
         ModuleFacts("six.moves", Action.INTERN),
         ModuleFacts("six.moves.urllib", Action.MOCK),

@@ -53,9 +53,9 @@ RICH = audit_of(
     ModuleFacts("own", Action.INTERN, record="own.py", size_bytes=3),
     ModuleFacts("spy", Action.MOCK),
     ModuleFacts("json", Action.EXTERN, provided_by=Owner.STDLIB),
-    installed("torch", "2.13.0+cpu", provided_by=Owner.RUNTIME, licence="BSD-3-Clause"),
-    installed("two", licence="MIT OR Apache-2.0"),
-    installed("said", licence="in their own words"),
+    installed("torch", "2.13.0+cpu", provided_by=Owner.RUNTIME, license="BSD-3-Clause"),
+    installed("two", license="MIT OR Apache-2.0"),
+    installed("said", license="in their own words"),
     installed("here", editable=True),
     mocks=(MockFacts("spy", None),),
     environment=RecordedEnvironment("3.11.7", "CPython", "linux", "x86_64", "2.13.0+cpu"),
@@ -89,7 +89,7 @@ def test_types_scopes_and_names_across_ecosystems():
     assert "purl" not in found["pypi:here@1.0"]
 
 
-def test_licences_are_told_as_identifier_expression_or_words():
+def test_licenses_are_told_as_identifier_expression_or_words():
     found = components(RICH)
     declared = {"acknowledgement": "declared"}
     assert found["pypi:torch@2.13.0+cpu"]["licenses"] == [
@@ -136,9 +136,9 @@ HOSTILE = "]]></name><!--\x1b[2J\x00\ud800\ufffe&\"'\n"
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("where", ["name", "version", "licence", "module", "file"])
+@pytest.mark.parametrize("where", ["name", "version", "license", "module", "file"])
 def test_whatever_a_package_records_the_document_is_valid(form, where):
-    facts = {"version": HOSTILE} if where == "version" else {"licence": HOSTILE}
+    facts = {"version": HOSTILE} if where == "version" else {"license": HOSTILE}
     name = HOSTILE if where == "name" else "fine"
     module = ModuleFacts(HOSTILE, Action.EXTERN) if where == "module" else installed(name, **facts)
     package = replace(PACKAGE, file=HOSTILE, writer=HOSTILE, platform=HOSTILE)
@@ -146,7 +146,7 @@ def test_whatever_a_package_records_the_document_is_valid(form, where):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("facts", [{"name": ""}, {"version": ""}, {"licence": ""}])
+@pytest.mark.parametrize("facts", [{"name": ""}, {"version": ""}, {"license": ""}])
 def test_empty_texts_are_no_obstacle(form, facts):
     valid(audit_of(installed(facts.pop("name", "fine"), **facts)), form)
 

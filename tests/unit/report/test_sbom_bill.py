@@ -133,7 +133,7 @@ def test_what_extern_distributions_require_is_on_the_bill():
         distributions={
             "top": RecordedDistribution("top", "1", requires=("middle",)),
             "late": RecordedDistribution("late", "1", requires=("bottom", "extra")),
-            "middle": RecordedDistribution("Middle", "2", licence="MIT", requires=("bottom",)),
+            "middle": RecordedDistribution("Middle", "2", license="MIT", requires=("bottom",)),
             "bottom": RecordedDistribution("bottom", "3", requires=("middle", "absent")),
             "extra": RecordedDistribution("extra", "4", editable=True),
         },
@@ -147,7 +147,7 @@ def test_what_extern_distributions_require_is_on_the_bill():
     found = items(drawn_up(*modules, graph=graph, environment=recorded))
     assert found["pypi:top@1"].needs == {"pypi:middle@2"}
     middle = found["pypi:middle@2"]
-    assert (middle.name, middle.licence, middle.origins) == ("Middle", "MIT", ("required",))
+    assert (middle.name, middle.license, middle.origins) == ("Middle", "MIT", ("required",))
     assert (middle.need, found["pypi:bottom@3"].need) == (
         ComponentScope.REQUIRED,
         ComponentScope.REQUIRED,

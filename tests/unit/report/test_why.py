@@ -15,8 +15,8 @@ from modpack.core.rules import Action, Rule
 from modpack.core.scan import ImportKind
 from modpack.report.json_output import document
 from modpack.report.why import (
-    MOST_COUNTED,
-    MOST_NODES,
+    MAX_COUNTED,
+    MAX_NODES,
     ModuleStatus,
     all_chains,
     shortest_chains,
@@ -96,7 +96,7 @@ def test_chains_that_are_as_short_are_told_and_counted_without_following_each():
     plan = plan_of("<m/net.pkl> x0 pickle", *layers, "x60 z", "y60 z")
     chains = shortest_chains(plan, "z")
     assert len(chains.chains) == 3 and {len(c.steps) for c in chains.chains} == {62}
-    assert chains.as_short == MOST_COUNTED
+    assert chains.as_short == MAX_COUNTED
     assert "and at least 1,000,000 more that are as short" in printed(why(plan, "z"))
 
 
@@ -112,7 +112,7 @@ def diamonds(layers):
 def test_chains_of_a_deep_graph_are_told_as_long_as_they_are_not_too_long(every_chain):
     found = why(diamonds(300), "z", every_chain=every_chain)
     nodes = sum(len(chain.steps) + 1 for chain in found.chains.chains)
-    assert 0 < nodes <= MOST_NODES
+    assert 0 < nodes <= MAX_NODES
     assert "too long" not in printed(found, every_chain)
 
 
@@ -128,9 +128,9 @@ def test_of_a_graph_of_any_depth_nothing_is_told_that_nobody_could_read(every_ch
 
 def test_things_whose_chains_find_no_room_are_counted():
     near, far = "<m/near.pkl>", "<m/far.pkl>"
-    edges = [f"m{n} m{n + 1}" for n in range(MOST_NODES - 10)]
+    edges = [f"m{n} m{n + 1}" for n in range(MAX_NODES - 10)]
     plan = plan_of(*edges, f"{near} m0 pickle", f"{far} x pickle", "x m0", roots=(far, near))
-    chains = shortest_chains(plan, f"m{MOST_NODES - 10}")
+    chains = shortest_chains(plan, f"m{MAX_NODES - 10}")
     assert [chain.start for chain in chains.chains] == [near]
     assert chains.more == 1
 

@@ -10,7 +10,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from modpack.errors import ModpackError, SignatureError
-from modpack.security.signing_envelope import MOST_BYTES, ValidSignature, check, read_envelope, sign
+from modpack.security.signing_envelope import MAX_BYTES, ValidSignature, check, read_envelope, sign
 from modpack.security.signing_keys import PrivateKey, needing_sign
 
 DIGEST = "ab" * 32
@@ -255,7 +255,7 @@ ENVELOPES = {
         b'{"payloadType": ' + b"[" * 300 + b"]" * 300 + b"}",
         "its payloadType is no text",
     ),
-    "large": (b" " * (MOST_BYTES + 1), f"larger than {MOST_BYTES} bytes"),
+    "large": (b" " * (MAX_BYTES + 1), f"larger than {MAX_BYTES} bytes"),
     "a key twice": (b'{"payload": "", "payload": ""}', "a key is there twice"),
 }
 PARTS = {

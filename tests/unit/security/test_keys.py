@@ -223,7 +223,7 @@ def test_the_public_half_lies_beside_its_key():
 
 def test_the_same_key_is_always_the_same_text(alice):
     public = pem.public_bytes(alice.public_key.replace("\n", "\r\n"), "a key")
-    assert pem.normalised(public) == alice.public_key
+    assert pem.normalized(public) == alice.public_key
     assert generate().key_id != generate().key_id
 
 

@@ -22,7 +22,7 @@ class Scores:
     names: tuple[str, ...] = ("a", "b")
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = 1
 
 
@@ -48,7 +48,7 @@ def paths(output):
             ["output", "output.best", "output.names", "output.names[0]", "output.names[1]"],
         ),
         ({"x", "y"}, ["output", "output{0}", "output{1}"]),
-        (Colour.RED, ["output"]),
+        (Color.RED, ["output"]),
         (torch.zeros(2, 3).shape, ["output"]),
     ],
 )

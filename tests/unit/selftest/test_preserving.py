@@ -42,7 +42,7 @@ TENSORS = {
     "quantized": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
     "meta": torch.ones(3, device="meta"),
     "refusing": torch.ones(3).as_subclass(Refusing),
-    "uninitialised": nn.UninitializedBuffer(),
+    "uninitialized": nn.UninitializedBuffer(),
 }
 
 

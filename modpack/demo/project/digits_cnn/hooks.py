@@ -9,7 +9,7 @@ def refuse_wrong_shapes(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         raise ValueError(f"expected images of shape (n, 8, 8), not {tuple(args[0].shape)}")
 
 
-class Normalise:
+class Normalize:
     """A forward pre-hook that remembers the training data's mean and spread."""
 
     def __init__(self, training_images: Tensor) -> None:
@@ -18,7 +18,7 @@ class Normalise:
         self.calls = 0
 
     def __call__(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-        """Replace the raw pixels by normalised ones."""
+        """Replace the raw pixels by normalized ones."""
         self.calls += 1
         return ((args[0] - self.mean) / self.spread,)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from . import plots
-from .hooks import FeatureMaps, Normalise, refuse_wrong_shapes
+from .hooks import FeatureMaps, Normalize, refuse_wrong_shapes
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class DigitsNet(nn.Module):
     would further training.
     """
 
-    def __init__(self, settings: Settings, normalise: Normalise) -> None:
+    def __init__(self, settings: Settings, normalize: Normalize) -> None:
         super().__init__()
         self.settings = settings
         width = settings.channels
@@ -47,10 +47,10 @@ class DigitsNet(nn.Module):
             nn.Dropout(settings.dropout),
             nn.Linear(settings.hidden, settings.classes),
         )
-        self.normalise = normalise
+        self.normalize = normalize
         self.feature_maps = FeatureMaps()
         self.register_forward_pre_hook(refuse_wrong_shapes)
-        self.register_forward_pre_hook(self.normalise)
+        self.register_forward_pre_hook(self.normalize)
         self.features.register_forward_hook(self.feature_maps)
         self.head.register_forward_hook(lambda head, args, scores: scores.log_softmax(dim=1))
         clip = settings.clip

@@ -6,7 +6,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 class Sheet:
-    """Some labelled curves, drawn one below the other."""
+    """Some labeled curves, drawn one below the other."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []

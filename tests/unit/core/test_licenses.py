@@ -1,18 +1,18 @@
-"""The licence is what a distribution's metadata says, as an SPDX expression where it can be."""
+"""The license is what a distribution's metadata says, as an SPDX expression where it can be."""
 
 import pytest
 
-from modpack.core.core_metadata import headers, licence_of
+from modpack.core.core_metadata import headers, license_of
 
 OSI = "Classifier: License :: OSI Approved :: "
 
 
-def licence_in(text):
-    return licence_of(headers(text))
+def license_in(text):
+    return license_of(headers(text))
 
 
 @pytest.mark.parametrize(
-    ("stated", "licence"),
+    ("stated", "license"),
     [
         ("MIT", "MIT"),
         ("MIT License", "MIT"),
@@ -23,7 +23,7 @@ def licence_in(text):
         ("GNU LGPL v3", "LGPL-3.0-only"),
         ("GPL-2.0-or-later", "GPL-2.0-or-later"),
         ("GNU GPL", "GPL"),
-        ("Our Own Licence", "Our Own Licence"),
+        ("Our Own License", "Our Own License"),
         ("UNKNOWN", None),
         ("Apache 2.0 License", "Apache-2.0"),
         ("Apache License, Version 2.0", "Apache-2.0"),
@@ -32,37 +32,37 @@ def licence_in(text):
         ("Permission is hereby granted, free of charge, " * 10, None),
     ],
 )
-def test_a_short_statement_is_taken_and_known_spellings_are_unified(stated, licence):
-    assert licence_in(f"Metadata-Version: 2.1\nName: x\nLicense: {stated}\n") == licence
+def test_a_short_statement_is_taken_and_known_spellings_are_unified(stated, license):
+    assert license_in(f"Metadata-Version: 2.1\nName: x\nLicense: {stated}\n") == license
 
 
 def test_an_expression_goes_before_everything_else():
     text = f"License: BSD\nLicense-Expression: MIT AND PSF-2.0\n{OSI}Apache Software License\n"
-    assert licence_in(text) == "MIT AND PSF-2.0"
+    assert license_in(text) == "MIT AND PSF-2.0"
 
 
 def test_an_exact_classifier_goes_before_vague_words():
-    assert licence_in(f"License: GPL\n{OSI}GNU General Public License v3 (GPLv3)") == "GPL-3.0-only"
-    assert licence_in(f"License: BSD 3-Clause\n{OSI}BSD License") == "BSD-3-Clause"
+    assert license_in(f"License: GPL\n{OSI}GNU General Public License v3 (GPLv3)") == "GPL-3.0-only"
+    assert license_in(f"License: BSD 3-Clause\n{OSI}BSD License") == "BSD-3-Clause"
 
 
 def test_several_classifiers_hold_together():
     text = f"{OSI}MIT License\n{OSI}Mozilla Public License 2.0 (MPL 2.0)\n"
-    assert licence_in(text) == "MIT AND MPL-2.0"
+    assert license_in(text) == "MIT AND MPL-2.0"
 
 
 def test_a_classifier_without_a_version_gives_the_familys_name():
-    assert licence_in(f"{OSI}BSD License") == "BSD"
-    assert licence_in("Classifier: License :: Other/Proprietary License") == "Proprietary"
+    assert license_in(f"{OSI}BSD License") == "BSD"
+    assert license_in("Classifier: License :: Other/Proprietary License") == "Proprietary"
 
 
-def test_a_classifier_that_names_no_licence_says_nothing():
-    assert licence_in("Classifier: License :: OSI Approved\nClassifier: Topic :: Software") is None
+def test_a_classifier_that_names_no_license_says_nothing():
+    assert license_in("Classifier: License :: OSI Approved\nClassifier: Topic :: Software") is None
 
 
-def test_the_text_of_a_licence_in_the_field_is_not_taken_for_its_name():
+def test_the_text_of_a_license_in_the_field_is_not_taken_for_its_name():
     text = f"License: {'Copyright (c) 2001 somebody. ' * 9}\n        All rights.\n{OSI}BSD License"
-    assert licence_in(text) == "BSD"
+    assert license_in(text) == "BSD"
 
 
 def test_a_text_of_several_lines_hides_no_classifier():
@@ -73,10 +73,10 @@ def test_a_text_of_several_lines_hides_no_classifier():
         "        Redistribution and use in source and binary forms...\n"
         "Classifier: License :: OSI Approved :: BSD License\n"
     )
-    assert licence_in(text) == "BSD"
-    assert licence_in(text.partition("Classifier")[0]) is None
-    assert licence_in(text.replace("Copyright (c) 2001 Somebody", "MIT License")) == "MIT"
+    assert license_in(text) == "BSD"
+    assert license_in(text.partition("Classifier")[0]) is None
+    assert license_in(text.replace("Copyright (c) 2001 Somebody", "MIT License")) == "MIT"
 
 
 def test_the_description_is_not_read():
-    assert licence_in("Name: x\n\nLicense: MIT\n") is None
+    assert license_in("Name: x\n\nLicense: MIT\n") is None
