@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from modpack.errors import ObjMismatchError as ObjMismatchError
     from modpack.errors import ObjNotFoundError as ObjNotFoundError
     from modpack.errors import PicklingError as PicklingError
+    from modpack.errors import SelfTestError as SelfTestError
     from modpack.errors import SignatureError as SignatureError
-    from modpack.errors import TrialError as TrialError
     from modpack.errors import TrustError as TrustError
     from modpack.errors import UnpicklingError as UnpicklingError
     from modpack.exporter import PackageExporter as PackageExporter
     from modpack.importer import PackageImporter as PackageImporter
     from modpack.loading.weights import load_weights as load_weights
-    from modpack.selftest.self_test import Replay as Replay
-    from modpack.selftest.self_test import replay as replay
+    from modpack.selftest.self_test import SelfTestResult as SelfTestResult
+    from modpack.selftest.self_test import self_test as self_test
 
 _HOME_OF = {
     "Action": "modpack.core.rules",
@@ -70,10 +70,10 @@ _HOME_OF = {
     "PicklingError": "modpack.errors",
     "Plan": "modpack.core.plan",
     "Problem": "modpack.core.plan",
-    "Replay": "modpack.selftest.self_test",
+    "SelfTestResult": "modpack.selftest.self_test",
     "SignatureError": "modpack.errors",
     "Signer": "modpack.core.policy",
-    "TrialError": "modpack.errors",
+    "SelfTestError": "modpack.errors",
     "TrustError": "modpack.errors",
     "TrustPolicy": "modpack.core.policy",
     "UnpicklingError": "modpack.errors",
@@ -85,7 +85,7 @@ _HOME_OF = {
     "is_from_package": "modpack.api",
     "load": "modpack.api",
     "load_weights": "modpack.loading.weights",
-    "replay": "modpack.selftest.self_test",
+    "self_test": "modpack.selftest.self_test",
     "save": "modpack.api",
     "sys_importer": "modpack.discovery.importers",
 }

@@ -34,7 +34,7 @@ def save(
     extern: str | Iterable[str] = (),
     mock: str | Iterable[str] = (),
     deny: str | Iterable[str] = (),
-    policy: str = "pinned",
+    preset: str = "pinned",
     intern_native: bool = False,
     importer: Importer | Sequence[Importer] = sys_importer,
     debug: bool = False,
@@ -42,11 +42,11 @@ def save(
     optimizer: object = None,
     hooks: HookChoice = True,
     global_hooks: bool = False,
-    reset_state: HookChoice = False,
+    reset_hook_state: HookChoice = False,
     example_inputs: object = None,
     example_kwargs: object = None,
-    trial: bool | str = True,
-    allow_secrets: str | Iterable[str] = (),
+    self_test: bool | str = True,
+    allow_secrets_in: str | Iterable[str] = (),
     progress: bool | None = None,
 ) -> Plan:
     """Package a model, or any object, with its hooks and the code that it needs.
@@ -59,10 +59,10 @@ def save(
         extern: patterns of module paths that are imported where the package is loaded.
         mock: patterns of module paths that are replaced by stand-ins.
         deny: patterns of module paths that must not be needed; asked first.
-        policy: what happens to modules that no pattern names. ``"pinned"``: installed
+        preset: what happens to modules that no pattern names. ``"pinned"``: installed
             distributions are extern, all other code is interned. ``"hermetic"``: pure-Python
             distributions are interned too. ``"none"``: it is an error. See
-            :meth:`PackageExporter.use_policy`.
+            :meth:`PackageExporter.use_preset`.
         intern_native: whether compiled modules can be interned: the package then loads only on
             the same platform, with the same Python.
         importer: where the object comes from; see :class:`PackageExporter`.
@@ -71,15 +71,15 @@ def save(
         optimizer: the model's optimizer, which is packaged with its own hooks.
         hooks: which hooks to capture: True, False, names, or a predicate over specs.
         global_hooks: whether to capture the hooks of the whole process as well.
-        reset_state: whose collected state to leave behind; see
+        reset_hook_state: whose collected state to leave behind; see
             :meth:`PackageExporter.save_model`.
         example_inputs: what to try the package with before it is put in its place: a tuple
             holds the positional arguments of one call, a mapping with names of arguments the
             arguments by name, anything else is the one argument.
         example_kwargs: further arguments by name.
-        trial: what to do with example inputs: True tries the package in an interpreter that
+        self_test: what to do with example inputs: True tries the package in an interpreter that
             cannot see what it interns; ``"warn"`` writes it even if it fails; False does nothing.
-        allow_secrets: where something may be that looks like a secret; see
+        allow_secrets_in: where something may be that looks like a secret; see
             :class:`PackageExporter`.
         progress: Whether stderr shows what is being done, once that takes more than a second. By
             default at a terminal and in a notebook.
@@ -92,7 +92,7 @@ def save(
         PackagingError: the package cannot be written; all reasons at once.
         PicklingError: something in the object cannot be saved.
         ExampleError: the live object does not run on the example inputs.
-        TrialError: the package was tried and failed; what was there before is still there.
+        SelfTestError: the package was tried and failed; what was there before is still there.
     """
     with collection_paused():  # as for a name of modpack (benchmark row round-trip)
         from modpack.exporter import PackageExporter, require_target
@@ -108,13 +108,13 @@ def save(
     with (
         _shown("Saving", path, progress),
         PackageExporter(
-            path, importer, debug, trial=trial, allow_secrets=allow_secrets
+            path, importer, debug, self_test=self_test, allow_secrets_in=allow_secrets_in
         ) as exporter,
     ):
         for action, patterns in rules.items():
             if patterns:
                 getattr(exporter, action)(patterns)
-        exporter.use_policy(policy, intern_native=intern_native)
+        exporter.use_preset(preset, intern_native=intern_native)
         exporter.save_model(
             MAIN_PACKAGE,
             MAIN_RESOURCE,
@@ -122,7 +122,7 @@ def save(
             optimizer,
             hooks=hooks,
             global_hooks=global_hooks,
-            reset_state=reset_state,
+            reset_hook_state=reset_hook_state,
             pickle_protocol=pickle_protocol,
             example_inputs=example_inputs,
             example_kwargs=example_kwargs,
@@ -136,11 +136,11 @@ def load(
     package: str | None = None,
     resource: str | None = None,
     map_location: Any = None,
-    namespace: str | None = None,
+    namespace: str = "auto",
     hooks: HookChoice = True,
-    optimizer: bool = False,
-    restore_global: bool = False,
-    strict: bool = False,
+    with_optimizer: bool = False,
+    global_hooks: bool = False,
+    on_mismatch: str = "warn",
     policy: TrustPolicy | None = None,
     verify: str = "code",
     progress: bool | None = None,
@@ -158,23 +158,23 @@ def load(
         resource: see ``package``; both or neither.
         map_location: where tensors go; see :func:`torch.load`.
         namespace: ``"private"`` or ``"process"``; see :class:`PackageImporter`. By default the one
-            in which the package's trial found that it works, private if it was not tried.
+            in which the package's self-test found that it works, private if it was not tried.
         hooks: which hooks to register: True, False, names, or a predicate over specs.
-        optimizer: whether to return the optimizer that was saved with it as well.
-        restore_global: whether to register process-wide hooks that were captured.
-        strict: whether to refuse a package that was made with other versions than those that are
-            here; see :class:`PackageImporter`. If not, a warning tells what differs.
+        with_optimizer: Whether to return the optimizer that was saved with it, too.
+        global_hooks: whether to register process-wide hooks that were captured.
+        on_mismatch: ``"warn"``, ``"error"`` or ``"ignore"``, if the installed versions differ
+            from the recorded ones; see :class:`PackageImporter`.
         policy: what the package may ask for; see :class:`TrustPolicy`. None allows everything.
-        verify: ``"code"`` compares everything but tensors with its digests first, ``"all"`` the
+        verify: ``"code"`` compares everything but tensors with its digests first, ``"full"`` the
             tensors too; see :class:`PackageImporter`.
         progress: Whether stderr shows what is being done; see :func:`save`.
 
     Returns:
-        The object; with ``optimizer=True`` the object and its optimizer, or None.
+        The object; with ``with_optimizer=True``, the object and its optimizer, or None.
 
     Raises:
         TypeError, ValueError: an argument is none of these, or no hook has a name.
-        EnvironmentMismatchError: ``strict``, and something differs; no code has run.
+        EnvironmentMismatchError: If ``on_mismatch="error"`` and anything differs; no code has run.
         TrustError, SignatureError: the policy does not allow what it asks for, or the signature
             that the policy demands is missing or does not hold; no code has run, if the package
             tells all that it does.
@@ -187,7 +187,7 @@ def load(
         from modpack.importer import PackageImporter
 
         importer = PackageImporter(
-            path, namespace=namespace, strict=strict, policy=policy, verify=verify
+            path, namespace=namespace, on_mismatch=on_mismatch, policy=policy, verify=verify
         )
         try:
             if package is None or resource is None:
@@ -197,8 +197,8 @@ def load(
                 resource,
                 map_location,
                 hooks=hooks,
-                optimizer=optimizer,
-                restore_global=restore_global,
+                with_optimizer=with_optimizer,
+                global_hooks=global_hooks,
             )
         except BaseException:
             importer.close()

@@ -1,18 +1,19 @@
-"""Every error that modpack raises on purpose.
+"""Exceptions and warnings that modpack raises.
 
-All of them derive from :class:`ModpackError` and carry their facts as fields, so that a
-caller can act on them; the text is made from the fields, for people. An error that has a
-natural counterpart among Python's own exceptions derives from that one too.
+All exceptions derive from :class:`ModpackError` and carry their facts as attributes, so that
+callers can act on them. The text is composed from the attributes: location, problem, fix. An
+exception with a counterpart among Python's built-in exceptions derives from that one as well.
 """
 
 from __future__ import annotations
 
 import pickle
+import re
+from typing import ClassVar
 
 __all__ = [
     "ArchiveError",
     "CacheError",
-    "CompiledModuleError",
     "DeviceNotFoundError",
     "DisallowedModuleError",
     "EnvironmentMismatchError",
@@ -23,6 +24,7 @@ __all__ = [
     "ModpackError",
     "ModpackWarning",
     "NamespaceConflictError",
+    "NativeModuleError",
     "NotAPackageError",
     "ObjMismatchError",
     "ObjNotFoundError",
@@ -35,9 +37,9 @@ __all__ = [
     "PolicyNotFoundError",
     "RecordNotFoundError",
     "RepackedError",
+    "SelfTestError",
     "SignatureError",
     "TargetError",
-    "TrialError",
     "TrustError",
     "UnpicklingError",
     "UnsupportedVersionError",
@@ -46,110 +48,149 @@ __all__ = [
 
 
 class ModpackError(Exception):
-    """The common base: catching it catches everything that modpack raises on purpose."""
+    """Base class of every exception that modpack raises deliberately.
+
+    Args:
+        message: The problem, with its location.
+        hint: How to fix it, in complete sentences. Empty if modpack knows no fix.
+
+    Attributes:
+        code: Identifier of the kind of error. The reference page of errors has a section for it.
+        hint: See ``Args``. The text of the exception ends with it.
+
+    >>> str(ModpackError("net.modpack: no key was given", hint="Pass --key."))
+    'net.modpack: no key was given. Pass --key.'
+    >>> ExternNotFoundError.code
+    'extern-not-found'
+    """
+
+    code: ClassVar[str] = "modpack"
+    hint: str = ""
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
+        cls.code = "-".join(words).lower()
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        self.hint = hint
+        super().__init__(with_hint(message, hint))
+
+
+def with_hint(message: str, hint: str) -> str:
+    """Return a problem followed by its fix: on the same line, or below a message of several lines.
+
+    >>> with_hint("net.modpack: it is truncated", "Copy it again.")
+    'net.modpack: it is truncated. Copy it again.'
+    """
+    if not hint:
+        return message
+    if "\n" in message:
+        return f"{message}\n{hint}"
+    return f"{message} {hint}" if message.endswith((".", "?", "!", ":")) else f"{message}. {hint}"
 
 
 class ModpackWarning(UserWarning):
-    """Something in a plan or a package that will not stop the work but may hurt later."""
+    """A hazard in a plan or a package. modpack continues, but the package may fail later."""
 
 
 class ArchiveError(ModpackError, RuntimeError):
-    """A package file is not what a package file must be; torch raises a RuntimeError.
+    """A package file is invalid or damaged. Also a RuntimeError, which torch raises here.
 
     Args:
-        source: the file, as the user named it.
-        reason: what is wrong, in one sentence.
-        record: the record it is about, if it is about one.
+        path: The package, as the user named it.
+        reason: The problem.
+        record: The affected record, if the problem concerns a single one.
+        hint: How to fix it.
     """
 
-    def __init__(self, source: str, reason: str, record: str | None = None) -> None:
-        self.source = source
+    def __init__(
+        self, path: str, reason: str, record: str | None = None, *, hint: str = ""
+    ) -> None:
+        self.path = path
         self.reason = reason
         self.record = record
-        where = f"{source}: record {record!r}" if record is not None else source
-        super().__init__(f"{where}: {reason}")
+        location = f"{path}: record {record!r}" if record is not None else path
+        super().__init__(f"{location}: {reason}", hint=hint)
 
 
 class RepackedError(ArchiveError):
-    """Another program packed the package again: contents may be the same, the file is not."""
+    """Another program rewrote the package file, so its digests can no longer be checked."""
 
 
 class NotAPackageError(ArchiveError):
-    """The file is no zip archive, or a zip archive that is no package."""
+    """The file is not a zip archive, or is a zip archive that is not a package."""
 
 
 class PackageNotFoundError(NotAPackageError, FileNotFoundError):
-    """There is no file where a package should be."""
+    """The package file does not exist."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class UnsupportedVersionError(ArchiveError):
-    """The package was written in a format that this modpack does not know."""
+    """The package uses a newer format than this version of modpack can read."""
 
 
 class RecordNotFoundError(ArchiveError, FileNotFoundError):
-    """A record that was asked for is not in the package.
+    """The package does not contain the requested record.
 
     Args:
-        source: the package file.
-        record: the record's name.
-        similar: names that exist and look alike, offered to the user.
+        path: The package.
+        record: The requested record.
+        similar: Existing records with similar names.
     """
 
-    def __init__(self, source: str, record: str, similar: tuple[str, ...] = ()) -> None:
+    def __init__(self, path: str, record: str, similar: tuple[str, ...] = ()) -> None:
         self.similar = similar
-        hint = f" Did you mean {', '.join(map(repr, similar))}?" if similar else ""
-        super().__init__(source, f"there is no such record.{hint}", record)
+        hint = f"Did you mean {', '.join(map(repr, similar))}?" if similar else ""
+        super().__init__(path, "no such record", record, hint=hint)
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class CacheError(ModpackError):
-    """The folder into which packages are unpacked cannot be used."""
+    """The cache folder cannot be used."""
 
 
 class TargetError(ModpackError, RuntimeError):
-    """The file or buffer for a package cannot be written; torch raises a RuntimeError."""
+    """A package cannot be written to a path or buffer. Also a RuntimeError, as torch raises."""
 
 
 class PicklingError(ModpackError, pickle.PicklingError):
     """An object cannot be saved.
 
     Args:
-        resource: the resource being saved, as ``package/resource``.
-        reason: what pickle could not do.
-        path: where the object hangs, from the saved object (``model.encoder.layers[3].attn``).
-        problems: path and reason of everything that cannot be saved, that one included.
+        resource: The resource being saved, as ``package/resource``.
+        problems: A location and a reason for everything that cannot be saved. A location is an
+            attribute path from the saved object (``model.encoder.layers[3].attn``), or None if
+            it is unknown. A reason includes its fix.
+
+    Attributes:
+        path: The location of the first problem.
+        reason: The reason of the first problem.
     """
 
-    def __init__(
-        self,
-        resource: str,
-        reason: str,
-        path: str | None = None,
-        problems: tuple[tuple[str | None, str], ...] = (),
-    ) -> None:
+    def __init__(self, resource: str, problems: tuple[tuple[str | None, str], ...]) -> None:
         self.resource = resource
-        self.reason = reason
-        self.path = path
-        self.problems = problems or ((path, reason),)
-        super().__init__(f"cannot pickle {resource}{_told(self.problems)}")
+        self.problems = problems
+        self.path, self.reason = problems[0]
+        super().__init__(f"cannot save {resource}{_grouped(problems)}")
 
 
-_MAX_PATHS_TOLD = 5
+_MAX_LISTED_PATHS = 5
 
 
-def _told(problems: tuple[tuple[str | None, str], ...]) -> str:
-    """One problem in one line; several in a list, those that are alike together."""
+def _grouped(problems: tuple[tuple[str | None, str], ...]) -> str:
+    """Return one problem on one line, or a list with one entry for each distinct reason."""
     by_reason: dict[str, list[str]] = {}
     for path, reason in problems:
         by_reason.setdefault(reason, []).append(path or "")
     lines = []
     for reason, paths in by_reason.items():
-        named = [path for path in paths if path][:_MAX_PATHS_TOLD]
+        named = [path for path in paths if path][:_MAX_LISTED_PATHS]
         more = len(paths) - len(named)
         where = ", ".join(named) + (f" and {more} more" if named and more else "")
         lines.append((f"at {where}" if where else "", reason))
@@ -162,387 +203,385 @@ def _told(problems: tuple[tuple[str | None, str], ...]) -> str:
 
 
 class UnpicklingError(ModpackError, pickle.UnpicklingError):
-    """A pickle in a package asks for something that is not there or not allowed.
+    """A pickle in a package refers to something that is missing or not allowed.
 
     Args:
-        resource: the resource being loaded, as ``package/resource``.
-        reason: what is wrong.
+        resource: The resource being loaded, as ``package/resource``.
+        reason: The problem.
+        hint: How to fix it.
     """
 
-    def __init__(self, resource: str, reason: str) -> None:
+    def __init__(self, resource: str, reason: str, *, hint: str = "") -> None:
         self.resource = resource
         self.reason = reason
-        super().__init__(f"cannot load {resource}: {reason}")
+        super().__init__(f"cannot load {resource}: {reason}", hint=hint)
 
 
 class DeviceNotFoundError(UnpicklingError, RuntimeError):
-    """A tensor lies on a device that there is not; ``torch.load`` raises a RuntimeError."""
+    """A tensor was saved on a device that this machine does not have.
+
+    Also a RuntimeError, which ``torch.load`` raises here.
+    """
 
 
 class ObjNotFoundError(ModpackError):
-    """An object cannot be found again under the name that it carries."""
+    """No importer has an object under its own name."""
 
 
 class ObjMismatchError(ModpackError):
-    """Another object was found under the name that an object carries."""
+    """An importer has a different object under an object's name."""
 
 
 _Difference = tuple[str, str, str]
-"""What differs: its name, how it was where the package was made, how it is here."""
+"""A name, the recorded version, and the installed version."""
 
 
 class _EnvironmentMismatch(Exception):
-    """What the warning and the error say alike."""
+    """The text that the warning and the error have in common."""
 
     def __init__(
-        self, source: str, differences: tuple[_Difference, ...], repair: str | None = None
+        self, path: str, differences: tuple[_Difference, ...], hint: str | None = None
     ) -> None:
-        self.source = source
+        hint = hint or (
+            "Load it in an environment with the recorded versions, or export it again here."
+        )
+        super().__init__(with_hint(_mismatch_table(path, differences), hint))
+        self.path = path
         self.differences = differences
-        self.repair = repair
-        super().__init__(_mismatch_text(source, differences, repair))
+        self.hint = hint
 
 
 class EnvironmentMismatchWarning(_EnvironmentMismatch, ModpackWarning):
-    """A package was made with other versions than those that are here.
+    """The installed versions differ from those that a package was exported with.
 
     Args:
-        source: the package file.
-        differences: what differs; name, recorded, and here.
-        repair: the command that repairs it, if pip can.
+        path: The package.
+        differences: Name, recorded version, and installed version of each difference.
+        hint: The command that installs the recorded versions, if pip can do that.
     """
 
 
 class EnvironmentMismatchError(_EnvironmentMismatch, ModpackError):
-    """A package was to be loaded with ``strict``, and was made with other versions than are here.
+    """The installed versions differ, and the caller passed ``on_mismatch="error"``.
 
-    Nothing of it was imported or unpickled.
+    Nothing in the package was imported or unpickled.
 
     Args:
-        source: the package file.
-        differences: what differs; name, recorded, and here.
-        repair: the command that repairs it, if pip can.
+        path: The package.
+        differences: Name, recorded version, and installed version of each difference.
+        hint: The command that installs the recorded versions, if pip can do that.
     """
 
 
-def _mismatch_text(source: str, differences: tuple[_Difference, ...], repair: str | None) -> str:
-    """What differs, as a table, and the remedy."""
-    rows = [("", "recorded", "here"), *differences]
+def _mismatch_table(path: str, differences: tuple[_Difference, ...]) -> str:
+    rows = [("", "recorded", "installed"), *differences]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
-    lines = [f"{source} does not find here what it was made with:"]
-    lines += ["  " + "  ".join(row).rstrip() for row in cells]
-    otherwise = "load it in an environment like that, or export it again in this one"
-    return "\n".join([*lines, f"Remedy: {repair or otherwise}"])
+    lines = [f"{path}: the installed versions differ from those that it was exported with:"]
+    return "\n".join([*lines, *("  " + "  ".join(row).rstrip() for row in cells)])
 
 
 class PlatformMismatchError(ModpackError):
-    """The package holds compiled modules that cannot run here.
+    """The package contains native extensions that cannot run on this platform.
 
     Args:
-        source: the package file.
-        built_for: what they were built for: platform, machine, Python's ABI, C library.
-        present: the same of this interpreter.
+        path: The package.
+        built_for: Platform, machine, Python ABI, and C library of the native extensions.
+        present: The same for this interpreter.
     """
 
-    def __init__(self, source: str, built_for: str, present: str) -> None:
-        self.source = source
+    def __init__(self, path: str, built_for: str, present: str) -> None:
+        self.path = path
         self.built_for = built_for
         self.present = present
         super().__init__(
-            f"{source} holds compiled modules for {built_for}, and this is {present}. Remedy: "
-            "load it there, or make it again without intern_native"
+            f"{path}: it contains native extensions for {built_for}, but this is {present}",
+            hint="Load it on that platform, or export it again without intern_native.",
         )
 
 
 class DisallowedModuleError(ModpackError, ImportError):
-    """The package needs an extern module that the loader does not allow.
+    """The package requires extern modules that ``module_allowed`` rejects.
 
     Args:
-        source: the package file.
-        modules: every module that was refused.
+        path: The package.
+        modules: Every rejected module.
     """
 
-    def __init__(self, source: str, modules: tuple[str, ...]) -> None:
-        self.source = source
+    def __init__(self, path: str, modules: tuple[str, ...]) -> None:
+        self.path = path
         self.modules = modules
         listed = ", ".join(repr(module) for module in modules)
-        super().__init__(
-            f"{source} needs {listed} from where it is loaded, "
-            "but module_allowed does not allow that"
-        )
+        super().__init__(f"{path}: module_allowed rejects extern {listed}")
 
 
 class ExternNotFoundError(ModpackError, ModuleNotFoundError):
-    """Packaged code imports an extern module that is not installed where it is loaded.
+    """Packaged code imports an extern module that is not installed.
 
     Args:
-        source: the package file.
-        module: the module that was imported.
-        requirement: the distribution that provided it at export (``numpy==2.1.0``), if known.
-        others: what else was missing when the package was opened: each with its requirement.
+        path: The package.
+        module: The missing module.
+        requirement: The distribution that provided it at export (``numpy==2.1.0``), if known.
+        others: Other missing extern modules, each with its requirement.
     """
 
     def __init__(
         self,
-        source: str,
+        path: str,
         module: str,
         requirement: str | None = None,
         others: tuple[tuple[str, str | None], ...] = (),
     ) -> None:
-        self.source = source
+        self.path = path
         self.module = module
         self.requirement = requirement
         self.others = others
-        remedy = (
-            f"pip install '{requirement}'" if requirement else f"install what provides {module}"
-        )
-        ModuleNotFoundError.__init__(
-            self,
-            f"{source} expects to find {module!r} where it is loaded (it was declared extern), "
-            f"but it is not installed here. Remedy: {remedy}{_also_missing(requirement, others)}",
-            name=module,
-        )
+        self.hint = _how_to_install(module, requirement, others)
+        missing = f"; so are {', '.join(repr(name) for name, _ in others)}" if others else ""
+        text = f"{path}: extern module {module!r} is not installed{missing}"
+        ModuleNotFoundError.__init__(self, with_hint(text, self.hint), name=module)
 
 
-def _also_missing(requirement: str | None, others: tuple[tuple[str, str | None], ...]) -> str:
-    """What else is missing, and the command that brings all of it at once."""
-    if not others:
-        return ""
-    named = ", ".join(repr(name) for name, _ in others)
+def _how_to_install(
+    module: str, requirement: str | None, others: tuple[tuple[str, str | None], ...]
+) -> str:
+    """Return one command that installs all known requirements."""
     known = dict.fromkeys(r for r in (requirement, *(r for _, r in others)) if r is not None)
-    at_once = " ".join(f"'{each}'" for each in known)
-    command = f"; all at once: pip install {at_once}" if known else ""
-    return f". What is missing as well: {named}{command}"
+    if not known:
+        return f"Install the distribution that provides {module!r}."
+    return f"Run: pip install {' '.join(repr(each) for each in known)}"
 
 
 class OperatorNotFoundError(ModpackError):
-    """The package needs operators that the program which made it had declared by itself.
+    """The package uses torch operators that are not declared in this process.
 
     Args:
-        source: the package file.
-        schemas: such as ``mylib::add(Tensor a, Tensor b) -> Tensor``.
+        path: The package.
+        schemas: Their schemas, such as ``mylib::add(Tensor a, Tensor b) -> Tensor``.
     """
 
-    def __init__(self, source: str, schemas: tuple[str, ...]) -> None:
-        self.source = source
+    def __init__(self, path: str, schemas: tuple[str, ...]) -> None:
+        self.path = path
         self.schemas = schemas
         listed = "".join(f"\n  {schema}" for schema in schemas)
         super().__init__(
-            f"{source} needs operators that are not here:{listed}\nRemedy: import the library that "
-            "has them, or declare each with torch.library.define(name, signature), before loading"
+            f"{path}: these torch operators are not declared in this process:{listed}",
+            hint="Before loading, import the library that declares them, or declare each with "
+            "torch.library.define(name, signature).",
         )
 
 
 class OperatorConflictError(ModpackError, RuntimeError):
-    """Packaged code defines operators of torch that this process has already.
+    """Packaged code defines torch operators that this process has already defined.
 
-    torch lets a process define an operator once, so such a package loads once per process, and
-    not next to the project that it was made from. torch raises a RuntimeError.
+    A process can define an operator only once. Such a package therefore loads once per process,
+    and not in a process that imports the original project. torch raises a RuntimeError.
 
     Args:
-        source: the package file.
-        name: the operators' namespace (``mylib``), or one operator (``mylib::add``).
-        place: where packaged code defines it, if that is known.
-        first: where it was defined before, if that is known.
+        path: The package.
+        name: The operators' namespace (``mylib``), or one operator (``mylib::add``).
+        location: The packaged line that defines it, if known.
+        first: The earlier definition, if known.
     """
 
     def __init__(
-        self, source: str, name: str, place: str | None = None, first: str | None = None
+        self, path: str, name: str, location: str | None = None, first: str | None = None
     ) -> None:
-        self.source = source
+        self.path = path
         self.name = name
-        self.place = place
+        self.location = location
         self.first = first
         what = f"the operator {name!r}" if "::" in name else f"the operators of {name!r}"
-        where = f" at {place}" if place else ""
+        where = f" at {location}" if location else ""
         earlier = first or "other code in this process"
         super().__init__(
-            f"{source}: packaged code{where} defines {what}, which {earlier} has defined already. "
-            "A process can define an operator once only. Remedy: load the package once per "
-            "process and use that model again, or load it in a process that does not import "
-            "that code; or declare the operators with torch.library.custom_op, which "
-            "replaces an earlier definition, and export again"
+            f"{path}: packaged code{where} defines {what}, which {earlier} has already defined",
+            hint="A process can define an operator only once. Load the package once per process "
+            "and reuse that model, or load it in a process that does not import the other code. "
+            "Alternatively, declare the operators with torch.library.custom_op, which replaces "
+            "an earlier definition, and export again.",
         )
 
 
-class CompiledModuleError(ModpackError, ImportError):
-    """A compiled module of a package cannot be loaded from where it was unpacked.
+class NativeModuleError(ModpackError, ImportError):
+    """A native extension of a package cannot be imported.
 
     Args:
-        source: the package file.
-        module: the module.
-        reason: what is wrong, and the remedy.
+        path: The package.
+        module: The native extension.
+        reason: The problem.
+        hint: How to fix it.
     """
 
-    def __init__(self, source: str, module: str, reason: str) -> None:
-        self.source = source
+    def __init__(self, path: str, module: str, reason: str, *, hint: str = "") -> None:
+        self.path = path
         self.module = module
         self.reason = reason
-        ImportError.__init__(
-            self, f"{source}: the compiled module {module!r} {reason}", name=module
-        )
+        self.hint = hint
+        text = f"{path}: native extension {module!r} {reason}"
+        ImportError.__init__(self, with_hint(text, hint), name=module)
 
 
 class NamespaceConflictError(ModpackError, ImportError):
-    """A package cannot be loaded under real names: those names are taken in this process.
+    """A package cannot use the names of its modules, because this process uses them already.
 
     Args:
-        source: the package file.
-        modules: the modules that are already loaded from elsewhere.
+        path: The package.
+        modules: The modules that are already imported from elsewhere.
     """
 
-    def __init__(self, source: str, modules: tuple[str, ...]) -> None:
-        self.source = source
+    def __init__(self, path: str, modules: tuple[str, ...]) -> None:
+        self.path = path
         self.modules = modules
         shown = ", ".join(modules[:5]) + (", ..." if len(modules) > 5 else "")
+        verb = "is" if len(modules) == 1 else "are"
         super().__init__(
-            f"{source} cannot be loaded with namespace='process': {shown} "
-            f"{'is' if len(modules) == 1 else 'are'} already loaded from elsewhere. "
-            "Remedy: load it before they are imported, or with namespace='private'"
+            f"{path}: namespace='process' is impossible, because {shown} {verb} already imported "
+            "from elsewhere",
+            hint="Load the package before that import, or use namespace='private'.",
         )
 
 
 class ExampleError(ModpackError):
-    """The live model itself fails on the example inputs that were given.
+    """The live model fails on the example inputs.
 
     Args:
-        resource: the model, as ``package/resource``.
-        failure: what it raised.
-        place: the line of the model's code that did, if it is known.
+        resource: The model, as ``package/resource``.
+        failure: The exception that it raised.
+        location: The line of the model's code that raised it, if known.
     """
 
-    def __init__(self, resource: str, failure: BaseException, place: str = "") -> None:
+    def __init__(self, resource: str, failure: BaseException, location: str = "") -> None:
         self.resource = resource
         self.failure = failure
-        self.place = place
-        where = f"\n  at {place}" if place else ""
+        self.location = location
+        where = f"\n  at {location}" if location else ""
         super().__init__(
-            f"{resource}: the model does not run on the example inputs: "
+            f"{resource}: the model fails on the example inputs: "
             f"{type(failure).__name__}: {failure}{where}"
         )
 
 
-_WRITE_ANYWAY = (
-    "Nothing was written. trial='warn', or --no-trial on the command line, writes it all the same"
-)
-
-
-class TrialError(ModpackError):
-    """A package does not load, or computes something else, where it was tried.
+class SelfTestError(ModpackError):
+    """A package does not load in a clean interpreter, or its output differs there.
 
     Args:
-        source: the package, as the user named it.
-        reason: what is wrong, in one sentence.
-        details: lines that show it: where it was raised, which outputs differ.
-        log: the end of what the trial wrote to stdout and stderr.
-        is_written: whether the package was written all the same.
+        path: The package, as the user named it.
+        reason: The problem.
+        details: Lines with the traceback or the differing outputs.
+        log: The end of what the self-test wrote to stdout and stderr.
+        is_written: Whether the package was written despite the failure.
     """
 
     def __init__(
         self,
-        source: str,
+        path: str,
         reason: str,
         details: tuple[str, ...] = (),
         log: str = "",
         is_written: bool = False,
     ) -> None:
-        self.source = source
+        self.path = path
         self.reason = reason
         self.details = details
         self.log = log
-        lines = [f"the trial run of {source} failed: {reason}", *(f"  {x}" for x in details)]
+        lines = [f"{path}: the self-test failed: {reason}", *(f"  {line}" for line in details)]
         if log:
-            lines += ["It wrote:", *(f"  {line}" for line in log.splitlines())]
-        if not is_written:
-            lines.append(_WRITE_ANYWAY)
-        super().__init__("\n".join(lines))
+            lines += ["Output of the self-test:", *(f"  {line}" for line in log.splitlines())]
+        hint = (
+            ""
+            if is_written
+            else "No file was written. To write it anyway, pass self_test='warn' (--no-self-test)."
+        )
+        super().__init__("\n".join(lines), hint=hint)
 
 
 class TrustError(ModpackError):
-    """A package asks for something that the loader's policy does not allow.
+    """The trust policy does not allow something that a package requires.
 
     Args:
-        source: the package file.
-        problems: everything that is not allowed, one sentence each, with its remedy.
+        path: The package.
+        problems: Everything that is not allowed: a sentence for each, with its fix.
     """
 
-    def __init__(self, source: str, problems: tuple[str, ...]) -> None:
-        self.source = source
+    def __init__(self, path: str, problems: tuple[str, ...]) -> None:
+        self.path = path
         self.problems = problems
-        shown = problems[:_MAX_PROBLEMS_TOLD]
+        shown = problems[:_MAX_LISTED_PROBLEMS]
         more = len(problems) - len(shown)
         lines = [*shown, f"and {more} more"] if more else shown
         listed = f" {shown[0]}" if len(problems) == 1 else "".join(f"\n* {each}" for each in lines)
-        super().__init__(f"{source}: the policy does not allow it:{listed}")
+        super().__init__(f"{path}: rejected by the trust policy:{listed}")
 
 
-_MAX_PROBLEMS_TOLD = 50
+_MAX_LISTED_PROBLEMS = 50
 
 
 class UntrustedImportError(TrustError, ImportError):
-    """Code or a pickle of a package imports a module that the loader's policy does not allow.
+    """Packaged code or a pickle imports a module that the trust policy does not allow.
 
     Args:
-        source: the package file.
-        module: the module.
-        problem: the same in one sentence, with the remedy.
+        path: The package.
+        module: The module.
+        problem: The problem as a sentence, with its fix.
     """
 
-    def __init__(self, source: str, module: str, problem: str) -> None:
-        super().__init__(source, (problem,))
+    def __init__(self, path: str, module: str, problem: str) -> None:
+        super().__init__(path, (problem,))
         self.module = self.name = module
 
 
 class PolicyError(ModpackError):
-    """The file of a policy cannot be used.
+    """A trust policy file is invalid.
 
     Args:
-        file: the file.
-        problems: everything that is wrong with it.
+        path: The file.
+        problems: Every problem in it.
     """
 
-    def __init__(self, file: str, problems: tuple[str, ...]) -> None:
-        self.file = file
+    def __init__(self, path: str, problems: tuple[str, ...]) -> None:
+        self.path = path
         self.problems = problems
         listed = "".join(f"\n  {problem}" for problem in problems)
-        super().__init__(f"{file}: {problems[0]}" if len(problems) == 1 else f"{file}:{listed}")
+        super().__init__(f"{path}: {problems[0]}" if len(problems) == 1 else f"{path}:{listed}")
 
 
 class PolicyNotFoundError(PolicyError, FileNotFoundError):
-    """There is no file where a policy should be."""
+    """The trust policy file does not exist."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class SignatureError(ModpackError):
-    """A signature is missing, or does not hold.
+    """A signature is missing or invalid.
 
     Args:
-        source: the package file.
-        reason: what is wrong, in one sentence.
+        path: The package.
+        reason: The problem.
+        hint: How to fix it.
     """
 
-    def __init__(self, source: str, reason: str) -> None:
-        self.source = source
+    def __init__(self, path: str, reason: str, *, hint: str = "") -> None:
+        self.path = path
         self.reason = reason
-        super().__init__(f"{source}: {reason}")
+        super().__init__(f"{path}: {reason}", hint=hint)
 
 
 class KeyFileError(ModpackError):
-    """A key for signatures cannot be used.
+    """A signing key cannot be used.
 
     Args:
-        source: the file, or whose key it is.
-        reason: what is wrong, in one sentence, and the remedy.
+        path: The key file, or the name of the key's owner.
+        reason: The problem.
+        hint: How to fix it.
     """
 
-    def __init__(self, source: str, reason: str) -> None:
-        self.source = source
+    def __init__(self, path: str, reason: str, *, hint: str = "") -> None:
+        self.path = path
         self.reason = reason
-        super().__init__(f"{source}: {reason}")
+        super().__init__(f"{path}: {reason}", hint=hint)
 
 
 for _name in __all__:
-    globals()[_name].__module__ = __name__  # where users, tracebacks and pickles look for it
+    globals()[_name].__module__ = __name__  # shown in tracebacks and pickles

@@ -31,7 +31,7 @@ from modpack.core.rules import Action, Rule
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.importers import Importer, importer_of, sys_importer
 from modpack.discovery.scan_cache import remembering_scan
-from modpack.errors import ModpackError, ModpackWarning, TrialError
+from modpack.errors import ModpackError, ModpackWarning, SelfTestError
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.match_hooks import MatchHook, RuleMatch, require_hook
 from modpack.exporting.objects import DEFAULT_PROTOCOL, ObjectSaver
@@ -51,7 +51,7 @@ _TRIED_OUT = (
     NoteKind.NESTED_PICKLE,
     NoteKind.REGISTERED_OUTSIDE,
 )
-"""Hazards that a trial looks into."""
+"""Hazards that a self-test looks into."""
 
 
 class PackageExporter:
@@ -71,11 +71,11 @@ class PackageExporter:
         importer: where objects and modules come from: an importer, or several in order
             (``[old_package, sys_importer]`` to save again what was loaded from a package).
         debug: whether a :class:`PackagingError` shows how each module is reached.
-        trial: whether a package with example inputs is tried before it is put in its place: in
+        self_test: whether a package with example inputs is tried before it is put in its place: in
             an interpreter that cannot see what the package interns, it must load and compute
             what the live model did. ``"warn"`` writes a package that fails as well, with a
             warning; False runs nothing.
-        allow_secrets: where something may be that looks like a secret: patterns of module paths,
+        allow_secrets_in: where something may be that looks like a secret: patterns of module paths,
             or, with a ``/`` in them, of records; with ``#`` and a fingerprint behind it, as the
             :class:`PackagingError` shows it, only that text.
 
@@ -98,15 +98,15 @@ class PackageExporter:
         importer: Importer | Sequence[Importer] = sys_importer,
         debug: bool = False,
         *,
-        trial: bool | str = True,
-        allow_secrets: GlobPattern = (),
+        self_test: bool | str = True,
+        allow_secrets_in: GlobPattern = (),
     ) -> None:
         require_target(f)
-        require_type(trial, (bool, str), "trial", "True, False or 'warn'")
-        if isinstance(trial, str) and trial != "warn":
-            raise ValueError(f"trial must be True, False or 'warn', not {trial!r}")
+        require_type(self_test, (bool, str), "self_test", "True, False or 'warn'")
+        if isinstance(self_test, str) and self_test != "warn":
+            raise ValueError(f"self-test must be True, False or 'warn', not {self_test!r}")
         require_type(debug, bool, "debug", "a bool")
-        guard = SecretScan(as_allowances(allow_secrets))
+        guard = SecretScan(as_allowances(allow_secrets_in))
         self.importer = as_importer(importer)
         self.debug = debug
         self._guard = guard
@@ -120,7 +120,7 @@ class PackageExporter:
             self._planner, self._writer, self._objects, self._installed, guard, debug
         )
         self._plans_only = f is None
-        self._trial = trial
+        self._self_test = self_test
         self._examples: ExampleSaver | None = None
         self._unique_ids = 0
         self._closed = False
@@ -166,11 +166,11 @@ class PackageExporter:
         pattern = GlobGroup(include, exclude=exclude)
         self._planner.add_rule(Rule(action, pattern, allow_empty))
 
-    def use_policy(self, policy: str, *, intern_native: bool = False) -> None:
-        """Add a policy's rules behind all rules of one's own.
+    def use_preset(self, preset: str, *, intern_native: bool = False) -> None:
+        """Add a preset's rules behind all rules of one's own.
 
         Args:
-            policy: ``"pinned"``: installed distributions are extern, all other code is
+            preset: ``"pinned"``: installed distributions are extern, all other code is
                 interned; ``"hermetic"``: pure-Python distributions are interned too, so that
                 only torch and what has compiled code must be installed where the package is
                 loaded; ``"none"``: no rules.
@@ -178,12 +178,12 @@ class PackageExporter:
                 then loads on the same platform and Python only.
 
         Raises:
-            ValueError: there is no such policy.
+            ValueError: there is no such preset.
         """
         self._check_open()
-        require_type(policy, str, "policy", "a policy's name")
+        require_type(preset, str, "preset", "a preset's name")
         require_type(intern_native, bool, "intern_native", "a bool")
-        self._planner.use_presets(preset_rules(policy), intern_native)
+        self._planner.use_presets(preset_rules(preset), intern_native)
 
     def register_intern_hook(self, hook: MatchHook) -> Any:
         """Call a hook for each module that matches an intern rule, when it is decided.
@@ -258,7 +258,7 @@ class PackageExporter:
         self._check_module(module_name, dependencies)
         self._planner.add_dependency(self._own_name(module_name), dependencies)
 
-    def only_definitions(self, module_name: str) -> None:
+    def treat_as_script(self, module_name: str) -> None:
         """Treat a module like the script that runs.
 
         Of what objects need from it, saved from now on, only the definitions are taken: classes
@@ -348,7 +348,7 @@ class PackageExporter:
         *,
         hooks: HookChoice = True,
         global_hooks: bool = False,
-        reset_state: HookChoice = False,
+        reset_hook_state: HookChoice = False,
         dependencies: bool = True,
         pickle_protocol: int = DEFAULT_PROTOCOL,
         example_inputs: object = None,
@@ -360,7 +360,7 @@ class PackageExporter:
         in training or evaluation mode, with or without gradients. Its parameters, its buffers and
         the random states are put back afterwards; what its code or its hooks collect elsewhere
         stays. Inputs and output are stored in the package, which is tried with them on closing
-        and can be tried again with :func:`modpack.replay`.
+        and can be tried again with :func:`modpack.self_test`.
 
         Hooks that can be imported are stored by their names, others by their source. They are
         pickled in one graph with the model: what they share stays shared. Of a
@@ -371,10 +371,10 @@ class PackageExporter:
             package: the package that the resource belongs to.
             resource: its name.
             model: the model.
-            optimizer: its optimizer; ``load_model(..., optimizer=True)`` gives it back.
+            optimizer: its optimizer; ``load_model(..., with_optimizer=True)`` gives it back.
             hooks: which hooks to capture: True, False, names, or a predicate over specs.
             global_hooks: whether to capture the hooks of the whole process as well.
-            reset_state: whether to leave behind what hooks have collected: True, False, names,
+            reset_hook_state: whether to leave behind what hooks have collected: True, False, names,
                 or a predicate over specs. The lists, dicts, sets and deques among their closure
                 variables, attributes and bound arguments are saved empty. The live ones stay.
             dependencies: whether to follow the classes and functions that it refers to.
@@ -396,7 +396,7 @@ class PackageExporter:
         require_type(global_hooks, bool, "global_hooks", "a bool")
         require_optimizer(optimizer)
         example = self._example(model, example_inputs, example_kwargs)
-        options = HookOptions(hooks, global_hooks, roots_beside(optimizer), reset_state)
+        options = HookOptions(hooks, global_hooks, roots_beside(optimizer), reset_hook_state)
         since = self._objects.generation
         self._save(package, resource, model, dependencies, pickle_protocol, options)
         if example is None:
@@ -507,7 +507,7 @@ class PackageExporter:
             PackagingError: there are problems; all are told at once. Nothing is written.
             EmptyMatchError: the only problem is a rule with ``allow_empty=False``.
             TargetError: the target cannot be written; it is as it was.
-            TrialError: the package was tried and failed; the target is as it was.
+            SelfTestError: the package was tried and failed; the target is as it was.
         """
         self._check_open()
         self._closed = True
@@ -515,7 +515,7 @@ class PackageExporter:
             cases = self._examples.cases if self._examples is not None else ()
             self._builder.begin()
             plan = self._builder.plan()
-            # A trial that passes shows that what is imported by computed names is there.
+            # A self-test that passes shows that what is imported by computed names is there.
             tried_out = _TRIED_OUT if cases and not self._plans_only else ()
             _warn(note for note in plan.warnings() if note.kind not in tried_out)
             if self._plans_only:
@@ -523,7 +523,7 @@ class PackageExporter:
             if cases:
                 try:
                     plan = self._tried(plan, cases)
-                except TrialError:
+                except SelfTestError:
                     _warn(note for note in plan.warnings() if note.kind in tried_out)
                     raise
             else:
@@ -534,12 +534,12 @@ class PackageExporter:
             self._writer.discard()
 
     def _tried(self, plan: Plan, cases: Sequence[Case]) -> Plan:
-        """Write the package as its trial shows that it must be."""
-        from modpack.selftest.rounds import Trial
+        """Write the package as its self-test shows that it must be."""
+        from modpack.selftest.rounds import SelfTest
 
         planner, installed, scripts = self._planner, self._installed, self._objects.scripts.files
-        trial = Trial(self._writer, plan, cases, self._builder, planner, installed, scripts)
-        tried, told = trial.settle(write_anyway=self._trial == "warn")
+        self_test = SelfTest(self._writer, plan, cases, self._builder, planner, installed, scripts)
+        tried, told = self_test.settle(write_anyway=self._self_test == "warn")
         new = (note for note in tried.warnings() if note not in plan.notes)
         _warn(note for note in new if note.kind not in _TRIED_OUT)
         _warn(told)
@@ -617,7 +617,7 @@ class PackageExporter:
         from modpack.selftest.reference import as_example
 
         example = as_example(model, inputs, kwargs)
-        return example if self._trial else None
+        return example if self._self_test else None
 
 
 def require_target(f: object, argument: str = "f") -> None:

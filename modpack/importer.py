@@ -41,6 +41,7 @@ from modpack.loading.checks import (
     level_of,
     refuse_other_platforms,
     require_contents,
+    require_on_mismatch,
     require_policy,
     require_trust,
 )
@@ -76,16 +77,17 @@ class PackageImporter(Importer):
         file_or_buffer: a package file, a binary file object, the folder of an unzipped package, or
             an open ``torch._C.PyTorchFileReader``.
         module_allowed: asked for each extern module whether it may be used.
-        namespace: ``"private"`` or ``"process"``; None for the one in which the package's trial
-            found that it works, which is private unless it says otherwise.
-        strict: whether to refuse a package that was made with other versions than those that are
-            here: of Python, torch and the extern modules' distributions, or on another platform.
-            If not, there is one :class:`modpack.EnvironmentMismatchWarning` for each package,
-            unless only the last number of Python's version or the label of a local build differs.
+        namespace: ``"auto"``, ``"private"`` or ``"process"``. ``"auto"`` uses the namespace in
+            which the package passed its self-test, which is private if it was not tested.
+        on_mismatch: What to do if Python, torch, the platform, or the distributions of extern
+            modules differ from those recorded at export. ``"warn"`` emits one
+            :class:`modpack.EnvironmentMismatchWarning` per package and disregards Python patch
+            releases and local build labels; ``"error"`` rejects every difference; ``"ignore"``
+            does neither.
         policy: what the package may ask for; checked before anything of it runs, and again by each
             import and each name in a pickle. It is not a sandbox.
         verify: what is compared with its digests before anything is used: ``"code"`` for all but
-            the tensors, which are mapped and not read; ``"all"`` for the tensors too, which takes
+            the tensors, which are mapped and not read; ``"full"`` for the tensors too, which takes
             as long as to read them. What the policy says counts if it is more.
 
     Attributes:
@@ -98,7 +100,7 @@ class PackageImporter(Importer):
         DisallowedModuleError: ``module_allowed`` refused a module.
         TrustError, SignatureError: it asks for what the policy does not allow, or the signature
             that the policy demands is missing or does not hold.
-        EnvironmentMismatchError: ``strict``, and something differs; names all of it.
+        EnvironmentMismatchError: If ``on_mismatch="error"`` and anything differs.
         PlatformMismatchError: it holds compiled modules that cannot run here.
         NamespaceConflictError: real names are asked for, but some are taken.
         CacheError: there is no place to unpack the code into.
@@ -109,18 +111,18 @@ class PackageImporter(Importer):
         file_or_buffer: str | os.PathLike[str] | BinaryIO | RecordReader,
         module_allowed: Callable[[str], bool] = lambda module_name: True,
         *,
-        namespace: str | None = "private",
-        strict: bool = False,
+        namespace: str = "auto",
+        on_mismatch: str = "warn",
         policy: TrustPolicy | None = None,
         verify: str = "code",
     ) -> None:
         _require_arguments(file_or_buffer, module_allowed, namespace)
-        require_type(strict, bool, "strict", "a bool")
+        require_on_mismatch(on_mismatch)
         require_policy(policy)
         self._policy, self._verify = policy, level_of(verify, policy)
         self._archive = open_archive(file_or_buffer)
         try:
-            self._open(file_or_buffer, module_allowed, namespace, strict)
+            self._open(file_or_buffer, module_allowed, namespace, on_mismatch)
         except BaseException:
             self._archive.close()
             raise
@@ -298,8 +300,8 @@ class PackageImporter(Importer):
         map_location: Any = None,
         *,
         hooks: HookChoice = True,
-        optimizer: bool = False,
-        restore_global: bool = False,
+        with_optimizer: bool = False,
+        global_hooks: bool = False,
     ) -> Any:
         """Load a model with its hooks registered again.
 
@@ -308,19 +310,19 @@ class PackageImporter(Importer):
             resource: its name.
             map_location: where tensors go; see :func:`torch.load`.
             hooks: which hooks to register: True, False, names, or a predicate over specs.
-            optimizer: whether to return the optimizer that was saved with it as well.
-            restore_global: whether to register process-wide hooks that were captured.
+            with_optimizer: Whether to return the optimizer that was saved with it, too.
+            global_hooks: whether to register process-wide hooks that were captured.
 
         Returns:
-            The model; with ``optimizer=True`` the model and its optimizer, or None.
+            The model; with ``with_optimizer=True``, the model and its optimizer, or None.
 
         Raises:
             RecordNotFoundError: there is no such resource.
             UnpicklingError: a pickle is damaged, or names something that is not there.
             ValueError: no hook has a name that ``hooks`` gives.
         """
-        loaded = self._load(package, resource, map_location, hooks, restore_global)
-        return (loaded.obj, loaded.extras.get("optimizer")) if optimizer else loaded.obj
+        loaded = self._load(package, resource, map_location, hooks, global_hooks)
+        return (loaded.obj, loaded.extras.get("optimizer")) if with_optimizer else loaded.obj
 
     def hook_specs(self, package: str, resource: str) -> tuple[HookSpec, ...]:
         """The hooks of a saved object, as they were captured; nothing is executed.
@@ -364,7 +366,7 @@ class PackageImporter(Importer):
         resource: str,
         map_location: Any,
         hooks: HookChoice,
-        restore_global: bool,
+        global_hooks: bool,
     ) -> LoadedObject:
         from modpack.loading.objects import load_object
 
@@ -376,7 +378,7 @@ class PackageImporter(Importer):
                 record,
                 map_location,
                 hooks,
-                restore_global,
+                global_hooks,
                 self._policy,
             )
         self.hook_handles.update(loaded.handles)
@@ -444,7 +446,7 @@ class PackageImporter(Importer):
     def recommended_namespace(self) -> str:
         """The namespace in which the package says that it works: ``"private"`` or ``"process"``.
 
-        A trial run finds that out when a package is made; :func:`modpack.load` uses it.
+        A self-test finds that out when a package is made; :func:`modpack.load` uses it.
         """
         return find_namespace(self._archive)
 
@@ -458,8 +460,8 @@ class PackageImporter(Importer):
         self,
         given: object,
         module_allowed: Callable[[str], bool],
-        namespace: str | None,
-        strict: bool,
+        namespace: str,
+        on_mismatch: str,
     ) -> None:
         self.filename = self._archive.source
         require_contents(self._archive, self._verify)
@@ -472,7 +474,7 @@ class PackageImporter(Importer):
             require_trust(self._archive, self._policy, given)
         recorded = environment_of(self._archive, None)
         refuse_other_platforms(self.filename, recorded)
-        missing = self._check_environment(recorded, digest, strict)
+        missing = self._check_environment(recorded, digest, on_mismatch)
         sizes = {n: size for n, size in self._archive.sizes().items() if not layout.is_internal(n)}
         providers = {module: recorded.provider_of(module) for module in self.extern_modules}
         self._index = ModuleIndex.build(
@@ -484,7 +486,7 @@ class PackageImporter(Importer):
         )
         self._tree = self._unpacked(sizes)
         self._namespace = open_namespace(
-            find_namespace(self._archive) if namespace is None else namespace,
+            find_namespace(self._archive) if namespace == "auto" else namespace,
             digest,
             self.filename,
             self._index,
@@ -501,7 +503,7 @@ class PackageImporter(Importer):
         return unpack(digest, sizes, self._archive.read, Path(self.filename).name)
 
     def _check_environment(
-        self, recorded: RecordedEnvironment, digest: str, strict: bool
+        self, recorded: RecordedEnvironment, digest: str, on_mismatch: str
     ) -> Mapping[str, str | None]:
         """Compare what the package was made with to what is here.
 
@@ -509,7 +511,7 @@ class PackageImporter(Importer):
             The extern modules that are missing, the outermost of each, with what to give to pip.
         """
         comparison = compare_environment(self._archive, recorded, self.extern_modules)
-        check_environment(self.filename, digest, comparison, strict)
+        check_environment(self.filename, digest, comparison, on_mismatch)
         return {row.modules[0]: row.requirement for row in comparison.missing if row.modules}
 
     def _record(self, package: object, resource: object) -> str:
@@ -565,12 +567,9 @@ def _require_arguments(file_or_buffer: object, module_allowed: object, namespace
         )
     if not callable(module_allowed):
         raise TypeError(f"module_allowed must be callable, not {type(module_allowed).__name__}")
-    if namespace is None:
-        return
-    if not isinstance(namespace, str):
-        raise TypeError(f"namespace must be str, not {type(namespace).__name__}")
-    if namespace not in NAMESPACES:
-        raise ValueError(f"namespace must be 'private' or 'process', not {namespace!r}")
+    require_type(namespace, str, "namespace", "'auto', 'private' or 'process'")
+    if namespace not in ("auto", *NAMESPACES):
+        raise ValueError(f"namespace must be 'auto', 'private' or 'process', not {namespace!r}")
 
 
 _LOADERS: dict[int, tuple[weakref.ref[Any], PackageImporter]] = {}

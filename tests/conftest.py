@@ -63,7 +63,7 @@ class CleanPython(Protocol):
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Packages are unpacked into a folder of this test run, in subprocesses too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MODPACK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("MODPACK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from modpack.core.hookspec import HookSpec
     from modpack.core.json_values import Json
     from modpack.core.plan import Plan
-    from modpack.core.selftest import TrialRecord
+    from modpack.core.selftest import SelfTestRecord
     from modpack.core.tensors import TensorFacts
 
 _GRAPH_ITEM_BYTES: Final = {
@@ -34,11 +34,11 @@ _GRAPH_ITEM_BYTES: Final = {
     **{"roots": 250, "distributions": 1000, "modules": DEFAULT_LIMITS.min_module_bytes},
 }
 """One item of each list is allowed for so many bytes of the archive, or of a small one."""
-_TRIAL_ITEM_BYTES: Final = {
+_SELF_TEST_ITEM_BYTES: Final = {
     **{"cases": 1000, "operators": 1000, "added": 100, "hidden": 100},
     **{"hidden_distributions": 100, "touches": 100, "imported": 100, "unfilled": 100},
 }
-"""The same for the trial."""
+"""The same for the self-test."""
 _MAX_REMEMBERED: Final = 64 << 10
 """Bytes of a record up to which it is remembered: packages of one project often have the same."""
 _SHOWN: Final = 5
@@ -196,20 +196,22 @@ def object_records(archive: Archive, objects: Objects) -> tuple[str, ...]:
         raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure
 
 
-def read_trial(archive: Archive, verify: Manifest) -> TrialRecord | None:
-    """What came of the package's trial; None if it was not tried.
+def read_self_test(archive: Archive, verify: Manifest) -> SelfTestRecord | None:
+    """What came of the package's self-test; None if it was not tried.
 
     Raises:
         UnsupportedVersionError: a newer modpack wrote it.
         ArchiveError: the record is damaged.
     """
-    if not archive.has(layout.TRIAL):
+    if not archive.has(layout.SELF_TEST):
         return None
-    from modpack.core.selftest import TRIAL_VERSION, trial_from_json
+    from modpack.core.selftest import SELF_TEST_VERSION, self_test_from_json
 
-    with checking(archive, layout.TRIAL):
-        return trial_from_json(
-            _read_versioned(archive, layout.TRIAL, verify, TRIAL_VERSION, _TRIAL_ITEM_BYTES)
+    with checking(archive, layout.SELF_TEST):
+        return self_test_from_json(
+            _read_versioned(
+                archive, layout.SELF_TEST, verify, SELF_TEST_VERSION, _SELF_TEST_ITEM_BYTES
+            )
         )
 
 

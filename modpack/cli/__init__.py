@@ -20,7 +20,7 @@ from modpack._version import __version__
 __all__ = ["cli", "main"]
 
 _NAMES: Final = (
-    *("audit", "cache", "demo", "diff", "export", "inspect", "keygen", "replay", "report"),
+    *("audit", "cache", "demo", "diff", "export", "inspect", "keygen", "self-test", "report"),
     *("requirements", "sbom", "sign", "suggest", "verify", "why"),
 )
 """The modules of this package that hold a command of the same name."""
@@ -32,8 +32,9 @@ class _Commands(Mapping[str, click.Command]):
     def __getitem__(self, name: str) -> click.Command:
         if name not in _NAMES:
             raise KeyError(name)
-        module = importlib.import_module(f"modpack.cli.{name}")
-        return cast(click.Command, getattr(module, f"{name}_command"))
+        identifier = name.replace("-", "_")
+        module = importlib.import_module(f"modpack.cli.{identifier}")
+        return cast(click.Command, getattr(module, f"{identifier}_command"))
 
     def __iter__(self) -> Iterator[str]:
         return iter(_NAMES)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 import click
 from click.exceptions import Exit
 
-from modpack.errors import ModpackError, ModpackWarning, TrialError
+from modpack.errors import ModpackError, ModpackWarning, SelfTestError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -196,7 +196,7 @@ def _failing_clearly(as_json: bool) -> Iterator[None]:
             sys.stdout.flush()
         except OSError:
             _forget_stdout()
-        raise Exit(_FINDINGS if isinstance(failure, TrialError) else _ERROR) from failure
+        raise Exit(_FINDINGS if isinstance(failure, SelfTestError) else _ERROR) from failure
     except KeyboardInterrupt as failure:
         click.echo("interrupted", err=True)
         raise Exit(_INTERRUPTED) from failure

@@ -10,7 +10,7 @@ from modpack.core.json_values import BrokenTomlError, kind_in_toml, read_toml, u
 from modpack.core.names import GlobGroup, as_allowances
 from modpack.core.rules import Action
 from modpack.errors import ModpackError
-from modpack.exporting.presets import POLICIES
+from modpack.exporting.presets import PRESETS
 
 _TABLE = "tool.modpack"
 _ACTIONS = {action.value: action for action in Action}
@@ -55,18 +55,18 @@ class Settings:
     Attributes:
         folder: what paths in it are relative to.
         rules: rules, in order.
-        policy: the policy for modules that no rule names.
+        preset: the preset for modules that no rule names.
         target: what is exported.
         output: where it is written.
-        allow_secrets: where something may be that looks like a secret.
+        allow_secrets_in: where something may be that looks like a secret.
     """
 
     folder: Path = Path()
     rules: tuple[GivenRule, ...] = ()
-    policy: str | None = None
+    preset: str | None = None
     target: str | None = None
     output: str | None = None
-    allow_secrets: tuple[str, ...] = ()
+    allow_secrets_in: tuple[str, ...] = ()
 
 
 def read_settings(config: Path | None) -> Settings:
@@ -106,23 +106,23 @@ def _table(file: Path) -> object | None:
 def _settings(file: Path, table: object) -> Settings:
     if not isinstance(table, Mapping):
         raise ConfigError(file, (f"{_TABLE}: must be a table, not {kind_in_toml(table)}",))
-    known = ("rules", "policy", "target", "output", "allow_secrets")
+    known = ("rules", "preset", "target", "output", "allow_secrets_in")
     problems = [*unknown_keys(table, known, _TABLE)]
-    policy = _string(table, "policy", problems)
-    if policy is not None and policy not in POLICIES:
-        named = ", ".join(map(repr, POLICIES))
-        problems.append(f"{_TABLE}.policy: must be one of {named}, not {policy!r}")
+    preset = _string(table, "preset", problems)
+    if preset is not None and preset not in PRESETS:
+        named = ", ".join(map(repr, PRESETS))
+        problems.append(f"{_TABLE}.preset: must be one of {named}, not {preset!r}")
     target, output = _string(table, "target", problems), _string(table, "output", problems)
     rules = _rules(table.get("rules", []), problems)
-    path = f"{_TABLE}.allow_secrets"
-    allowed = _patterns(table.get("allow_secrets", []), path, problems)
+    path = f"{_TABLE}.allow_secrets_in"
+    allowed = _patterns(table.get("allow_secrets_in", []), path, problems)
     try:
         as_allowances(allowed, path)
     except ValueError as failure:
         problems.append(str(failure))
     if problems:
         raise ConfigError(file, tuple(problems))
-    return Settings(file.resolve().parent, rules, policy, target, output, allowed)
+    return Settings(file.resolve().parent, rules, preset, target, output, allowed)
 
 
 def _rules(value: object, problems: list[str]) -> tuple[GivenRule, ...]:

@@ -15,7 +15,7 @@ from modpack.cli._common import collected_warnings, warn
 from modpack.cli._config import GivenRule, read_settings
 from modpack.core.names import GlobGroup, as_allowances
 from modpack.core.rules import Action
-from modpack.exporting.presets import POLICIES
+from modpack.exporting.presets import PRESETS
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ PACKAGE = "__model__"
 RESOURCE = "model.pkl"
 """What it is called there."""
 
-_DEFAULT_POLICY = "pinned"
+_DEFAULT_PRESET = "pinned"
 _IN_ORDER = f"{__name__}.actions_in_order"
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _Values = tuple[str, ...]
@@ -80,11 +80,11 @@ _OPTIONS = (
     _rule_option("mock", "Replace matching modules by stand-ins that fail when really used."),
     _rule_option("deny", "Refuse to write a package that needs matching modules."),
     click.option(
-        "--policy",
-        type=click.Choice(list(POLICIES)),
+        "--preset",
+        type=click.Choice(list(PRESETS)),
         help="What happens to modules that no rule names. pinned: installed distributions are "
         "extern, your own code is interned. hermetic: pure-Python distributions are interned too. "
-        f"none: it is a problem.  [default: {_DEFAULT_POLICY}]",
+        f"none: it is a problem.  [default: {_DEFAULT_PRESET}]",
     ),
     click.option(
         "--intern-native",
@@ -93,11 +93,11 @@ _OPTIONS = (
         "with this Python.",
     ),
     click.option(
-        "--allow-secret",
-        "allow_secrets",
+        "--allow-secrets-in",
+        "allow_secrets_in",
         metavar="PATTERN",
         multiple=True,
-        callback=checking(lambda patterns: as_allowances(patterns, "--allow-secret")),
+        callback=checking(lambda patterns: as_allowances(patterns, "--allow-secrets-in")),
         help="Take along what looks like a secret in matching modules or records; with "
         "#FINGERPRINT behind PATTERN, only that one.",
     ),
@@ -128,19 +128,19 @@ class Choices:
     Attributes:
         target: what is to be planned for.
         rules: rules, in order.
-        policy: the policy for modules that no rule names.
+        preset: the preset for modules that no rule names.
         intern_native: whether compiled modules are taken along.
         debug: whether errors of the user's code carry their traceback.
-        allow_secrets: where something may be that looks like a secret.
+        allow_secrets_in: where something may be that looks like a secret.
         output: where the configuration has the package written.
     """
 
     target: Target
     rules: tuple[GivenRule, ...]
-    policy: str
+    preset: str
     intern_native: bool
     debug: bool
-    allow_secrets: tuple[str, ...]
+    allow_secrets_in: tuple[str, ...]
     output: str | None
 
 
@@ -172,36 +172,36 @@ def read_choices(ctx: click.Context, target: str | None) -> Choices:
     return Choices(
         parsed,
         (*rules, *settings.rules),
-        given["policy"] or settings.policy or _DEFAULT_POLICY,
+        given["preset"] or settings.preset or _DEFAULT_PRESET,
         given["intern_native"],
         given["debug"],
-        (*given["allow_secrets"], *settings.allow_secrets),
+        (*given["allow_secrets_in"], *settings.allow_secrets_in),
         None if output is None else os.path.relpath(settings.folder / output),
     )
 
 
 @contextlib.contextmanager
 def exporting(
-    choices: Choices, output: str | None = None, trial: bool | str = False
+    choices: Choices, output: str | None = None, self_test: bool | str = False
 ) -> Iterator[PackageExporter]:
     """An exporter with the rules.
 
     Args:
         choices: what decides.
         output: where the package is written; nothing is if None.
-        trial: whether the package is tried.
+        self_test: whether the package is tried.
     """
     from modpack.exporter import PackageExporter
 
     with PackageExporter(
-        output, debug=choices.debug, trial=trial, allow_secrets=choices.allow_secrets
+        output, debug=choices.debug, self_test=self_test, allow_secrets_in=choices.allow_secrets_in
     ) as exporter:
         for rule in choices.rules:
             add = getattr(exporter, rule.action.value)
             add(rule.include, exclude=rule.exclude, allow_empty=rule.allow_empty)
-        exporter.use_policy(choices.policy, intern_native=choices.intern_native)
+        exporter.use_preset(choices.preset, intern_native=choices.intern_native)
         if choices.target.is_script:
-            exporter.only_definitions(choices.target.module)
+            exporter.treat_as_script(choices.target.module)
         yield exporter
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from modpack.report.audit_facts import AuditFacts
 
 _OF_A_TARGET = (
-    *("intern", "extern", "mock", "deny", "policy", "intern_native", "allow_secrets"),
+    *("intern", "extern", "mock", "deny", "preset", "intern_native", "allow_secrets_in"),
     *("config", "debug"),
 )
 
@@ -111,7 +111,7 @@ def _audit(ctx: click.Context, subject: str | None) -> AuditFacts:
         return audit_plan(choices.target.text, plan_target(choices))
     for name in _OF_A_TARGET:
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = f"--{name.replace('_', '-').replace('-secrets', '-secret')}"
+            option = f"--{name.replace('_', '-')}"
             raise click.UsageError(
                 f"{option} goes with a TARGET: what is in {subject!r} has been decided", ctx
             )

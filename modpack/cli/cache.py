@@ -23,9 +23,8 @@ _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 def cache_command() -> None:
     """Show and prune what modpack keeps on this machine.
 
-    Loading a package unpacks its code into the cache: into the folder that the environment
-    variable MODPACK_CACHE names, or the platform's cache folder of the user. Everything in it can
-    be made again.
+    Loading a package unpacks its code into a cache folder: MODPACK_CACHE_DIR, or the user's cache
+    folder of the platform. modpack re-creates whatever is removed from it.
 
     \b
     Examples:
@@ -171,9 +170,9 @@ def _folder() -> Path:
         folder = cache_folder()
     except RuntimeError as failure:
         reason = f"where the cache is cannot be told: {failure}"
-        raise CacheError(f"{reason}. Remedy: let MODPACK_CACHE name a folder") from failure
+        raise CacheError(f"{reason}. Remedy: let MODPACK_CACHE_DIR name a folder") from failure
     if folder.exists() and not folder.is_dir():
-        raise CacheError(f"the cache {folder} is no folder. Remedy: let MODPACK_CACHE name one")
+        raise CacheError(f"the cache {folder} is no folder. Remedy: let MODPACK_CACHE_DIR name one")
     return folder
 
 

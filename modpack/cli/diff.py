@@ -34,7 +34,7 @@ def diff_command(before: str, after: str, source: bool | None, stat: bool, as_js
     in them is run or unpickled.
 
     Compared are the modules with their decisions and sources, the distributions that they belong
-    to, hooks, parameters and buffers by their digests, resources, trials and notes. Sources are
+    to, hooks, parameters and buffers by their digests, resources, self-tests and notes. Sources are
     compared line by line where the version of their distribution is the same on both sides;
     --source compares all of them, --no-source none.
 

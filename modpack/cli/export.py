@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     "returns it.",
 )
 @click.option(
-    "--trial/--no-trial",
+    "--self-test/--no-self-test",
     default=True,
-    help="Whether to try the package on the example inputs.  [default: trial]",
+    help="Whether to try the package on the example inputs.  [default: self-test]",
 )
 @click.option("--package", default=PACKAGE, show_default=True, help="Where to save the object.")
 @click.option("--resource", default=RESOURCE, show_default=True, help="What to call it there.")
@@ -58,7 +58,7 @@ def export_command(
     target: str | None,
     output: str | None,
     example_inputs: str | None,
-    trial: bool,
+    self_test: bool,
     package: str,
     resource: str,
     dry_run: bool,
@@ -110,7 +110,7 @@ def export_command(
     with (
         collected_warnings() as collected,
         importable(source.folder),
-        exporting(choices, output, trial) as exporter,
+        exporting(choices, output, self_test) as exporter,
     ):
         model = build(source, debug)
         inputs = None if example is None else _built_inputs(example, model, debug)

@@ -24,11 +24,11 @@ from modpack.cli._common import FILE, command, show, write, write_json
     help="Compare with what is installed here instead, and tell the remedy.",
 )
 @click.option(
-    "--strict",
+    "--exact",
     is_flag=True,
-    help="With --check: count differences that rarely matter as well, as loading does with strict.",
+    help="With --check: report every difference, as loading with on_mismatch='error' does.",
 )
-def requirements_command(file: str, lock: bool, check: bool, strict: bool, as_json: bool) -> bool:
+def requirements_command(file: str, lock: bool, check: bool, exact: bool, as_json: bool) -> bool:
     """Print what must be installed where a package is loaded.
 
     The output is a requirements file: torch, modpack, and the distributions of extern modules, in
@@ -41,13 +41,13 @@ def requirements_command(file: str, lock: bool, check: bool, strict: bool, as_js
       modpack requirements model.modpack --lock
       modpack requirements model.modpack --check
     """
-    if strict and not check:
-        raise click.UsageError("--strict says how to compare: give --check as well")
+    if exact and not check:
+        raise click.UsageError("--exact says how to compare: give --check as well")
     from modpack.report.requirements import requirements_of, requirements_text
 
     requirements = requirements_of(file, lock=lock)
     comparison = requirements.comparison
-    counting = comparison.deviations if strict else comparison.differences
+    counting = comparison.deviations if exact else comparison.differences
     if as_json:
         from modpack.report.json_output import document
 
@@ -56,7 +56,7 @@ def requirements_command(file: str, lock: bool, check: bool, strict: bool, as_js
         from modpack.core.environment import repair_command
         from modpack.report.text import comparison_report
 
-        show(comparison_report(comparison, strict))
+        show(comparison_report(comparison, exact))
         repair = repair_command(counting)
         if repair is not None:
             write(f"Remedy: {repair}\n")  # in one line, however long, to be copied

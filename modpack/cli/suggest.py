@@ -42,29 +42,29 @@ if TYPE_CHECKING:
 def suggest_command(ctx: click.Context, /, target: str | None, as_json: bool, **_: object) -> bool:
     """Suggest a rule for every module that no rule decides.
 
-    Plans the package for TARGET without a policy, and shows all modules that the rules leave open,
+    Plans the package for TARGET without a preset, and shows all modules that the rules leave open,
     with a rule for each distribution or top-level package and the reasons for it: as options for
-    the command line and as lines for a pyproject.toml. With them, `--policy none` exports it.
+    the command line and as lines for a pyproject.toml. With them, `--preset none` exports it.
     Nothing is written.
 
     \b
     Examples:
       modpack suggest train.py:make_model
-      modpack suggest train.py:make_model --mock 'wandb.**' --policy hermetic
+      modpack suggest train.py:make_model --mock 'wandb.**' --preset hermetic
     """
     choices = read_choices(ctx, target)
-    policy = choices.policy if choices.policy == "hermetic" else "pinned"
-    suggestions, problems = _suggested(choices, policy)
+    preset = choices.preset if choices.preset == "hermetic" else "pinned"
+    suggestions, problems = _suggested(choices, preset)
     if as_json:
         from modpack.report.json_output import suggestions_document
 
-        write_json(suggestions_document(choices.target.text, policy, suggestions, problems))
+        write_json(suggestions_document(choices.target.text, preset, suggestions, problems))
     else:
         _report_text(choices, suggestions, problems)
     return bool(problems)
 
 
-def _suggested(choices: Choices, policy: str) -> tuple[tuple[Suggestion, ...], tuple[Problem, ...]]:
+def _suggested(choices: Choices, preset: str) -> tuple[tuple[Suggestion, ...], tuple[Problem, ...]]:
     """The rules to add, and what is wrong even with them."""
     from modpack.cli._target import build, importable
     from modpack.discovery.distributions import DistributionIndex
@@ -73,12 +73,12 @@ def _suggested(choices: Choices, policy: str) -> tuple[tuple[Suggestion, ...], t
 
     index, native = DistributionIndex(), choices.intern_native
     adviser = RuleSuggester(
-        index, Portability(index, native) if policy == "hermetic" else None, native
+        index, Portability(index, native) if preset == "hermetic" else None, native
     )
     with collected_warnings() as collected, importable(choices.target.folder):
         model = build(choices.target, choices.debug)
         with working(f"Planning {choices.target.text}"):
-            plan, given = _decided(replace(choices, policy="none"), model, adviser)
+            plan, given = _decided(replace(choices, preset="none"), model, adviser)
             uses = _uses(plan, mockable(given, plan))
             suggestions = described(adviser, given, plan, uses)
     warn_beyond(plan, collected)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """The folder itself: ``MODPACK_CACHE``, or the platform's cache folder for this user.
+    """The folder itself: ``MODPACK_CACHE_DIR``, or the platform's cache folder for this user.
 
     Raises:
         RuntimeError: neither is known, because this user has no home folder; or it is relative to
@@ -25,7 +25,7 @@ def cache_folder() -> Path:
         raise RuntimeError(reason) from None
 
 
-_TELLING = ("MODPACK_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE")
+_TELLING = ("MODPACK_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE")
 """The variables that tell of the folder, and of a user's home."""
 
 

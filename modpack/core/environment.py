@@ -369,7 +369,7 @@ class EnvironmentComparison(NamedTuple):
 
     @property
     def deviations(self) -> tuple[EnvironmentRow, ...]:
-        """All rows that are not as recorded: what ``strict`` refuses."""
+        """All rows that are not as recorded: what ``on_mismatch="error"`` rejects."""
         return tuple(row for row in self.rows if row.status != RowStatus.SAME)
 
     @property

@@ -437,7 +437,7 @@ class Allowance(NamedTuple):
         return GlobGroup(self.where, separator=separator).matches(place)
 
 
-def as_allowances(given: GlobPattern, argument: str = "allow_secrets") -> tuple[Allowance, ...]:
+def as_allowances(given: GlobPattern, argument: str = "allow_secrets_in") -> tuple[Allowance, ...]:
     """Allowances as a user writes them: ``PATTERN``, or ``PATTERN#FINGERPRINT``.
 
     Args:

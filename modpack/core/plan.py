@@ -219,7 +219,7 @@ class Plan:
         graph: who imports whom.
         files: the files that go along with the code, by record.
         distributions: the distributions whose metadata goes along, by name.
-        trial: what came of the trial run, in one line; empty if there was none.
+        self_test: what came of the self-test, in one line; empty if there was none.
         uses: what interned code does with the names of mocked modules.
         tells_uses: whether that was looked for; a plan that is not written yet may not tell.
     """
@@ -230,7 +230,7 @@ class Plan:
     graph: DependencyGraph = field(default_factory=DependencyGraph)
     files: tuple[PlannedFile, ...] = ()
     distributions: tuple[PlannedDistribution, ...] = ()
-    trial: str = ""
+    self_test: str = ""
     uses: tuple[MockUse, ...] = field(default=(), compare=False)
     tells_uses: bool = field(default=False, compare=False)
 
@@ -255,8 +255,8 @@ class Plan:
         if self.files:
             lines.append(f"files: {len(self.files)} ({_first([f.record for f in self.files])})")
         lines += [f"problem: {p.subject}: {p.reason.value}" for p in self.problems]
-        if self.trial:
-            lines.append(f"trial: {self.trial}")
+        if self.self_test:
+            lines.append(f"self-test: {self.self_test}")
         lines += [f"note: {note}" for note in self.shown_notes()]
         if left := len(self.notes) - len(self.shown_notes()):
             lines.append(f"{left} more notes, about modules that are not needed here: plan.notes")
@@ -400,7 +400,7 @@ class MockUse:
 
 
 class MockEventKind(str, Enum):
-    """What a trial run did with a mocked module."""
+    """What a self-test did with a mocked module."""
 
     LOADED = "loaded"
     """It was imported."""
@@ -412,7 +412,7 @@ class MockEventKind(str, Enum):
 
 @dataclass(frozen=True)
 class MockEvent:
-    """What a trial run did with one mocked module, or with one name of it.
+    """What a self-test did with one mocked module, or with one name of it.
 
     Attributes:
         module: the mocked module.
@@ -541,7 +541,7 @@ def plan_html(plan: Plan) -> str:
             html_heading("modpack plan", counts or "no modules"),
             html_list(problems, _COLORS[Action.DENY]),
             html_list(map(str, plan.warnings()), _COLORS[Action.MOCK]),
-            html_list([f"trial: {plan.trial}"] if plan.trial else []),
+            html_list([f"self-test: {plan.self_test}"] if plan.self_test else []),
             *(_decided(plan, action) for action in Action),
         ]
     )

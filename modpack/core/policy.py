@@ -32,7 +32,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Final, NamedTuple, TypeVar
 
 from modpack.core.hookspec import HOOK_KINDS
@@ -46,7 +46,7 @@ from modpack.core.json_values import (
 from modpack.core.names import GlobGroup, root_of
 from modpack.core.process import frames_of_ours
 from modpack.core.text import listed
-from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError
+from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError, with_hint
 
 T = TypeVar("T")
 
@@ -101,19 +101,19 @@ def pem_block(text: str) -> tuple[str, str]:
     return label, body
 
 
-VERIFY_LEVELS: Final = ("code", "all")
+VERIFY_LEVELS: Final = ("code", "full")
 """What can be compared with its digests on loading, from less to more."""
 
-PATTERN_FIELDS: Final = ("externs", "standard_library", "hook_kinds")
+PATTERN_FIELDS: Final = ("allow_externs", "allow_stdlib", "allow_hook_kinds")
 """The fields of a policy that hold patterns."""
 _RUNTIME: Final = frozenset({"torch", "torchgen", "functorch", "modpack"})
 """What is there wherever a package is loaded."""
 _LANGUAGE: Final = frozenset({"builtins", "__future__"})
 """What no module can do without."""
-CODE_FROM_ANYBODY: Final = (
-    "the policy allows code and demands no signature: whoever makes a package can do anything in "
-    "the process that loads it. Remedy: name signers, or leave allow_code out"
+CODE_FROM_ANYONE: Final = (
+    "the trust policy allows code without a signature: any package can execute any code"
 )
+HOW_TO_REQUIRE_A_SIGNATURE: Final = "Set require_signature_from, or remove allow_code."
 _SIGNER_OBJECTS: Final = "Signer objects: modpack.Signer(name, public_key)"
 
 
@@ -156,63 +156,69 @@ class TrustPolicy:
     can. torch and modpack are always there, and so is the language itself (``builtins``).
 
     Attributes:
-        allow_code: whether the package may hold code. Without signers that is code from anybody,
-            and a :class:`ModpackWarning` says so.
-        externs: modules from outside the package that its code and its pickles may import, but for
+        allow_code: Whether the package may contain code. Unless a signature is required, that
+            is code from anyone, and a :class:`ModpackWarning` says so.
+        allow_externs: Extern modules that packaged code and pickles may import, except those of
             the standard library.
-        standard_library: the same for modules of the standard library.
-        pickle_globals: exact names (``numpy.dtype``) that pickles of a package without code may
-            take besides the list. They are called as the pickle wants: whoever adds
-            ``functools.partial`` adds code.
-        hook_kinds: kinds of hooks that it may have (``forward``, ``optimizer.*``).
-        signers: if there are any, a valid signature of one of them is demanded. Without any, none
-            is: an empty tuple is the default, and demands nothing.
-        native: whether compiled modules and libraries may travel in it.
-        verify: ``"code"`` compares everything but tensors with its digests on loading, ``"all"``
-            the tensors as well. By default ``"all"`` if signatures are demanded, for they speak
+        allow_stdlib: Modules of the standard library that they may import.
+        allow_pickle_globals: Exact names (``numpy.dtype``) that pickles of a package without code
+            may use in addition to the built-in list. Pickles can call them with any arguments:
+            allowing ``functools.partial`` allows code.
+        allow_hook_kinds: Kinds of hooks that the package may have (``forward``, ``optimizer.*``).
+        require_signature_from: Signers, one of whom must have signed the package. The default, an
+            empty tuple, requires no signature.
+        allow_native: Whether the package may contain native extensions and libraries.
+        verify: ``"code"`` compares everything but tensors with its digests on loading, ``"full"``
+            the tensors as well. By default ``"full"`` if signatures are demanded, for they speak
             for the tensors too, else ``"code"``.
 
     Raises:
         TypeError, ValueError: a value is none of these, or two do not go together; they are named.
 
-    >>> policy = TrustPolicy(externs="numpy.**", hook_kinds=("forward", "forward_pre"))
+    >>> policy = TrustPolicy(allow_externs="numpy.**", allow_hook_kinds=("forward", "forward_pre"))
     >>> policy.allows_extern("numpy.linalg"), policy.allows_extern("requests")
     (True, False)
-    >>> TrustPolicy(hook_kinds="forwards")
+    >>> TrustPolicy(allow_hook_kinds="forwards")
     Traceback (most recent call last):
     ValueError: hook_kinds: no kind of hook matches 'forwards'. Did you mean 'forward'?
     """
 
     allow_code: bool = False
-    externs: tuple[str, ...] | None = None
-    standard_library: tuple[str, ...] | None = None
-    pickle_globals: tuple[str, ...] = ()
-    hook_kinds: tuple[str, ...] | None = None
-    signers: tuple[Signer, ...] = ()
-    native: bool = True
-    verify: str = ""
+    allow_externs: tuple[str, ...] | None = None
+    allow_stdlib: tuple[str, ...] | None = None
+    allow_pickle_globals: tuple[str, ...] = ()
+    allow_hook_kinds: tuple[str, ...] | None = None
+    require_signature_from: tuple[Signer, ...] = ()
+    allow_native: bool = True
+    verify: str | None = None
 
     def __post_init__(self) -> None:
-        for name in (*PATTERN_FIELDS, "pickle_globals"):
+        for name in (*PATTERN_FIELDS, "allow_pickle_globals"):
             object.__setattr__(self, name, _texts(getattr(self, name), name))
         require_type(self.allow_code, bool, "allow_code", "a bool")
-        if self.allow_code and self.pickle_globals:
+        if self.allow_code and self.allow_pickle_globals:
             raise ValueError(
-                "pickle_globals adds names for packages without code; with allow_code=True pickles "
-                "may name everything. Remedy: give one of the two"
+                "allow_pickle_globals adds names for packages without code, but allow_code is True. "
+                "Set only one of the two."
             )
-        signers = _listed(self.signers, Signer, "signers", _SIGNER_OBJECTS)
+        signers = _listed(
+            self.require_signature_from, Signer, "require_signature_from", _SIGNER_OBJECTS
+        )
         for signer in signers:
-            require_type(signer, Signer, "signers", _SIGNER_OBJECTS)
-        object.__setattr__(self, "signers", signers)
-        require_type(self.native, bool, "native", "a bool")
-        require_type(self.verify, str, "verify", "'code' or 'all'")
-        if self.verify not in ("", *VERIFY_LEVELS):
-            raise ValueError(f"verify must be 'code' or 'all', not {self.verify!r}")
-        level = self.verify or ("all" if self.signers else "code")
+            require_type(signer, Signer, "require_signature_from", _SIGNER_OBJECTS)
+        object.__setattr__(self, "require_signature_from", signers)
+        require_type(self.allow_native, bool, "allow_native", "a bool")
+        require_type(self.verify, (str, NoneType), "verify", "'code', 'full' or None")
+        if self.verify not in (None, *VERIFY_LEVELS):
+            raise ValueError(f"verify must be 'code', 'full' or None, not {self.verify!r}")
+        level = self.verify or ("full" if self.require_signature_from else "code")
         object.__setattr__(self, "verify", level)
-        if self.allow_code and not self.signers:
-            warnings.warn(CODE_FROM_ANYBODY, ModpackWarning, stacklevel=frames_of_ours())
+        if self.allow_code and not self.require_signature_from:
+            warnings.warn(
+                with_hint(CODE_FROM_ANYONE, HOW_TO_REQUIRE_A_SIGNATURE),
+                ModpackWarning,
+                stacklevel=frames_of_ours(),
+            )
 
     @staticmethod
     def from_toml(path: str | os.PathLike[str]) -> TrustPolicy:
@@ -244,20 +250,20 @@ class TrustPolicy:
     def allows_extern(self, module: str) -> bool:
         """Whether a module from outside the package may be imported.
 
-        >>> TrustPolicy(externs=()).allows_extern("os")
+        >>> TrustPolicy(allow_externs=()).allows_extern("os")
         True
-        >>> TrustPolicy(standard_library=("math", "collections.**")).allows_extern("os")
+        >>> TrustPolicy(allow_stdlib=("math", "collections.**")).allows_extern("os")
         False
         """
         root = root_of(module)
         if root in _RUNTIME or module in _LANGUAGE:
             return True
         is_standard = root in sys.stdlib_module_names
-        return _allows(self.standard_library if is_standard else self.externs, module)
+        return _allows(self.allow_stdlib if is_standard else self.allow_externs, module)
 
     def allows_hook(self, kind: str) -> bool:
         """Whether a package may have hooks of a kind."""
-        return _allows(self.hook_kinds, kind)
+        return _allows(self.allow_hook_kinds, kind)
 
 
 def _allows(patterns: tuple[str, ...] | None, name: str) -> bool:
@@ -281,9 +287,9 @@ def _texts(given: object, field: str) -> tuple[str, ...] | None:
     """The patterns or names of a field, each of which is one."""
     if given is None and field in PATTERN_FIELDS:
         return None
-    noun = "name" if field == "pickle_globals" else "pattern"
-    several = f"several {noun}s" if field == "pickle_globals" else f"several {noun}s or None"
-    link = " or " if field == "pickle_globals" else ", "
+    noun = "name" if field == "allow_pickle_globals" else "pattern"
+    several = f"several {noun}s" if field == "allow_pickle_globals" else f"several {noun}s or None"
+    link = " or " if field == "allow_pickle_globals" else ", "
     texts = _listed(given, str, field, f"a {noun}{link}{several}")
     for text in texts:
         require_type(text, str, field, f"{noun}s (str)")
@@ -303,7 +309,7 @@ def _check_text(text: str, field: str) -> None:
     Raises:
         ValueError: it is none.
     """
-    if field == "pickle_globals":
+    if field == "allow_pickle_globals":
         parts = text.split(".")
         if len(parts) < 2 or not all(part.isidentifier() for part in parts):
             raise ValueError(
@@ -315,7 +321,7 @@ def _check_text(text: str, field: str) -> None:
         group = GlobGroup(text)
     except ValueError as failure:
         raise ValueError(str(failure).removeprefix("include: ")) from failure
-    if field != "hook_kinds" or any(map(group.matches, HOOK_KINDS)):
+    if field != "allow_hook_kinds" or any(map(group.matches, HOOK_KINDS)):
         return
     similar = difflib.get_close_matches(text, sorted(HOOK_KINDS), n=1)
     hint = f"Did you mean {similar[0]!r}?" if similar else "There are forward, forward_pre and more"
@@ -323,7 +329,14 @@ def _check_text(text: str, field: str) -> None:
 
 
 _TABLE: Final = "trust"
-_KEYS: Final = ("allow_code", *PATTERN_FIELDS, "pickle_globals", "native", "signers", "verify")
+_KEYS: Final = (
+    "allow_code",
+    *PATTERN_FIELDS,
+    "allow_pickle_globals",
+    "allow_native",
+    "require_signature_from",
+    "verify",
+)
 _MAX_KEY_BYTES: Final = 1 << 16
 
 
@@ -347,23 +360,27 @@ class _Reading:
         self.problems += unknown_keys(table, _KEYS, _TABLE)
         patterns = {field: self._texts(table, field) for field in PATTERN_FIELDS}
         allow_code = self._truth(table, "allow_code", False)
-        names = self._texts(table, "pickle_globals") or ()
+        names = self._texts(table, "allow_pickle_globals") or ()
         if allow_code and names:
             self.problems.append(
-                f"{_TABLE}.pickle_globals: adds names for packages without code, and allow_code is "
-                "true. Remedy: give one of the two"
+                f"{_TABLE}.allow_pickle_globals: it adds names for packages without code, but "
+                "allow_code is true. Set only one of the two."
             )
-        native = self._truth(table, "native", True)
+        native = self._truth(table, "allow_native", True)
         verify = self._verify(table.get("verify"))
-        signers = self._signers(table["signers"]) if "signers" in table else ()
+        signers = (
+            self._signers(table["require_signature_from"])
+            if "require_signature_from" in table
+            else ()
+        )
         if self.problems:
             return TrustPolicy()
         return TrustPolicy(
             allow_code=allow_code,
-            pickle_globals=names,
-            native=native,
+            allow_pickle_globals=names,
+            allow_native=native,
             verify=verify,
-            signers=signers,
+            require_signature_from=signers,
             **patterns,
         )
 
@@ -372,7 +389,7 @@ class _Reading:
         value = table.get(field)
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-            noun = "name" if field == "pickle_globals" else "pattern"
+            noun = "name" if field == "allow_pickle_globals" else "pattern"
             if field in table:
                 self._expected(field, f"a {noun} or an array of {noun}s", value)
             return None
@@ -389,24 +406,27 @@ class _Reading:
             self._expected(field, "true or false", value)
         return value is True
 
-    def _verify(self, value: object) -> str:
+    def _verify(self, value: object) -> str | None:
         if value is None or value in VERIFY_LEVELS:
             return str(value or "")
         known = " or ".join(f'"{level}"' for level in VERIFY_LEVELS)
         shown = f'"{value}"' if isinstance(value, str) else kind_in_toml(value)
         self.problems.append(f"{_TABLE}.verify: must be {known}, not {shown}")
-        return ""
+        return None
 
     def _signers(self, value: object) -> tuple[Signer, ...]:
         if not isinstance(value, list):
-            self._expected("signers", "an array of tables", value)
+            self._expected("require_signature_from", "an array of tables", value)
             return ()
         if not value:
             self.problems.append(
-                f"{_TABLE}.signers: an empty array names nobody who could have signed. Remedy: "
-                "name a signer, or leave signers out, which demands no signature"
+                f"{_TABLE}.require_signature_from: the array is empty. Name a signer, or remove "
+                "the key to require no signature."
             )
-        made = (self._signer(f"signers[{place}]", each) for place, each in enumerate(value))
+        made = (
+            self._signer(f"require_signature_from[{place}]", each)
+            for place, each in enumerate(value)
+        )
         return tuple(signer for signer in made if signer is not None)
 
     def _signer(self, path: str, value: object) -> Signer | None:
@@ -455,22 +475,22 @@ _NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 class PolicyViolation(NamedTuple):
-    """Something that a policy does not allow.
+    """Something that a package requires and a trust policy does not allow.
 
     Attributes:
-        field: the field of :class:`TrustPolicy` that does not.
-        subject: what it is about: a module, a kind of hook, a record.
-        text: what the package asks for, in one sentence.
-        remedy: what to do about it.
+        field: The restricting field of :class:`TrustPolicy`.
+        subject: The module, kind of hook, or record.
+        message: The problem, as a clause.
+        hint: How to fix it.
     """
 
     field: str
     subject: str
-    text: str
-    remedy: str
+    message: str
+    hint: str
 
     def __str__(self) -> str:
-        return f"{self.text}. Remedy: {self.remedy}"
+        return with_hint(self.message, self.hint)
 
 
 def violations(
@@ -481,75 +501,70 @@ def violations(
     hook_kinds: Mapping[str, Sequence[str]] = _NONE,
     native_records: Sequence[str] = (),
 ) -> tuple[PolicyViolation, ...]:
-    """Everything that a package asks for and a policy does not allow.
+    """Return everything that a package requires and a policy does not allow.
 
     Args:
-        policy: the policy.
-        code: what of the package is code, in some words for each kind.
-        externs: the modules that the package takes from where it is loaded.
-        hook_kinds: the kinds of its hooks, and the names of those hooks.
-        native_records: the records that hold machine code.
+        policy: The policy.
+        code: A short description of each kind of code in the package.
+        externs: The extern modules of the package.
+        hook_kinds: The kinds of its hooks, each with the names of those hooks.
+        native_records: The records with native extensions or libraries.
 
-    >>> [each.text for each in violations(TrustPolicy(externs=()), externs=["torch.nn", "yaml"])]
-    ["it takes 'yaml' from where it is loaded, which externs of the policy does not allow"]
+    >>> found = violations(TrustPolicy(allow_externs=()), externs=["torch.nn", "yaml"])
+    >>> [each.message for each in found]
+    ["extern module 'yaml' is not allowed by the trust policy"]
     """
     found: list[PolicyViolation] = []
     if code and not policy.allow_code:
-        text = f"it holds code, which allow_code of the policy does not allow: {'; '.join(code)}"
-        remedy = (
-            "load only packages of data. If you trust whoever made this one, set allow_code to "
-            "true in the policy, beside the signers who may have; if all that stands in the way "
-            "are names of which you know that they run nothing, add them to pickle_globals"
+        hint = (
+            "Load only packages that contain data. If you trust the publisher, set allow_code to "
+            "true and name trusted signers in require_signature_from. If only names that you know "
+            "to be harmless are rejected, add them to allow_pickle_globals."
         )
-        found.append(PolicyViolation("allow_code", code[0], text, remedy))
+        message = f"code is not allowed by the trust policy: {'; '.join(code)}"
+        found.append(PolicyViolation("allow_code", code[0], message, hint))
     by_root: dict[str, list[str]] = {}
     for module in dict.fromkeys(externs):
         if not policy.allows_extern(module):
             by_root.setdefault(root_of(module), []).append(module)
     for root, modules in by_root.items():
-        field = _field_of(root)
-        text = (
-            f"it takes {_shown_names(modules)} from where it is loaded, which {field} of the "
-            "policy does not allow"
-        )
         pattern = modules[0] if modules == [root] else f"{root}.**"
-        found.append(PolicyViolation(field, root, text, _allowing(pattern, field)))
+        found.append(_extern_violation(root, modules, pattern))
     for kind, names in hook_kinds.items():
         if not policy.allows_hook(kind):
-            text = (
-                f"it has hooks of the kind {_shown(kind)}, which hook_kinds of the policy does not "
-                f"allow: {_shown_names(names)}"
+            message = (
+                f"hooks of kind {_shown(kind)} are not allowed by the trust policy: "
+                f"{_shown_names(names)}"
             )
-            found.append(PolicyViolation("hook_kinds", kind, text, _allowing(kind, "hook_kinds")))
-    if native_records and not policy.native:
-        text = (
-            "it holds machine code, which native of the policy does not allow: "
+            hint = _how_to_allow(kind, "allow_hook_kinds")
+            found.append(PolicyViolation("allow_hook_kinds", kind, message, hint))
+    if native_records and not policy.allow_native:
+        message = (
+            "native extensions and libraries are not allowed by the trust policy: "
             f"{_shown_names(native_records)}"
         )
-        remedy = "load only a package without compiled modules, or set native to true in the policy"
-        found.append(PolicyViolation("native", native_records[0], text, remedy))
+        hint = "Load only packages without native code, or set allow_native to true."
+        found.append(PolicyViolation("allow_native", native_records[0], message, hint))
     return tuple(found)
 
 
 def import_violation(policy: TrustPolicy, module: str) -> PolicyViolation | None:
-    """What is wrong with importing a module from outside of a package; None if nothing is."""
-    if policy.allows_extern(module):
-        return None
-    field = _field_of(module)
-    return PolicyViolation(
-        field,
-        module,
-        f"it imports {_shown(module)}, which {field} of the policy does not allow",
-        _allowing(module, field),
-    )
+    """Return why a policy does not allow an extern module; None if it allows the module."""
+    return None if policy.allows_extern(module) else _extern_violation(module, [module], module)
 
 
-def _field_of(module: str) -> str:
-    return "standard_library" if root_of(module) in sys.stdlib_module_names else "externs"
+def _extern_violation(subject: str, modules: Sequence[str], pattern: str) -> PolicyViolation:
+    is_standard = root_of(subject) in sys.stdlib_module_names
+    noun = "standard-library module" if is_standard else "extern module"
+    verb = "is" if len(modules) == 1 else "are"
+    nouns = noun if len(modules) == 1 else f"{noun}s"
+    message = f"{nouns} {_shown_names(modules)} {verb} not allowed by the trust policy"
+    field = "allow_stdlib" if is_standard else "allow_externs"
+    return PolicyViolation(field, subject, message, _how_to_allow(pattern, field))
 
 
-def _allowing(pattern: str, field: str) -> str:
-    return f"add {_shown(pattern)} to {field} of the policy, if you trust the package with it"
+def _how_to_allow(pattern: str, field: str) -> str:
+    return f"If you trust the package, add {_shown(pattern)} to {field}."
 
 
 def _shown_names(names: Sequence[str]) -> str:

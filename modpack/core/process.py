@@ -326,7 +326,7 @@ def _parts(closed: object) -> tuple[object, ...]:
     return ()
 
 
-_SWITCH: Final = "MODPACK_HELPERS"
+_SWITCH: Final = "MODPACK_WORKERS"
 _PATIENCE: Final = 5.0
 """Seconds that a killed helper has to end; its disk may not answer."""
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
@@ -338,7 +338,7 @@ FIND_MODPACK: Final = "import sys; sys.path.append(sys.argv[1])"
 
 
 def helpers_wanted() -> bool:
-    """Whether helpers may be started: ``MODPACK_HELPERS=0`` forbids it."""
+    """Whether helpers may be started: ``MODPACK_WORKERS=0`` forbids it."""
     return os.environ.get(_SWITCH) != "0"
 
 

@@ -43,7 +43,7 @@ class Owner(str, Enum):
     INSTALLED = "installed"
     """An installed distribution that is not an editable install."""
     BOUND = "bound"
-    """An installed distribution that a policy leaves where it is: it has compiled code, or
+    """An installed distribution that a preset leaves where it is: it has compiled code, or
     something that stays there requires it."""
     LOCAL = "local"
     """Nobody else: the user's own code, editable installs, loose files."""

@@ -132,8 +132,8 @@ class ImportKind(str, Enum):
     LOADED = "loaded"
     """It is loaded in the process that exports, below a package whose code imports by names
     that are known at run time only."""
-    TRIAL = "trial"
-    """A trial run asked for it."""
+    SELF_TEST = "self_test"
+    """A self-test asked for it."""
 
     @property
     def is_dependency(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a package records about its trial run, as values."""
+"""What a package records about its self-test, as values."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from modpack.core.codec import from_json, json_keys, record_to_json
 from modpack.core.json_values import Json
 from modpack.core.plan import MockEvent
 
-TRIAL_VERSION = 1
+SELF_TEST_VERSION = 1
 """Raise it when a reader of the old version would misunderstand what is written."""
 
 AdditionKind: TypeAlias = Literal["intern", "extern", "file", "metadata"]
-"""What a trial can add: modules that are interned or extern, data files, metadata."""
+"""What a self-test can add: modules that are interned or extern, data files, metadata."""
 
 
 class Addition(NamedTuple):
-    """Something that the trial found missing, and that was added for it.
+    """Something that the self-test found missing, and that was added for it.
 
     Attributes:
         kind: one of :data:`AdditionKind`.
@@ -33,7 +33,7 @@ class Addition(NamedTuple):
 
 
 class OutsideImport(NamedTuple):
-    """A distribution that was imported in the trial, and that nothing in the package names.
+    """A distribution that was imported in the self-test, and that nothing in the package names.
 
     Attributes:
         distribution: its name.
@@ -50,7 +50,7 @@ class OutsideImport(NamedTuple):
 
 @json_keys({"kind": "class"})
 class UnfilledTable(NamedTuple):
-    """A table of a module that names a class where the package was made, and not in the trial.
+    """A table of a module that names a class where the package was made, and not in the self-test.
 
     Attributes:
         module: the module.
@@ -69,13 +69,14 @@ class UnfilledTable(NamedTuple):
         )
 
 
+@json_keys({"global_hooks": "restore_global"})
 class TriedCase(NamedTuple):
     """One saved object that was tried on one example.
 
     Attributes:
         resource: package and resource of the object.
         number: of the example: names its records.
-        restore_global: whether process-wide hooks are restored for it.
+        global_hooks: whether process-wide hooks are restored for it.
         deterministic: whether the live object gave the same output twice. If not, only types,
             shapes and lengths were compared.
         unstable: paths in the output at which not even those were the same twice.
@@ -83,7 +84,7 @@ class TriedCase(NamedTuple):
 
     resource: tuple[str, str]
     number: int
-    restore_global: bool = False
+    global_hooks: bool = False
     deterministic: bool = True
     unstable: tuple[str, ...] = ()
 
@@ -119,8 +120,8 @@ class CaseRecords(NamedTuple):
 
 @json_keys(optional=("seconds", "touches", "tells_touches", "imported", "unfilled"))
 @dataclass(frozen=True)
-class TrialRecord:
-    """A trial run and its outcome.
+class SelfTestRecord:
+    """A self-test and its outcome.
 
     Attributes:
         passed: whether the package loaded and computed what the live objects did.
@@ -137,7 +138,7 @@ class TrialRecord:
         python: the version of Python.
         torch: the version of torch.
         touches: what the package did with mocked modules.
-        tells_touches: whether that was watched; trials of older versions did not watch.
+        tells_touches: whether that was watched; self-tests of older versions did not watch.
         imported: distributions that extern modules imported, and that nothing in the package names.
         unfilled: tables that name a class of the model where the package was made only.
     """
@@ -181,16 +182,16 @@ class TrialRecord:
         """The record that a package holds; the archive format page documents it."""
         untold = {"seconds", "tells_touches"} | (set() if self.tells_touches else {"touches"})
         fields = {k: value for k, value in record_to_json(self).items() if k not in untold}
-        return {"version": TRIAL_VERSION, **fields}
+        return {"version": SELF_TEST_VERSION, **fields}
 
 
-def trial_from_json(record: Mapping[str, Json]) -> TrialRecord:
-    """Read back what :meth:`TrialRecord.to_json` made.
+def self_test_from_json(record: Mapping[str, Json]) -> SelfTestRecord:
+    """Read back what :meth:`SelfTestRecord.to_json` made.
 
     Raises:
         TypeError, ValueError: it made something else.
     """
-    read = from_json(TrialRecord, record, "the record")
+    read = from_json(SelfTestRecord, record, "the record")
     for number, times in Counter(case.number for case in read.cases).items():
         if times > 1:  # it names the records of a case, which would be read for each
             raise ValueError(f"example {number} is listed twice")

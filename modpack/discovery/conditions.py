@@ -230,7 +230,7 @@ class ConditionEvaluator:
             looks = False
             returned: list[ast.AST] = [function] if isinstance(function, ast.Lambda) else []
             for node in ast.walk(function):
-                looks = looks or _is_trial(node) or _is_finder(node)
+                looks = looks or _is_self_test(node) or _is_finder(node)
                 if isinstance(node, ast.Return) and node.value is not None:
                     returned.append(node.value)
             self._functions[function] = looks, returned
@@ -273,13 +273,13 @@ def _depends_on_import(block: Block) -> bool:
         if isinstance(owner, ast.ExceptHandler) and owner.type is not None:
             if not _FAILED_IMPORT.isdisjoint(_types_of(owner.type)):
                 return True  # and not a handler for whatever may fail
-        if _is_trial(owner):
+        if _is_self_test(owner):
             return True
         inner = inner.parent
     return False
 
 
-def _is_trial(node: ast.AST) -> bool:
+def _is_self_test(node: ast.AST) -> bool:
     """Whether a statement tries to import, and catches the failure."""
     if not isinstance(node, TRIES) or not _is_caught(node):
         return False

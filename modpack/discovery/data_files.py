@@ -3,7 +3,7 @@
 Paths are followed from where a module learns its own place (``__file__``, ``__path__``,
 ``importlib.resources``, ``pkgutil.get_data``) through the functions of :mod:`os.path` and
 :mod:`pathlib`, and through names that are assigned once. A mistake here costs little: a path counts
-only if there is a file, and a file that is not found is found by a trial run.
+only if there is a file, and a file that is not found is found by a self-test.
 """
 
 from __future__ import annotations

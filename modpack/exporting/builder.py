@@ -110,7 +110,7 @@ class PackageBuilder:
                 for module in interned_records(plan, walker)
             }
             asked = (sources, mocked, plan.graph.roots(), list(plan.graph.edges()))
-            if self._found_uses[0] != asked:  # most rounds of a trial change files only
+            if self._found_uses[0] != asked:  # most rounds of a self-test change files only
                 self._found_uses = asked, find_uses(sources, mocked, plan.graph)
             return self._found_uses[1]
 

@@ -36,13 +36,13 @@ class HookOptions:
         choice: which hooks to capture.
         process_wide: whether to capture the hooks of the whole process as well.
         extras: what is saved along with the object, by name, such as its optimizer.
-        reset_state: whose collected state to leave behind.
+        reset_hook_state: whose collected state to leave behind.
     """
 
     choice: HookChoice = True
     process_wide: bool = False
     extras: dict[str, Any] = field(default_factory=dict)
-    reset_state: HookChoice = False
+    reset_hook_state: HookChoice = False
 
 
 class HookExporter:
@@ -78,7 +78,7 @@ class HookExporter:
         self._emptied = find_collected(
             obj,
             self.extras,
-            self._options.reset_state,
+            self._options.reset_hook_state,
             is_importable,
             self._options.process_wide,
         )

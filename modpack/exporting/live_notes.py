@@ -208,7 +208,7 @@ def _notes(
             f"{module} does not hold here what its source says: {_listed(theirs)}. The package "
             f"does what the source says. Change it in the source, or set it in a module that the "
             "model's code imports; "
-            f"PackageExporter.only_definitions({module!r}) takes what is here"
+            f"PackageExporter.treat_as_script({module!r}) takes what is here"
         )
         yield Note(NoteKind.LIVE_CHANGED, module, text, f"{file}:{theirs[0].line}")
     if own:

@@ -21,41 +21,41 @@ def _preset(action: Action, owner: Owner, label: str) -> Rule:
     return Rule(action, GlobGroup("**"), origin=RuleOrigin.PRESET, owner=owner, label=label)
 
 
-POLICIES: dict[str, tuple[Rule, ...]] = {
+PRESETS: dict[str, tuple[Rule, ...]] = {
     "none": (),
     "pinned": (
         _preset(
-            Action.EXTERN, Owner.INSTALLED, "policy pinned: installed distributions are extern"
+            Action.EXTERN, Owner.INSTALLED, "preset pinned: installed distributions are extern"
         ),
-        _preset(Action.INTERN, Owner.LOCAL, "policy pinned: your own code is interned"),
+        _preset(Action.INTERN, Owner.LOCAL, "preset pinned: your own code is interned"),
     ),
     "hermetic": (
-        _preset(Action.EXTERN, Owner.BOUND, "policy hermetic"),
+        _preset(Action.EXTERN, Owner.BOUND, "preset hermetic"),
         _preset(
             Action.INTERN,
             Owner.INSTALLED,
-            "policy hermetic: pure-Python distributions are interned",
+            "preset hermetic: pure-Python distributions are interned",
         ),
-        _preset(Action.INTERN, Owner.LOCAL, "policy hermetic: your own code is interned"),
+        _preset(Action.INTERN, Owner.LOCAL, "preset hermetic: your own code is interned"),
     ),
 }
-"""The rules of each policy, in order. One row each."""
+"""The rules of each preset, in order. One row each."""
 
 
-def preset_rules(policy: str) -> tuple[Rule, ...]:
-    """The rules that a policy stands for; they come after the user's.
+def preset_rules(preset: str) -> tuple[Rule, ...]:
+    """The rules that a preset stands for; they come after the user's.
 
     Raises:
-        ValueError: there is no such policy.
+        ValueError: there is no such preset.
     """
-    if policy not in POLICIES:
+    if preset not in PRESETS:
         from difflib import get_close_matches
 
-        known = ", ".join(map(repr, POLICIES))
-        close = get_close_matches(policy, POLICIES, 1)
+        known = ", ".join(map(repr, PRESETS))
+        close = get_close_matches(preset, PRESETS, 1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"policy must be one of {known}, not {policy!r}{meant}")
-    return POLICIES[policy]
+        raise ValueError(f"preset must be one of {known}, not {preset!r}{meant}")
+    return PRESETS[preset]
 
 
 class Portability:

@@ -51,13 +51,13 @@ class ScriptExporter:
             names = itertools.chain([stem], (f"{stem}_{n}" for n in itertools.count(2)))
             name = next(filter(self._is_free, names))
             self._scripts[key] = ScriptDefinitions(
-                f"definitions_of_{name}", vars(live), f"values_of_{name}", self._store_value
+                f"{name}_definitions", vars(live), f"{name}_values", self._store_value
             )
         return self._scripts[key]
 
     def _is_free(self, name: str) -> bool:
         """Whether no module has the name: a package of the same script may be open."""
-        walker, module = self._planner.walker, f"definitions_of_{name}"
+        walker, module = self._planner.walker, f"{name}_definitions"
         return module not in walker.actions and walker.locate(module) is None
 
     def refresh(self) -> None:

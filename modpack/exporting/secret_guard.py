@@ -71,7 +71,9 @@ class _Leak(NamedTuple):
             module = next((folder for folder in folders if folder in reached), None)
         chain = graph.shortest_path(f"<{self.subject}>" if module is None else module)
         sentences = [f"{secret.what}, {secret.shown}"]
-        sentences.append(f"If it is none: allow_secrets=[{allow!r}], or --allow-secret '{allow}'")
+        sentences.append(
+            f"If it is none: allow_secrets_in=[{allow!r}], or --allow-secrets-in '{allow}'"
+        )
         pattern = _mockable(module, chain, graph) if module is not None else None
         if pattern is not None:
             sentences.append(f"To leave it out: mock({pattern!r})")

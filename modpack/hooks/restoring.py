@@ -33,7 +33,7 @@ Fresh = dict[tuple[int, str, int], RemovableHandle]
 def register_payload(
     payload: dict[str, Any],
     wanted: Callable[[str], bool],
-    restore_global: bool,
+    global_hooks: bool,
     fresh: Fresh | None = None,
 ) -> dict[str, Any]:
     """Register the hooks of a payload through torch's public API, in their order.
@@ -43,7 +43,7 @@ def register_payload(
     Args:
         payload: what :meth:`HookCollector.take` made, loaded again.
         wanted: tells by name whether a hook is wanted.
-        restore_global: whether to register process-wide hooks.
+        global_hooks: whether to register process-wide hooks.
         fresh: what earlier payloads of the same load left, and the next ones will need.
 
     Returns:
@@ -61,7 +61,7 @@ def register_payload(
     for name, kind, target, flags, identities, hook in payload["hooks"]:
         row = _row(kind)
         _require_target(row, target, name)
-        if wanted(name) and (restore_global or row.scope != "global"):
+        if wanted(name) and (global_hooks or row.scope != "global"):
             registered = row.register(target, hook, flags)
             handles[name] = handle_of(hook, registered, handles.get(name))
             fresh.update(_made(row, target, identities, registered))

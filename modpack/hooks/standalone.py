@@ -228,7 +228,7 @@ def capture(
     *,
     hooks: HookChoice = True,
     global_hooks: bool = False,
-    reset_state: HookChoice = False,
+    reset_hook_state: HookChoice = False,
 ) -> HookCapture:
     """Capture the hooks of a model, and of its optimizer; both are only read.
 
@@ -237,7 +237,7 @@ def capture(
         optimizer: its optimizer.
         hooks: which hooks: True, False, names, or a predicate over specs.
         global_hooks: whether to capture the hooks of the whole process as well.
-        reset_state: whose collected state to leave behind; see
+        reset_hook_state: whose collected state to leave behind; see
             :meth:`modpack.PackageExporter.save_model`.
 
     Raises:
@@ -246,7 +246,7 @@ def capture(
     """
     _require(model, optimizer)
     parts = ModelParts(inside(model), optimizer)
-    return _captured(model, parts, hooks, global_hooks, reset_state)[0]
+    return _captured(model, parts, hooks, global_hooks, reset_hook_state)[0]
 
 
 def _captured(
@@ -254,11 +254,11 @@ def _captured(
     parts: ModelParts,
     hooks: HookChoice,
     global_hooks: bool,
-    reset_state: HookChoice,
+    reset_hook_state: HookChoice,
 ) -> tuple[HookCapture, ResetState]:
     collector = HookCollector(parts.is_importable, selector(hooks), references_stay=False)
     extras = roots_beside(parts.optimizer)
-    emptied = find_collected(model, extras, reset_state, parts.is_importable, global_hooks)
+    emptied = find_collected(model, extras, reset_hook_state, parts.is_importable, global_hooks)
     observer = CapturingObserver(model, parts, collector, emptied)
     if global_hooks:
         collector.process_wide()
@@ -281,7 +281,7 @@ def restore(
     optimizer: torch.optim.Optimizer | None = None,
     *,
     hooks: HookChoice = True,
-    restore_global: bool = False,
+    global_hooks: bool = False,
 ) -> dict[str, Any]:
     """Register captured hooks on a model: the captured one's copy, or one built like it.
 
@@ -293,7 +293,7 @@ def restore(
         captured: what :func:`capture` returned.
         optimizer: its optimizer, if the hooks were captured with one.
         hooks: which hooks: True, False, names, or a predicate over specs.
-        restore_global: whether to register process-wide hooks that were captured.
+        global_hooks: whether to register process-wide hooks that were captured.
 
     Returns:
         Handles by hook name.
@@ -318,7 +318,7 @@ def restore(
     handles: dict[str, Any] = {}
     fresh: dict[Any, Any] = {}
     for payload in payloads:
-        handles.update(register_payload(payload, wanted.__contains__, restore_global, fresh))
+        handles.update(register_payload(payload, wanted.__contains__, global_hooks, fresh))
         for held, attachment in payload["graph_handles"]:
             held.attachment = attachment
     return handles
@@ -328,7 +328,7 @@ def copy(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
     *,
-    reset_state: HookChoice = False,
+    reset_hook_state: HookChoice = False,
 ) -> Any:
     """Copy a model together with its hooks: the copy's hooks refer to the copy.
 
@@ -340,7 +340,7 @@ def copy(
     Args:
         model: the model.
         optimizer: its optimizer.
-        reset_state: whose collected state to leave behind.
+        reset_hook_state: whose collected state to leave behind.
 
     Returns:
         The copy; with an optimizer, the copies of both.
@@ -359,7 +359,7 @@ def copy(
     """
     _require(model, optimizer)
     parts = ModelParts(inside(model), optimizer, closures=True)
-    captured, emptied = _captured(model, parts, True, False, reset_state)
+    captured, emptied = _captured(model, parts, True, False, reset_hook_state)
     memo = dict(_uncopied(parts))
     memo.update((key, emptied.fresh(each)) for key, each in emptied.containers.items())
     tables = _hook_tables(parts)

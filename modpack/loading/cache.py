@@ -299,7 +299,7 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
     except (OSError, RuntimeError) as failure:
         _log.warning(
             "the cache cannot be used (%s); unpacking into a temporary folder for this "
-            "process. Set MODPACK_CACHE to a folder that you alone can write to, to avoid that",
+            "process. Set MODPACK_CACHE_DIR to a folder that you alone can write to, to avoid that",
             failure,
         )
         return _for_this_process(digest, records, read, failure)
@@ -431,7 +431,7 @@ def _for_this_process(digest: str, records: Mapping[str, int], read: _Read, why:
             except OSError as failure:
                 raise CacheError(
                     f"the package's code can be unpacked neither into the cache ({why}) "
-                    f"nor into a temporary folder ({failure}). Set MODPACK_CACHE to a "
+                    f"nor into a temporary folder ({failure}). Set MODPACK_CACHE_DIR to a "
                     "folder with enough space that you alone can write to"
                 ) from failure
         return _temporary[digest]

@@ -40,7 +40,8 @@ from modpack.loading.namespace import NAMESPACES
 if TYPE_CHECKING:
     from modpack.core.policy import TrustPolicy
 
-_VERIFY_LEVELS: Final = ("code", "all")
+_VERIFY_LEVELS: Final = ("code", "full")
+ON_MISMATCH: Final = ("warn", "error", "ignore")
 
 
 def require_policy(policy: object) -> None:
@@ -56,6 +57,18 @@ def require_policy(policy: object) -> None:
         require_type(policy, TrustPolicy, "policy", expected)
 
 
+def require_on_mismatch(on_mismatch: object) -> None:
+    """Check the public argument ``on_mismatch``.
+
+    Raises:
+        TypeError: If it is not a string.
+        ValueError: If it is not one of the three choices.
+    """
+    require_type(on_mismatch, str, "on_mismatch", "'warn', 'error' or 'ignore'")
+    if on_mismatch not in ON_MISMATCH:
+        raise ValueError(f"on_mismatch must be 'warn', 'error' or 'ignore', not {on_mismatch!r}")
+
+
 def level_of(verify: object, policy: TrustPolicy | None) -> str:
     """How much to compare: what an argument or what a policy says, whichever is more.
 
@@ -66,26 +79,26 @@ def level_of(verify: object, policy: TrustPolicy | None) -> str:
     Raises:
         TypeError, ValueError: the argument is none.
     """
-    require_type(verify, str, "verify", "'code' or 'all'")
+    require_type(verify, str, "verify", "'code' or 'full'")
     if verify not in _VERIFY_LEVELS:
-        raise ValueError(f"verify must be 'code' or 'all', not {verify!r}")
-    return "all" if policy is not None and policy.verify == "all" else str(verify)
+        raise ValueError(f"verify must be 'code' or 'full', not {verify!r}")
+    return "full" if policy is not None and policy.verify == "full" else str(verify)
 
 
 def require_contents(archive: Archive, level: str) -> None:
     """Compare a package with its manifest, and whatever is read of it afterwards.
 
-    An archive of torch.package has none: with ``"all"``, its records are compared with their crc32.
+    An archive of torch.package has no manifest: ``"full"`` checks the CRC-32 of its records.
 
     Args:
         archive: the package.
-        level: ``"code"`` for everything but storages, ``"all"`` for the storages too.
+        level: ``"code"`` for everything but storages, ``"full"`` for the storages too.
 
     Raises:
         ArchiveError: something is not as it should be; all of it is told.
     """
     manifest, names = read_manifest(archive), archive.names()
-    is_all = level == "all"
+    is_all = level == "full"
     if manifest is not None:
         chosen = names if is_all else [name for name in names if not layout.is_storage(name)]
         _compare(archive, chosen, is_all)
@@ -103,12 +116,12 @@ def require_storages(archive: Archive, keys: Iterable[str], level: str) -> None:
     Args:
         archive: the package.
         keys: those that will be used.
-        level: ``"all"``, or nothing is compared.
+        level: ``"full"``, or nothing is compared.
 
     Raises:
         ArchiveError: some are not as they should be; all of them are told.
     """
-    if level == "all":
+    if level == "full":
         records = (layout.storage_name(key) for key in dict.fromkeys(keys))
         _compare(archive, [record for record in records if archive.has(record)], True)
 
@@ -200,21 +213,22 @@ def compare_environment(
 
 
 def check_environment(
-    source: str, digest: str, comparison: EnvironmentComparison, strict: bool
+    source: str, digest: str, comparison: EnvironmentComparison, on_mismatch: str
 ) -> None:
-    """Warn, or refuse, if a package was made with other versions than those that are here.
+    """Compare the recorded environment with this one, and warn or raise if they differ.
 
     Args:
-        source: the package file.
-        digest: the package's digest: one warning for each in a process.
-        comparison: what it was made with, beside what is here.
-        strict: whether to refuse any deviation. If not, what rarely matters is no difference.
+        source: The package.
+        digest: The package's digest. A process warns once for each.
+        comparison: The recorded and the installed versions.
+        on_mismatch: See :class:`modpack.PackageImporter`.
 
     Raises:
-        EnvironmentMismatchError: ``strict``, and something is not as recorded.
+        EnvironmentMismatchError: If ``on_mismatch="error"`` and anything differs.
     """
-    rows = comparison.deviations if strict else comparison.differences
-    if not rows:
+    is_error = on_mismatch == "error"
+    rows = comparison.deviations if is_error else comparison.differences
+    if not rows or on_mismatch == "ignore":
         return
     from modpack.core.process import frames_of_ours
     from modpack.core.text import printable
@@ -224,7 +238,7 @@ def check_environment(
         for row in rows
     )
     about = (source, told, repair_command(rows))
-    if strict:
+    if is_error:
         raise EnvironmentMismatchError(*about)
     with _lock:
         is_told = digest in _told
@@ -279,11 +293,11 @@ def require_signature(archive: Archive, policy: TrustPolicy, path: object) -> No
         SignatureError: there is no signature, or none that holds.
         ModpackError: the extra ``sign`` is not installed.
     """
-    if policy.signers:
+    if policy.require_signature_from:
         from modpack.security.signing import check_signatures
 
         file = path if isinstance(path, (str, os.PathLike)) else None
-        check_signatures(archive, policy.signers, file)
+        check_signatures(archive, policy.require_signature_from, file)
 
 
 def require_hook_kinds(source: str, policy: TrustPolicy, hooks: Iterable[tuple[str, str]]) -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.core.names import is_within, normalized_distribution, parents, root_of
-from modpack.errors import CompiledModuleError
+from modpack.errors import NativeModuleError
 
 if TYPE_CHECKING:
     from importlib.metadata import PathDistribution
@@ -261,7 +261,7 @@ class CompiledLoader(ExtensionFileLoader):
         """Map the file (PEP 489).
 
         Raises:
-            CompiledModuleError: files in the cache must not be executed.
+            NativeModuleError: files in the cache must not be executed.
             ImportError: the module says so itself.
         """
         try:
@@ -271,9 +271,9 @@ class CompiledLoader(ExtensionFileLoader):
                 folder = Path(self.path).parent
                 reason = (
                     f"cannot be loaded from {folder}: that file system is mounted noexec. Set "
-                    "MODPACK_CACHE to a folder on another one"
+                    "MODPACK_CACHE_DIR to a folder on another one"
                 )
-                raise CompiledModuleError(self._finder.source, self.name, reason) from failure
+                raise NativeModuleError(self._finder.source, self.name, reason) from failure
             raise
         with contextlib.suppress(AttributeError, TypeError):  # a module may be any object
             self._finder.mark(module)

@@ -10,7 +10,7 @@ decide what may be done with one:
 * What needs a real value (truth, length, arithmetic, ...) raises `MockedModuleUsed`, a
   NotImplementedError, always: stopping is better than going on with a wrong value.
 
-What packaged code does with stand-ins is kept in `touches`, for the trial run that a package is
+What packaged code does with stand-ins is kept in `touches`, for the self-test that a package is
 written with: code may well swallow the exception.
 """
 

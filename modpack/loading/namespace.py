@@ -410,7 +410,7 @@ class Namespace:
     def _seek(self, name: str) -> None:
         """Tell of a module that is neither the package's nor one that it takes from here.
 
-        A trial run can then supply it; elsewhere nobody listens.
+        A self-test can then supply it; elsewhere nobody listens.
         """
         if self.on_miss is not None and root_of(name) not in self.finder.index.roots:
             if not self._reaches_host(name):

@@ -96,16 +96,16 @@ def _first(file: str, line: str) -> str | None:
 
 
 def require_operators(archive: Archive) -> None:
-    """Refuse to load what its trial run only loaded with operators that are not here.
+    """Refuse to load what its self-test only loaded with operators that are not here.
 
     Raises:
         OperatorNotFoundError: names all of them.
-        ArchiveError: the record of the trial is damaged.
+        ArchiveError: the record of the self-test is damaged.
     """
-    if not archive.has(layout.TRIAL):
+    if not archive.has(layout.SELF_TEST):
         return
-    with checking(archive, layout.TRIAL):
-        listed = read_document(archive, layout.TRIAL, None).get("operators", [])
+    with checking(archive, layout.SELF_TEST):
+        listed = read_document(archive, layout.SELF_TEST, None).get("operators", [])
         schemas = [as_text(each, "an operator") for each in as_list(listed, "operators")]
     missing = tuple(schema for schema in schemas if not _exists(schema))
     if missing:
@@ -143,7 +143,7 @@ def load_object(
     record: str,
     map_location: Any,
     hooks: HookChoice = True,
-    restore_global: bool = False,
+    global_hooks: bool = False,
     policy: TrustPolicy | None = None,
 ) -> LoadedObject:
     """Load one pickle of an open package, and register its hooks.
@@ -154,7 +154,7 @@ def load_object(
         record: the pickle's record.
         map_location: where tensors go; see :func:`torch.load`.
         hooks: which hooks to register.
-        restore_global: whether process-wide hooks are among them.
+        global_hooks: whether process-wide hooks are among them.
         policy: whether it may be more than data, and which hooks it may have; None for anything.
 
     Raises:
@@ -183,7 +183,7 @@ def load_object(
             from modpack.hooks.restoring import register_payload  # few models have hooks
 
             names = wanted.__contains__
-            handles = register_payload(payload, names, restore_global, fresh)
+            handles = register_payload(payload, names, global_hooks, fresh)
             result.handles.update(handles)
             result.hooks.update({n: hook for n, *_, hook in payload["hooks"] if n in handles})
 
@@ -202,7 +202,7 @@ def load_object(
             appended=appended,
             on_payload=take,
         )
-    if policy is not None and policy.hook_kinds is not None:
+    if policy is not None and policy.allow_hook_kinds is not None:
         from modpack.hooks.restoring import kinds_in
 
         require_hook_kinds(archive.source, policy, kinds_in((result.obj, result.extras)))
@@ -251,7 +251,7 @@ def _data(
             archive.read(record),
             resource=record,
             storages=StorageLoader(archive, map_location, record),
-            added=policy.pickle_globals,
+            added=policy.allow_pickle_globals,
             import_module=partial(_imported, importer),
         )
 

@@ -61,7 +61,7 @@ def load_weights(
         map_location: where tensors go; see :func:`torch.load`.
         policy: whose signature is demanded, and what is compared with its digests; nothing else of
             a :class:`TrustPolicy` matters where nothing is run.
-        verify: ``"all"`` compares the tensors with their digests before they are given out,
+        verify: ``"full"`` compares the tensors with their digests before they are given out,
             ``"code"`` only what describes them. What the policy says counts if it is more.
 
     Returns:

@@ -501,7 +501,8 @@ def pickle_object(
     try:
         data, appended = pickler.dump_all(obj)
     except RecursionError as failure:
-        raise PicklingError(resource, "the object nests too deeply for pickle") from failure
+        reason = "the object nests too deeply for pickle"
+        raise PicklingError(resource, ((None, reason),)) from failure
     except _NO_FAULT_OF_THE_OBJECT:
         raise
     except Exception as failure:  # an object's own methods may raise anything

@@ -16,7 +16,7 @@ from modpack.archive.records import environment_of
 from modpack.core.plan import MockEvent, MockRisk, MockUse, Plan, risk_of
 from modpack.core.process import phase
 from modpack.core.rules import Action
-from modpack.core.selftest import TrialRecord
+from modpack.core.selftest import SelfTestRecord
 from modpack.discovery.distributions import DistributionIndex
 from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.audit_findings import (
@@ -48,18 +48,18 @@ _OfMock = TypeVar("_OfMock", MockUse, MockEvent)
 
 
 def mock_facts(
-    plan: Plan, trial: TrialRecord | None, modules: Sequence[ModuleFacts]
+    plan: Plan, self_test: SelfTestRecord | None, modules: Sequence[ModuleFacts]
 ) -> tuple[MockFacts, ...]:
     """The facts about every mocked module, the worst risk first.
 
     Args:
         plan: tells the uses of their names.
-        trial: the package's trial, if there was one.
+        self_test: the package's self-test, if there was one.
         modules: all modules; those that are mocked are told.
     """
     uses = _by_module(plan.uses)
-    touches = _by_module(trial.touches if trial is not None else ())
-    is_tried = trial is not None and trial.tells_touches
+    touches = _by_module(self_test.touches if self_test is not None else ())
+    is_tried = self_test is not None and self_test.tells_touches
     facts = [
         MockFacts(
             each.module,
@@ -144,10 +144,10 @@ def audit_plan(subject: str, plan: Plan) -> AuditFacts:
 def _completed(audit: AuditFacts, plan: Plan, scanned: Sequence[Finding] = ()) -> AuditFacts:
     """An audit with everything that follows from its modules and the plan."""
     externs = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
-    trial = audit.package.trial if audit.package is not None else None
+    self_test = audit.package.self_test if audit.package is not None else None
     audit = replace(
         audit,
-        mocks=mock_facts(plan, trial, audit.modules),
+        mocks=mock_facts(plan, self_test, audit.modules),
         distributions=distributions_of(audit.modules, plan.graph),
         notes=plan.notes,
         graph=plan.graph,

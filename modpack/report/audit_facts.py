@@ -24,8 +24,8 @@ class MockFacts:
         importers: who imports it, with places.
         uses: where packaged code uses its names.
         risk: what becomes of the package because of it.
-        touches: what the trial run did with it.
-        is_tried: whether there was a trial run that could touch it.
+        touches: what the self-test did with it.
+        is_tried: whether there was a self-test that could touch it.
     """
 
     module: str

@@ -18,7 +18,7 @@ from modpack.core.names import is_within, root_of
 from modpack.core.plan import MockEventKind, MockRisk, NoteKind, UseKind
 from modpack.core.rules import IMPLICIT, RUNNING_SCRIPT, Action, Owner
 from modpack.core.scan import ImportKind, ScanFailure
-from modpack.core.selftest import TrialRecord
+from modpack.core.selftest import SelfTestRecord
 from modpack.core.text import counted, listed
 from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit_facts import (
@@ -36,8 +36,8 @@ from modpack.security.code_listing import CodeListing
 from modpack.security.pickle_names import PickledSource
 
 _CODES = list(CODES)
-_TRIALS: Final = layout.MODPACK_PREFIX + "trial/"
-"""Examples: verifying holds them against the record of the trial."""
+_SELF_TESTS: Final = layout.MODPACK_PREFIX + "trial/"
+"""Examples: verifying holds them against the record of the self-test."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")
 _OPERATORS = frozenset({"and", "or", "with"})
 _SHOWN = 4
@@ -87,7 +87,7 @@ def _mocks(audit: AuditFacts) -> Iterator[Finding]:
         for touch in mock.touches:
             if touch.kind is MockEventKind.USED:
                 what, done = touch.name or mock.module, touch.operation or "was used"
-                text = f"in the trial run, {what} {done}, although {mock.module} is mocked"
+                text = f"in the self-test, {what} {done}, although {mock.module} is mocked"
                 yield finding("mock-called", mock.module, text, touch.place)
         importers = importers_by_name(mock)
         if mock.risk is not MockRisk.UNUSED:
@@ -178,8 +178,8 @@ def _missing(audit: AuditFacts) -> Iterator[Finding]:
 
 
 def _notes(audit: AuditFacts) -> Iterator[Finding]:
-    trial = audit.package.trial if audit.package is not None else None
-    has_passed = trial is not None and trial.passed
+    self_test = audit.package.self_test if audit.package is not None else None
+    has_passed = self_test is not None and self_test.passed
     for note in audit.notes:
         is_settled = has_passed and note.kind is NoteKind.DYNAMIC_LIBRARY
         found = finding(note.kind.value, note.subject, note.text, note.place)
@@ -204,36 +204,38 @@ def _package(audit: AuditFacts) -> Iterator[Finding]:
     if package is None:
         return
     if package.format == _OF_TORCH_PACKAGE:
-        text = "torch.package wrote it: rules, versions, licenses and trials are not recorded"
+        text = "torch.package wrote it: rules, versions, licenses and self-tests are not recorded"
         yield finding("not-recorded", package.file, text)
-    elif package.trial is None:
-        yield finding("no-trial", package.file, "it was not tried before it was written")
+    elif package.self_test is None:
+        yield finding("self-test-missing", package.file, "it was not tried before it was written")
     else:
-        yield from _trial(package.file, package.trial)
+        yield from _self_test(package.file, package.self_test)
     if package.namespace != "private":
-        why = f": {package.trial.why_process}" if package.trial is not None else ""
+        why = f": {package.self_test.why_process}" if package.self_test is not None else ""
         text = f"it is loaded in the namespace {package.namespace!r}{why}"
         yield finding("process-namespace", package.file, text)
 
 
-def _trial(file: str, trial: TrialRecord) -> Iterator[Finding]:
-    if not trial.passed:
-        text = f"its trial failed: {trial.failure or 'the reason is not recorded'}"
-        yield finding("trial-failed", file, text)
-    elif not trial.deterministic:
+def _self_test(file: str, self_test: SelfTestRecord) -> Iterator[Finding]:
+    if not self_test.passed:
+        text = f"its self-test failed: {self_test.failure or 'the reason is not recorded'}"
+        yield finding("self-test-failed", file, text)
+    elif not self_test.deterministic:
         yield finding(
-            "trial-structure-only", file, "its trial compared types, shapes and lengths only"
+            "self-test-structure-only",
+            file,
+            "its self-test compared types, shapes and lengths only",
         )
-    for schema in trial.operators:
+    for schema in self_test.operators:
         text = f"{schema} must be declared before it is loaded"
         yield finding("operator-needed", schema.partition("(")[0], text)
-    for table in trial.unfilled:
+    for table in self_test.unfilled:
         text = f"{table.module}.{table.name} named {table.kind} at export, and not after loading"
-        yield finding("trial-unfilled-table", table.kind, text)
-    for each in trial.imported:
+        yield finding("self-test-unfilled-table", table.kind, text)
+    for each in self_test.imported:
         by = f" by {each.by}" if each.by else ""
-        text = f"{each.distribution} {each.version} was imported{by} in the trial run"
-        yield finding("trial-imported", each.distribution, text)
+        text = f"{each.distribution} {each.version} was imported{by} in the self-test"
+        yield finding("self-test-imported", each.distribution, text)
 
 
 def _native(audit: AuditFacts) -> Iterator[Finding]:
@@ -300,7 +302,7 @@ def pickle_findings(
         if contents.unreadable is not None and is_own:  # hooks go on where their object ends
             place = f"{record}, byte {contents.position}"
             yield finding("pickle-malformed", record, f"{record}: {contents.unreadable}", place)
-        if manifest is not None and record not in known and not record.startswith(_TRIALS):
+        if manifest is not None and record not in known and not record.startswith(_SELF_TESTS):
             text = f"{record} is a pickle, and no saved object of the package"
             yield finding("pickle-undeclared", record, text, record)
 

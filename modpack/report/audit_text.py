@@ -53,7 +53,7 @@ _HOW = {
 
 
 def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
-    """Each mocked module: who imports it, what is used of it where, what the trial did with it."""
+    """Return each mocked module with its importers, its uses, and its events in the self-test."""
     if not audit.mocks:
         return
     files = files_of(audit)
@@ -79,10 +79,10 @@ def how_used(use: MockUse) -> str:
     return how + (f"; through {', '.join(use.via)}" if use.via else "")
 
 
-def trial_told(mock: MockFacts) -> str:
-    """What the trial run did with a mocked module, in one line."""
+def self_test_told(mock: MockFacts) -> str:
+    """What the self-test did with a mocked module, in one line."""
     if not mock.is_tried:
-        return "there was no trial run"
+        return "there was no self-test"
     used = [touch for touch in mock.touches if touch.kind is MockEventKind.USED]
     if used:
         done = [
@@ -90,13 +90,13 @@ def trial_told(mock: MockFacts) -> str:
             + (f" ({touch.place})" if touch.place else "")
             for touch in used
         ]
-        return f"the trial run used it: {', '.join(dict.fromkeys(done))}"
+        return f"the self-test used it: {', '.join(dict.fromkeys(done))}"
     names = [touch.name for touch in mock.touches if touch.kind is MockEventKind.NAMED]
     if any(names):
-        return f"the trial run took names from it: {', '.join(dict.fromkeys(filter(None, names)))}"
+        return f"the self-test took names from it: {', '.join(dict.fromkeys(filter(None, names)))}"
     if mock.touches:
-        return "the trial run imported it, and no more"
-    return "the trial run did not touch it"
+        return "the self-test imported it, and no more"
+    return "the self-test did not touch it"
 
 
 def _details(
@@ -110,7 +110,7 @@ def _details(
         yield _uses(mock.uses, files, folder)
     elif importers:
         yield Text("nothing of it is used", "dim")
-    yield Text(printable(trial_told(mock)), "dim")
+    yield Text(printable(self_test_told(mock)), "dim")
 
 
 def _uses(uses: Sequence[MockUse], files: Mapping[str, str], folder: Path | None) -> RenderableType:
@@ -203,7 +203,7 @@ def audit_report(
     """
     return Group(
         _head(audit),
-        *_trial(audit),
+        *_self_test(audit),
         *(["", problems_report(audit.problems, True, folder)] if audit.problems else ()),
         *by_severity(audit.findings, partial(_of_one_code, folder)),
         *_mocks(audit, folder),
@@ -224,19 +224,19 @@ def _head(audit: AuditFacts) -> RenderableType:
     return Text.assemble(subject, f"  {human_size(package.size_bytes)}  ", (made, "dim"))
 
 
-def _trial(audit: AuditFacts) -> Iterator[RenderableType]:
-    """That the trial run passed; that it failed, or there was none, is a finding."""
-    trial = audit.package.trial if audit.package is not None else None
-    if trial is not None and trial.passed:
-        tried = f"{counted(len(trial.cases), 'example')}, namespace {trial.namespace}"
-        how = "" if trial.deterministic else ", structure only"
-        yield Text(printable(f"the trial run passed{how} ({tried})"), "green")
+def _self_test(audit: AuditFacts) -> Iterator[RenderableType]:
+    """That the self-test passed; that it failed, or there was none, is a finding."""
+    self_test = audit.package.self_test if audit.package is not None else None
+    if self_test is not None and self_test.passed:
+        tried = f"{counted(len(self_test.cases), 'example')}, namespace {self_test.namespace}"
+        how = "" if self_test.deterministic else ", structure only"
+        yield Text(printable(f"the self-test passed{how} ({tried})"), "green")
 
 
 def _of_one_code(folder: Path | None, findings: Sequence[Finding]) -> Iterator[RenderableType]:
     if findings[0].is_settled:
         subjects = distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
-        yield indented(Text(f"{subjects}: the trial run passed with what is in the package"), 4)
+        yield indented(Text(f"{subjects}: the self-test passed with what is in the package"), 4)
         return
     is_short = findings[0].severity is Severity.NOTE and len(findings) > _MAX_OF_A_NOTE
     shown = findings[: _MAX_OF_A_NOTE if is_short else None]

@@ -13,7 +13,7 @@ from modpack.archive.layout import hook_records
 from modpack.archive.reader import open_archive
 from modpack.core.hookspec import HookSpec
 from modpack.core.json_values import Json
-from modpack.core.selftest import TrialRecord
+from modpack.core.selftest import SelfTestRecord
 from modpack.report.diff_facts import (
     Change,
     ExampleDifference,
@@ -35,7 +35,7 @@ from modpack.report.diff_modules import (
     compare_modules,
     compare_records,
     in_one_only,
-    is_of_trial,
+    is_of_self_test,
     read_side,
 )
 from modpack.report.diff_tensors import compare_tensors
@@ -167,7 +167,9 @@ def compare_packages(
             sharing=sharing,
             storages=storages,
             resources=tuple(_resources(old, new, sources, effort)),
-            trial=changed_fields(_flat_trial(old.facts.trial), _flat_trial(new.facts.trial)),
+            self_test=changed_fields(
+                _flat_self_test(old.facts.self_test), _flat_self_test(new.facts.self_test)
+            ),
             examples=tuple(_examples(old, new)),
             notes=tuple(_notes(old, new)),
         )
@@ -240,12 +242,12 @@ def _wants_text(
     return each.kind is ResourceKind.DATA and len(versions) == 1
 
 
-def _flat_trial(trial: TrialRecord | None) -> dict[str, str | None]:
-    """What a trial came to; how long it took is no difference."""
-    if trial is None:
+def _flat_self_test(self_test: SelfTestRecord | None) -> dict[str, str | None]:
+    """What a self-test came to; how long it took is no difference."""
+    if self_test is None:
         return {"tried": "no"}
     left_out = ("version", "seconds")
-    flat = {k: _shown(value) for k, value in trial.to_json().items() if k not in left_out}
+    flat = {k: _shown(value) for k, value in self_test.to_json().items() if k not in left_out}
     return {"tried": "yes", **flat}
 
 
@@ -264,10 +266,10 @@ def _shown(value: Json) -> str | None:
 
 def _examples(old: ComparedPackage, new: ComparedPackage) -> Iterator[ExampleDifference]:
     """Examples that are not the same, if both packages have some."""
-    if old.facts.trial is None or new.facts.trial is None:
+    if old.facts.self_test is None or new.facts.self_test is None:
         return
     parts: dict[str, dict[str, None]] = {}
-    for record, _ in _changed(filter(is_of_trial, old.records | new.records), old, new):
+    for record, _ in _changed(filter(is_of_self_test, old.records | new.records), old, new):
         number, part = _part_of_example(record)
         parts.setdefault(number, {})[part] = None
     for number, found in parts.items():
@@ -303,7 +305,7 @@ def _looked_at(side: ComparedPackage) -> Iterator[str]:
     """Records of which all differences are found one by one."""
     yield from side.storages()
     yield from (each.record for each in side.facts.resources)
-    yield from filter(is_of_trial, side.records)
+    yield from filter(is_of_self_test, side.records)
 
 
 def _explained(found: PackageDifferences) -> Iterator[str]:
@@ -321,16 +323,16 @@ def _explained(found: PackageDifferences) -> Iterator[str]:
         (layout.BYTEORDER, found.package),
         (layout.ENTRY, (*found.package, *found.resources)),
         (layout.TENSORS, (*found.tensors, *found.sharing)),
-        (layout.TRIAL, (*found.trial, *_timing(found))),
+        (layout.SELF_TEST, (*found.self_test, *_timing(found))),
     )
     yield from (record for record, differences in explained if any(True for _ in differences))
 
 
 def _timing(found: PackageDifferences) -> Iterator[float]:
-    """How long the trials took, if older versions told it: not worth telling."""
-    trials = found.before.trial, found.after.trial
-    if trials[0] is not None and trials[1] is not None:
-        yield from filter(None, (trials[0].seconds, trials[1].seconds))
+    """How long the self-tests took, if older versions told it: not worth telling."""
+    self_tests = found.before.self_test, found.after.self_test
+    if self_tests[0] is not None and self_tests[1] is not None:
+        yield from filter(None, (self_tests[0].seconds, self_tests[1].seconds))
 
 
 def _changed(

@@ -259,7 +259,7 @@ class UseDifference:
 
 @dataclass(frozen=True)
 class ExampleDifference:
-    """What is not the same in an example of the trials.
+    """What is not the same in an example of the self-tests.
 
     Attributes:
         number: of the example.
@@ -295,7 +295,7 @@ class PackageDifferences:
         sharing: which of them share storages.
         storages: the other storages.
         resources: pickles, texts, files.
-        trial: what the trials came to.
+        self_test: what the self-tests came to.
         examples: what they ran.
         notes: hazards and remarks.
         records: what else differs.
@@ -313,7 +313,7 @@ class PackageDifferences:
     sharing: tuple[SharingDifference, ...] = ()
     storages: StoragesDifference = field(default_factory=StoragesDifference)
     resources: tuple[ResourceDifference, ...] = ()
-    trial: tuple[FieldChange, ...] = ()
+    self_test: tuple[FieldChange, ...] = ()
     examples: tuple[ExampleDifference, ...] = ()
     notes: tuple[NoteDifference, ...] = ()
     records: tuple[RecordDifference, ...] = ()
@@ -329,6 +329,6 @@ class PackageDifferences:
         parts: tuple[tuple[object, ...], ...] = (
             *(self.package, self.distributions, self.modules, self.imports, self.uses),
             *(self.hooks, self.tensors, self.sharing, self.storages.different, self.resources),
-            *(self.trial, self.examples, self.notes, self.records),
+            *(self.self_test, self.examples, self.notes, self.records),
         )
         return not any(parts)

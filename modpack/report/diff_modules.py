@@ -61,9 +61,9 @@ class ComparedPackage:
         return None if self.manifest is None else read_tensors(self.archive, self.manifest)
 
     def storages(self) -> tuple[str, ...]:
-        """The records of tensor storages, those of trials aside."""
+        """The records of tensor storages, those of self-tests aside."""
         kept = filter(layout.is_storage, self.archive.names())
-        return tuple(name for name in kept if not is_of_trial(name))
+        return tuple(name for name in kept if not is_of_self_test(name))
 
     def read(self, record: str) -> bytes:
         """The content of a record, checked against the manifest."""
@@ -87,8 +87,8 @@ class ComparedPackage:
         return self.read(record).decode("ascii", "replace").strip()
 
 
-def is_of_trial(record: str) -> bool:
-    """Whether a record belongs to the examples of a trial."""
+def is_of_self_test(record: str) -> bool:
+    """Whether a record belongs to the examples of a self-test."""
     prefixes = (".data/trial-", layout.MODPACK_PREFIX + "trial/")
     return record.startswith(prefixes)
 

@@ -111,7 +111,7 @@ def _head(found: PackageDifferences) -> Iterator[SafeLine]:
         yield SafeLine(printable(f"{mark} {facts.file}  {size}, digest {digest}..."), "bold")
     if found.are_none:
         yield SafeLine("")
-        yield SafeLine("nothing differs but how long the trials took, or the order of records")
+        yield SafeLine("nothing differs but how long the self-tests took, or the order of records")
 
 
 def _sections(found: PackageDifferences) -> Iterator[_Section]:
@@ -126,7 +126,7 @@ def _sections(found: PackageDifferences) -> Iterator[_Section]:
         _section("shared tensors", found.sharing, _sharing),
         _storages(found),
         ("resources", _counts(found.resources), list(_resources(found))),
-        ("trial", "", list(_trial(found))),
+        ("self_test", "", list(_self_test(found))),
         _section("notes", found.notes, lambda each: str(each.note)),
         _section("other records", found.records, _record),
     )
@@ -289,10 +289,10 @@ def _resources(found: PackageDifferences) -> Iterator[SafeLine]:
         yield _marked(first.change, told)
 
 
-def _trial(found: PackageDifferences) -> Iterator[SafeLine]:
-    whether = [field for field in found.trial if field.what == "tried"]
+def _self_test(found: PackageDifferences) -> Iterator[SafeLine]:
+    whether = [field for field in found.self_test if field.what == "tried"]
     # Where only one of the two was tried, all the rest is there or not there with it.
-    fields = whether or found.trial
+    fields = whether or found.self_test
     yield from (_marked(Change.CHANGED, _arrows([field])) for field in fields)
     for each in found.examples:
         parts = ", ".join(each.parts)

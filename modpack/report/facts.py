@@ -15,7 +15,7 @@ from modpack.core.plan import Decision, MockUse, Note, Plan, Problem
 from modpack.core.process import phase
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
-from modpack.core.selftest import TrialRecord
+from modpack.core.selftest import SelfTestRecord
 from modpack.discovery.distributions import DistributionIndex
 
 
@@ -190,7 +190,7 @@ class PackageFacts:
         hooks: the hooks of its saved objects.
         notes: hazards and remarks that were recorded when it was written.
         namespace: the one in which :func:`modpack.load` loads it.
-        trial: how it was tried when it was written, if it was.
+        self_test: how it was tried when it was written, if it was.
     """
 
     file: str
@@ -208,7 +208,7 @@ class PackageFacts:
     hooks: tuple[HookFacts, ...] = ()
     notes: tuple[Note, ...] = ()
     namespace: str = "private"
-    trial: TrialRecord | None = None
+    self_test: SelfTestRecord | None = None
 
     @property
     def made_with(self) -> str:

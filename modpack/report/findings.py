@@ -46,7 +46,7 @@ class Finding:
         text: what was found, in one sentence.
         place: ``file:line`` where it shows, if there is such a place.
         remedy: what to do about it, in one sentence; empty if there is nothing to do.
-        is_settled: whether the trial run, which passed, has done what the remedy says.
+        is_settled: whether the self-test, which passed, has done what the remedy says.
     """
 
     code: str

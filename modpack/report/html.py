@@ -37,7 +37,7 @@ from modpack.report.html_document import (
     PackagedSources,
     drawn_graph,
     grouped,
-    is_trial_input,
+    is_self_test_input,
     packed,
     page_document,
     sources_document,
@@ -159,7 +159,7 @@ class PageData:
             each
             for each in facts.importers
             if each.kind.is_dependency
-            if each.importer in self.audit.graph or not is_trial_input(each.importer)
+            if each.importer in self.audit.graph or not is_self_test_input(each.importer)
         )
         return tuple(sorted(needed, key=lambda each: each.line is None)[:_IMPORTERS_SHOWN])
 

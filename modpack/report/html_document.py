@@ -38,13 +38,13 @@ MOST: Final = 48 << 20
 ROOM: Final = 600_000
 """Characters of the compressed sources: so the page of a large library's model has about 1.2 MB."""
 _NO_ROOM: Final = "the page has room for those nearest to the model (--all-sources shows all)"
-_TRIALS: Final = f"<{layout.MODPACK_PREFIX}trial/"
+_SELF_TESTS: Final = f"<{layout.MODPACK_PREFIX}self-test/"
 _MAX_NAMES: Final = 12
 """Names of one import that are listed."""
 _NO_NAMES: Final[list[Json]] = []
 """One for all imports without names, of which a graph may have very many."""
 _KINDS: Final = {kind: index for index, kind in enumerate(ImportKind)}
-_TRIAL_INPUTS: Final = "inputs of the trial run"
+_SELF_TEST_INPUTS: Final = "inputs of the self-test"
 _DECIDED: Final[tuple[Key, ...]] = (
     *("action", "rule", ("overridden", "overridden_by"), ("provided", "provided_by"), "record"),
     ("size", "size_bytes"),
@@ -61,15 +61,15 @@ _MOCK: Final[tuple[Key, ...]] = (
 )
 
 
-def is_trial_input(node: str) -> bool:
-    """Return whether a node stands for the inputs of a trial run."""
-    return node.startswith(_TRIALS)
+def is_self_test_input(node: str) -> bool:
+    """Return whether a node stands for the inputs of a self-test."""
+    return node.startswith(_SELF_TESTS)
 
 
 def drawn_graph(audit: AuditFacts) -> DependencyGraph:
-    """Return the graph of an audit with the imports of stand-ins, without needless trial inputs.
+    """Return the graph of an audit with the imports of mocks, without unneeded self-test inputs.
 
-    The inputs of a trial run are saved with the package, but nobody loads them with the model: a
+    The inputs of a self-test are saved with the package, but nobody loads them with the model: a
     chain of imports begins at them only where the model's own chains do not lead. The module that
     stand-ins import is in no plan, and gets the imports that their sources have.
 
@@ -99,11 +99,11 @@ def previous_on_chains(graph: DependencyGraph) -> Mapping[str, str | None]:
     """For every node that dependencies lead to: the node before it on a shortest chain.
 
     One search for all of them: breadth-first from the roots, which have None. Chains from the
-    inputs of a trial run come last, for what no other chain leads to.
+    inputs of a self-test come last, for what no other chain leads to.
     """
     previous: dict[str, str | None] = {}
-    for trial in (False, True):
-        queue = deque(root for root in graph.roots() if is_trial_input(root) is trial)
+    for self_test in (False, True):
+        queue = deque(root for root in graph.roots() if is_self_test_input(root) is self_test)
         previous.update(dict.fromkeys(queue))
         while queue:
             importer = queue.popleft()
@@ -123,8 +123,8 @@ def _depths_on_chains(previous: Mapping[str, str | None]) -> dict[str, int]:
 
 
 def _needless_inputs(audit: AuditFacts) -> frozenset[str]:
-    """The trial inputs from which no chain begins that the package needs."""
-    inputs = frozenset(filter(is_trial_input, audit.graph.nodes()))
+    """The self-test inputs from which no chain begins that the package needs."""
+    inputs = frozenset(filter(is_self_test_input, audit.graph.nodes()))
     if not inputs:
         return inputs
     decided = {facts.module for facts in audit.modules}
@@ -362,7 +362,7 @@ def page_document(audit: AuditFacts) -> dict[str, Json]:
             group = groups.setdefault(group_by_module.get(name, SAVED), len(groups))
         return {
             "name": printable(name),
-            **({"label": _TRIAL_INPUTS} if is_trial_input(name) else {}),
+            **({"label": _SELF_TEST_INPUTS} if is_self_test_input(name) else {}),
             "group": group,
             "previous": index[before] if before is not None else None,
             "depth": depths.get(name),

@@ -167,20 +167,20 @@ def code_document(listing: CodeListing) -> Json:
 
 
 def suggestions_document(
-    target: str, policy: str, found: Sequence[Suggestion], problems: Sequence[Problem]
+    target: str, preset: str, found: Sequence[Suggestion], problems: Sequence[Problem]
 ) -> dict[str, Json]:
     """Every suggested rule, and what no rule can cure.
 
     Args:
         target: the target, as it was given.
-        policy: the policy whose choices the suggestions follow.
+        preset: the preset whose choices the suggestions follow.
         found: the rules, in the order in which they must be given.
         problems: what is wrong even with them.
     """
     return {
         "schema": SCHEMA,
         "target": target,
-        "policy": policy,
+        "preset": preset,
         "suggestions": report_json(found),
         "problems": report_json(problems),
     }
@@ -325,11 +325,11 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
         ("identical", "is_same_content"),
         ("different", lambda found: not found.are_none),
         *("package", "distributions", "modules", "imports", "uses", "hooks", "tensors", "sharing"),
-        *("storages", "resources", "trial", "examples", "notes", "records"),
+        *("storages", "resources", "self_test", "examples", "notes", "records"),
     ),
     "PackageFacts": (
         *("file", "size_bytes", "format", "digest", "writer", "python", "torch", "platform"),
-        *(("entry", _entry), "namespace", "trial", "resources", "hooks", "storages"),
+        *(("entry", _entry), "namespace", "self_test", "resources", "hooks", "storages"),
     ),
     "PicklingProblem": (
         *("subject", ("reason", lambda each: each.reason.name.lower()), ("advice", "reason")),
@@ -347,7 +347,7 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
         "size_bytes",
     ),
     "TextDifference": _text,
-    "TrialRecord": lambda trial: trial.to_json(),
+    "SelfTestRecord": lambda self_test: self_test.to_json(),
     "UseDifference": (
         "change",
         *_of("use", "module", "name", "importer", "line", "kind", "scope", "is_live"),

@@ -22,8 +22,8 @@ from modpack.archive.records import (
     read_externs,
     read_objects,
     read_plan,
+    read_self_test,
     read_specs,
-    read_trial,
 )
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.hookspec import CallableSpec, HookSpec
@@ -155,7 +155,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
         hooks=tuple(_hooks(archive, manifest, saved)),
         notes=plan.notes,
         namespace=objects.namespace,
-        trial=read_trial(archive, manifest),
+        self_test=read_self_test(archive, manifest),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from modpack.archive.reader import open_archive
-from modpack.archive.records import environment_of, read_externs, read_plan, read_trial
+from modpack.archive.records import environment_of, read_externs, read_plan, read_self_test
 from modpack.core.environment import (
     EnvironmentComparison,
     RecordedDistribution,
@@ -27,7 +27,7 @@ from modpack.report.package_info import read_checked_manifest
 _LATER = "Not needed at once: imported in functions only, or where the code copes with the absence"
 _ABSENT_AT_ONCE = "Imported when the package is loaded, but not installed where it was made either"
 _ABSENT = "Not needed at once, and not installed where the package was made either"
-_IMPORTED = "Imported by extern modules in the trial run, and named by nothing in the package"
+_IMPORTED = "Imported by extern modules in the self-test, and named by nothing in the package"
 _WIDTH = 100
 _HASH = re.compile(r"sha(256|384|512):[0-9a-f]+")
 
@@ -79,7 +79,7 @@ class Requirements:
         absent_at_once: those of ``absent`` that loading imports all the same.
         is_lock: whether ``needed`` has all that others require.
         comparison: what is here, beside it.
-        imported: what extern modules imported in the trial run, and nothing in the package names.
+        imported: what extern modules imported in the self-test, and nothing in the package names.
     """
 
     file: str
@@ -117,7 +117,7 @@ def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Re
         comparison = compare(environment, externs, whole=lock)
         loose = [module for module in externs if environment.provider_of(module) is None]
         plan = read_plan(archive, manifest) if manifest is not None else None
-        trial = read_trial(archive, manifest) if manifest is not None else None
+        self_test = read_self_test(archive, manifest) if manifest is not None else None
         at_once = needed_at_once(plan.graph) if plan is not None else None
         decisions = plan.decisions if plan is not None else {}
         decided = [decisions[module] for module in loose if module in decisions]
@@ -133,7 +133,7 @@ def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Re
             tuple(each for each in absent if not is_optional(inside[each], at_once)),
             lock,
             comparison.judged_by(plan) if plan is not None else comparison,
-            trial.imported if trial is not None else (),
+            self_test.imported if self_test is not None else (),
         )
 
 

@@ -341,7 +341,7 @@ def _distribution_key(name: str, version: str) -> str:
 
 
 def _package_facts(package: PackageFacts) -> dict[str, str]:
-    trial = package.trial
+    self_test = package.self_test
     told = {
         "digest": package.digest,
         "format": package.format,
@@ -349,7 +349,9 @@ def _package_facts(package: PackageFacts) -> dict[str, str]:
         "platform": package.platform,
         "entry": "/".join(package.entry) if package.entry is not None else None,
         "namespace": package.namespace,
-        "trial": ("passed" if trial.passed else "failed") if trial is not None else "none",
+        "self_test": ("passed" if self_test.passed else "failed")
+        if self_test is not None
+        else "none",
         "tensors:storages": str(package.storages.count),
         "tensors:bytes": str(package.storages.size_bytes),
         "hooks": str(len(package.hooks)),

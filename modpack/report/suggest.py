@@ -131,7 +131,7 @@ class RuleSuggester:
         """Rules for all modules that nothing decides so far.
 
         Args:
-            plan: a plan without a policy.
+            plan: a plan without a preset.
             given: the advice that was followed in it.
         """
         if self._staying is not None:
@@ -456,7 +456,7 @@ def suggestions_report(
             parts.append("")
     rows = [as_toml(*rule) for rule in given]
     rows += [as_toml(each.advice.action, each.advice.patterns) for each in found]
-    lines = ["[tool.modpack]", 'policy = "none"', "rules = [", *(f"    {r}," for r in rows), "]"]
+    lines = ["[tool.modpack]", 'preset = "none"', "rules = [", *(f"    {r}," for r in rows), "]"]
     return Group(*parts, title("in pyproject.toml", "blue"), *map(Text, lines))
 
 

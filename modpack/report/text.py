@@ -48,7 +48,7 @@ _ADDED = {
     "file": "{1} data files: ",
     "metadata": "metadata of ",
 }
-"""How what a trial added is told: for modules by their count."""
+"""How what a self-test added is told: for modules by their count."""
 _MAX_NAMES = 8
 """So many things are named where they are as recorded; of more, the number will do."""
 _COLORS = {
@@ -130,7 +130,7 @@ def _head(facts: PackageFacts) -> RenderableType:
         ("made with", facts.made_with or "not recorded"),
         ("digest", facts.digest),
         ("loads", _entry(facts)),
-        *_trial(facts),
+        *_self_test(facts),
     ]
     columns = table(("dim", "left"), ("", "left"))
     for label, value in rows:
@@ -142,23 +142,25 @@ def _entry(facts: PackageFacts) -> str:
     return "/".join(facts.entry) if facts.entry else "nothing by itself: name a resource"
 
 
-def _trial(facts: PackageFacts) -> Iterator[tuple[str, str]]:
+def _self_test(facts: PackageFacts) -> Iterator[tuple[str, str]]:
     """How the package was tried, and where it works."""
-    trial = facts.trial
+    self_test = facts.self_test
     if facts.namespace != "private":
-        why = f": {trial.why_process}" if trial is not None and trial.why_process else ""
+        why = (
+            f": {self_test.why_process}" if self_test is not None and self_test.why_process else ""
+        )
         yield "namespace", f"{facts.namespace}, because the private one fails{why}"
-    if trial is None:
+    if self_test is None:
         return
-    compared = "bit by bit" if trial.deterministic else "in structure: it is not deterministic"
-    outcome = f"passed, compared {compared}" if trial.passed else f"failed: {trial.failure}"
-    rounds = counted(trial.rounds, "run")
-    yield "trial", f"{outcome} ({rounds}, Python {trial.python}, torch {trial.torch})"
-    for kind in dict.fromkeys(each.kind for each in trial.added):
-        names = [each.name for each in trial.added if each.kind == kind]
+    compared = "bit by bit" if self_test.deterministic else "in structure: it is not deterministic"
+    outcome = f"passed, compared {compared}" if self_test.passed else f"failed: {self_test.failure}"
+    rounds = counted(self_test.rounds, "run")
+    yield "self_test", f"{outcome} ({rounds}, Python {self_test.python}, torch {self_test.torch})"
+    for kind in dict.fromkeys(each.kind for each in self_test.added):
+        names = [each.name for each in self_test.added if each.kind == kind]
         told = _ADDED[kind].format(counted(len(names), "module"), len(names))
         yield "added by it", told + elided(names, _SHOWN_ROOTS)
-    for schema in trial.operators:
+    for schema in self_test.operators:
         yield "declare first", schema
 
 

@@ -22,7 +22,13 @@ from modpack.archive.manifest import (
     read_manifest,
 )
 from modpack.archive.reader import open_archive
-from modpack.core.policy import CODE_FROM_ANYBODY, PATTERN_FIELDS, Signer, TrustPolicy
+from modpack.core.policy import (
+    CODE_FROM_ANYONE,
+    HOW_TO_REQUIRE_A_SIGNATURE,
+    PATTERN_FIELDS,
+    Signer,
+    TrustPolicy,
+)
 from modpack.core.process import phase, usable_cores
 from modpack.core.text import counted, human_size, printable
 from modpack.errors import (
@@ -35,7 +41,7 @@ from modpack.errors import (
 )
 from modpack.report.audit_findings import pickle_findings
 from modpack.report.audit_text import by_severity, code_part, left_out, remedy_line
-from modpack.report.findings import Finding, Severity, as_sentence, finding, finding_with_remedy
+from modpack.report.findings import Finding, Severity, finding, finding_with_remedy
 from modpack.report.format import indented, table
 from modpack.report.verify_records import (
     PackageMetadata,
@@ -105,7 +111,7 @@ class VerifyFacts:
 def restrictions(policy: TrustPolicy) -> int:
     """How many things a policy restricts; who must have signed is another check."""
     patterns = [getattr(policy, field) for field in PATTERN_FIELDS]
-    others = (not policy.native, not policy.allow_code)
+    others = (not policy.allow_native, not policy.allow_code)
     return sum(each is not None for each in patterns) + sum(others)
 
 
@@ -113,8 +119,9 @@ def _check_policy(
     archive: Archive, policy: TrustPolicy, code: CodeListing | None
 ) -> Iterator[Finding]:
     """What a package asks for and a policy does not allow."""
-    if policy.allow_code and not policy.signers:
-        yield finding_with_remedy("policy-allows-any-code", archive.source, CODE_FROM_ANYBODY)
+    if policy.allow_code and not policy.require_signature_from:
+        found = finding("policy-allows-any-code", archive.source, CODE_FROM_ANYONE)
+        yield replace(found, remedy=HOW_TO_REQUIRE_A_SIGNATURE)
     if code is None and not policy.allow_code:
         text = "whether it holds code cannot be told, since a record is damaged"
         yield finding("policy", archive.source, text)
@@ -125,8 +132,8 @@ def _check_policy(
         yield finding("policy", archive.source, text)
         return
     for each in violations:
-        row = finding("policy", each.subject, each.text)
-        yield replace(row, remedy=as_sentence(each.remedy))
+        row = finding("policy", each.subject, each.message)
+        yield replace(row, remedy=each.hint)
 
 
 def _unchecked_signatures(
@@ -200,11 +207,11 @@ def _refused_at_once(
     failure: ArchiveError, source: str | os.PathLike[str] | BinaryIO
 ) -> VerifyFacts:
     """What is told of an archive that cannot be opened."""
-    subject = failure.record or failure.source
+    subject = failure.record or failure.path
     told = finding_with_remedy("structure", subject, failure.reason)
     check = CheckFacts("structure", 0, "records", False)
     size = _bytes_at(source) if isinstance(source, (str, os.PathLike)) else 0
-    return VerifyFacts(failure.source, "", "", size, (check,), (told,))
+    return VerifyFacts(failure.path, "", "", size, (check,), (told,))
 
 
 def _bytes_at(path: str | os.PathLike[str]) -> int:
@@ -324,7 +331,7 @@ class _Verification:
 
     def _unread(self, failure: ArchiveError) -> Iterator[Finding]:
         """A record that keeps the pickles from being read; it may have been told already."""
-        record = failure.record or failure.source
+        record = failure.record or failure.path
         if all(each.subject != record for each in self.findings):
             yield finding("record-unreadable", record, failure.reason)
         text = f"pickles were not looked at to the end, because of {record!r}"
@@ -334,10 +341,10 @@ class _Verification:
         policy = self.policy
         if self.keys:
             self._check_signature("signature", self.keys)
-        if policy is not None and policy.signers:
+        if policy is not None and policy.require_signature_from:
             asking = "the policy's signers" if self.keys else ""
-            self._check_signature("policy's signature", policy.signers, asking)
-        if not (self.keys or (policy is not None and policy.signers)):
+            self._check_signature("policy's signature", policy.require_signature_from, asking)
+        if not (self.keys or (policy is not None and policy.require_signature_from)):
             self.findings += _unchecked_signatures(self.archive, self.path)
         if policy is not None:
             findings = _check_policy(self.archive, policy, self.code)

@@ -31,9 +31,9 @@ from modpack.archive.records import (
     read_json,
     read_objects,
     read_plan,
+    read_self_test,
     read_specs,
     read_tensors,
-    read_trial,
 )
 from modpack.core.core_metadata import headers
 from modpack.core.environment import RecordedEnvironment
@@ -51,7 +51,7 @@ from modpack.core.json_values import (
 from modpack.core.names import module_record, normalized_distribution
 from modpack.core.plan import Decision, FileKind, Plan, PlannedDistribution
 from modpack.core.rules import Action
-from modpack.core.selftest import CaseRecords, TrialRecord
+from modpack.core.selftest import CaseRecords, SelfTestRecord
 from modpack.core.tensors import ITEM_BYTES, TensorFacts
 from modpack.core.text import counted, listed
 from modpack.discovery.import_scanner import scan_source
@@ -92,12 +92,12 @@ _TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
 _STAND_INS: Final = module_record(layout.RUNTIME_MODULE, False)
 """The record of what stand-ins are made of: no decision mentions it."""
 _HOOKS: Final = layout.MODPACK_PREFIX + "hooks/"
-_TRIALS: Final = layout.MODPACK_PREFIX + "trial/"
+_SELF_TESTS: Final = layout.MODPACK_PREFIX + "trial/"
 _SCRIPTS: Final = re.compile(re.escape(layout.MODPACK_PREFIX) + r"torchscript/\d+\.pt")
 _OF_THE_FORMAT: Final = frozenset(
     {
         *(layout.MANIFEST, layout.MANIFEST_DIGEST, layout.GRAPH, layout.ENVIRONMENT),
-        *(layout.ENTRY, layout.TRIAL, layout.TENSORS, layout.VERSION, layout.EXTERN_MODULES),
+        *(layout.ENTRY, layout.SELF_TEST, layout.TENSORS, layout.VERSION, layout.EXTERN_MODULES),
         *(layout.PYTHON_VERSION, layout.SERIALIZATION_ID),
     }
 )
@@ -105,7 +105,7 @@ _COMPILED: Final = re.compile(r"\.(so|pyd|dylib|dll)(\.[\d.]+)?$")
 
 
 @dataclass(frozen=True)
-class TrialTensor:
+class SelfTestTensor:
     """A tensor of a recorded output.
 
     Attributes:
@@ -117,7 +117,9 @@ class TrialTensor:
     size_bytes: int | None
 
 
-def _read_output(archive: Archive, verify: Manifest, case: CaseRecords) -> tuple[TrialTensor, ...]:
+def _read_output(
+    archive: Archive, verify: Manifest, case: CaseRecords
+) -> tuple[SelfTestTensor, ...]:
     """The tensors of what an example is known to return, in order.
 
     Raises:
@@ -156,7 +158,7 @@ def _read_conditions(archive: Archive, verify: Manifest, case: CaseRecords) -> N
             as_text(state, "the state of a generator")
 
 
-def _tensor(value: Json) -> TrialTensor:
+def _tensor(value: Json) -> SelfTestTensor:
     entry = as_mapping(value, "a tensor")
     count = 1
     for size in as_list(entry["shape"], "a shape"):
@@ -165,7 +167,7 @@ def _tensor(value: Json) -> TrialTensor:
             raise ValueError("a shape is too large for any machine, or negative")
     item = ITEM_BYTES.get(as_text(entry["dtype"], "a dtype"))
     record = as_text(entry["record"], "a record")
-    return TrialTensor(record, None if item is None else item * count)
+    return SelfTestTensor(record, None if item is None else item * count)
 
 
 @dataclass
@@ -178,10 +180,10 @@ class PackageMetadata:
         environment: where the package was made.
         objects: the saved objects.
         saved: their records.
-        trial: its trial; None as well if it was not tried.
+        self_test: its self-test; None as well if it was not tried.
         tensors: the named tensors by object; None as well if they are not recorded.
         specs: the hooks of each saved object that has some, by its record.
-        outputs: the tensors that the trial recorded as output, by the record that says so.
+        outputs: the tensors that the self-test recorded as output, by the record that says so.
         findings: what is wrong with the others.
     """
 
@@ -190,10 +192,10 @@ class PackageMetadata:
     environment: RecordedEnvironment | None = None
     objects: Objects | None = None
     saved: tuple[str, ...] = ()
-    trial: TrialRecord | None = None
+    self_test: SelfTestRecord | None = None
     tensors: Mapping[str, tuple[TensorFacts, ...]] | None = None
     specs: dict[str, tuple[HookSpec, ...]] = field(default_factory=dict)
-    outputs: dict[str, tuple[TrialTensor, ...]] = field(default_factory=dict)
+    outputs: dict[str, tuple[SelfTestTensor, ...]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -241,13 +243,13 @@ def read_own_records(
     own.plan = read_needed(layout.GRAPH, partial(read_plan, archive, manifest))
     own.environment = read_needed(layout.ENVIRONMENT, partial(read_environment, archive, manifest))
     own.objects = read_needed(layout.ENTRY, decode_objects)
-    own.trial = read(layout.TRIAL, partial(read_trial, archive, manifest))
+    own.self_test = read(layout.SELF_TEST, partial(read_self_test, archive, manifest))
     own.tensors = read(layout.TENSORS, partial(read_tensors, archive, manifest))
     for record in own.saved:
         specs = read(hook_records(record)[0], partial(read_specs, archive, record))
         if specs is not None:
             own.specs[record] = specs
-    for case in own.trial.records if own.trial is not None else ():
+    for case in own.self_test.records if own.self_test is not None else ():
         read(case.conditions, partial(_read_conditions, archive, manifest, case))
         output = read(case.output, partial(_read_output, archive, manifest, case))
         if output is not None:
@@ -299,7 +301,7 @@ def check_agreement(
     if own.objects is not None:
         yield from _check_objects(archive, own, damaged)
         yield from _check_hooks(archive, own, damaged)
-        yield from _check_trials(archive, own, damaged)
+        yield from _check_self_tests(archive, own, damaged)
     if own.plan is not None and own.environment is not None:
         compiled = [file.record for file in own.plan.files if file.kind is FileKind.COMPILED]
         if compiled and own.environment.native is None:
@@ -419,28 +421,28 @@ def _check_hooks(
             yield finding("inconsistent", name, "these hooks belong to no saved object")
 
 
-def _check_trials(
+def _check_self_tests(
     archive: Archive, own: PackageMetadata, damaged: frozenset[str]
 ) -> Iterator[Finding]:
     """What was tried is there, with its input and its output."""
-    trial = own.trial
+    self_test = own.self_test
     known: set[str] = set()
     saved = frozenset(own.objects.pickles) if own.objects is not None else frozenset()
-    for case in trial.cases if trial is not None else ():
+    for case in self_test.cases if self_test is not None else ():
         if case.resource not in saved:
             text = f"it tells of {'/'.join(case.resource)!r}, which is no saved object"
-            yield finding("inconsistent", layout.TRIAL, text)
-    for records in trial.records if trial is not None else ():
+            yield finding("inconsistent", layout.SELF_TEST, text)
+    for records in self_test.records if self_test is not None else ():
         of_one = (records.inputs, records.conditions, records.output)
         known.update(of_one)
         for name in of_one:
             if not archive.has(name) and name not in damaged:
-                yield finding("inconsistent", layout.TRIAL, f"{name!r} is not there")
-    if layout.TRIAL in damaged or (trial is None and archive.has(layout.TRIAL)):
+                yield finding("inconsistent", layout.SELF_TEST, f"{name!r} is not there")
+    if layout.SELF_TEST in damaged or (self_test is None and archive.has(layout.SELF_TEST)):
         return  # nobody knows what belongs to it
     for name in archive.names():
-        if name.startswith(_TRIALS) and name not in known:
-            yield finding("inconsistent", name, "this example belongs to no trial")
+        if name.startswith(_SELF_TESTS) and name not in known:
+            yield finding("inconsistent", name, "this example belongs to no self-test")
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
@@ -452,7 +454,7 @@ def _check_names(archive: Archive) -> Iterator[Finding]:
     for name in archive.names():
         if not name.startswith(".data/") or name in _OF_THE_FORMAT or layout.is_storage(name):
             continue
-        if name.startswith((_HOOKS, _TRIALS)) or _SCRIPTS.fullmatch(name):
+        if name.startswith((_HOOKS, _SELF_TESTS)) or _SCRIPTS.fullmatch(name):
             continue
         if not name.startswith(layout.MODPACK_PREFIX + "signature"):
             yield finding("record-unknown", name, "this modpack does not know such a record")

@@ -25,7 +25,7 @@ _STRENGTH: Final = (
     ImportKind.PICKLE,
     ImportKind.REQUIRED,
     ImportKind.PARENT,
-    ImportKind.TRIAL,
+    ImportKind.SELF_TEST,
     ImportKind.FUNCTION,
     ImportKind.DYNAMIC,
     ImportKind.GUARDED,

@@ -144,10 +144,10 @@ def package_violations(
     """
     return violations(
         policy,
-        code=() if code is None else tuple(_code_kinds(code, policy.pickle_globals)),
+        code=() if code is None else tuple(_code_kinds(code, policy.allow_pickle_globals)),
         externs=read_externs(archive),
         hook_kinds=_hook_kinds(archive),
-        native_records=() if policy.native else tuple(_native_records(archive)),
+        native_records=() if policy.allow_native else tuple(_native_records(archive)),
     )
 
 

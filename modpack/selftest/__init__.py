@@ -1,1 +1,1 @@
-"""The trial run of a package: the exporting process, and the clean interpreter that it starts."""
+"""The self-test of a package: the exporting process, and the clean interpreter that it starts."""

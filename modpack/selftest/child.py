@@ -41,8 +41,8 @@ from modpack.selftest.process import (
 )
 
 _OWN_FRAMES = 32
-"""How deep on the stack the trial itself is, below what it loads and in the audit hooks above: a
-chain of imports that can be loaded must not be too deep to be tried."""
+"""Stack frames of the self-test itself, below and above the packaged code. The recursion limit is
+raised by them: a chain of imports that loads must also load in the self-test."""
 _MAX_FRAMES = 12
 _MAX_CAUSES = 4
 
@@ -238,7 +238,7 @@ def _case_differences(importer: IncrementalImporter, case: TriedCase) -> list[Di
         return importer.load_binary("", record)
 
     records = CaseRecords(case.number)
-    model = importer.load_model(*case.resource, restore_global=case.restore_global)
+    model = importer.load_model(*case.resource, global_hooks=case.global_hooks)
     args, kwargs = importer.load_pickle("", records.inputs)
     with applied(json.loads(read(records.conditions))):
         output = _reference().Example(args, kwargs).call(model)

@@ -69,7 +69,7 @@ class HostIsolation:
         self._open = tuple(f"{p}{os.sep}" for p in kept if f"{p}{os.sep}".startswith(self._places))
 
     def install(self) -> None:
-        """Begin. There is no end: this interpreter is for one trial."""
+        """Begin. There is no end: this interpreter is for one self-test."""
         sys.meta_path[:] = [
             finder if finder in (BuiltinImporter, FrozenImporter) else _Filtered(finder, self)
             for finder in sys.meta_path
@@ -158,7 +158,7 @@ class IncrementalImporter(PackageImporter):
     Args:
         file: the package.
         namespace: in which namespace it is loaded.
-        tree: the folder that its code goes to, of this trial alone. What the round before left
+        tree: the folder that its code goes to, of this self-test alone. What the round before left
             there is used again, bytecode included: most of it is the same.
         policy: what it may ask for; None for anything.
     """
@@ -171,7 +171,7 @@ class IncrementalImporter(PackageImporter):
         super().__init__(file, namespace=namespace, policy=policy)
 
     def _check_environment(
-        self, recorded: RecordedEnvironment, digest: str, strict: bool
+        self, recorded: RecordedEnvironment, digest: str, on_mismatch: str
     ) -> Mapping[str, str | None]:
         """Whoever started this interpreter has compared it: this one has the same."""
         return {}

@@ -228,14 +228,14 @@ class RunResult(NamedTuple):
         return self._replace(failure=failure, log=self.log.replace(name, replacement))
 
 
-def perform(job: Job, answer: Answering, limit_seconds: float) -> RunResult:
+def perform(job: Job, answer: Answering, timeout: float) -> RunResult:
     """Run a job in a clean interpreter of its own.
 
     Args:
         job: what to do. Without a ``tree`` the package's code goes to a folder that is removed
             afterwards.
         answer: asked by the child about what it misses.
-        limit_seconds: when to give up.
+        timeout: when to give up.
 
     Raises:
         ModpackError: no interpreter can be started.
@@ -243,7 +243,7 @@ def perform(job: Job, answer: Answering, limit_seconds: float) -> RunResult:
     if not sys.executable:
         raise ModpackError(
             "there is no Python to try the package with: sys.executable is empty. "
-            "Remedy: trial=False"
+            "Remedy: self_test=False"
         )
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="modpack-trial-", ignore_cleanup_errors=True) as folder:
@@ -251,15 +251,15 @@ def perform(job: Job, answer: Answering, limit_seconds: float) -> RunResult:
         (place / "cwd").mkdir()
         document = record_to_json(job._replace(tree=job.tree or str(place / "tree")))
         (place / "job.json").write_text(json.dumps(document), encoding="utf-8")
-        verdict = _outcome(place, answer, limit_seconds)
+        verdict = _outcome(place, answer, timeout)
         log = (place / "log").read_bytes().decode("utf-8", "replace").strip().splitlines()
         seconds = time.monotonic() - started
         return verdict._replace(log="\n".join(log[-_LOG_LINES:]), seconds=seconds)
 
 
-def _outcome(folder: Path, answer: Answering, limit_seconds: float) -> RunResult:
+def _outcome(folder: Path, answer: Answering, timeout: float) -> RunResult:
     """What the child process in a folder comes to, which holds its job."""
-    deadline = time.monotonic() + limit_seconds
+    deadline = time.monotonic() + timeout
     ours, theirs = Pipe()
     with ours, (folder / "log").open("wb") as log:
         with theirs:
@@ -268,7 +268,7 @@ def _outcome(folder: Path, answer: Answering, limit_seconds: float) -> RunResult
             while True:
                 message = _received(ours, process, deadline)
                 if message is None:
-                    text = f"it did not come to an end within {limit_seconds:.0f} seconds"
+                    text = f"it did not come to an end within {timeout:.0f} seconds"
                     return RunResult(Failure(text, is_timeout=True))
                 if isinstance(message, Failure):
                     return RunResult(message)
@@ -289,7 +289,7 @@ def _started(folder: Path, handle: int, log: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [*command, str(folder / "job.json"), str(handle)],
         cwd=folder / "cwd",
-        env={**os.environ, "MODPACK_CACHE": str(folder / "cache")},
+        env={**os.environ, "MODPACK_CACHE_DIR": str(folder / "cache")},
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -361,7 +361,7 @@ def hidden_from(
 
 
 def clean_path(plan: Plan, hidden: HiddenModules) -> list[str]:
-    """``sys.path`` for the trial: this one, without what only serves hidden code.
+    """``sys.path`` for the self-test: this one, without what only serves hidden code.
 
     The working folder, the folder of the running script, and folders in which hidden modules
     were found are left out, unless something that the package takes from its surroundings is

@@ -5,7 +5,7 @@ at all. The package does not hold the script, so whoever loads it has to declare
 
 A library may note in a table of a module, when an object is constructed, what its class can do.
 Loading makes objects without their constructors, so that such a table stays empty: torch.load and
-copies have the same gap. The trial compares the tables of both interpreters.
+copies have the same gap. The self-test compares the tables of both interpreters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere
 from modpack.core.process import phase
-from modpack.core.selftest import CaseRecords, TrialRecord, UnfilledTable
+from modpack.core.selftest import CaseRecords, SelfTestRecord, UnfilledTable
 from modpack.core.text import folders_here, portable_text
 from modpack.discovery.finder import is_a
 from modpack.errors import ExampleError
@@ -191,7 +191,7 @@ class Case(NamedTuple):
         conditions: what held when it ran.
         leaves: its output.
         seconds: how long it took.
-        restore_global: whether process-wide hooks were saved with it.
+        global_hooks: whether process-wide hooks were saved with it.
         put_back: undoes what a run did to the tensors that were saved.
         versions: of the model's tensors, after the run: tells whether they changed since.
     """
@@ -203,7 +203,7 @@ class Case(NamedTuple):
     conditions: dict[str, Json]
     leaves: list[PytreeLeaf]
     seconds: float
-    restore_global: bool
+    global_hooks: bool
     put_back: PutBack
     versions: list[int]
 
@@ -271,7 +271,7 @@ class ExampleSaver:
         model: Any,
         example: Example,
         since: int,
-        restore_global: bool,
+        global_hooks: bool,
     ) -> None:
         """Run the live model on an example, leave it as it was, and save what came of it.
 
@@ -284,7 +284,7 @@ class ExampleSaver:
             model: the live model, saved already.
             example: its arguments.
             since: how many objects were saved before the model.
-            restore_global: whether process-wide hooks were saved with it.
+            global_hooks: whether process-wide hooks were saved with it.
 
         Raises:
             ExampleError: the live model itself fails on it.
@@ -306,7 +306,7 @@ class ExampleSaver:
             conditions,
             leaves,
             seconds,
-            restore_global,
+            global_hooks,
             put_back,
             versions_of(model),
         )
@@ -315,15 +315,15 @@ class ExampleSaver:
         self.cases.append(case)
 
 
-def write_record(writer: ArchiveWriter, record: str, trial: TrialRecord) -> None:
-    """Write what came of the trial into the package, without the folders of this machine."""
+def write_record(writer: ArchiveWriter, record: str, self_test: SelfTestRecord) -> None:
+    """Write what came of the self-test into the package, without the folders of this machine."""
     folders = folders_here()
     told = {
         name: portable_text(text, folders)
-        for name, text in (("failure", trial.failure), ("why_process", trial.why_process))
+        for name, text in (("failure", self_test.failure), ("why_process", self_test.why_process))
         if text is not None
     }
-    writer.write(record, _json({**trial.to_json(), **told}))
+    writer.write(record, _json({**self_test.to_json(), **told}))
 
 
 def _json(record: dict[str, Json]) -> bytes:

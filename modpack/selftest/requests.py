@@ -16,12 +16,12 @@ from modpack.core.selftest import Addition, AdditionKind
 from modpack.exporting.planner import Planner
 from modpack.selftest.process import Answer, Question
 
-NODE = "<trial>"
+NODE = "<self-test>"
 """Who needs a module that no packaged module asked for."""
 
 
 class MissingResourceResolver:
-    """Extends a plan by what the trial misses.
+    """Extends a plan by what the self-test misses.
 
     Args:
         planner: decides.
@@ -69,9 +69,9 @@ class MissingResourceResolver:
     ) -> Mapping[str, Decision]:
         """The decisions, now that a module is known to be imported."""
         if by is not None and by in decisions:
-            self._planner.walker.reach([Edge(by, name, ImportKind.TRIAL, line)])
+            self._planner.walker.reach([Edge(by, name, ImportKind.SELF_TEST, line)])
         else:
-            edge = Edge(NODE, name, ImportKind.TRIAL)
+            edge = Edge(NODE, name, ImportKind.SELF_TEST)
             self._planner.add_resource(NODE, [edge], follow=True)
         return self._planner.decisions()
 
@@ -79,7 +79,7 @@ class MissingResourceResolver:
         if record.endswith(".py"):
             module = record.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             return self._module(module, by, line)
-        if self._planner.add_file(record, f"{by or 'the package'} asked for it in the trial run"):
+        if self._planner.add_file(record, f"{by or 'the package'} asked for it in the self-test"):
             self._note("file", record, by)
         return Answer(self._contents(lambda each: f"{each}/".startswith(f"{record}/")))
 
@@ -93,7 +93,9 @@ class MissingResourceResolver:
 
     def _metadata(self, name: str, by: str | None) -> Answer:
         before = self._planned()
-        if not self._planner.add_metadata(name, f"{by or 'the package'} asked for it in the trial"):
+        if not self._planner.add_metadata(
+            name, f"{by or 'the package'} asked for it in the self-test"
+        ):
             return Answer()
         self._note("metadata", name, by)
         return Answer(self._contents(lambda record: record not in before))

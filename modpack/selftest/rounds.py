@@ -1,4 +1,4 @@
-"""The trial of a package: rounds in clean interpreters until it passes, or the reason is known."""
+"""Runs the self-test of a package in clean interpreters, until it passes or its failure is known."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from modpack.core.names import is_everywhere, is_within
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import MockEvent, MockEventKind, NoteKind, Plan
 from modpack.core.process import phase
-from modpack.core.selftest import OutsideImport, TrialRecord, TriedCase
+from modpack.core.selftest import OutsideImport, SelfTestRecord, TriedCase
 from modpack.core.text import counted, listed
 from modpack.discovery.distributions import Distribution, DistributionIndex
-from modpack.errors import TrialError
+from modpack.errors import SelfTestError
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import always_installed
@@ -63,7 +63,7 @@ _MAX_PLACES = 4
 
 
 class Explanation(NamedTuple):
-    """Why a trial did not pass.
+    """Why a self-test did not pass.
 
     Attributes:
         reason: what is wrong, in one sentence.
@@ -77,7 +77,7 @@ class Explanation(NamedTuple):
 
 
 def explained(verdict: RunResult, differences: Sequence[Difference]) -> Explanation:
-    """Put into words why a trial did not pass.
+    """Put into words why a self-test did not pass.
 
     Args:
         verdict: what came of it.
@@ -103,11 +103,11 @@ def explained(verdict: RunResult, differences: Sequence[Difference]) -> Explanat
     return Explanation(verdict.failure.text, (*trace, *details), verdict.log)
 
 
-class Trial:
+class SelfTest:
     """One package being tried.
 
     Args:
-        writer: writes the package, and gets the record of the trial.
+        writer: writes the package, and gets the record of the self-test.
         plan: what it will hold.
         cases: what is run, with the recorded outputs.
         bench: makes the package.
@@ -149,7 +149,7 @@ class Trial:
         self._limit = _SHORTEST_LIMIT_SECONDS + sum(limits)
 
     def settle(self, write_anyway: bool) -> tuple[Plan, tuple[str, ...]]:
-        """Write the package as its trial shows that it must be, with a record of the trial.
+        """Write the package as its self-test shows that it must be, with a record of the self-test.
 
         Args:
             write_anyway: whether a package that fails is written as well, with a warning.
@@ -158,23 +158,23 @@ class Trial:
             What the package holds, and warnings for its user.
 
         Raises:
-            TrialError: it failed.
+            SelfTestError: it failed.
         """
         prefix, source = "modpack-trial-", self._writer.source
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as self._tree:
             record, why = self._outcome()
-        failure: TrialError | None = None
+        failure: SelfTestError | None = None
         if why is not None:
-            failure = TrialError(source, why.reason, why.details, why.log, write_anyway)
+            failure = SelfTestError(source, why.reason, why.details, why.log, write_anyway)
             if not write_anyway:
                 raise failure
-        write_record(self._writer, layout.TRIAL, record)
+        write_record(self._writer, layout.SELF_TEST, record)
         runs = counted(record.rounds, "run")
         outcome = f"{record.outcome}, namespace {record.namespace}, {runs}"
         warnings = tuple(_warnings(source, failure, record))
-        return replace(self._plan, trial=outcome), warnings
+        return replace(self._plan, self_test=outcome), warnings
 
-    def _outcome(self) -> tuple[TrialRecord, Explanation | None]:
+    def _outcome(self) -> tuple[SelfTestRecord, Explanation | None]:
         """The record, and why it did not pass; the package is then written as it was tried last."""
         private = self._settle("private")
         if self._passes(private):
@@ -237,7 +237,7 @@ class Trial:
     def _round(self, namespace: str, eagerness: ProbeLevel = ProbeLevel.NOTHING) -> RunResult:
         self._write(namespace)
         self._rounds += 1
-        with phase(f"trial run {self._rounds}"), self._bench.previewed() as package:
+        with phase(f"self-test {self._rounds}"), self._bench.previewed() as package:
             job = Job(
                 package,
                 namespace,
@@ -253,7 +253,7 @@ class Trial:
             verdict = verdict.told_with(package, self._writer.source)
         passes = self._passes(verdict)
         _log.info(
-            "trial run %d of %s, namespace %s: %s after %.1f seconds",
+            "self-test %d of %s, namespace %s: %s after %.1f seconds",
             self._rounds,
             self._writer.source,
             namespace,
@@ -291,8 +291,8 @@ class Trial:
         *,
         why_process: str | None = None,
         failure: str | None = None,
-    ) -> TrialRecord:
-        return TrialRecord(
+    ) -> SelfTestRecord:
+        return SelfTestRecord(
             failure is None,
             namespace,
             self._tried(),
@@ -314,7 +314,7 @@ class Trial:
     def _imported_outside(
         self, imported: Iterable[tuple[str, str | None]]
     ) -> tuple[OutsideImport, ...]:
-        """The distributions that the trial's interpreter imported, and that nothing there names.
+        """Return distributions that the self-test imported and that the package does not name.
 
         An extern module may import another library, as ``torch.utils.tensorboard`` does. Its
         imports are not the package's. But where that library is missing, the package does not
@@ -350,7 +350,7 @@ class Trial:
             TriedCase(
                 case.resource,
                 number,
-                case.restore_global,
+                case.global_hooks,
                 not again[number],
                 tuple(each.path for each in again[number] if each.is_structural),
             )
@@ -358,20 +358,20 @@ class Trial:
         )
 
 
-def _warnings(source: str, failure: TrialError | None, record: TrialRecord) -> Iterator[str]:
+def _warnings(source: str, failure: SelfTestError | None, record: SelfTestRecord) -> Iterator[str]:
     if failure is not None:
         yield str(failure)
     else:
         yield from _swallowed(record.touches)
         for table in record.unfilled:
             remedy = "construct one object of the class after loading"
-            yield f"the trial passed, but {table}. Remedy: {remedy}"
+            yield f"the self-test passed, but {table}. Remedy: {remedy}"
     if record.operators:
         yield f"whoever loads {source} must first declare {', '.join(record.operators)}"
 
 
 def _swallowed(touches: Sequence[MockEvent]) -> Iterator[str]:
-    """What was used of mocked modules although the trial passed: the package hides it."""
+    """What was used of mocked modules although the self-test passed: the package hides it."""
     used: dict[str, list[MockEvent]] = {}
     for touch in touches:
         if touch.kind is MockEventKind.USED:
@@ -382,6 +382,6 @@ def _swallowed(touches: Sequence[MockEvent]) -> Iterator[str]:
         )
         shown = listed(list(places), _MAX_PLACES)
         yield (
-            f"the trial passed, but the package used the mocked module {module!r} and caught what "
-            f"that raises: {shown}. Remedy: intern or extern {module!r}, or remove the use"
+            f"the self-test passed, but the package used the mocked module {module!r} and caught "
+            f"the exception: {shown}. Intern or extern {module!r}, or remove the use."
         )

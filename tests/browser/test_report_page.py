@@ -51,7 +51,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     package, page = project / "shop.modpack", project / "shop.html"
     with PackageExporter(package) as exporter:
         exporter.mock("pagespy")
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         net = importlib.import_module("pageshop.net").Net()
         net.line.register_forward_hook(importlib.import_module("pagehooks").clip_output)
         net.line.register_forward_hook(lambda module, args, output: output + 1)
@@ -71,7 +71,7 @@ def test_it_begins_with_what_was_found_and_what_is_in_the_package(show, page_fil
     overview = show(page_file).page.inner_text("#overview")
     assert "mock-reachable" in overview
     assert "interned" in overview
-    assert "no-trial" in overview
+    assert "self-test-missing" in overview
 
 
 def test_each_tab_shows_its_part_and_no_other(show, page_file):

@@ -111,7 +111,7 @@ def test_a_target_and_its_package_are_told_alike(package):
 
 
 def test_a_target_with_problems_fails_and_tells_them_first(work):
-    shown = run("tillapp.till:make", "--policy", "none", "--mock", "tillspy")
+    shown = run("tillapp.till:make", "--preset", "none", "--mock", "tillspy")
     assert shown.exit_code == 1
     assert "problem" in shown.stdout.splitlines()[2]
     assert "failed: " in shown.stdout
@@ -143,7 +143,7 @@ def test_archives_of_torch_package_are_audited(archive):
         (["mock-imported"], 1),
         (["warning"], 1),
         (["dynamic-import,extern-local"], 1),
-        (["dynamic-import", "no-trial"], 1),
+        (["dynamic-import", "self-test-missing"], 1),
         (["error,mock-called,dynamic-import,license:GPL*"], 0),
     ],
 )
@@ -174,7 +174,7 @@ def test_a_gate_that_does_not_exist_is_told_with_the_one_that_was_meant(package)
         (["nowhere.modpack"], "there is no file 'nowhere.modpack'"),
         (["tillapp/till.py"], "tillapp/till.py"),
         (["till.modpack", "--mock", "tillspy"], "--mock goes with a TARGET"),
-        (["till.modpack", "--policy", "none"], "--policy goes with a TARGET"),
+        (["till.modpack", "--preset", "none"], "--preset goes with a TARGET"),
         ([], "there is no TARGET"),
         (["tillapp.till:nobody"], "nobody"),
     ],
@@ -203,11 +203,11 @@ def validator(name: str) -> Draft202012Validator:
 
 def test_the_json_of_packages_targets_and_old_archives_is_as_its_schema_says(package):
     of_audits = validator("audit")
-    gates = ("--fail-on", "mock-reachable,no-trial,license:*")
+    gates = ("--fail-on", "mock-reachable,self-test-missing,license:*")
     for arguments in (
         (package, *gates),
         ("tillapp.till:make", *RULES),
-        ("tillapp.till:make", "--policy", "none"),
+        ("tillapp.till:make", "--preset", "none"),
         *((archive, *gates) for archive in ARCHIVES),
     ):
         document = json.loads(run(*arguments, "--json").stdout)
@@ -215,11 +215,13 @@ def test_the_json_of_packages_targets_and_old_archives_is_as_its_schema_says(pac
 
 
 def test_the_json_tells_gates_and_outcome(package):
-    document = json.loads(run(package, "--json", "--fail-on", "mock-reachable,no-trial").stdout)
+    document = json.loads(
+        run(package, "--json", "--fail-on", "mock-reachable,self-test-missing").stdout
+    )
     assert not document["passed"]
     assert {each["gate"]: each["fired"] for each in document["gates"]} == {
         "mock-reachable": True,
-        "no-trial": True,
+        "self-test-missing": True,
     }
     (found,) = document["gates"][0]["findings"]
     assert found in document["findings"]

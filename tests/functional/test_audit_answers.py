@@ -22,8 +22,8 @@ from tests.warm_python import run_python
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "audited"
 SAVED = "<model/net.pkl>"
 MOCK_RULE = "mock(['telemetry.**', 'clockwork'])"
-PINNED = "policy pinned: installed distributions are extern"
-OWN = "policy pinned: your own code is interned"
+PINNED = "preset pinned: installed distributions are extern"
+OWN = "preset pinned: your own code is interned"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def site(own_cache, tmp_path_factory) -> Site:
 
 @pytest.fixture(scope="module")
 def first(site) -> Path:
-    """The model's package: it passed its trial."""
+    """The model's package: it passed its self-test."""
     return site.packages / "first.modpack"
 
 
@@ -374,7 +374,7 @@ def test_an_audit_tells_how_much_a_mock_will_hurt(mocks, module):
 
 
 @pytest.mark.parametrize("module", MOCKS)
-def test_an_audit_tells_what_the_trial_did_with_a_mock(mocks, module):
+def test_an_audit_tells_what_the_self_test_did_with_a_mock(mocks, module):
     kinds = {touch["kind"] for touch in mocks[module]["touches"]}
     expected = MOCKS[module].touch
     strongest = next((kind for kind in (USED, NAMED, LOADED) if kind in kinds), None)
@@ -414,7 +414,7 @@ def test_the_worst_mocks_come_first(audit):
     assert risks == sorted(risks, key=["reachable", "import-time", "unused"].index)
 
 
-def test_a_mock_that_the_trial_used_is_told_with_its_place_although_it_passed(mocks):
+def test_a_mock_that_the_self_test_used_is_told_with_its_place_although_it_passed(mocks):
     (touch,) = [each for each in mocks["telemetry.live"]["touches"] if each["kind"] == USED]
     assert touch["name"] == "telemetry.live.beat"
     assert touch["operation"] == "was called"
@@ -433,7 +433,7 @@ def test_an_error_fails_the_audit_without_any_gate(first):
     assert asked("audit", first).exit_code == 1
 
 
-def test_a_mock_that_the_trial_really_called_is_an_error(audit):
+def test_a_mock_that_the_self_test_really_called_is_an_error(audit):
     (error,) = [each for each in audit["findings"] if each["severity"] == "error"]
     assert (error["code"], error["subject"]) == ("mock-called", "telemetry.live")
     assert error["place"] == place("scout/net.py", "live.beat(")
@@ -504,8 +504,8 @@ GATES = {
     "license:BSD*": {"atlas-south", "mathbits", "torch"},
     "license:AGPL*": set(),  # nothing of what is mocked is shipped
     "license:LGPL*": set(),
-    "no-trial": set(),
-    "trial-failed": set(),
+    "self-test-missing": set(),
+    "self-test-failed": set(),
     "error": {"telemetry.live"},
 }
 
@@ -536,14 +536,16 @@ def test_a_package_that_was_never_tried_has_no_errors_but_a_gate_for_that(site):
     untried = site.packages / "untried.modpack"
     document = told("audit", untried)
     assert {each["severity"] for each in document["findings"]} <= {"warning", "note"}
-    assert "no-trial" in _codes(document)
-    assert _fired(told("audit", untried, "--fail-on", "no-trial", status=1)) == ["no-trial"]
+    assert "self-test-missing" in _codes(document)
+    assert _fired(told("audit", untried, "--fail-on", "self-test-missing", status=1)) == [
+        "self-test-missing"
+    ]
     assert not any(each["tried"] for each in document["mocks"])
 
 
 def test_several_gates_can_be_given_and_each_that_fires_is_told(site):
     untried = site.packages / "untried.modpack"
-    gates = ["--fail-on", "license:GPL*,trial-failed", "--fail-on", "mock-reachable"]
+    gates = ["--fail-on", "license:GPL*,self-test-failed", "--fail-on", "mock-reachable"]
     document = told("audit", untried, *gates, status=1)
     assert set(_fired(document)) == {"license:GPL*", "mock-reachable"}
     text = asked("audit", untried, *gates)
@@ -552,9 +554,9 @@ def test_several_gates_can_be_given_and_each_that_fires_is_told(site):
     assert "mock-reachable" in text.output
 
 
-def test_a_package_that_failed_its_trial_tells_which_mock_was_called(site):
+def test_a_package_that_failed_its_self_test_tells_which_mock_was_called(site):
     document = told("audit", site.packages / "failing.modpack", status=1)
-    assert "trial-failed" in _codes(document)
+    assert "self-test-failed" in _codes(document)
     assert "mock-called" in _codes(document, "telemetry.gauges")
     mock = {each["module"]: each for each in document["mocks"]}["telemetry.gauges"]
     (touch,) = [each for each in mock["touches"] if each["kind"] == USED]
@@ -721,7 +723,7 @@ def test_what_is_suggested_decides_everything_when_it_is_pasted(site):
         for pattern in each["patterns"][1:]:
             pasted += [f"--{each['action']}", pattern]
     done = _from_project(
-        site, "export", "scout.net:make", "--dry-run", "--policy", "none", "--json", *pasted
+        site, "export", "scout.net:make", "--dry-run", "--preset", "none", "--json", *pasted
     )
     document = json.loads(done.stdout)
     assert document["problems"] == []
@@ -808,7 +810,7 @@ import modpack
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     try:
-        modpack.load(file, strict=strict)
+        modpack.load(file, on_mismatch=on_mismatch)
     except modpack.ModpackError as failure:
         print(type(failure).__name__, failure)
 for each in told:
@@ -818,7 +820,7 @@ for each in told:
 
 def test_an_identical_environment_is_silent_and_loads_strictly(site, first, clean_python, canary):
     paths = [*site.variables["PYTHONPATH"].split(os.pathsep), str(site.project)]
-    done = clean_python(LOAD, paths=paths, file=first, strict=True)
+    done = clean_python(LOAD, paths=paths, file=first, on_mismatch="error")
     assert done.stdout == ""
     sung = [each.partition(".")[2] for each in canary.read_text().split()]
     assert sung == ["scout", "scout.net"], "the canary must sing if code of the package runs"
@@ -828,7 +830,7 @@ def test_an_identical_environment_is_silent_and_loads_strictly(site, first, clea
 def test_everything_that_is_missing_is_told_at_once_before_any_code_runs(
     first, clean_python, canary
 ):
-    done = clean_python(LOAD, paths=[], file=first, strict=True)
+    done = clean_python(LOAD, paths=[], file=first, on_mismatch="error")
     assert "EnvironmentMismatchError" in done.stdout
     for name in ("mathbits", "plainbox", "atlas-north", "atlas-south", "clockwork"):
         assert name in done.stdout

@@ -93,7 +93,7 @@ def alarms(obj, options, folder: Path) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            modpack.save(obj, path, **{**options, "trial": False})
+            modpack.save(obj, path, **{**options, "self_test": False})
         finally:
             for clean in afterwards:
                 clean()

@@ -30,7 +30,7 @@ for turn in range(6):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -92,13 +92,13 @@ def test_a_cache_that_is_a_file_is_told_as_that(cache, command):
 def test_a_cache_of_which_nobody_can_tell_where_it_is_is_told_as_that(tmp_path, monkeypatch):
     (tmp_path / "removed").mkdir()
     monkeypatch.chdir(tmp_path / "removed")
-    monkeypatch.setenv("MODPACK_CACHE", "kept")
+    monkeypatch.setenv("MODPACK_CACHE_DIR", "kept")
     monkeypatch.setenv("PYTHONPATH", str(Path(modpack.__file__).parents[1]))
     (tmp_path / "removed").rmdir()
     done = run("list")
     assert (done.returncode, done.stdout) == (2, "")
     assert "kept is relative to the current folder, which was removed" in done.stderr
-    assert "Remedy: let MODPACK_CACHE name a folder" in done.stderr
+    assert "Remedy: let MODPACK_CACHE_DIR name a folder" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -283,7 +283,7 @@ def test_problems_as_json(work):
 
 
 def test_policy_none_leaves_modules_undecided(work):
-    result = run("export", "clilib.net:make", "--dry-run", "--policy", "none", "--json")
+    result = run("export", "clilib.net:make", "--dry-run", "--preset", "none", "--json")
     assert result.exit_code == 1
     subjects = {problem["subject"] for problem in json.loads(result.stdout)["problems"]}
     assert "clilib.net" in subjects
@@ -365,8 +365,8 @@ def test_rules_of_the_command_line_come_first(work):
 
 
 def test_the_command_line_replaces_target_output_and_policy(work):
-    (work / "pyproject.toml").write_text(SETTINGS + 'policy = "none"\n')
-    document = facts("export", "clidynamic:Plugin", "-o", "x.modpack", "--policy", "pinned")
+    (work / "pyproject.toml").write_text(SETTINGS + 'preset = "none"\n')
+    document = facts("export", "clidynamic:Plugin", "-o", "x.modpack", "--preset", "pinned")
     assert actions(document)["clidynamic"] == "intern"
     assert (work / "x.modpack").is_file()
 
@@ -386,7 +386,7 @@ def test_everything_that_is_wrong_in_the_table_is_told_at_once(work):
         """\
 [tool.modpack]
 outptu = "x"
-policy = "lax"
+preset = "lax"
 target = 3
 rules = [
     { intern = "a", mock = "b" },
@@ -404,7 +404,7 @@ rules = [
     assert result.exit_code == 2
     for told in (
         "tool.modpack.outptu: there is no such key. Did you mean 'output'?",
-        "tool.modpack.policy: must be one of 'none', 'pinned', 'hermetic', not 'lax'",
+        "tool.modpack.preset: must be one of 'none', 'pinned', 'hermetic', not 'lax'",
         "tool.modpack.target: must be a string, not an integer",
         "tool.modpack.rules[0]: must have one of intern, extern, mock, deny; it has intern and",
         "tool.modpack.rules[1]: must have one of intern, extern, mock, deny; it has none",

@@ -178,7 +178,7 @@ def noted(project, tmp_path, monkeypatch):
     file = tmp_path / "notes.modpack"
     with PackageExporter(file) as exporter:
         exporter.intern("diffnotes.**")
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_source_string("diffmain", "import diffnotes.till\n")
     return file
 

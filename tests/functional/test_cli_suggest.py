@@ -118,7 +118,7 @@ def test_everything_undecided_gets_a_rule_at_once(target):
 def test_with_the_suggested_options_everything_is_decided(target, tmp_path):
     options = [part for option in by_option(document(target)) for part in shlex.split(option)]
     file = tmp_path / "net.modpack"
-    result = run("export", target, "-o", file, "--policy", "none", *options)
+    result = run("export", target, "-o", file, "--preset", "none", *options)
     assert result.exit_code == 0, result.output
     actions = {facts.module: facts.action.value for facts in package_facts(file).modules}
     assert actions["sgown.tools"] == "intern" and actions["sglib.core"] == "extern"
@@ -190,10 +190,10 @@ def test_rules_of_ones_own_come_first(target):
 
 
 def test_hermetic_takes_pure_distributions_along(target):
-    found = by_option(document(target, "--policy", "hermetic"))
+    found = by_option(document(target, "--preset", "hermetic"))
     assert "--intern 'sglib.**'" in found and "--extern sgcompiled" in found
     assert any("compiled code" in reason for reason in found["--extern sgcompiled"]["reasons"])
-    native = by_option(document(target, "--policy", "hermetic", "--intern-native"))
+    native = by_option(document(target, "--preset", "hermetic", "--intern-native"))
     assert "--intern sgcompiled" in native
 
 
@@ -220,7 +220,7 @@ def test_compiled_parts_of_ones_own_code_are_extern_before_the_rest_is_interned(
     assert "cannot be interned" in found["--extern sgown._fast"]["reasons"][-1]
     options = [part for option in found for part in shlex.split(option)]
     file = tmp_path / "net.modpack"
-    assert run("export", "sgown.net:Net", "-o", file, "--policy", "none", *options).exit_code == 0
+    assert run("export", "sgown.net:Net", "-o", file, "--preset", "none", *options).exit_code == 0
 
 
 def test_problems_that_no_rule_solves_are_told(target):
@@ -240,7 +240,7 @@ def test_a_target_that_leads_nowhere_is_an_error(target):
 
 def test_the_target_of_the_project_is_taken(target):
     Path("pyproject.toml").write_text(f'[tool.modpack]\ntarget = "{target}"\npolicy = "hermetic"')
-    assert document()["policy"] == "hermetic"
+    assert document()["preset"] == "hermetic"
 
 
 def test_nothing_is_written(target):
@@ -278,7 +278,7 @@ def test_what_is_missing_is_not_mocked_where_code_would_take_the_stand_in_for_it
                 import sgguarded, sgplain
         """
     monkeypatch.chdir(project({"sgown.py": source}))
-    found = by_option(document("sgown:Net", "--policy", "hermetic"))
+    found = by_option(document("sgown:Net", "--preset", "hermetic"))
     assert list(found) == [
         "--intern sgown",
         "--intern sglib",
@@ -295,7 +295,7 @@ def test_hermetic_does_not_take_along_what_was_never_loaded_and_is_not_required(
     installed("sg-lib", {"sglib.py": "def f():\n    import sgextra\n"})
     installed("sg-extra", {"sgextra.py": ""})
     monkeypatch.chdir(project({"sgown.py": "import sglib\nclass Net: pass"}))
-    found = by_option(document("sgown:Net", "--policy", "hermetic"))
+    found = by_option(document("sgown:Net", "--preset", "hermetic"))
     assert any("nothing has loaded it" in r for r in found["--extern sgextra"]["reasons"])
     installed("sg-lib", {"sglib.py": "def f():\n    import sgextra\n"}, requires=["sg-extra"])
-    assert "--intern sgextra" in by_option(document("sgown:Net", "--policy", "hermetic"))
+    assert "--intern sgextra" in by_option(document("sgown:Net", "--preset", "hermetic"))

@@ -136,7 +136,10 @@ def test_each_thing_that_a_policy_refuses_has_its_remedy_below_it(package, tmp_p
     policy = tmp_path / "trust.toml"
     policy.write_text("[trust]\nallow_code = true\nhook_kinds = []\nstandard_library = []\n")
     lines = [line.strip() for line in run(package, "--policy", policy).stdout.splitlines()]
-    for wanted in ("Add 'forward' to hook_kinds of the policy", "Add 'collections' to standard_"):
+    for wanted in (
+        "Add 'forward' to allow_hook_kinds of the policy",
+        "Add 'collections' to standard_",
+    ):
         subject = wanted.split("'")[1]
         place = next(i for i, line in enumerate(lines) if wanted in line)
         assert any(line.startswith(f"{subject}: ") for line in lines[place - 2 : place])

@@ -64,7 +64,7 @@ def package(project, tmp_path):
     with PackageExporter(file) as exporter:
         exporter.mock("whyspy.**")
         exporter.intern("whyshop.**")
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_pickle("model", "net.pkl", whyshop.net.Net())
     return file
 
@@ -137,7 +137,7 @@ def test_a_hook_that_overrode_the_rule_is_told(project, tmp_path):
     with PackageExporter(file) as exporter:
         exporter.mock("whyspy.**")
         exporter.intern("whyshop.**")
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.register_intern_hook(keep_out)
         exporter.save_pickle("model", "net.pkl", whyshop.net.Net())
     found = document(file, "whyshop.deep")

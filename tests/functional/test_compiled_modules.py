@@ -14,7 +14,7 @@ import pytest
 from modpack import PackageExporter, PackageImporter, sys_importer
 from modpack.core.environment import NativeTag
 from modpack.core.plan import FileKind, PackagingError, PackagingErrorReason
-from modpack.errors import CompiledModuleError, PlatformMismatchError
+from modpack.errors import NativeModuleError, PlatformMismatchError
 
 C_SOURCE = """
 #include <Python.h>
@@ -84,7 +84,7 @@ def fastshop(installed, binaries, tmp_path):
         site = installed("fastshop", {**LIBRARY, **compiled, **libraries})
         (site / "mine.py").write_text("import fastshop, fastshop.helper\n")
         with PackageExporter(target) as exporter:
-            exporter.use_policy("hermetic", intern_native=intern_native)
+            exporter.use_preset("hermetic", intern_native=intern_native)
             exporter.save_module("mine")
         return target
 
@@ -197,7 +197,7 @@ def test_a_cache_from_which_nothing_may_be_executed_is_named(fastshop, monkeypat
         file = importer._tree / f"fastshop/_one{EXTENSION_SUFFIXES[0]}"
         file.write_bytes(b"not to be mapped")
         monkeypatch.setattr("modpack.loading.finder._may_execute", lambda path: False)
-        with pytest.raises(CompiledModuleError, match=r"noexec.*MODPACK_CACHE"):
+        with pytest.raises(NativeModuleError, match=r"noexec.*MODPACK_CACHE_DIR"):
             importer.import_module("mine")
         file.unlink()
 
@@ -207,7 +207,7 @@ def test_compiled_modules_go_along_again_when_a_loaded_package_is_exported(
 ):
     importer, again = PackageImporter(fastshop()), tmp_path / "again.pt"
     with PackageExporter(again, importer=[importer, sys_importer]) as exporter:
-        exporter.use_policy("hermetic", intern_native=True)
+        exporter.use_preset("hermetic", intern_native=True)
         exporter.save_module("mine")
         plan = exporter.plan()
     compiled = {file.record for file in plan.files if file.kind is FileKind.COMPILED}

@@ -32,15 +32,15 @@ def package(tmp_path):
 def test_commands_options_and_choices_are_offered():
     assert "inspect" in offered("")
     assert offered("insp") == ["inspect"]
-    assert offered("export", "--pol") == ["--policy"]
-    assert offered("export", "--policy", "h") == ["hermetic"]
+    assert offered("export", "--pres") == ["--preset"]
+    assert offered("export", "--preset", "h") == ["hermetic"]
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         ["inspect", "ne"],
-        ["replay", "ne"],
+        ["self-test", "ne"],
         ["audit", "ne"],
         ["why", "ne"],
         ["diff", "a.modpack", "ne"],
@@ -76,4 +76,6 @@ def test_the_script_for_a_shell_is_printed():
 
 def test_codes_of_findings_are_offered_one_by_one():
     assert "mock-reachable" in offered("audit", "--fail-on", "mock-r")
-    assert offered("audit", "--fail-on", "no-trial,trial-f") == ["no-trial,trial-failed"]
+    assert offered("audit", "--fail-on", "self-test-missing,self-test-f") == [
+        "self-test-missing,self-test-failed"
+    ]

@@ -63,7 +63,7 @@ def written(root: Path, files: dict[str, str | bytes]) -> None:
 
 def plan_of(*modules: str, policy: str = "hermetic") -> Plan:
     with PackageExporter(None) as exporter:
-        exporter.use_policy(policy)
+        exporter.use_preset(policy)
         for module in modules:
             exporter.save_module(module)
         return exporter.plan()
@@ -88,7 +88,7 @@ def test_every_way_to_read_a_file_beside_the_code_works_where_the_code_is_not_in
         root = project({"reader/__init__.py": READERS})
         written(root, {n: c for n, c in reader_files().items() if not n.endswith(".py")})
     with PackageExporter(tmp_path / "reader.pt") as exporter:
-        exporter.use_policy("hermetic")
+        exporter.use_preset("hermetic")
         exporter.save_module("reader")
     done = clean_python(
         """
@@ -278,7 +278,7 @@ def test_what_the_user_saved_comes_before_the_file_of_that_name(project, tmp_pat
         }
     )
     with PackageExporter(tmp_path / "mine.pt") as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_module("mine")
         exporter.save_text("mine", "mode.txt", "production")
     assert PackageImporter(tmp_path / "mine.pt").import_module("mine").mode == "production"
@@ -308,26 +308,26 @@ def test_files_go_along_again_when_a_loaded_package_is_exported(installed, tmp_p
     installed("reader", reader_files())
     first, second = tmp_path / "first.pt", tmp_path / "second.pt"
     with PackageExporter(first) as exporter:
-        exporter.use_policy("hermetic")
+        exporter.use_preset("hermetic")
         exporter.save_module("reader")
     importer = PackageImporter(first)
     with PackageExporter(second, importer=[importer, sys_importer]) as exporter:
-        exporter.use_policy("hermetic")
+        exporter.use_preset("hermetic")
         exporter.save_module("reader")
     assert PackageImporter(second).import_module("reader").found == FOUND
     assert _records(second) == _records(first)
 
 
-def test_a_file_that_only_a_trial_asked_for_goes_along_again_too(project, tmp_path):
+def test_a_file_that_only_a_self_test_asked_for_goes_along_again_too(project, tmp_path):
     project({"mine/__init__.py": "", "mine/odd": "odd"})
     first, second = tmp_path / "first.pt", tmp_path / "second.pt"
     with PackageExporter(first) as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_module("mine")
-        assert exporter._planner.add_file("mine/odd", "the trial read it")
+        assert exporter._planner.add_file("mine/odd", "the self-test read it")
     importer = PackageImporter(first)
     with PackageExporter(second, importer=[importer, sys_importer]) as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_module("mine")
     assert PackageImporter(second).load_text("mine", "odd") == "odd"
 
@@ -336,7 +336,7 @@ def test_equal_exports_with_files_are_equal_bytes(installed, tmp_path):
     installed("reader", reader_files(), metadata={"direct_url.json": '{"url": "file:///home/me"}'})
     for name in ("a", "b"):
         with PackageExporter(tmp_path / name) as exporter:
-            exporter.use_policy("hermetic")
+            exporter.use_preset("hermetic")
             exporter.save_module("reader")
     assert _contents(tmp_path / "a") == _contents(tmp_path / "b")
     assert not any(

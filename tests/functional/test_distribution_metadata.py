@@ -41,7 +41,7 @@ def shop(installed, tmp_path):
         with PackageExporter(tmp_path / "shop.pt") as exporter:
             for pattern in intern:
                 exporter.intern(pattern)
-            exporter.use_policy("hermetic")
+            exporter.use_preset("hermetic")
             exporter.save_module("asks")
         return tmp_path / "shop.pt"
 
@@ -203,7 +203,7 @@ def test_what_an_extern_distribution_requires_looks_installed(installed, tmp_pat
         "import till\nfrom importlib import metadata\ncoins = metadata.version('coins')\n"
     )
     with PackageExporter(tmp_path / "mine.pt") as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_module("mine")
     with PackageImporter(tmp_path / "mine.pt") as importer:
         assert importer.import_module("mine").coins == "3.0"
@@ -247,7 +247,7 @@ def test_an_editable_install_travels_with_its_name_and_version(installed, projec
         metadata={"direct_url.json": json.dumps(url)},
     )
     with PackageExporter(tmp_path / "mine.pt") as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_module("mine")
         plan = exporter.plan()
     assert [(d.name, d.version, d.modules) for d in plan.distributions] == [
@@ -261,7 +261,7 @@ def test_metadata_travels_again_when_a_loaded_package_is_exported(shop, tmp_path
     importer = PackageImporter(shop("answers = my_shop.__version__\n"))
     again = tmp_path / "again.pt"
     with PackageExporter(again, importer=[importer, sys_importer]) as exporter:
-        exporter.use_policy("hermetic")
+        exporter.use_preset("hermetic")
         exporter.save_module("asks")
         plan = exporter.plan()
     assert [(d.name, d.modules) for d in plan.distributions] == [
@@ -271,16 +271,16 @@ def test_metadata_travels_again_when_a_loaded_package_is_exported(shop, tmp_path
         assert loaded.import_module("asks").answers == "1.5"
 
 
-def test_metadata_that_a_trial_asks_for_is_added_once(installed, tmp_path):
+def test_metadata_that_a_self_test_asks_for_is_added_once(installed, tmp_path):
     site = installed("coins", {"coins.py": ""}, version="3.0")
     (site / "mine.py").write_text("from importlib.metadata import version\nv = version('Coins')\n")
     with PackageExporter(tmp_path / "mine.pt") as exporter:
-        exporter.use_policy("hermetic")
+        exporter.use_preset("hermetic")
         exporter.save_module("mine")
         planner = exporter._planner
-        assert planner.add_metadata("Coins", "the trial asked for it")
-        assert not planner.add_metadata("coins", "the trial asked for it")
-        assert not planner.add_metadata("no-such-distribution", "the trial asked for it")
+        assert planner.add_metadata("Coins", "the self-test asked for it")
+        assert not planner.add_metadata("coins", "the self-test asked for it")
+        assert not planner.add_metadata("no-such-distribution", "the self-test asked for it")
     with PackageImporter(tmp_path / "mine.pt") as importer:
         assert importer.import_module("mine").v == "3.0"
 
@@ -290,12 +290,12 @@ def test_metadata_without_code_travels_again_too(installed, tmp_path):
     (site / "mine.py").write_text("from importlib.metadata import version\nv = version('coins')\n")
     first, second = tmp_path / "first.pt", tmp_path / "second.pt"
     with PackageExporter(first) as exporter:
-        exporter.use_policy("hermetic")
+        exporter.use_preset("hermetic")
         exporter.save_module("mine")
-        exporter._planner.add_metadata("coins", "the trial asked for it")
+        exporter._planner.add_metadata("coins", "the self-test asked for it")
     importer = PackageImporter(first)
     with PackageExporter(second, importer=[importer, sys_importer]) as exporter:
-        exporter.use_policy("hermetic")
+        exporter.use_preset("hermetic")
         exporter.save_module("mine")
     with PackageImporter(second) as loaded:
         assert loaded.import_module("mine").v == "3.0"
@@ -329,7 +329,7 @@ def test_the_plan_that_a_package_records_tells_its_distributions(shop):
     }
 
 
-def test_the_trial_takes_plugins_that_nothing_imports_or_requires(
+def test_the_self_test_takes_plugins_that_nothing_imports_or_requires(
     installed, clean_python, tmp_path
 ):
     host = """
@@ -350,11 +350,11 @@ def test_the_trial_takes_plugins_that_nothing_imports_or_requires(
         installed(name, files, requires=["host"], metadata=entries)
     x, first, second = torch.ones(2), tmp_path / "first.modpack", tmp_path / "second.modpack"
     live = importlib.import_module("host").Net()
-    plan = modpack.save(live, first, policy="hermetic", example_inputs=(x,))
+    plan = modpack.save(live, first, preset="hermetic", example_inputs=(x,))
     assert set(plan.modules(Action.INTERN)) == {"host", "doubling"}
     loaded = modpack.load(first)
     importers = [modpack.importer_of(loaded), modpack.sys_importer]
-    modpack.save(loaded, second, policy="hermetic", importer=importers, example_inputs=(x,))
+    modpack.save(loaded, second, preset="hermetic", importer=importers, example_inputs=(x,))
     clean_python(
         """
         import modpack, torch

@@ -53,7 +53,7 @@ def shop(installed, tmp_path):
     installed("envshop-cake", {"envcake.py": ""}, version="3.0")
     path = tmp_path / "shop.modpack"
     with modpack.PackageExporter(path) as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_source_string("envuser", "import envtea\ndef bake():\n    import envcake\n")
         exporter.save_text("envdata", "menu.txt", "tea")
     return path, site
@@ -74,7 +74,7 @@ def test_where_nothing_differs_nothing_is_said(shop):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         opened(shop[0])
-        opened(shop[0], strict=True)
+        opened(shop[0], on_mismatch="error")
 
 
 def test_other_versions_are_told_in_one_warning_with_the_command_that_repairs_them(shop, elsewhere):
@@ -116,9 +116,9 @@ def test_what_rarely_matters_is_told_to_the_strict_only(shop, elsewhere):
         warnings.simplefilter("error")
         opened(path)
     with pytest.raises(EnvironmentMismatchError) as raised:
-        opened(path, strict=True)
+        opened(path, on_mismatch="error")
     assert [name for name, *_ in raised.value.differences] == ["Python", "torch"]
-    assert raised.value.repair == f"pip install 'torch=={version}'"
+    assert raised.value.hint == f"pip install 'torch=={version}'"
 
 
 def test_strict_refuses_before_any_code_runs(project, tmp_path, elsewhere):
@@ -131,16 +131,16 @@ def test_strict_refuses_before_any_code_runs(project, tmp_path, elsewhere):
     load = modpack.load
     before = set(sys.modules)
     with pytest.raises(EnvironmentMismatchError, match="plan9") as raised:
-        load(path, strict=True)
-    assert raised.value.repair is None
+        load(path, on_mismatch="error")
+    assert raised.value.hint is None
     assert "export it again" in str(raised.value)
     assert set(sys.modules) == before
 
 
-@pytest.mark.parametrize("strict", [1, "yes", None])
-def test_strict_is_a_bool(shop, strict):
-    with pytest.raises(TypeError, match="strict must be a bool"):
-        modpack.PackageImporter(shop[0], strict=strict)
+@pytest.mark.parametrize("on_mismatch", [True, "raise", None])
+def test_on_mismatch_rejects_unknown_choices(shop, on_mismatch):
+    with pytest.raises((TypeError, ValueError), match="on_mismatch must be 'warn', 'error'"):
+        modpack.PackageImporter(shop[0], on_mismatch=on_mismatch)
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_what_was_not_there_when_the_package_was_made_is_not_missed(tmp_path):
         exporter.save_source_string("envuser", source)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        opened(path, strict=True)
+        opened(path, on_mismatch="error")
 
 
 def test_loose_modules_that_are_missing_are_told(project, tmp_path):
@@ -205,7 +205,7 @@ def test_distributions_that_share_a_namespace_are_recorded_apart(installed, tmp_
     installed("envns-only", {"envonly/part.py": ""}, version="3.0")
     path = tmp_path / "ns.modpack"
     with modpack.PackageExporter(path) as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         source = "import envns.a, envns.b, envonly.part"
         exporter.save_source_string("envuser", source)
     with open_archive(path) as archive:
@@ -258,9 +258,9 @@ def test_a_replay_compares_first(tmp_path, project, elsewhere):
     modpack.save(envtried.M(), tmp_path / "t.modpack", example_inputs=torch.ones(2))
     path = elsewhere(tmp_path / "t.modpack", machine="abacus")
     with pytest.raises(EnvironmentMismatchError, match="abacus"):
-        modpack.replay(path, strict=True)
+        modpack.self_test(path, on_mismatch="error")
     with pytest.warns(EnvironmentMismatchWarning, match="abacus"):
-        assert modpack.replay(path).passed
+        assert modpack.self_test(path).passed
 
 
 def test_the_replay_command_tells_differences_and_refuses_if_strict(tmp_path, project, elsewhere):
@@ -269,9 +269,9 @@ def test_the_replay_command_tells_differences_and_refuses_if_strict(tmp_path, pr
 
     modpack.save(envreplayed.M(), tmp_path / "t.modpack", example_inputs=torch.ones(2))
     path = str(elsewhere(tmp_path / "t.modpack", machine="abacus"))
-    told = CliRunner().invoke(cli, ["replay", path])
+    told = CliRunner().invoke(cli, ["self-test", path])
     assert told.exit_code == 0
     assert "warning: " in told.stderr and "abacus" in told.stderr
-    refused = CliRunner().invoke(cli, ["replay", path, "--strict", "--json"])
+    refused = CliRunner().invoke(cli, ["self-test", path, "--on-mismatch", "error", "--json"])
     assert refused.exit_code == 2
     assert json.loads(refused.stdout)["error"]["type"] == "EnvironmentMismatchError"

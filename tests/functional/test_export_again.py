@@ -32,7 +32,7 @@ def export(tmp_path):
     def write(policy: str = "pinned") -> Mapping[str, str]:
         path = tmp_path / "again.pt"
         with PackageExporter(path) as exporter:
-            exporter.use_policy(policy)
+            exporter.use_preset(policy)
             exporter.extern(["againtea", "againcake"])
             exporter.save_source_string("againuser", USER)
         with open_archive(path) as archive:

@@ -23,8 +23,8 @@ WRONG = [
     *((rule, ("a",), {"allow_empty": "no"}, "allow_empty") for rule in RULES),
     *((rule, ("a",), {"allow_empty": None}, "allow_empty") for rule in RULES),
     *((f"register_{rule}_hook", (hook,), {}, "hook") for rule in RULES for hook in (3, None)),
-    ("use_policy", (3,), {}, "policy"),
-    ("use_policy", (["pinned"],), {}, "policy"),
+    ("use_preset", (3,), {}, "preset"),
+    ("use_preset", (["pinned"],), {}, "preset"),
     ("save_module", (3,), {}, "module_name"),
     ("save_module", (io,), {}, "module_name"),
     ("save_module", ("json", "yes"), {}, "dependencies"),
@@ -117,7 +117,7 @@ def test_torchs_importers_are_refused_with_the_name_of_ours():
         ("save_text", ("a", "b\\c", ""), "resource"),
         ("save_text", ("", ".data/version", ""), "resource"),
         ("save_binary", ("", "byteorder", b""), "resource"),
-        ("use_policy", ("no such policy",), "policy"),
+        ("use_preset", ("no such policy",), "preset"),
     ],
 )
 def test_a_wrong_value_is_a_value_error_that_names_the_argument(method, arguments, named):

@@ -176,7 +176,7 @@ def test_a_damaged_distribution_does_not_stop_an_export(installed, damage):
     installed("fake_trainer", requires=("fake_wreck",))
 
     exporter = PackageExporter(None)
-    exporter.use_policy("pinned")
+    exporter.use_preset("pinned")
     exporter.extern("fake_trainer")
     exporter.intern("fake_other")
     exporter.save_source_string("app", "import fake_trainer, fake_wreck")

@@ -173,7 +173,7 @@ for change in {changes!r}:
     net = importlib.import_module("net")
     exec(change)
     exporter = modpack.PackageExporter(None)
-    exporter.use_policy("pinned")
+    exporter.use_preset("pinned")
     exporter.save_model("__model__", "model.pkl", net.N(2, 2))
     told[change] = [str(note) for note in exporter.plan().warnings()]
 print(json.dumps(told))
@@ -234,8 +234,8 @@ def test_the_package_tells_it_too(project, tmp_path):
 def test_taking_the_definitions_takes_what_the_process_holds(project, tmp_path, clean_python):
     save = """
 with modpack.PackageExporter("net.modpack") as exporter:
-    exporter.use_policy("pinned")
-    exporter.only_definitions("net")
+    exporter.use_preset("pinned")
+    exporter.treat_as_script("net")
     exporter.save_model("__model__", "model.pkl", model)
 """
     change = "net.M.forward = patches.fast; net.M.n = 4; net.K = 10; net.cfg.W = 7"
@@ -260,14 +260,14 @@ modpack.save(model, "net.modpack")
     assert "K (line 1) is 10 and not 4" in run(root, code)
 
 
-def test_a_failed_trial_names_what_differs(project):
+def test_a_failed_self_test_names_what_differs(project):
     save = """
 try:
     modpack.save(model, "net.modpack", example_inputs=torch.ones(2))
-except modpack.TrialError as failure:
+except modpack.SelfTestError as failure:
     print(failure, file=sys.stderr)
 """
-    save = save.replace("modpack.TrialError", "modpack.errors.TrialError")
+    save = save.replace("modpack.SelfTestError", "modpack.errors.SelfTestError")
     said = warnings_of(project, "net.M.n = 4", f"import modpack.errors\n{save}")
     assert "differ" in said
     assert "perhaps because net does not hold here what its source says: M.n (line " in said

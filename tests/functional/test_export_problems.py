@@ -298,7 +298,7 @@ def astray(project, files, entry="shop.till"):
     root = project({"shop/__init__.py": "", **files})
 
     def save(exporter):
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_module(entry)
 
     exporter = PackageExporter(None)
@@ -382,7 +382,7 @@ def test_what_is_made_at_run_time_is_nowhere_astray(project):
         }
     )
     exporter = PackageExporter(None)
-    exporter.use_policy("pinned")
+    exporter.use_preset("pinned")
     exporter.save_pickle("m", "m.pkl", __import__("shop.till").till.Till())
     assert exporter.plan().problems == ()
 
@@ -390,7 +390,7 @@ def test_what_is_made_at_run_time_is_nowhere_astray(project):
 def test_a_library_may_have_imports_that_lead_nowhere(installed):
     installed("lib", {"lib/__init__.py": "def f():\n    from .. import x\n    from . import y\n"})
     exporter = PackageExporter(None)
-    exporter.use_policy("hermetic")
+    exporter.use_preset("hermetic")
     exporter.save_module("lib")
     assert exporter.plan().problems == exporter.plan().notes == ()
 
@@ -456,7 +456,7 @@ def test_conditions_that_ask_each_other_are_no_circle(project):
 def test_pythons_own_tests_are_no_code_of_the_user(project, policy):
     project({"shop.py": "from test import support\nimport test.support.os_helper\n"})
     exporter = PackageExporter(None)
-    exporter.use_policy(policy)
+    exporter.use_preset(policy)
     exporter.intern("shop")
     exporter.save_module("shop")
     plan = exporter.plan()
@@ -466,7 +466,7 @@ def test_pythons_own_tests_are_no_code_of_the_user(project, policy):
 def test_a_users_package_may_have_the_name_of_pythons_tests(project):
     project({"shop.py": "from test import support\n", "test/__init__.py": "support = 1\n"})
     exporter = PackageExporter(None)
-    exporter.use_policy("pinned")
+    exporter.use_preset("pinned")
     exporter.save_module("shop")
     plan = exporter.plan()
     assert plan.problems == () and plan.modules(Action.INTERN) == ["shop", "test"]

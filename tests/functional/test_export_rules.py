@@ -270,7 +270,7 @@ def test_no_dead_rule_no_warning():
 
 def test_a_user_rule_comes_before_a_policy_in_whatever_order_they_are_given():
     exporter = PackageExporter(None)
-    exporter.use_policy("pinned")
+    exporter.use_preset("pinned")
     exporter.save_source_string("customer", "import shop.window")
     exporter.plan()
     exporter.mock("shop.window")
@@ -280,7 +280,7 @@ def test_a_user_rule_comes_before_a_policy_in_whatever_order_they_are_given():
 
 def test_pinned_interns_ones_own_code_and_externs_what_is_installed():
     exporter = PackageExporter(None)
-    exporter.use_policy("pinned")
+    exporter.use_preset("pinned")
     exporter.save_source_string("customer", "import shop.window, networkx.utils, json")
     plan = exporter.plan()
     assert not plan.problems

@@ -130,7 +130,7 @@ def test_export_with_kept_scans_writes_the_same_package(clean_python, tmp_path):
         import modpack
         from modpack.discovery import scan_cache
         sys.path.append(str(folder))
-        os.environ["MODPACK_CACHE"] = str(folder / "cache")
+        os.environ["MODPACK_CACHE_DIR"] = str(folder / "cache")
         scan, scanned = scan_cache.scan_source, []
         scan_cache.scan_source = lambda *source: scanned.append(source) or scan(*source)
         packages = []

@@ -330,7 +330,7 @@ def test_modules_that_a_module_makes_when_it_is_imported_are_made_again(
     project({"net.py": text})
     import net
 
-    modpack.save(net.Net(), tmp_path / "net.modpack", policy="hermetic")
+    modpack.save(net.Net(), tmp_path / "net.modpack", preset="hermetic")
     told = clean_python(
         "import modpack, torch; print(modpack.load(path)(torch.ones(1)).tolist())",
         path=tmp_path / "net.modpack",

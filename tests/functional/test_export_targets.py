@@ -255,7 +255,7 @@ def test_an_exporter_that_is_closed_refuses_everything_but_questions():
         lambda: exporter.extern("a"),
         lambda: exporter.mock("a"),
         lambda: exporter.deny("a"),
-        lambda: exporter.use_policy("none"),
+        lambda: exporter.use_preset("none"),
         lambda: exporter.register_intern_hook(lambda *_: None),
         lambda: exporter.register_extern_hook(lambda *_: None),
         lambda: exporter.register_mock_hook(lambda *_: None),

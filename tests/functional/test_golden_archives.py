@@ -31,7 +31,7 @@ def test_all_are_accepted_as_what_they_are(version, count):
 @pytest.mark.parametrize("name", ["v1/hooked", "v1/repacked", "v2/hooked"])
 def test_hooks_and_the_optimizer_come_back(name):
     with modpack.PackageImporter(FOLDER / f"{name}.modpack") as importer:
-        net, optimizer = importer.load_model("model", "model.pkl", optimizer=True)
+        net, optimizer = importer.load_model("model", "model.pkl", with_optimizer=True)
         assert importer.load_binary("model", "blob.bin") == bytes(range(9))
         assert len(importer.hook_specs("model", "model.pkl")) == 8
     assert net.words == ["three", "golden", "words"]
@@ -175,14 +175,16 @@ def test_an_object_for_each_word_of_the_vocabulary_comes_back():
 def test_a_policy_allows_what_it_names_and_no_more(version):
     package = FOLDER / version / "hooked.modpack"
     with pytest.warns(modpack.ModpackWarning, match="signers"):
-        allowing = modpack.TrustPolicy(allow_code=True, standard_library="**")
-        no_hooks = modpack.TrustPolicy(allow_code=True, hook_kinds="optimizer.*")
+        allowing = modpack.TrustPolicy(allow_code=True, allow_stdlib="**")
+        no_hooks = modpack.TrustPolicy(allow_code=True, allow_hook_kinds="optimizer.*")
     assert modpack.load(package, policy=allowing)(X).shape == (1, 2)
     with pytest.raises(modpack.TrustError, match="hook"):
         modpack.load(package, policy=no_hooks)
     signer = modpack.Signer("gold", (FOLDER / version / "signer.pub").read_text())
     with pytest.raises(modpack.errors.SignatureError, match="'gold' is demanded"):
-        modpack.load(package, policy=modpack.TrustPolicy(allow_code=True, signers=signer))
+        modpack.load(
+            package, policy=modpack.TrustPolicy(allow_code=True, require_signature_from=signer)
+        )
 
 
 def test_weights_are_loaded_where_no_code_is_allowed():
@@ -208,8 +210,8 @@ def test_its_signature_still_holds(version):
 
 
 @pytest.mark.parametrize("version", FORMATS)
-def test_a_trial_of_then_can_be_repeated(version, tmp_path):
+def test_a_self_test_of_then_can_be_repeated(version, tmp_path):
     ran = run_python(
-        "-m", "modpack", "replay", FOLDER / version / "hooked.modpack", folder=tmp_path
+        "-m", "modpack", "self-test", FOLDER / version / "hooked.modpack", folder=tmp_path
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

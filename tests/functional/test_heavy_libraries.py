@@ -75,7 +75,7 @@ def heavy_notes(obj: object, **rules: str) -> list[Note]:
         warnings.simplefilter("ignore", ModpackWarning)
         for action, pattern in rules.items():
             getattr(exporter, action)(pattern)
-        exporter.use_policy("hermetic")
+        exporter.use_preset("hermetic")
         exporter.save_pickle("model", "model.pkl", obj)
         notes = exporter.plan().notes
     return [note for note in notes if note.kind is NoteKind.HEAVY_DISTRIBUTION]
@@ -84,7 +84,7 @@ def heavy_notes(obj: object, **rules: str) -> list[Note]:
 def test_save_warns_of_heavy_library_with_the_mock_that_leaves_it_out(net, tmp_path, clean_python):
     obj, file = net(), tmp_path / "net.modpack"
     with pytest.warns(ModpackWarning, match="cloudcore") as told:
-        plan = modpack.save(obj, file, policy="hermetic")
+        plan = modpack.save(obj, file, preset="hermetic")
     (note,) = [n for n in plan.notes if n.kind is NoteKind.HEAVY_DISTRIBUTION]
     assert note.subject == "cloudcore"
     assert note.place is not None and note.place.endswith("glue/tools.py:2")
@@ -96,7 +96,7 @@ def test_save_warns_of_heavy_library_with_the_mock_that_leaves_it_out(net, tmp_p
     assert str(note) in str(told[0].message)
 
     lighter = tmp_path / "lighter.modpack"
-    plan = modpack.save(obj, lighter, policy="hermetic", mock="cloud.**")
+    plan = modpack.save(obj, lighter, preset="hermetic", mock="cloud.**")
     assert not [n for n in plan.notes if n.kind is NoteKind.HEAVY_DISTRIBUTION]
     assert lighter.stat().st_size < 100_000 < file.stat().st_size
     code = "import modpack, torch; print(modpack.load(path)(torch.ones(1)).item())"
@@ -108,7 +108,7 @@ def test_audit_of_heavy_package_finds_it(net, tmp_path):
 
     file = tmp_path / "net.modpack"
     with pytest.warns(ModpackWarning, match="cloudcore"):
-        modpack.save(net(), file, policy="hermetic")
+        modpack.save(net(), file, preset="hermetic")
     (found,) = [f for f in audit_package(file).findings if f.code == "heavy-distribution"]
     assert (found.subject, found.place) == ("cloudcore", "glue/tools.py:2")
 

@@ -125,7 +125,7 @@ def test_hooks_in_the_state_of_an_optimizer_are_hooks(plain):
     records = {**plain, PICKLE: b"\x80\x03ctorch.optim.sgd\nSGD\n)\x81" + state + b"b."}
     with pytest.raises(TrustError, match=r"hooks of the kind 'optimizer\.step_pre'"):
         modpack.load(
-            io.BytesIO(zipped(records)), policy=TrustPolicy(allow_code=True, hook_kinds=())
+            io.BytesIO(zipped(records)), policy=TrustPolicy(allow_code=True, allow_hook_kinds=())
         )
     assert isinstance(modpack.load(io.BytesIO(zipped(records))), torch.optim.SGD)
 
@@ -155,7 +155,7 @@ def test_hooks_are_registered_by_the_method_of_the_class(capsys):
     model.__dict__["register_forward_hook"] = print
     payload = {"hooks": [("h", "forward", model, {}, (0,), torch.relu)], "next_id": 0}
     nothing = {"dropped": [], "orders": [], "handles": []}
-    register_payload({**payload, **nothing}, lambda name: True, restore_global=False)
+    register_payload({**payload, **nothing}, lambda name: True, global_hooks=False)
     assert torch.relu in model._forward_hooks.values()
     assert capsys.readouterr().out == ""
 
@@ -165,4 +165,4 @@ def test_hooks_of_what_is_no_module_are_refused():
     payload = {"hooks": [("h", "forward", target, {}, (0,), torch.relu)], "next_id": 0}
     nothing = {"dropped": [], "orders": [], "handles": []}
     with pytest.raises(ModpackError, match="'h' of kind 'forward' hangs on a SimpleNamespace"):
-        register_payload({**payload, **nothing}, lambda name: True, restore_global=False)
+        register_payload({**payload, **nothing}, lambda name: True, global_hooks=False)

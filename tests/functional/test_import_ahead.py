@@ -75,8 +75,8 @@ def written(target, exporter_of):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("MODPACK_HELPERS", raising=False)
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("MODPACK_WORKERS", raising=False)
     monkeypatch.setattr(compileahead, "usable_cores", lambda: 2)
     return tmp_path / "cache"
 
@@ -118,8 +118,8 @@ def test_packages_behave_the_same_with_a_helper(
     assert len(started) == 1 and len(compiled) < 20
     assert answers_of(package, namespace=namespace) == helped  # of what was kept
     assert len(compiled) < 20
-    monkeypatch.setenv("MODPACK_CACHE", f"{cache}-alone")
-    monkeypatch.setenv("MODPACK_HELPERS", "0")
+    monkeypatch.setenv("MODPACK_CACHE_DIR", f"{cache}-alone")
+    monkeypatch.setenv("MODPACK_WORKERS", "0")
     assert answers_of(package, namespace=namespace) == helped
     assert len(started) == 1 and len(compiled) > COUNT
 
@@ -141,7 +141,7 @@ def test_a_policy_refuses_the_same(tmp_path, started):
             exporter.save_source_string(name, source, dependencies=False)
         asking = "name = ''.join(['soc', 'ket'])\nimportlib.import_module(name)\n"
         exporter.save_source_string("app.ask", f"import importlib, app.main\n{asking}")
-    policy = modpack.TrustPolicy(allow_code=True, standard_library=["sys", "importlib"])
+    policy = modpack.TrustPolicy(allow_code=True, allow_stdlib=["sys", "importlib"])
     importer = modpack.PackageImporter(str(target), policy=policy)
     with importer, pytest.raises(ImportError, match="socket"):
         importer.import_module("app.ask")

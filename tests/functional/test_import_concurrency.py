@@ -202,7 +202,7 @@ print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     cache = tmp_path / "fresh" / "cache"
     done = subprocess.run(
         [sys.executable, "-c", code, str(path), str(tmp_path / "expected.pt")],
-        env={**os.environ, "MODPACK_CACHE": str(cache), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "MODPACK_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=300,

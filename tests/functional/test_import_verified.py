@@ -1,4 +1,4 @@
-"""Loading with ``verify="all"``: what is not as it was saved is not loaded."""
+"""Loading with ``verify="full"``: what is not as it was saved is not loaded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def package(project, tmp_path) -> Path:
 
     file = tmp_path / "net.modpack"
     with modpack.PackageExporter(file) as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_model("model", "model.pkl", verifiednet.Net())
         exporter.save_pickle("other", "values.pkl", {"values": torch.ones(3)})
     return file
@@ -59,7 +59,7 @@ def damage(package, *keys):
 
 
 def test_a_whole_package_loads_either_way(package):
-    for level in ("code", "all"):
+    for level in ("code", "full"):
         model = modpack.load(package, package="model", resource="model.pkl", verify=level)
         assert model(torch.ones(1, 3)).shape == (1, 3)
 
@@ -72,7 +72,7 @@ def test_changed_tensors_are_named_before_anything_runs(package, clean_python, t
         from modpack.errors import ArchiveError
         os.environ["VERIFIED_CANARY"] = str(canary)
         try:
-            modpack.load(file, package="model", resource="model.pkl", verify="all")
+            modpack.load(file, package="model", resource="model.pkl", verify="full")
         except ArchiveError as failure:
             print(failure)
         print(canary.exists())
@@ -88,20 +88,20 @@ def test_changed_tensors_are_named_before_anything_runs(package, clean_python, t
 
 def test_a_policy_can_demand_it(package):
     damage(package, 0)
-    policy = modpack.TrustPolicy(allow_code=True, verify="all")
+    policy = modpack.TrustPolicy(allow_code=True, verify="full")
     with pytest.raises(ArchiveError, match=r"0\.storage"):
         modpack.PackageImporter(package, policy=policy)
     with pytest.raises(ArchiveError, match=r"0\.storage"):
         modpack.load_weights(package, package="model", resource="model.pkl", policy=policy)
     with pytest.raises(ArchiveError, match=r"0\.storage"):
-        modpack.PackageImporter(package, policy=modpack.TrustPolicy(allow_code=True), verify="all")
+        modpack.PackageImporter(package, policy=modpack.TrustPolicy(allow_code=True), verify="full")
 
 
 def test_weights_are_compared_as_far_as_they_are_given_out(package):
     damage(package, 1, 3)
     with pytest.raises(ArchiveError, match=r"1\.storage.*3\.storage"):
-        modpack.load_weights(package, package="model", resource="model.pkl", verify="all")
-    weights = modpack.load_weights(package, package="other", resource="values.pkl", verify="all")
+        modpack.load_weights(package, package="model", resource="model.pkl", verify="full")
+    weights = modpack.load_weights(package, package="other", resource="values.pkl", verify="full")
     assert weights["values"].tolist() == [1, 1, 1]
     assert modpack.load_weights(package, package="model", resource="model.pkl")
 
@@ -123,25 +123,25 @@ def test_a_folder_and_a_buffer_are_compared_too(package, tmp_path):
         archive.extractall(tmp_path / "unzipped")
     damage(package, 0)
     with pytest.raises(ArchiveError, match=r"0\.storage"):
-        modpack.PackageImporter(io.BytesIO(package.read_bytes()), verify="all")
+        modpack.PackageImporter(io.BytesIO(package.read_bytes()), verify="full")
     folder = tmp_path / "unzipped"
-    modpack.PackageImporter(folder, verify="all").close()
+    modpack.PackageImporter(folder, verify="full").close()
     storage = next(folder.rglob("0.storage"))
     storage.write_bytes(bytes(storage.stat().st_size))
     with pytest.raises(ArchiveError, match=r"0\.storage"):
-        modpack.PackageImporter(folder, verify="all")
+        modpack.PackageImporter(folder, verify="full")
 
 
 def test_an_archive_of_torch_package_is_compared_with_its_crc32(tmp_path):
-    modpack.PackageImporter(ANCESTOR, verify="all").close()
+    modpack.PackageImporter(ANCESTOR, verify="full").close()
     copy = tmp_path / "tiny_model.pt"
     copy.write_bytes(ANCESTOR.read_bytes())
     damage(copy, 0)
     with pytest.raises(ArchiveError, match=r"0\.storage.*crc32"):
-        modpack.PackageImporter(copy, verify="all")
+        modpack.PackageImporter(copy, verify="full")
 
 
-def test_a_trial_is_not_replayed_with_changed_tensors(project, tmp_path):
+def test_a_self_test_is_not_self_tested_with_changed_tensors(project, tmp_path):
     project(PROJECT)
     import verifiednet
 
@@ -149,13 +149,13 @@ def test_a_trial_is_not_replayed_with_changed_tensors(project, tmp_path):
     modpack.save(verifiednet.Net(), file, example_inputs=torch.ones(1, 3))
     damage(file, 0)
     with pytest.raises(ArchiveError, match=r"0\.storage"):
-        modpack.replay(file, verify="all")
+        modpack.self_test(file, verify="full")
 
 
 @pytest.mark.parametrize(("level", "error"), [("most", ValueError), (True, TypeError)])
 def test_another_level_is_refused(package, level, error):
-    for load in (modpack.load, modpack.load_weights, modpack.PackageImporter, modpack.replay):
-        with pytest.raises(error, match="verify must be 'code' or 'all'"):
+    for load in (modpack.load, modpack.load_weights, modpack.PackageImporter, modpack.self_test):
+        with pytest.raises(error, match="verify must be 'code' or 'full'"):
             load(package, verify=level)
 
 
@@ -183,7 +183,7 @@ def test_what_is_written_after_the_check_is_neither_loaded_nor_cached(
     package, tmp_path, monkeypatch
 ):
     folder = unzipped(package, tmp_path / "folder")
-    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
     asked = opening.environment_of
 
     def overwriting(*arguments):
@@ -194,7 +194,7 @@ def test_what_is_written_after_the_check_is_neither_loaded_nor_cached(
     with pytest.raises(ArchiveError, match=r"verifiednet\.py.*not the declared|has \d+ bytes"):
         modpack.load(folder, package="model", resource="model.pkl")
     monkeypatch.undo()
-    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
     model = modpack.load(package, package="model", resource="model.pkl")
     assert model(torch.ones(3)).shape == (3,)
 

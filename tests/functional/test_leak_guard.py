@@ -99,7 +99,7 @@ def test_what_a_distribution_publishes_of_itself_is_looked_through_for_shapes_on
     installed("shop", files, metadata={"LICENSE": badge, "AUTHORS": f"{token}\n"})
 
     def save(exporter):
-        exporter.use_policy("hermetic")
+        exporter.use_preset("hermetic")
         exporter.save_module("shop")
 
     assert [subject for subject, _, _ in problems_of(save)] == ["shop-1.0.dist-info/AUTHORS"]
@@ -132,7 +132,7 @@ def test_what_a_nearby_env_file_keeps_is_found_wherever_it_got_to(project):
     "allowed", ["shop", "sho*", "**", f"shop#{FINGERPRINT}", ["no", f"**#{FINGERPRINT}"]]
 )
 def test_what_is_allowed_goes_along(allowed, tmp_path):
-    with PackageExporter(tmp_path / "shop.modpack", allow_secrets=allowed) as exporter:
+    with PackageExporter(tmp_path / "shop.modpack", allow_secrets_in=allowed) as exporter:
         exporter.save_source_string("shop", SOURCE)
     assert modpack.PackageImporter(tmp_path / "shop.modpack").get_source("shop") == SOURCE
 
@@ -142,7 +142,7 @@ def test_what_is_not_meant_by_an_allowance_stays_a_problem(allowed):
     def save(exporter):
         exporter.save_source_string("shop", SOURCE)
 
-    assert len(problems_of(save, allow_secrets=allowed)) == 1
+    assert len(problems_of(save, allow_secrets_in=allowed)) == 1
 
 
 def test_records_are_allowed_by_patterns_with_a_slash():
@@ -150,16 +150,16 @@ def test_records_are_allowed_by_patterns_with_a_slash():
         exporter.save_text("shop.data", "conf.ini", "password = Tr0ub4dor&3\n")
 
     assert problems_of(save) != []
-    assert problems_of(save, allow_secrets="shop*.*.*") != []
-    assert problems_of(save, allow_secrets="shop/**") == []
+    assert problems_of(save, allow_secrets_in="shop*.*.*") != []
+    assert problems_of(save, allow_secrets_in="shop/**") == []
 
 
 def test_a_pattern_of_modules_allows_no_record():
     def save(exporter):
         exporter.save_text("shop", "credentials", "password = Tr0ub4dor&3\n")
 
-    assert problems_of(save, allow_secrets="shop*") != []
-    assert problems_of(save, allow_secrets="shop/*") == []
+    assert problems_of(save, allow_secrets_in="shop*") != []
+    assert problems_of(save, allow_secrets_in="shop/*") == []
 
 
 def test_a_comment_in_the_line_allows_it():
@@ -182,15 +182,15 @@ def test_a_script_modules_code_is_looked_through():
     [(1, TypeError), ([1], TypeError), ("a#b", ValueError), ("a..b", ValueError)],
 )
 def test_an_allowance_that_is_none_is_refused(allowed, error):
-    with pytest.raises(error, match="allow_secrets"):
-        PackageExporter(None, allow_secrets=allowed)
+    with pytest.raises(error, match="allow_secrets_in"):
+        PackageExporter(None, allow_secrets_in=allowed)
 
 
 def test_save_takes_allowances_as_well(tmp_path):
     state = {"password": PASSWORD}
     with pytest.raises(PackagingError, match=r"obj\['password'\]|model\['password'\]"):
         modpack.save(state, tmp_path / "a.modpack")
-    modpack.save(state, tmp_path / "a.modpack", allow_secrets="__model__/model.pkl")
+    modpack.save(state, tmp_path / "a.modpack", allow_secrets_in="__model__/model.pkl")
     assert modpack.load(tmp_path / "a.modpack") == state
 
 
@@ -208,7 +208,7 @@ def test_commands_tell_secrets_as_problems_and_take_allowances(tmp_path):
     assert audit.returncode == 1
     [problem] = json.loads(audit.stdout)["problems"]
     assert (problem["reason"], problem["subject"]) == ("secret", "shop")
-    allow = ["--allow-secret", f"shop#{FINGERPRINT}"]
+    allow = ["--allow-secrets-in", f"shop#{FINGERPRINT}"]
     assert command(tmp_path, "audit", "shop:net", *allow).returncode == 0
     (tmp_path / "pyproject.toml").write_text('[tool.modpack]\nallow_secrets = ["shop"]\n')
     done = command(tmp_path, "export", "shop:net", "-o", "a.modpack")
@@ -219,11 +219,11 @@ def test_commands_tell_secrets_as_problems_and_take_allowances(tmp_path):
 def test_a_project_files_mistakes_are_told(tmp_path, text):
     (tmp_path / "pyproject.toml").write_text(f"[tool.modpack]\nallow_secrets = {text}\n")
     done = command(tmp_path, "export", "shop:net", "-o", "a.modpack")
-    assert done.returncode == 2 and "tool.modpack.allow_secrets" in done.stderr
+    assert done.returncode == 2 and "tool.modpack.allow_secrets_in" in done.stderr
 
 
 def test_a_mistake_in_the_option_is_told(tmp_path):
-    done = command(tmp_path, "export", "shop:net", "-o", "a", "--allow-secret", "a#b")
+    done = command(tmp_path, "export", "shop:net", "-o", "a", "--allow-secrets-in", "a#b")
     assert done.returncode == 2 and "12 hex digits" in done.stderr
 
 
@@ -276,7 +276,7 @@ PUBLISHED = {
 
 
 def save_shop(exporter):
-    exporter.use_policy("hermetic")
+    exporter.use_preset("hermetic")
     exporter.save_source_string("net", "import shop")
 
 
@@ -330,7 +330,7 @@ def test_a_secret_tells_why_its_file_is_in_the_package_and_how_to_leave_it_out(
     project({"own.py": f"import shop.till\n{SOURCE}class Net:\n    pass\n"})
 
     def save(exporter):
-        exporter.use_policy("hermetic")
+        exporter.use_preset("hermetic")
         exporter.save_pickle("m", "m.pkl", importlib.import_module("own").Net)
 
     with pytest.raises(PackagingError) as caught, PackageExporter(tmp_path / "a") as exporter:

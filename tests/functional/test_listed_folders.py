@@ -24,11 +24,11 @@ HEAD = (
 )
 
 
-def interned(project, source, entry="shop.goods", policy="pinned"):
+def interned(project, source, entry="shop.goods", preset="pinned"):
     project({**FILES, "shop/goods/__init__.py": HEAD + source})
     exporter = PackageExporter(None)
-    exporter.use_policy(policy)
-    if policy == "none":
+    exporter.use_preset(preset)
+    if preset == "none":
         exporter.intern("shop.**")
     exporter.save_module(entry)
     plan = exporter.plan()
@@ -97,7 +97,7 @@ def test_another_packages_folder_may_be_listed(project):
         }
     )
     exporter = PackageExporter(None)
-    exporter.use_policy("pinned")
+    exporter.use_preset("pinned")
     exporter.save_module("desk")
     assert set(exporter.plan().modules(Action.INTERN)) == {"desk", *FLAT}
 
@@ -111,7 +111,7 @@ def test_what_a_listed_module_needs_and_has_not_is_a_problem(project):
         }
     )
     exporter = PackageExporter(None)
-    exporter.use_policy("pinned")
+    exporter.use_preset("pinned")
     exporter.save_module("shop")
     [problem] = exporter.plan().problems
     assert problem.chain == ("shop", "shop.till", "nowhere_at_all")
@@ -149,7 +149,7 @@ def test_submodules_that_a_computed_all_gives_away_go_along(project):
     )
     desk = __import__("desk")
     exporter = PackageExporter(None)
-    exporter.use_policy("pinned")
+    exporter.use_preset("pinned")
     exporter.save_pickle("m", "m.pkl", desk.Desk())
     interned = set(exporter.plan().modules(Action.INTERN))
     assert interned == {"desk", "shop", "shop.names", "shop.bread"}
@@ -170,7 +170,7 @@ def test_entry_points_of_ones_own_project_go_along(project, installed, policy):
     metadata = {"direct_url.json": origin, "entry_points.txt": points, "top_level.txt": "shop\n"}
     installed("shop", {"shop-editable.pth": f"{root}\n"}, metadata=metadata)
     exporter = PackageExporter(None)
-    exporter.use_policy(policy)
+    exporter.use_preset(policy)
     exporter.intern("shop.**")
     exporter.save_module("shop")
     assert set(exporter.plan().modules(Action.INTERN)) == {"shop", "shop.bread"}

@@ -1,4 +1,4 @@
-"""What a package records of its mocks: where their names are used, and what the trial did."""
+"""What a package records of its mocks: where their names are used, and what the self-test did."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.records import read_plan, read_trial
+from modpack.archive.records import read_plan, read_self_test
 from modpack.core.plan import MockEvent, MockEventKind
 from modpack.errors import ModpackWarning
 
@@ -40,7 +40,7 @@ def saved(project, tmp_path):
         file = tmp_path / "net.modpack"
         exporter = modpack.PackageExporter(file, **options)
         exporter.mock("mutrack")
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         with exporter:
             exporter.save_model("model", "net.pkl", Net().eval(), example_inputs=inputs)
         return file
@@ -51,7 +51,7 @@ def saved(project, tmp_path):
 def recorded(file):
     with open_archive(file) as archive:
         manifest = read_manifest(archive)
-        return read_plan(archive, manifest), read_trial(archive, manifest)
+        return read_plan(archive, manifest), read_self_test(archive, manifest)
 
 
 SWALLOWED = "try:\n    mutrack.log(x)\nexcept Exception:\n    pass"
@@ -80,62 +80,62 @@ def test_the_plan_that_was_carried_out_tells_them_too(project, tmp_path):
     assert [use.name for use in plan.uses] == ["log"]
 
 
-def test_uses_are_looked_for_once_if_a_trial_only_adds_files(saved, monkeypatch):
+def test_uses_are_looked_for_once_if_a_self_test_only_adds_files(saved, monkeypatch):
     from modpack.discovery import mock_usage as finding
 
     searches, real = [], finding.find_uses
     monkeypatch.setattr(finding, "find_uses", lambda *given: searches.append(1) or real(*given))
     asking = "from importlib import metadata\n"
     files = net("mutrack.log(x) if x is None else metadata.version('ini' + 'config')", asking)
-    plan, trial = recorded(saved(files))
-    assert trial.rounds > 1 and [use.name for use in plan.uses] == ["log"]
+    plan, self_test = recorded(saved(files))
+    assert self_test.rounds > 1 and [use.name for use in plan.uses] == ["log"]
     assert len(searches) == 1
 
 
 def test_a_package_without_mocks_says_that_there_are_no_uses(saved):
     files = net("pass")
     files["mushop/net.py"] = files["mushop/net.py"].replace("import mutrack\n", "")
-    plan, trial = recorded(saved(files))
+    plan, self_test = recorded(saved(files))
     assert (plan.tells_uses, plan.uses) == (True, ())
-    assert (trial.tells_touches, trial.touches) == (True, ())
+    assert (self_test.tells_touches, self_test.touches) == (True, ())
 
 
-def test_a_trial_records_a_mock_that_the_package_used_although_it_caught_that(saved):
+def test_a_self_test_records_a_mock_that_the_package_used_although_it_caught_that(saved):
     with pytest.warns(ModpackWarning) as told:
-        _, trial = recorded(saved(net(SWALLOWED)))
+        _, self_test = recorded(saved(net(SWALLOWED)))
     used = MockEvent("mutrack", MockEventKind.USED, "mutrack.log", "was called", "mushop/net.py:7")
-    assert trial.passed
-    assert [touch for touch in trial.touches if touch.kind is MockEventKind.USED] == [used]
+    assert self_test.passed
+    assert [touch for touch in self_test.touches if touch.kind is MockEventKind.USED] == [used]
     (message,) = [str(each.message) for each in told if "mutrack" in str(each.message)]
     assert "mutrack.log was called at mushop/net.py:7" in message
     assert "intern or extern 'mutrack'" in message
 
 
-def test_a_trial_tells_apart_what_was_imported_and_what_was_named(saved):
+def test_a_self_test_tells_apart_what_was_imported_and_what_was_named(saved):
     top = "LEVEL = mutrack.LEVEL\nmutrack.init()\n"
     with warnings.catch_warnings():
         warnings.simplefilter("error", ModpackWarning)
-        _, trial = recorded(saved(net("pass", top)))
-    assert set(trial.touches) == {
+        _, self_test = recorded(saved(net("pass", top)))
+    assert set(self_test.touches) == {
         MockEvent("mutrack", MockEventKind.LOADED),
         MockEvent("mutrack", MockEventKind.NAMED, "mutrack.LEVEL"),
         MockEvent("mutrack", MockEventKind.NAMED, "mutrack.init"),
     }
 
 
-def test_a_mock_that_nothing_imports_in_the_trial_is_not_touched(saved):
+def test_a_mock_that_nothing_imports_in_the_self_test_is_not_touched(saved):
     files = net("if x is None:\n    import mutrack\n    mutrack.log(x)")
     files["mushop/net.py"] = files["mushop/net.py"].replace("import mutrack\n", "", 1)
-    plan, trial = recorded(saved(files))
+    plan, self_test = recorded(saved(files))
     assert [use.name for use in plan.uses] == ["log"]
-    assert trial.touches == ()
+    assert self_test.touches == ()
 
 
-def test_a_trial_that_fails_records_what_was_used(saved):
+def test_a_self_test_that_fails_records_what_was_used(saved):
     with pytest.warns(ModpackWarning):
-        _, trial = recorded(saved(net("mutrack.log(x)"), trial="warn"))
-    assert not trial.passed
-    (used,) = [touch for touch in trial.touches if touch.kind is MockEventKind.USED]
+        _, self_test = recorded(saved(net("mutrack.log(x)"), self_test="warn"))
+    assert not self_test.passed
+    (used,) = [touch for touch in self_test.touches if touch.kind is MockEventKind.USED]
     assert used.place == "mushop/net.py:6"
 
 
@@ -144,8 +144,8 @@ def test_what_an_extern_library_does_with_a_stand_in_is_laid_to_the_package(save
         "import statistics\ntry:\n    statistics.mean(mutrack.LEVEL)\nexcept Exception:\n    pass"
     )
     with pytest.warns(ModpackWarning):
-        _, trial = recorded(saved(net(forward)))
-    (used,) = [touch for touch in trial.touches if touch.kind is MockEventKind.USED]
+        _, self_test = recorded(saved(net(forward)))
+    (used,) = [touch for touch in self_test.touches if touch.kind is MockEventKind.USED]
     assert (used.operation, used.place) == ("was iterated over", "mushop/net.py:8")
 
 

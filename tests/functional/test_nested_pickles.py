@@ -117,7 +117,7 @@ def test_nested_pickle_of_script_class_is_told(tmp_path, clean_python):
 def test_exporter_of_several_objects_records_process_namespace(wrapped, tmp_path):
     file = tmp_path / "net.modpack"
     with pytest.warns(modpack.ModpackWarning), PackageExporter(file) as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_pickle("a", "plain.pkl", {"x": 1})
         exporter.save_pickle("a", "nested.pkl", wrapped("ByPickle"))
     assert PackageImporter(file).recommended_namespace == "process"

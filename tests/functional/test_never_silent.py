@@ -60,7 +60,7 @@ def test_what_a_function_of_the_script_imports_is_packaged(project, clean_python
     run = "import runpy, sys; sys.argv = argv; runpy.run_path(argv[0], run_name='__main__')"
     package = tmp_path / "net.modpack"
     done = clean_python(run, argv=[str(script), str(folder), str(package)])
-    assert done.stdout.splitlines() == ["['definitions_of_script', 'scripthelper']", "[[8.0, 8.0]]"]
+    assert done.stdout.splitlines() == ["['script_definitions', 'scripthelper']", "[[8.0, 8.0]]"]
 
 
 def test_hooks_on_parts_that_a_class_rebuilds_are_told(project):
@@ -73,7 +73,7 @@ def test_hooks_on_parts_that_a_class_rebuilds_are_told(project):
     model.fc.register_forward_hook(lambda module, args, output: output * 0)
     model.fc.weight.register_hook(lambda gradient: gradient * 0)
     with modpack.PackageExporter(io.BytesIO()) as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         with pytest.warns(modpack.ModpackWarning, match="register it again after loading"):
             exporter.save_model("m", "m.pkl", model)
         statuses = {hook.name: hook.status for hook in exporter.hook_report()}

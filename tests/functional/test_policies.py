@@ -20,7 +20,7 @@ def planned(source: str, policy: str = "hermetic", **rules: str) -> Plan:
     with PackageExporter(None) as exporter:
         for action, pattern in rules.items():
             getattr(exporter, action)(pattern)
-        exporter.use_policy(policy)
+        exporter.use_preset(policy)
         exporter.save_source_string("mine", source)
         return exporter.plan()
 
@@ -57,7 +57,7 @@ def test_a_hermetic_package_loads_where_its_libraries_are_not_installed(
     installed("layers", {"layers/__init__.py": LAYERS}, requires=["layers-base"])
     installed("layers-base", {"layers_base.py": BASE})
     model: Any = importlib.import_module("layers").Scale()
-    plan = modpack.save(model, tmp_path / "net.modpack", policy="hermetic")
+    plan = modpack.save(model, tmp_path / "net.modpack", preset="hermetic")
     assert {m: a for m, a in actions(plan).items() if m.startswith("layers")} == {
         "layers": "intern",
         "layers_base": "intern",
@@ -242,13 +242,13 @@ def test_what_came_by_live_evidence_comes_along_when_the_package_is_saved_again(
     )
     model: Any = importlib.import_module("zoo").Net()
     model(1)
-    modpack.save(model, tmp_path / "first.modpack", policy="hermetic")
+    modpack.save(model, tmp_path / "first.modpack", preset="hermetic")
     clean_python(
         """
         import modpack
         loaded = modpack.load(path)
         importers = [modpack.importer_of(loaded), modpack.sys_importer]
-        modpack.save(loaded, "second.modpack", policy="hermetic", importer=importers)
+        modpack.save(loaded, "second.modpack", preset="hermetic", importer=importers)
         assert modpack.load("second.modpack")(1) == 2
         """,
         path=tmp_path / "first.modpack",
@@ -262,11 +262,11 @@ def test_what_was_left_out_stays_out_when_the_package_is_saved_again(installed, 
     installed("zoo", {"zoo.py": source})
     installed("plots", {"plots.py": ""})
     model: Any = importlib.import_module("zoo").Net()
-    modpack.save(model, tmp_path / "first.modpack", policy="hermetic")
+    modpack.save(model, tmp_path / "first.modpack", preset="hermetic")
     loaded = modpack.load(tmp_path / "first.modpack")
     importers = [modpack.importer_of(loaded), modpack.sys_importer]
     with PackageExporter(None, importers) as exporter:
-        exporter.use_policy("hermetic")
+        exporter.use_preset("hermetic")
         exporter.save_model("m", "m.pkl", loaded)
         plan = exporter.plan()
     assert "plots" not in plan.decisions

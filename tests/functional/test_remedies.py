@@ -127,7 +127,7 @@ def test_failed_self_test_tells_of_module_that_fills_registry(registered, tmp_pa
     net = registered().Net()
     with (
         pytest.warns(modpack.ModpackWarning, match="registry_layers is not in the package"),
-        pytest.raises(modpack.errors.TrialError, match="KeyError: 'Foo'"),
+        pytest.raises(modpack.errors.SelfTestError, match="KeyError: 'Foo'"),
     ):
         modpack.save(net, tmp_path / "net.modpack", example_inputs=torch.ones(1))
 

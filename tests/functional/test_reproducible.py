@@ -71,7 +71,7 @@ def maker(root: Path, name: str, seed: int, source: str, **variables: str) -> Ma
             "PYTHONHASHSEED": str(seed),
             "HOME": str(root / "home"),
             "TMPDIR": str(root / "temporary"),
-            "MODPACK_CACHE": str(root / "cache"),
+            "MODPACK_CACHE_DIR": str(root / "cache"),
             **{"USER": name, "LOGNAME": name, **variables},
         },
     )
@@ -161,7 +161,7 @@ def test_a_script_gives_the_same_bytes_however_it_is_started(alice, bob):
     run_all(*starts)
     assert_same(alice.made("script.modpack"), bob.made("script.modpack"))
     records = dict(contents_of(alice.made("script.modpack")))
-    assert b"as they stand in train.py." in records["/archive/definitions_of_train.py"]
+    assert b"as they stand in train.py." in records["/archive/train_definitions.py"]
     assert [n for n, text in records.items() if str(alice.root).encode() in text] == []
 
 
@@ -261,7 +261,7 @@ def test_the_name_of_the_file_changes_nothing(tmp_path, project):
     assert len({path.read_bytes() for path in paths}) == 1
 
 
-def test_a_trial_tells_of_generators_only_if_the_model_draws_from_them(tmp_path):
+def test_a_self_test_tells_of_generators_only_if_the_model_draws_from_them(tmp_path):
     import torch
 
     def states(model: object) -> set[str]:

@@ -37,7 +37,7 @@ def shop(installed, tmp_path):
     path = tmp_path / "shop.modpack"
     with modpack.PackageExporter(path) as exporter:
         exporter.extern("reqnowhere")
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         source = "import torch, json, reqtea\ntry:\n    import reqnowhere\nexcept ImportError: pass"
         exporter.save_source_string("requser", source)
     return path
@@ -108,7 +108,7 @@ def test_what_is_not_needed_at_once_comes_last_and_is_said_to_be(installed, tmp_
     path = tmp_path / "later.modpack"
     with modpack.PackageExporter(path) as exporter:
         exporter.extern(["reqgone", "reqneeded"])
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         source = (
             "import reqfirst, reqboth, reqneeded\n"
             "try:\n    import reqguarded\nexcept ImportError: pass\n"
@@ -195,7 +195,7 @@ def test_an_archive_of_torch_package_gives_comments(tmp_path):
 
 
 def test_check_is_content_with_the_environment_that_made_it(shop):
-    result = run(shop, "--check", "--strict")
+    result = run(shop, "--check", "--exact")
     assert result.exit_code == 0
     assert "As recorded" in result.output
 
@@ -215,14 +215,14 @@ def test_check_tells_differences_and_the_command_that_repairs_them(changed):
 
 def test_check_counts_what_rarely_matters_for_the_strict_only(changed):
     path = changed(lambda record: record["installed"]["req-tea"].update(version="2.0+here"))
-    relaxed, strict = run(path, "--check"), run(path, "--check", "--strict")
+    relaxed, strict = run(path, "--check"), run(path, "--check", "--exact")
     assert (relaxed.exit_code, strict.exit_code) == (0, 1)
     assert "Rarely matters" in relaxed.output
     assert "Not as recorded" in strict.output
 
 
 def test_strict_alone_is_a_mistake(shop):
-    result = run(shop, "--strict")
+    result = run(shop, "--exact")
     assert result.exit_code == 2
     assert "--check" in result.output
 

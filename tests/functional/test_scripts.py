@@ -15,7 +15,7 @@ Story = Callable[..., str]
 
 SAVE = """
 with modpack.PackageExporter("o.modpack") as exporter:
-    exporter.use_policy("pinned")
+    exporter.use_preset("pinned")
     exporter.save_pickle("m", "o.pkl", saved)
 """
 LOAD = """
@@ -23,7 +23,7 @@ import inspect, sys
 import modpack, torch
 importer = modpack.PackageImporter(package)
 loaded = importer.load_pickle("m", "o.pkl")
-module = lambda: importer.import_module("definitions_of_train")
+module = lambda: importer.import_module("train_definitions")
 source = lambda: inspect.getsource(module())
 """
 
@@ -142,7 +142,7 @@ def test_a_model_of_a_training_script_loads_elsewhere_and_trains_nothing(tmp_pat
     printed = clean_python(use, folder=tmp_path).stdout
     lines = TRAIN.splitlines()
     text = "\n".join(lines[lines.index("class Scale(nn.Module):") :][:9])
-    assert printed == f"True definitions_of_train\n{text}\n\nTrue\nTrue\n"
+    assert printed == f"True train_definitions\n{text}\n\nTrue\nTrue\n"
 
 
 def test_the_module_holds_what_is_needed_as_it_stands_in_the_script(tmp_path):
@@ -150,7 +150,7 @@ def test_the_module_holds_what_is_needed_as_it_stands_in_the_script(tmp_path):
     (tmp_path / "parts.py").write_text(PARTS)
     assert execute(tmp_path, "train.py").returncode == 0
     done = execute(
-        tmp_path, "-m", "modpack", "inspect", "--source", "definitions_of_train", "net.modpack"
+        tmp_path, "-m", "modpack", "inspect", "--source", "train_definitions", "net.modpack"
     )
     assert done.stdout == textwrap.dedent(
         '''\
@@ -199,13 +199,13 @@ def test_what_definitions_import_is_decided_by_the_rules(tmp_path):
         "class Net(parts.Block): pass\n"
         "plan = modpack.save(Net(), 'net.modpack')\n"
         "print(plan.modules(modpack.Action.INTERN))\n"
-        "print(plan.decisions['definitions_of_train'].why, '|', plan.why('parts'))\n"
+        "print(plan.decisions['train_definitions'].why, '|', plan.why('parts'))\n"
     )
     (tmp_path / "parts.py").write_text(PARTS)
     (tmp_path / "unusedparts.py").write_text("")
     assert execute(tmp_path, "train.py").stdout.splitlines() == [
-        "['definitions_of_train', 'parts']",
-        "definitions of train.py that objects need | ('definitions_of_train', 'parts')",
+        "['train_definitions', 'parts']",
+        "definitions of train.py that objects need | ('train_definitions', 'parts')",
     ]
 
 
@@ -458,7 +458,7 @@ def test_values_that_are_needed_while_definitions_are_run_are_there(story):
     use = """
         print(loaded.label, loaded.width, loaded.f())
         print(inspect.getsource(type(loaded)).splitlines()[:2])
-        fresh = modpack.PackageImporter(package).import_module("definitions_of_train")
+        fresh = modpack.PackageImporter(package).import_module("train_definitions")
         print(fresh.Net.width)
         """
     assert story(script, use).splitlines() == [
@@ -538,7 +538,7 @@ def test_several_objects_of_one_exporter_share_one_module(story):
         class Second(First):
             def __init__(self, device=DEVICE): self.device = device
         with modpack.PackageExporter("o.modpack") as exporter:
-            exporter.use_policy("pinned")
+            exporter.use_preset("pinned")
             exporter.save_pickle("m", "o.pkl", First())
             log.append(1)
             exporter.save_pickle("m", "second.pkl", [First(), Second()])
@@ -562,7 +562,7 @@ def test_a_loaded_model_is_saved_again_with_its_definitions_and_values(story):
     use = """
         both = [importer, modpack.sys_importer]
         with modpack.PackageExporter("again.modpack", importer=both) as exporter:
-            exporter.use_policy("pinned")
+            exporter.use_preset("pinned")
             exporter.save_pickle("m", "o.pkl", loaded)
         importer.close()
         again = modpack.PackageImporter("again.modpack")
@@ -605,9 +605,9 @@ def test_examples_may_be_objects_of_the_script_too(tmp_path):
             y: torch.Tensor
         class Net(torch.nn.Module):
             def forward(self, batch): return Out(batch.x + 1)
-        modpack.save(Net(), "net.modpack", policy="hermetic",
+        modpack.save(Net(), "net.modpack", preset="hermetic",
                      example_inputs=(Batch(torch.ones(2)),))
-        print(modpack.replay("net.modpack").passed)
+        print(modpack.self_test("net.modpack").passed)
         """
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
     done = execute(tmp_path, "train.py")
@@ -829,14 +829,14 @@ def test_cell_run_by_magic_gives_its_definitions(name, notebook, clean_python, t
         *("get_ipython().run_line_magic('time', 'model = Net()')", SAVE_IT),
     ]
     assert notebook(*cells) == ""
-    assert used(clean_python, tmp_path)[0] == "4 definitions_of_notebook"
+    assert used(clean_python, tmp_path)[0] == "4 notebook_definitions"
 
 
 def test_cell_of_other_language_gives_no_definitions(notebook, clean_python, tmp_path):
     other = magic("writefile", BLOCK.format(number=9))
     cells = [MAGICS, IMPORTS, BLOCK.format(number=1), other, MAGIC_NET, "scale = 2\nmodel = Net()"]
     assert notebook(*cells, SAVE_IT) == ""
-    assert used(clean_python, tmp_path)[0] == "4 definitions_of_notebook"
+    assert used(clean_python, tmp_path)[0] == "4 notebook_definitions"
 
 
 @pytest.mark.parametrize("kind", ["run_cell_magic('time', '', {})", "run_line_magic('time', {})"])
@@ -847,7 +847,7 @@ def test_lambda_hook_of_magic_goes_by_source(kind, notebook, clean_python, tmp_p
         *("get_ipython()." + kind.format(repr(hook)), SAVE_IT),
     ]
     assert notebook(*cells) == ""
-    assert used(clean_python, tmp_path)[0] == "40 definitions_of_notebook"
+    assert used(clean_python, tmp_path)[0] == "40 notebook_definitions"
 
 
 def used(clean_python, tmp_path: Path) -> list[str]:
@@ -864,7 +864,7 @@ def test_a_model_of_a_notebook_takes_its_cells_definitions(notebook, clean_pytho
     cells = [IMPORTS, BLOCK.format(number=1), NET, "scale = 2\nmodel = Net()", SAVE_IT]
     assert notebook(*cells) == ""
     first, *lines = used(clean_python, tmp_path)
-    assert first == "4 definitions_of_notebook"
+    assert first == "4 notebook_definitions"
     assert "as they stand in a notebook." in lines[0]
     assert [line for line in lines if line[:1].isalpha()] == [
         "from torch import nn",
@@ -881,7 +881,7 @@ def test_of_a_cell_that_was_run_again_the_later_definition_counts(notebook, clea
         *(BLOCK.format(number=5), "scale = 10\nmodel = Net()", IMPORTS, SAVE_IT),
     ]
     assert notebook(*cells) == ""
-    assert used(clean_python, tmp_path)[0] == "60 definitions_of_notebook"
+    assert used(clean_python, tmp_path)[0] == "60 notebook_definitions"
 
 
 def test_an_object_of_a_class_that_was_defined_again_is_refused(notebook):
@@ -934,9 +934,9 @@ def test_of_any_module_only_the_definitions_can_be_taken(project, tmp_path, monk
     import workingapp
 
     with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:
-        exporter.only_definitions("workingapp")
+        exporter.treat_as_script("workingapp")
         exporter.save_pickle("m", "o.pkl", workingapp.model)
-        assert exporter.interned_modules() == ["definitions_of_workingapp"]
+        assert exporter.interned_modules() == ["workingapp_definitions"]
     capsys.readouterr()
     importer = modpack.PackageImporter(tmp_path / "net.modpack")
     assert importer.load_pickle("m", "o.pkl")(1) == 6

@@ -278,7 +278,7 @@ def test_a_signed_package_loads(package, key, tmp_path):
             tmp_path / "again.modpack", importer=[importer, modpack.sys_importer]
         ) as exporter,
     ):
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_model("model", "model.pkl", model)
     with open_archive(tmp_path / "again.modpack") as archive:
         assert not archive.has(INSIDE)

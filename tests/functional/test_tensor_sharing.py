@@ -75,7 +75,7 @@ def test_a_model_and_its_optimizer_go_on_sharing_one_buffer(tmp_path):
     with modpack.PackageExporter(tmp_path / "m.modpack") as exporter:
         exporter.save_model("m", "model.pkl", model, optimizer)
     with modpack.PackageImporter(tmp_path / "m.modpack") as importer:
-        model, optimizer = importer.load_model("m", "model.pkl", optimizer=True)
+        model, optimizer = importer.load_model("m", "model.pkl", with_optimizer=True)
     kept = [optimizer.state[p]["momentum_buffer"] for p in model]
     assert set(memory([*model, *kept])) == {0}
     with torch.no_grad():

@@ -293,7 +293,7 @@ def test_importer_reads_package_through_torch_reader(tmp_path):
     target = tmp_path / "net.modpack"
     modpack.save(torch.nn.Linear(2, 3), target)
     reader = torch._C.PyTorchFileReader(str(target))
-    importer = PackageImporter(reader, verify="all")
+    importer = PackageImporter(reader, verify="full")
     net = importer.load_pickle(*importer.main_resource())
     assert torch.equal(net.weight, modpack.load(target).weight)
     importer.close()

@@ -67,8 +67,8 @@ def test_everything_is_refused_at_once_and_nothing_runs(busy, canary, clean_pyth
         """
         import modpack
         policy = modpack.TrustPolicy(
-            allow_code=True, externs="click", standard_library="math", hook_kinds="forward",
-            native=False,
+            allow_code=True, allow_externs="click", allow_stdlib="math", allow_hook_kinds="forward",
+            allow_native=False,
         )
         try:
             modpack.PackageImporter(package, policy=policy)
@@ -78,10 +78,10 @@ def test_everything_is_refused_at_once_and_nothing_runs(busy, canary, clean_pyth
         package=busy,
     ).stdout.splitlines()
     for expected in (
-        "it takes 'yaml' from where it is loaded, which externs of the policy does not allow",
-        "it takes 'socket' from where it is loaded, which standard_library of the policy",
-        "it has hooks of the kind 'tensor', which hook_kinds of the policy does not allow",
-        "it holds machine code, which native of the policy does not allow: 'shop/fast.so'",
+        "it takes 'yaml' from where it is loaded, which allow_externs of the policy does not allow",
+        "it takes 'socket' from where it is loaded, which allow_stdlib of the policy",
+        "it has hooks of the kind 'tensor', which allow_hook_kinds of the policy does not allow",
+        "it holds machine code, which allow_native of the policy does not allow: 'shop/fast.so'",
     ):
         assert any(expected in line and "Remedy: " in line for line in told)
     assert not any("'click'" in line or "'forward'" in line for line in told)
@@ -90,7 +90,7 @@ def test_everything_is_refused_at_once_and_nothing_runs(busy, canary, clean_pyth
 
 def test_what_the_policy_allows_loads(busy):
     policy = TrustPolicy(
-        allow_code=True, externs=("yaml", "click"), hook_kinds=("forward", "tensor")
+        allow_code=True, allow_externs=("yaml", "click"), allow_hook_kinds=("forward", "tensor")
     )
     model = modpack.load(busy, package="model", resource="model.pkl", policy=policy)
     assert isinstance(model, torch.nn.Sequential)
@@ -98,10 +98,10 @@ def test_what_the_policy_allows_loads(busy):
 
 def test_a_refused_package_leaves_nothing_in_the_process(busy, monkeypatch, tmp_path):
     cache = tmp_path / "cache"
-    monkeypatch.setenv("MODPACK_CACHE", str(cache))
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(cache))
     before = set(sys.modules), list(sys.meta_path)
     with pytest.raises(TrustError):
-        modpack.load(busy, policy=TrustPolicy(allow_code=True, externs=()))
+        modpack.load(busy, policy=TrustPolicy(allow_code=True, allow_externs=()))
     assert (set(sys.modules), list(sys.meta_path)) == before
     assert not cache.exists()
 
@@ -129,7 +129,7 @@ def test_what_a_package_does_not_declare_is_refused_when_it_is_imported(
         f"""
         import modpack
         allowed = ("importlib.**", "pkgutil", "xml")
-        policy = modpack.TrustPolicy(allow_code=True, standard_library=allowed)
+        policy = modpack.TrustPolicy(allow_code=True, allow_stdlib=allowed)
         importer = modpack.PackageImporter(package, namespace={namespace!r}, policy=policy)
         try:
             importer.import_module("sly")
@@ -139,7 +139,7 @@ def test_what_a_package_does_not_declare_is_refused_when_it_is_imported(
         package=tmp_path / "sly.modpack",
     ).stdout
     assert told.startswith("UntrustedImportError True")
-    assert "which standard_library of the policy does not allow" in told
+    assert "which allow_stdlib of the policy does not allow" in told
     assert "'socketserver'" in told or "'xml.dom'" in told
 
 
@@ -154,11 +154,11 @@ def test_code_that_does_without_goes_on_and_the_log_tells(packaged, caplog):
         import json
     """
     path = packaged({"shop.py": source}, dependencies=False).filename
-    policy = TrustPolicy(allow_code=True, standard_library=("importlib.**", "json.**"))
+    policy = TrustPolicy(allow_code=True, allow_stdlib=("importlib.**", "json.**"))
     with PackageImporter(path, policy=policy) as importer, caplog.at_level(logging.WARNING):
         shop = importer.import_module("shop")
     assert shop.socketserver is None and shop.spec is None and shop.json.dumps(1) == "1"
-    assert "it imports 'socketserver', which standard_library of the policy" in caplog.text
+    assert "it imports 'socketserver', which allow_stdlib of the policy" in caplog.text
 
 
 @pytest.mark.parametrize("namespace", ["private", "process"])
@@ -195,7 +195,7 @@ def test_an_extern_inside_a_package_of_its_own_is_refused_too(
 def test_what_the_host_imports_by_itself_is_its_own_affair(packaged):
     path = packaged({"shop.py": "import torch, json\nvalue = torch.ones(1)"}).filename
     with PackageImporter(
-        path, policy=TrustPolicy(allow_code=True, standard_library="json")
+        path, policy=TrustPolicy(allow_code=True, allow_stdlib="json")
     ) as importer:
         assert importer.import_module("shop").value == 1
 
@@ -234,7 +234,7 @@ def test_an_ordinary_model_loads_where_its_code_is_allowed(tmp_path, project):
     model.register_forward_hook(torch.nn.functional.dropout)
     path = tmp_path / "shop.modpack"
     modpack.save(model, path, optimizer=torch.optim.Adam(model.parameters()))
-    loaded = modpack.load(path, policy=TrustPolicy(allow_code=True, hook_kinds="forward"))
+    loaded = modpack.load(path, policy=TrustPolicy(allow_code=True, allow_hook_kinds="forward"))
     assert type(loaded).__name__ == "Net" and len(loaded._forward_hooks) == 1
     with pytest.raises(TrustError, match=r"1 Python source \(shop\.py\)"):
         modpack.load(path, policy=TrustPolicy())
@@ -247,8 +247,8 @@ def test_values_of_a_library_need_their_exact_names(tmp_path, installed):
     path = tmp_path / "till.modpack"
     modpack.save({"till": tills.Till()}, path)
     with pytest.raises(TrustError, match=r"names tills\.Till"):
-        modpack.load(path, policy=TrustPolicy(pickle_globals="tills.Drawer"))
-    loaded = modpack.load(path, policy=TrustPolicy(pickle_globals="tills.Till"))
+        modpack.load(path, policy=TrustPolicy(allow_pickle_globals="tills.Drawer"))
+    loaded = modpack.load(path, policy=TrustPolicy(allow_pickle_globals="tills.Till"))
     assert type(loaded["till"]) is tills.Till
 
 
@@ -291,10 +291,10 @@ def test_specs_that_lie_do_not_help(tmp_path):
     record, _ = hook_records("__model__/model.pkl")
     lying = forged(tmp_path / "good.modpack", record, call_it_forward)
     modpack.load(
-        lying, policy=TrustPolicy(allow_code=True, hook_kinds=("forward", "full_backward"))
+        lying, policy=TrustPolicy(allow_code=True, allow_hook_kinds=("forward", "full_backward"))
     )
     with pytest.raises(TrustError, match="hooks of the kind 'full_backward'"):
-        modpack.load(lying, policy=TrustPolicy(allow_code=True, hook_kinds="forward"))
+        modpack.load(lying, policy=TrustPolicy(allow_code=True, allow_hook_kinds="forward"))
 
 
 def test_hooks_that_travel_in_the_state_of_modules_are_found(tmp_path):
@@ -305,10 +305,10 @@ def test_hooks_that_travel_in_the_state_of_modules_are_found(tmp_path):
         exporter.extern("**")
         exporter.save_pickle("model", "model.pkl", model)
     assert modpack.load(
-        path, policy=TrustPolicy(allow_code=True, hook_kinds="forward")
+        path, policy=TrustPolicy(allow_code=True, allow_hook_kinds="forward")
     )._forward_hooks
     with pytest.raises(TrustError, match=r"hooks of the kind 'forward'.*'Linear'"):
-        modpack.load(path, policy=TrustPolicy(allow_code=True, hook_kinds="tensor"))
+        modpack.load(path, policy=TrustPolicy(allow_code=True, allow_hook_kinds="tensor"))
 
 
 # -- what else may be restricted ---------------------------------------------------------------
@@ -317,11 +317,11 @@ def test_hooks_that_travel_in_the_state_of_modules_are_found(tmp_path):
 def test_machine_code_is_found_under_any_name(packaged):
     path = packaged({"shop/words.bin": "\x7fELF...", "shop/__init__.py": ""}).filename
     with pytest.raises(TrustError, match=r"machine code.*'shop/words\.bin'"):
-        PackageImporter(path, policy=TrustPolicy(allow_code=True, native=False))
+        PackageImporter(path, policy=TrustPolicy(allow_code=True, allow_native=False))
 
 
 def test_a_demanded_signature_that_is_missing_is_told_as_such(busy):
-    demanding = TrustPolicy(allow_code=True, signers=[Signer("release", KEY)])
+    demanding = TrustPolicy(allow_code=True, require_signature_from=[Signer("release", KEY)])
     with pytest.raises(SignatureError, match="carries no signature"):
         PackageImporter(busy, policy=demanding)
     with pytest.raises(SignatureError, match="carries no signature"):
@@ -329,7 +329,9 @@ def test_a_demanded_signature_that_is_missing_is_told_as_such(busy):
 
 
 def test_a_missing_signature_is_told_with_the_rest(busy):
-    demanding = TrustPolicy(allow_code=True, signers=[Signer("release", KEY)], native=False)
+    demanding = TrustPolicy(
+        allow_code=True, require_signature_from=[Signer("release", KEY)], allow_native=False
+    )
     with pytest.raises(TrustError) as refused:
         PackageImporter(busy, policy=demanding)
     signature, native = refused.value.problems
@@ -341,11 +343,11 @@ def test_a_policy_can_have_tensors_compared(tmp_path):
     flip_a_bit_of_a_tensor(tmp_path / "m.modpack")
     modpack.load(tmp_path / "m.modpack", policy=TrustPolicy(allow_code=True))
     with pytest.raises(modpack.ModpackError, match=r"0\.storage"):
-        modpack.load(tmp_path / "m.modpack", policy=TrustPolicy(allow_code=True, verify="all"))
+        modpack.load(tmp_path / "m.modpack", policy=TrustPolicy(allow_code=True, verify="full"))
 
 
 def test_what_is_no_policy_is_refused(busy):
-    for call in (PackageImporter, modpack.load, modpack.load_weights, modpack.replay):
+    for call in (PackageImporter, modpack.load, modpack.load_weights, modpack.self_test):
         with pytest.raises(TypeError, match="policy must be a TrustPolicy or None"):
             call(busy, policy="trust.toml")
 
@@ -396,7 +398,7 @@ def test_a_package_made_again_has_lost_its_signature(signed):
 
 
 def test_another_key_is_not_good_enough(signed):
-    demanding = TrustPolicy(allow_code=True, signers=[Signer("somebody else", KEY)])
+    demanding = TrustPolicy(allow_code=True, require_signature_from=[Signer("somebody else", KEY)])
     with pytest.raises(SignatureError):
         modpack.load(signed, policy=demanding)
 
@@ -413,34 +415,34 @@ def tried(tmp_path: Path, project) -> Path:
     return tmp_path / "t.modpack"
 
 
-def replayed(package: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+def repeated(package: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     policy = package.with_name("trust.toml")
     policy.write_text(text)
-    command = ["-m", "modpack", "replay", package, "--policy", policy, *options]
+    command = ["-m", "modpack", "self-test", package, "--policy", policy, *options]
     return run_python(*command, folder=package.parent)
 
 
-def test_a_trial_is_repeated_under_a_policy(tried):
-    done = replayed(tried, "[trust]\nallow_code = true\nexterns = ['yaml.**']\nhook_kinds = []\n")
+def test_a_self_test_is_repeated_under_a_policy(tried):
+    done = repeated(tried, "[trust]\nallow_code = true\nexterns = ['yaml.**']\nhook_kinds = []\n")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr.startswith("warning: the policy allows code and demands no signature")
-    refused = replayed(tried, "[trust]\nallow_code = true\nexterns = []\n")
+    refused = repeated(tried, "[trust]\nallow_code = true\nexterns = []\n")
     assert refused.returncode == 2
     assert "it takes 'yaml' from where it is loaded" in refused.stderr
     as_json = json.loads(
-        replayed(tried, "[trust]\nallow_code = true\nexterns = []\n", "--json").stdout
+        repeated(tried, "[trust]\nallow_code = true\nexterns = []\n", "--json").stdout
     )
     assert as_json["error"]["type"] == "TrustError"
 
 
 def test_a_policy_that_is_broken_is_told_with_its_file(tried):
-    done = replayed(tried, "[trust]\nallow_code = true\nextern = []\nnative = 1\n")
+    done = repeated(tried, "[trust]\nallow_code = true\nextern = []\nnative = 1\n")
     assert done.returncode == 2
     assert "trust.toml" in done.stderr and "Did you mean 'externs'?" in done.stderr
-    assert "trust.native" in done.stderr and "Traceback" not in done.stderr
+    assert "trust.allow_native" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_imports_are_refused_in_the_interpreter_of_a_trial_too(tmp_path, project):
+def test_imports_are_refused_in_the_interpreter_of_a_self_test_too(tmp_path, project):
     text = """\
         import torch
         class Net(torch.nn.Linear):
@@ -452,7 +454,7 @@ def test_imports_are_refused_in_the_interpreter_of_a_trial_too(tmp_path, project
     import shop
 
     modpack.save(shop.Net(2, 2), tmp_path / "t.modpack", example_inputs=torch.ones(1, 2))
-    done = replayed(
+    done = repeated(
         tmp_path / "t.modpack", "[trust]\nallow_code = true\nstandard_library = ['collections']\n"
     )
     assert done.returncode == 1
@@ -467,7 +469,7 @@ def test_tensors_without_memory_have_to_be_allowed(tmp_path):
     modpack.save(model.state_dict(), path)
     with pytest.raises(TrustError, match=r"rebuild\.freed_tensor"):
         modpack.load(path, policy=TrustPolicy())
-    allowing = TrustPolicy(pickle_globals="modpack.pickling.rebuild.freed_tensor")
+    allowing = TrustPolicy(allow_pickle_globals="modpack.pickling.rebuild.freed_tensor")
     for policy in (None, allowing):
         assert modpack.load(path, policy=policy)["weight"].untyped_storage().nbytes() == 0
     assert verify_package(path, policy=allowing).is_accepted

@@ -64,7 +64,7 @@ def test_patterns_decide_before_the_policy(net, tmp_path):
     with pytest.raises(modpack.PackagingError, match="heavy_thing"):
         modpack.save(net, tmp_path / "net.pt", deny="heavy_thing", intern="**")
     with pytest.raises(modpack.PackagingError):
-        modpack.save(net, tmp_path / "net.pt", policy="none")
+        modpack.save(net, tmp_path / "net.pt", preset="none")
     assert torch.equal(modpack.load(tmp_path / "net.pt")(X), net(X))
 
 
@@ -120,8 +120,8 @@ def test_wrong_arguments_are_named(tmp_path):
             modpack.load(path, **wrong)
     with pytest.raises(ValueError, match="namespace"):
         modpack.load(path, namespace="mine")
-    with pytest.raises((TypeError, ValueError), match="policy"):
-        modpack.save({}, path, policy="wild")
+    with pytest.raises((TypeError, ValueError), match="preset"):
+        modpack.save({}, path, preset="wild")
     with pytest.raises(TypeError, match="importer"):
         modpack.save({}, path, importer="sys")
 
@@ -153,7 +153,7 @@ def test_a_path_and_an_object_in_each_others_place_are_told_from_a_wrong_path(tm
 
 def test_a_mistyped_policy_is_guessed(tmp_path):
     with pytest.raises(ValueError, match="did you mean 'hermetic'"):
-        modpack.save({}, tmp_path / "x.pt", policy="hermtic")
+        modpack.save({}, tmp_path / "x.pt", preset="hermtic")
 
 
 def test_the_importer_of_a_loaded_object_is_found_and_saves_it_again(project, tmp_path):
@@ -187,7 +187,7 @@ def test_importer_of_a_loaded_model_of_torchs_classes_saves_it_again(project, tm
     model[0].register_forward_hook(hooks.doubled)
     model[0].register_forward_hook(hooks.scaled(5))
     modpack.save(model, tmp_path / "one.modpack", optimizer=optimizer)
-    loaded, its_optimizer = modpack.load(tmp_path / "one.modpack", optimizer=True)
+    loaded, its_optimizer = modpack.load(tmp_path / "one.modpack", with_optimizer=True)
     owner = modpack.importer_of(loaded)
     assert owner is modpack.importer_of(its_optimizer) and modpack.is_from_package(loaded)
     assert modpack.importer_of(model) is modpack.importer_of(torch.nn.Sequential) is None

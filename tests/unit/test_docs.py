@@ -189,7 +189,7 @@ def test_the_readme_and_the_tutorial_show_commands():
 def test_what_a_page_shows_is_what_happens(
     page, tmp_path, tmp_path_factory, monkeypatch, warm_python
 ):
-    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     folder = tmp_path
     for step, text in Shown.on(page).steps:
         kind, _, rest = step.partition(" ")

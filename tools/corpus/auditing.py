@@ -1,4 +1,4 @@
-"""Asks ``modpack audit`` about a package that passed its trial: nothing in it may be wrong.
+"""Asks ``modpack audit`` about a package that passed its self-test: nothing in it may be wrong.
 
 ``python -I auditing.py FOLDER`` audits ``net.modpack`` as a user does, compares what it says of
 extern distributions with ``saved.json``, and writes ``audit.json``.

@@ -17,7 +17,7 @@ have compiled code, which no package holds: they are extern, and must be install
 loaded. The model was built and packaged in one process with
 
 ```py
-modpack.save(model, "net.modpack", policy="hermetic", example_inputs=inputs)
+modpack.save(model, "net.modpack", preset="hermetic", example_inputs=inputs)
 ```
 
 and no rule, and loaded in another, whose environment lacks every distribution that the package
@@ -41,7 +41,7 @@ Beside it is torch.package, with rules written for each recipe: the library's mo
 recipe's interned, all others extern. There only the library itself is missing when it is loaded,
 and loading and one equal output pass.
 
-`save` has the trial run in it, and `load` the unpacking of the package, as on a machine that sees
+`save` has the self-test in it, and `load` the unpacking of the package, as on a machine that sees
 it for the first time; torch itself was imported before. Seconds on two cores, which vary. `code` is
 how many modules are interned, extern and mocked; for torch.package, how many sources the package
 holds. `size` is the whole package, with the weights.

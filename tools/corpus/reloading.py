@@ -68,7 +68,7 @@ def _save_again(model: Any, path: Path) -> None:
 
     owner = _owner(model)
     origins = [modpack.sys_importer] if owner is None else [owner, modpack.sys_importer]
-    modpack.save(model, path, policy="hermetic", importer=origins)
+    modpack.save(model, path, preset="hermetic", importer=origins)
 
 
 def _owner(model: Any) -> Any:

@@ -30,7 +30,7 @@ class Side:
         sources: how many Python sources the package holds.
         modules: how many modules there are of each decision.
         namespace: which one the package was loaded into.
-        why: what its trial said about that, if it is the process namespace.
+        why: what its self-test said about that, if it is the process namespace.
         hidden: the distributions that were not there when it was loaded.
         notes: the warnings in the plan.
         refusal: why modpack wrote no package, in its own words; empty if it did not refuse to.
@@ -201,7 +201,7 @@ class Case:
         return f"exit status {status}: {_last_line(printed)}" if status else None
 
     def _variables(self) -> dict[str, str]:
-        mine = {"MODPACK_CACHE": "cache", "HF_HOME": "home", "MPLCONFIGDIR": "home"}
+        mine = {"MODPACK_CACHE_DIR": "cache", "HF_HOME": "home", "MPLCONFIGDIR": "home"}
         kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
         return {
             **kept,

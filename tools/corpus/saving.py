@@ -42,7 +42,7 @@ def _with_modpack(name: str, folder: Path) -> None:
     case["copied"] = _output_of_copy(model, inputs)
     torch.save(case, folder / "case.pt")
     steps = Steps()
-    options: dict[str, Any] = {"policy": "hermetic"}
+    options: dict[str, Any] = {"preset": "hermetic"}
     if "example_inputs" in inspect.signature(modpack.save).parameters:
         options["example_inputs"] = inputs
     plan = steps.take("save", lambda: modpack.save(model, folder / "net.modpack", **options))

@@ -22,7 +22,7 @@ def reloaded(importer: Any, record: str, row: str) -> dict[str, Any]:
     forget_process_wide_choice()
     try:
         net, optimizer = importer.load_model(
-            "net", record, optimizer=True, hooks=True, restore_global=True
+            "net", record, optimizer=True, hooks=True, global_hooks=True
         )
         observed = importer.import_module("matrixlib.net").observed
         try:

@@ -67,7 +67,7 @@ def _write_version(target: Path, number: int) -> None:
         for parameter in made.parameters():
             parameter.fill_(number)
     with modpack.PackageExporter(target) as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_model("model", "model.pkl", made)
         exporter.save_text("model", "number.txt", str(number))
 
@@ -103,7 +103,7 @@ def _read(target: Path, times: int) -> tuple[int, list[str]]:
 
 
 def _fill(target: Path, cache: Path, start: float, number: int) -> tuple[int, list[str]]:
-    os.environ["MODPACK_CACHE"] = str(cache)
+    os.environ["MODPACK_CACHE_DIR"] = str(cache)
     time.sleep(max(0.0, start - time.time()))
     with PackageImporter(target) as importer:
         numbers = {importer.import_module(f"many.m{each}").number for each in range(100)}

@@ -106,7 +106,7 @@ def said_by(what: str, packages: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
             ],
             capture_output=True,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MODPACK_CACHE": cache},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MODPACK_CACHE_DIR": cache},
         )
     if done.returncode:
         raise RuntimeError(done.stderr)

@@ -91,7 +91,7 @@ def _load(package: str) -> dict[str, Any]:
 def _load_all(package: str) -> dict[str, Any]:
     import modpack
 
-    return _loading(lambda: modpack.load(package, verify="all"))
+    return _loading(lambda: modpack.load(package, verify="full"))
 
 
 def _weights(package: str) -> dict[str, Any]:

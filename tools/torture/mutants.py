@@ -65,7 +65,7 @@ def good_packages() -> dict[str, bytes]:
     for name, model in models.items():
         buffer = io.BytesIO()
         with modpack.PackageExporter(buffer) as exporter:
-            exporter.use_policy("pinned")
+            exporter.use_preset("pinned")
             exporter.save_source_string("tiny", "VALUE = 3\n" * 40, is_package=True)
             exporter.save_source_string("tiny.part", "from tiny import VALUE\n")
             exporter.save_text("texts", "é.txt", "naïve " * 50)
@@ -93,7 +93,7 @@ def loaded(times: int, verify: str, seed: int = 0) -> Tally:
     """
     found, packages = Tally(), good_packages()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["MODPACK_CACHE"] = f"{folder}/cache"
+        os.environ["MODPACK_CACHE_DIR"] = f"{folder}/cache"
         place, is_exact = Path(folder) / "mutant.modpack", verify == "all"
         value = partial(_value, place=place, verify=verify, is_exact=is_exact)
         values = {name: value(_Mutant(name, name, data)) for name, data in packages.items()}

@@ -81,7 +81,7 @@ const details = (() => {
     return part(
       "Mocked", element("p", {}, chip(mock.risk, `risk ${mock.risk}`), ` ${RISKS[mock.risk]}`),
       mock.uses.length ? longList(mock.uses, use) : element("p", { class: "hint" }, "No use of its names was found."),
-      element("p", {}, element("b", {}, "trial "), mock.tried ? (mock.touches.length ? null : "did not touch it") : "there was none"),
+      element("p", {}, element("b", {}, "self-test "), mock.tried ? (mock.touches.length ? null : "did not touch it") : "there was none"),
       mock.touches.length ? longList(mock.touches, touch) : null,
     );
   }

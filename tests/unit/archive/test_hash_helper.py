@@ -161,7 +161,7 @@ def test_without_shared_memory_core_or_consent_threads_hash(tmp_path, plain, hel
     with monkeypatch.context() as patched:
         patched.setattr(hash_helper, "usable_cores", lambda: 1)
         write(tmp_path / "n.pt")
-    monkeypatch.setenv("MODPACK_HELPERS", "0")
+    monkeypatch.setenv("MODPACK_WORKERS", "0")
     write(tmp_path / "o.pt")
     assert {(tmp_path / f"{name}.pt").read_bytes() for name in "mno"} == {plain}
     assert not helpers

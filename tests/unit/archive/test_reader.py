@@ -191,7 +191,7 @@ def test_what_is_not_there_is_told_as_the_user_named_it(tmp_path, monkeypatch):
     for name in ("missing.pt", "missing/m.pt", "a\0b"):
         with pytest.raises(NotAPackageError) as caught:
             open_archive(name)
-        assert caught.value.source == name
+        assert caught.value.path == name
 
 
 @pytest.mark.parametrize("bad", [7, None, b"m.pt", io.StringIO("text"), object()])

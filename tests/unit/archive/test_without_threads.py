@@ -21,7 +21,7 @@ def no_threads(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    monkeypatch.setenv("MODPACK_HELPERS", "0")
+    monkeypatch.setenv("MODPACK_WORKERS", "0")
 
 
 def write(target):

@@ -198,7 +198,7 @@ def test_what_is_saved_by_hand_is_a_whole_package(limits, benched, tmp_path, kin
         assert opened.testzip() is None
     assert [each.name for each in tmp_path.iterdir()] == ["saved.modpack"]
     assert _is_same(model, limits("handloaded").load_by_hand(str(file)))
-    assert _is_same(model, modpack.load(file, verify="all"))
+    assert _is_same(model, modpack.load(file, verify="full"))
 
 
 def test_a_package_that_is_saved_by_hand_has_the_records_of_one_of_modpack(

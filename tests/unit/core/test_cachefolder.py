@@ -19,12 +19,12 @@ from modpack.discovery.scan_cache import remembering_scan
 
 def test_the_chosen_folder_counts_as_soon_as_it_is_chosen(tmp_path, monkeypatch):
     for name in ("one", "other", "one"):
-        monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / name))
+        monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / name))
         assert cache_folder() == tmp_path / name
 
 
 def test_a_relative_folder_is_one_of_the_current_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("MODPACK_CACHE", "kept")
+    monkeypatch.setenv("MODPACK_CACHE_DIR", "kept")
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
@@ -32,7 +32,7 @@ def test_a_relative_folder_is_one_of_the_current_folder(tmp_path, monkeypatch):
 
 
 def test_the_folder_stays_where_it_was_when_the_process_goes_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.delenv("MODPACK_CACHE", raising=False)
+    monkeypatch.delenv("MODPACK_CACHE_DIR", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "kept")
     monkeypatch.chdir(tmp_path)
@@ -40,9 +40,9 @@ def test_the_folder_stays_where_it_was_when_the_process_goes_elsewhere(tmp_path,
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it keeps the current folder")
-@pytest.mark.parametrize("variable", ["MODPACK_CACHE", "XDG_CACHE_HOME"])
+@pytest.mark.parametrize("variable", ["MODPACK_CACHE_DIR", "XDG_CACHE_HOME"])
 def test_a_folder_that_is_relative_to_a_removed_one_is_unknown(tmp_path, monkeypatch, variable):
-    monkeypatch.delenv("MODPACK_CACHE", raising=False)
+    monkeypatch.delenv("MODPACK_CACHE_DIR", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv(variable, "kept")
     (tmp_path / "removed").mkdir()
@@ -54,7 +54,7 @@ def test_a_folder_that_is_relative_to_a_removed_one_is_unknown(tmp_path, monkeyp
 
 
 def test_a_home_may_move(tmp_path, monkeypatch):
-    for variable in ("MODPACK_CACHE", "XDG_CACHE_HOME"):
+    for variable in ("MODPACK_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     for name in ("one", "other"):
@@ -62,7 +62,7 @@ def test_a_home_may_move(tmp_path, monkeypatch):
         assert cache_folder() == tmp_path / name / ".cache" / "modpack"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_folder() == tmp_path / "xdg" / "modpack"
-    monkeypatch.setenv("MODPACK_CACHE", "~/mine")
+    monkeypatch.setenv("MODPACK_CACHE_DIR", "~/mine")
     assert cache_folder() == tmp_path / "other" / "mine"
 
 

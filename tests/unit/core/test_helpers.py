@@ -67,9 +67,9 @@ def test_whatever_forbids_a_helper_is_logged_and_no_failure(caplog):
 
 @pytest.mark.parametrize(("value", "wanted"), [(None, True), ("", True), ("1", True), ("0", False)])
 def test_a_variable_forbids_helpers(value, wanted, monkeypatch):
-    monkeypatch.delenv("MODPACK_HELPERS", raising=False)
+    monkeypatch.delenv("MODPACK_WORKERS", raising=False)
     if value is not None:
-        monkeypatch.setenv("MODPACK_HELPERS", value)
+        monkeypatch.setenv("MODPACK_WORKERS", value)
     assert helpers_wanted() is wanted
 
 

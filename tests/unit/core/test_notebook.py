@@ -26,13 +26,13 @@ def test_a_plan_shows_its_problems_its_warnings_and_each_decision_with_its_rule(
         {**decided("shop", Action.INTERN), **decided("spy", Action.MOCK)},
         problems=(Problem("till", PackagingErrorReason.DENIED, place="shop.py:3"),),
         notes=(Note(NoteKind.DYNAMIC_IMPORT, "shop", "imports what it likes"),),
-        trial="passed",
+        self_test="passed",
     )
     shown = plan._repr_html_()
     assert "1 interned, 1 mocked" in shown
     assert f"till: {PackagingErrorReason.DENIED.value} (shop.py:3)" in shown
     assert "imports what it likes" in shown
-    assert "trial: passed" in shown
+    assert "self-test: passed" in shown
     assert "intern(&#x27;shop&#x27;)" in shown
     assert shown.index("till") < shown.index("interned: 1")
 

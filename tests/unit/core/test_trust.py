@@ -27,34 +27,34 @@ KEY = pem(ED25519 + bytes(32))
 
 def test_a_policy_that_says_nothing_allows_everything_but_code() -> None:
     policy = TrustPolicy()
-    assert not policy.allow_code and policy.pickle_globals == ()
+    assert not policy.allow_code and policy.allow_pickle_globals == ()
     assert policy.allows_extern("anything") and policy.allows_extern("os")
     assert policy.allows_hook("tensor")
-    assert policy.native and policy.verify == "code" and policy.signers == ()
+    assert policy.allow_native and policy.verify == "code" and policy.require_signature_from == ()
 
 
 def test_externs_are_about_neither_the_standard_library_nor_torch() -> None:
-    policy = TrustPolicy(externs=["numpy.**"])
+    policy = TrustPolicy(allow_externs=["numpy.**"])
     allowed = ("numpy", "numpy.linalg", "os", "torch.nn", "modpack.pickling", "builtins")
     assert all(map(policy.allows_extern, allowed))
     assert not policy.allows_extern("numpyx") and not policy.allows_extern("__main__")
 
 
 def test_the_standard_library_is_restricted_by_itself() -> None:
-    policy = TrustPolicy(standard_library=["collections.**", "math"])
+    policy = TrustPolicy(allow_stdlib=["collections.**", "math"])
     assert policy.allows_extern("collections.abc") and policy.allows_extern("numpy")
     assert not policy.allows_extern("os") and not policy.allows_extern("os.path")
 
 
 def test_the_language_and_torch_cannot_be_forbidden() -> None:
-    policy = TrustPolicy(externs=(), standard_library=())
+    policy = TrustPolicy(allow_externs=(), allow_stdlib=())
     assert all(map(policy.allows_extern, ("builtins", "__future__", "torch", "modpack.hooks")))
     assert not policy.allows_extern("torchvision")
 
 
 def test_one_pattern_needs_no_tuple() -> None:
-    assert TrustPolicy(externs="torch.**") == TrustPolicy(externs=("torch.**",))
-    assert TrustPolicy(signers=Signer("a", KEY)).signers == (Signer("a", KEY),)  # type: ignore[arg-type]
+    assert TrustPolicy(allow_externs="torch.**") == TrustPolicy(allow_externs=("torch.**",))
+    assert TrustPolicy(require_signature_from=Signer("a", KEY)).signers == (Signer("a", KEY),)  # type: ignore[arg-type]
 
 
 def test_code_from_anybody_is_warned_of_where_the_policy_is_made() -> None:
@@ -63,25 +63,25 @@ def test_code_from_anybody_is_warned_of_where_the_policy_is_made() -> None:
     assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        TrustPolicy(allow_code=True, signers=[Signer("release", KEY)])
+        TrustPolicy(allow_code=True, require_signature_from=[Signer("release", KEY)])
 
 
 def test_names_are_added_for_packages_without_code_alone() -> None:
-    assert TrustPolicy(pickle_globals="numpy.dtype").pickle_globals == ("numpy.dtype",)
+    assert TrustPolicy(allow_pickle_globals="numpy.dtype").pickle_globals == ("numpy.dtype",)
     with pytest.raises(ValueError, match="with allow_code=True pickles may name everything"):
-        TrustPolicy(allow_code=True, pickle_globals=("numpy.dtype",))
+        TrustPolicy(allow_code=True, allow_pickle_globals=("numpy.dtype",))
 
 
 def test_kinds_of_hooks_are_patterns_too() -> None:
-    policy = TrustPolicy(hook_kinds=("forward", "optimizer.*"))
+    policy = TrustPolicy(allow_hook_kinds=("forward", "optimizer.*"))
     assert policy.allows_hook("forward") and policy.allows_hook("optimizer.step_pre")
     assert not policy.allows_hook("forward_pre") and not policy.allows_hook("global.forward")
 
 
 def test_whoever_demands_signatures_has_tensors_compared_too() -> None:
-    signed = TrustPolicy(signers=[Signer("release", KEY)])
+    signed = TrustPolicy(require_signature_from=[Signer("release", KEY)])
     assert signed.verify == "all"
-    assert TrustPolicy(signers=signed.signers, verify="code").verify == "code"
+    assert TrustPolicy(require_signature_from=signed.signers, verify="code").verify == "code"
 
 
 def test_a_policy_cannot_be_changed() -> None:
@@ -151,12 +151,12 @@ def test_a_signer_has_a_name() -> None:
 
 def test_a_policy_travels_as_json() -> None:
     policy = TrustPolicy(
-        externs="a.**",
-        standard_library=(),
-        pickle_globals=("b.c",),
-        hook_kinds="tensor",
-        signers=(Signer("x", KEY),),
-        native=False,
+        allow_externs="a.**",
+        allow_stdlib=(),
+        allow_pickle_globals=("b.c",),
+        allow_hook_kinds="tensor",
+        require_signature_from=(Signer("x", KEY),),
+        allow_native=False,
     )
     for each in (policy, TrustPolicy()):
         assert from_json(TrustPolicy, json.loads(json.dumps(to_json(each))), "it") == each

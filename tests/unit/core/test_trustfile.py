@@ -38,24 +38,24 @@ def test_every_field_can_be_in_a_file(tmp_path: Path) -> None:
         """
         [trust]
         allow_code = true
-        externs = ["numpy.**", "yaml"]
-        standard_library = "collections.**"
-        pickle_globals = []
-        hook_kinds = ["forward"]
-        native = false
+        allow_externs = ["numpy.**", "yaml"]
+        allow_stdlib = "collections.**"
+        allow_pickle_globals = []
+        allow_hook_kinds = ["forward"]
+        allow_native = false
         verify = "code"
-        signers = [{ name = "release", key = "keys/release.pub" }]
+        require_signature_from = [{ name = "release", key = "keys/release.pub" }]
         """,
     )
     assert TrustPolicy.from_toml(file) == TrustPolicy(
         allow_code=True,
-        externs=("numpy.**", "yaml"),
-        standard_library=("collections.**",),
-        pickle_globals=(),
-        hook_kinds=("forward",),
-        native=False,
+        allow_externs=("numpy.**", "yaml"),
+        allow_stdlib=("collections.**",),
+        allow_pickle_globals=(),
+        allow_hook_kinds=("forward",),
+        allow_native=False,
         verify="code",
-        signers=(Signer("release", KEY),),
+        require_signature_from=(Signer("release", KEY),),
     )
 
 
@@ -63,10 +63,10 @@ def test_names_that_pickles_may_take_are_exact_and_for_data_alone(tmp_path: Path
     file = write(tmp_path, "[trust]\npickle_globals = ['numpy.dtype']\n")
     assert TrustPolicy.from_toml(file).pickle_globals == ("numpy.dtype",)
     (problem,) = problems(tmp_path, "[trust]\npickle_globals = ['numpy.**']\n")
-    assert problem.startswith("trust.pickle_globals: 'numpy.**' is no exact name")
+    assert problem.startswith("trust.allow_pickle_globals: 'numpy.**' is no exact name")
     text = "[trust]\npickle_globals = ['numpy.dtype']\nallow_code = true\n"
     (problem,) = problems(tmp_path, text)
-    assert "trust.pickle_globals: adds names for packages without code" in problem
+    assert "trust.allow_pickle_globals: adds names for packages without code" in problem
 
 
 def test_what_is_left_out_is_as_in_a_policy_that_says_nothing(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_what_a_refusal_says_to_add_can_be_added_as_it_stands(tmp_path: Path) ->
 
 
 def test_what_stands_outside_the_table_is_refused(tmp_path: Path) -> None:
-    assert problems(tmp_path, "native = false\n[trust]\n") == (
+    assert problems(tmp_path, "allow_native = false\n[trust]\n") == (
         "native: nothing but the table [trust] is read here",
     )
 
@@ -110,20 +110,41 @@ def test_what_stands_outside_the_table_is_refused(tmp_path: Path) -> None:
         ("", "the table [trust] is missing"),
         ("trust = 3", "the table [trust] must be a table, not an integer"),
         ("[trust", "it is no valid TOML"),
-        ("[trust]\nnative = 1", "trust.native: must be true or false, not an integer"),
+        ("[trust]\nnative = 1", "trust.allow_native: must be true or false, not an integer"),
         ("[trust]\nverify = 'much'", 'trust.verify: must be "code" or "all", not "much"'),
         ("[trust]\nverify = ''", 'trust.verify: must be "code" or "all", not ""'),
-        ("[trust]\nexterns = 3", "trust.externs: must be a pattern or an array of patterns"),
-        ("[trust]\nexterns = ['a', 3]", "trust.externs: must be a pattern or an array of patterns"),
-        ("[trust]\nexterns = ['a.']", "trust.externs: the pattern 'a.' has an empty component"),
-        ("[trust]\nhook_kinds = ['tensr']", "trust.hook_kinds: no kind of hook matches 'tensr'"),
-        ("[trust]\nsigners = 'x.pub'", "trust.signers: must be an array of tables, not a string"),
+        ("[trust]\nexterns = 3", "trust.allow_externs: must be a pattern or an array of patterns"),
+        (
+            "[trust]\nexterns = ['a', 3]",
+            "trust.allow_externs: must be a pattern or an array of patterns",
+        ),
+        (
+            "[trust]\nexterns = ['a.']",
+            "trust.allow_externs: the pattern 'a.' has an empty component",
+        ),
+        (
+            "[trust]\nhook_kinds = ['tensr']",
+            "trust.allow_hook_kinds: no kind of hook matches 'tensr'",
+        ),
+        (
+            "[trust]\nsigners = 'x.pub'",
+            "trust.require_signature_from: must be an array of tables, not a string",
+        ),
         ("[trust]\nsigners = []", "leave signers out, which demands no signature"),
-        ("[trust]\nsigners = ['x.pub']", "trust.signers[0]: must be a table such as"),
-        ("[trust]\nsigners = [{ key = 'k' }]", "trust.signers[0]: has no 'name'"),
-        ("[trust]\nsigners = [{ name = 'n' }]", "trust.signers[0]: has no 'key'"),
-        ("[trust]\nsigners = [{ name = 'n', key = 3 }]", "trust.signers[0].key: must be a string"),
-        ("[trust]\nsigners = [{ name = 'n', kee = 'k' }]", "trust.signers[0].kee: there is no"),
+        (
+            "[trust]\nsigners = ['x.pub']",
+            "trust.require_signature_from[0]: must be a table such as",
+        ),
+        ("[trust]\nsigners = [{ key = 'k' }]", "trust.require_signature_from[0]: has no 'name'"),
+        ("[trust]\nsigners = [{ name = 'n' }]", "trust.require_signature_from[0]: has no 'key'"),
+        (
+            "[trust]\nsigners = [{ name = 'n', key = 3 }]",
+            "trust.require_signature_from[0].key: must be a string",
+        ),
+        (
+            "[trust]\nsigners = [{ name = 'n', kee = 'k' }]",
+            "trust.require_signature_from[0].kee: there is no",
+        ),
         ("[trust]\nsigners = [{ name = 'n', key = 'gone.pub' }]", "gone.pub cannot be read"),
         ("[trust]\nsigners = [{ name = 'n', key = 'trust.toml' }]", "no key in PEM form"),
     ],
@@ -148,7 +169,10 @@ def test_a_file_that_is_no_key_is_refused_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "k.pub").write_bytes(b"\xff" * 70000)
     text = "[trust]\nsigners = [{ name = 'n', key = 'k.pub' }]"
     (problem,) = problems(tmp_path, text)
-    assert problem == f"trust.signers[0].key: {tmp_path / 'k.pub'}: it is too large for a key"
+    assert (
+        problem
+        == f"trust.require_signature_from[0].key: {tmp_path / 'k.pub'}: it is too large for a key"
+    )
 
 
 def test_a_missing_file_is_named_and_is_a_missing_file(tmp_path: Path) -> None:

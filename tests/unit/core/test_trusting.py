@@ -5,7 +5,7 @@ from __future__ import annotations
 from modpack.core.plan import is_machine_code
 from modpack.core.policy import TrustPolicy, import_violation, violations
 
-NOTHING = TrustPolicy(externs=(), standard_library=(), hook_kinds=(), native=False)
+NOTHING = TrustPolicy(allow_externs=(), allow_stdlib=(), allow_hook_kinds=(), allow_native=False)
 
 
 def test_what_is_allowed_is_no_violation() -> None:
@@ -26,17 +26,14 @@ def test_all_violations_are_told_each_with_its_remedy() -> None:
         native_records=["fast.so"],
     )
     assert list(map(str, asked)) == [
-        "it takes 'numpy', 'numpy.linalg' from where it is loaded, which externs of the policy "
-        "does not allow. Remedy: add 'numpy.**' to externs of the policy, if you trust the package "
-        "with it",
-        "it takes 'os' from where it is loaded, which standard_library of the policy does not "
-        "allow. Remedy: add 'os' to standard_library of the policy, if you trust the package with "
-        "it",
-        "it has hooks of the kind 'forward', which hook_kinds of the policy does not allow: "
-        "'a/forward/0'. Remedy: add 'forward' to hook_kinds of the policy, if you trust the "
-        "package with it",
-        "it holds machine code, which native of the policy does not allow: 'fast.so'. Remedy: load "
-        "only a package without compiled modules, or set native to true in the policy",
+        "extern modules 'numpy', 'numpy.linalg' are not allowed by the trust policy. If you trust "
+        "the package, add 'numpy.**' to allow_externs.",
+        "standard-library module 'os' is not allowed by the trust policy. If you trust the "
+        "package, add 'os' to allow_stdlib.",
+        "hooks of kind 'forward' are not allowed by the trust policy: 'a/forward/0'. If you trust "
+        "the package, add 'forward' to allow_hook_kinds.",
+        "native extensions and libraries are not allowed by the trust policy: 'fast.so'. Load only "
+        "packages without native code, or set allow_native to true.",
     ]
 
 
@@ -47,13 +44,13 @@ def test_names_from_a_package_are_shown_escaped_and_short() -> None:
 
 def test_of_many_names_a_few_are_told() -> None:
     (asked,) = violations(NOTHING, externs=[f"numpy.m{number}" for number in range(1000)])
-    assert "'numpy.m4' and 995 more" in asked.text
+    assert "'numpy.m4' and 995 more" in asked.message
 
 
 def test_one_import_is_judged_the_same() -> None:
     assert import_violation(NOTHING, "torch.nn") is None
     asked = import_violation(NOTHING, "socket")
-    assert asked is not None and asked.field == "standard_library" and "'socket'" in asked.text
+    assert asked is not None and asked.field == "allow_stdlib" and "'socket'" in asked.message
 
 
 def test_machine_code_is_known_by_its_name_and_by_how_it_starts() -> None:

@@ -13,7 +13,7 @@ from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.core.scan import ImportKind
 from modpack.discovery.distributions import Distribution, DistributionIndex
 from modpack.exporting.planner import Planner
-from modpack.exporting.presets import POLICIES, preset_rules
+from modpack.exporting.presets import PRESETS, preset_rules
 
 EXPORTER = object()
 
@@ -207,9 +207,9 @@ def test_presets_come_after_the_users_rules_and_policies_have_names():
     planner.add_source("main", b"import inst_a, mine", False, True)
     decisions = planner.decisions()
     assert decisions["inst_a"].action is Action.EXTERN
-    assert decisions["inst_a"].why == "policy pinned: installed distributions are extern"
+    assert decisions["inst_a"].why == "preset pinned: installed distributions are extern"
     assert decisions["mine"].action is Action.MOCK
-    assert set(POLICIES) == {"none", "pinned", "hermetic"}
+    assert set(PRESETS) == {"none", "pinned", "hermetic"}
     with pytest.raises(ValueError, match="'pinned'"):
         preset_rules("unheard of")
 

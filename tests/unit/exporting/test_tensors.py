@@ -174,7 +174,7 @@ def test_a_package_of_texts_records_no_tensors(tmp_path):
 
 def test_example_inputs_are_no_tensors_of_the_package(tmp_path):
     file = tmp_path / "tried.modpack"
-    with PackageExporter(file, trial=True) as exporter:
+    with PackageExporter(file, self_test=True) as exporter:
         exporter.extern("**")
         exporter.save_model("model", "m.pkl", nn.Linear(2, 2), example_inputs=torch.ones(1, 2))
     with open_archive(file) as archive:

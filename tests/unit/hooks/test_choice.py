@@ -134,7 +134,7 @@ def test_hooks_of_the_process_are_registered_only_on_request(package, net, profi
     saved.model(hooks=["global.forward/0"])
     assert not modules._global_forward_hooks
     assert not saved.importer.hook_handles
-    model = saved.model(restore_global=True)
+    model = saved.model(global_hooks=True)
     try:
         model(X)
         (hook,) = modules._global_forward_hooks.values()
@@ -153,7 +153,7 @@ def test_hooks_of_the_process_and_of_the_model_share_what_they_shared(package, n
     )
     saved = package(net, global_hooks=True)
     handle.remove()
-    loaded = saved.model(restore_global=True)
+    loaded = saved.model(global_hooks=True)
     loaded(X)
     saved.importer.hook_handles["global.forward/0"].remove()
     assert loaded.calls == ["process", "own"]
@@ -167,7 +167,7 @@ def test_a_process_wide_hook_keeps_its_flags(package, net):
     saved = package(net, global_hooks=True)
     handle.remove()
     modules._global_forward_hooks_with_kwargs.clear()  # torch leaves it behind
-    saved.model(restore_global=True)(X)
+    saved.model(global_hooks=True)(X)
     assert saved.specs[0].flags == {"with_kwargs": True, "always_call": True}
     assert len(modules._global_forward_hooks_with_kwargs) == 1
     saved.importer.hook_handles["global.forward/0"].remove()

@@ -123,7 +123,7 @@ def test_the_handle_of_a_process_wide_hook_removes_it(package, net):
     net.handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
     saved = package(net, global_hooks=True)
     net.handle.remove()
-    loaded = saved.model(restore_global=True)
+    loaded = saved.model(global_hooks=True)
     assert len(torch.nn.modules.module._global_forward_hooks) == 1
     loaded.handle.remove()
     assert not torch.nn.modules.module._global_forward_hooks

@@ -1,4 +1,4 @@
-"""reset_state: what hooks have collected stays behind, the hooks and what they share do not."""
+"""reset_hook_state leaves collected state behind, and keeps hooks and what they share."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def lab(project):
 
 @pytest.fixture
 def reload(tmp_path):
-    """Save with reset_state, load, and give the importer and the model."""
+    """Save with reset_hook_state, load, and give the importer and the model."""
 
-    def save_and_load(model: object, reset_state: object = True, **given: object) -> tuple:
+    def save_and_load(model: object, reset_hook_state: object = True, **given: object) -> tuple:
         path = tmp_path / "net.modpack"
         with modpack.PackageExporter(path) as exporter:
             exporter.extern("tests.**"), exporter.extern("test_*")
             exporter.intern("lab")
-            exporter.save_model("net", "m.pkl", model, reset_state=reset_state, **given)
+            exporter.save_model("net", "m.pkl", model, reset_hook_state=reset_hook_state, **given)
             report = {hook.name: hook.why for hook in exporter.hook_report()}
         importer = modpack.PackageImporter(path)
         importer.report = report
@@ -117,7 +117,7 @@ def test_without_it_everything_collected_travels_intermediate_tensors_included(r
     model[0].register_forward_hook(lambda module, args, output: seen.append(output))
     model(X)
     assert not seen[0].is_leaf
-    importer, _ = reload(model, reset_state=False)
+    importer, _ = reload(model, reset_hook_state=False)
     (kept,) = importer.hook_state("0/forward/0")["seen"]
     assert torch.equal(kept, seen[0]) and kept.is_leaf
 
@@ -196,7 +196,7 @@ def test_names_or_a_predicate_limit_it(choice, reload):
     model[0].register_forward_hook(lambda module, args, output: first.append(output))
     model[1].register_forward_hook(lambda module, args, output: second.append(output))
     model(X)
-    importer, _ = reload(model, reset_state=choice)
+    importer, _ = reload(model, reset_hook_state=choice)
     assert importer.hook_state("0/forward/0")["first"] == []
     assert len(importer.hook_state("1/forward/0")["second"]) == 1
 
@@ -230,7 +230,7 @@ def test_process_wide_hooks_count_where_they_are_captured(reload):
         importer, _ = reload(net(), global_hooks=True)
     finally:
         handle.remove()
-    importer.load_model("net", "m.pkl", restore_global=True)
+    importer.load_model("net", "m.pkl", global_hooks=True)
     importer.hook_handles["global.forward/0"].remove()
     assert importer.hook_state("global.forward/0") == {"calls": []} and calls == ["old"]
 
@@ -248,7 +248,7 @@ def test_collected_things_that_cannot_be_saved_are_no_obstacle(reload):
     model, seen = net(), [(number for number in range(3))]
     model[0].register_forward_hook(lambda module, args, output: seen.append(output))
     with pytest.raises(modpack.PicklingError, match=r"hook '0/forward/0' -> seen\[0\]"):
-        reload(model, reset_state=False)
+        reload(model, reset_hook_state=False)
     importer, _ = reload(model)
     assert importer.hook_state("0/forward/0")["seen"] == []
 
@@ -263,7 +263,7 @@ def test_a_notebooks_global_collector_is_emptied(tmp_path, clean_python):
         model = torch.nn.Linear(2, 2)
         model.register_forward_hook(collect)
         model(torch.ones(1, 2))
-        modpack.save(model, path, reset_state=True)
+        modpack.save(model, path, reset_hook_state=True)
         importer = modpack.PackageImporter(path)
         loaded = importer.load_model("__model__", "model.pkl")
         print(importer.hook_state("forward/0"), list(features))
@@ -277,9 +277,9 @@ def test_a_notebooks_global_collector_is_emptied(tmp_path, clean_python):
 
 def test_an_unknown_name_or_a_senseless_choice_is_refused(reload):
     with pytest.raises(ValueError, match=r"no hook is called 'nothing'; there are: none"):
-        reload(net(), reset_state=["nothing"])
+        reload(net(), reset_hook_state=["nothing"])
     with pytest.raises(TypeError):
-        reload(net(), reset_state=3)
+        reload(net(), reset_hook_state=3)
 
 
 def test_an_unknown_name_has_no_state(reload):

@@ -264,7 +264,7 @@ def test_global_hooks_are_captured_and_restored_on_request_only(capsys):
     hooks.restore(net(), captured)
     nn.Identity()(X)
     assert capsys.readouterr().out == ""
-    handles = hooks.restore(net(), captured, restore_global=True)
+    handles = hooks.restore(net(), captured, global_hooks=True)
     nn.Identity()(X)
     handles["global.forward/0"].remove()
     nn.Identity()(X)
@@ -450,7 +450,7 @@ def test_a_copy_leaves_collected_state_behind_on_request():
     model[1].register_forward_hook(lambda module, args, output: features.update(out=output))
     model(X)
     assert list(hooks.copy(model).features) == ["out"]
-    twin = hooks.copy(model, reset_state=True)
+    twin = hooks.copy(model, reset_hook_state=True)
     assert twin.features == {} and list(features) == ["out"]
     twin(X)
     assert list(twin.features) == ["out"]

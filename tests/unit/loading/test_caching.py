@@ -22,7 +22,7 @@ A, B, C, D = (letter * 64 for letter in "abcd")
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """A cache with three trees, which this process does not use."""
-    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path))
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path))
     for age, digest in enumerate((A, B, C)):
         tree.unpack(digest, SIZES, RECORDS.__getitem__, f"{digest[0]}.modpack")
         used = time.time() - age * 86400 - 60

@@ -20,7 +20,7 @@ MODULES = {"pkg": "pkg/__init__.py", "pkg.one": "pkg/one.py", "pkg.two": "pkg/tw
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
     sizes = {name: len(content) for name, content in RECORDS.items()}
     return tree.unpack(DIGEST, sizes, RECORDS.__getitem__)
 

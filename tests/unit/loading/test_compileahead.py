@@ -42,7 +42,7 @@ def sources(count=COUNT):
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch):
-    monkeypatch.delenv("MODPACK_HELPERS", raising=False)
+    monkeypatch.delenv("MODPACK_WORKERS", raising=False)
     monkeypatch.setattr(compileahead, "usable_cores", lambda: 2)
 
 
@@ -92,7 +92,7 @@ def make(tmp_path, monkeypatch):
     packages = []
 
     def made(prefix="modpack_ab12.", texts=None):
-        monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
         packages.append(Package(texts or sources(), prefix))
         return packages[-1]
 
@@ -119,7 +119,7 @@ def test_code_of_a_helper_is_that_which_is_compiled_here(prefix, make, started, 
     package = make(prefix)
     helped, here = package.get()
     assert (here, len(started)) == (FIRST, 1)
-    monkeypatch.setenv("MODPACK_HELPERS", "0")
+    monkeypatch.setenv("MODPACK_WORKERS", "0")
     alone, here = package.get(package.opened())
     assert (here, len(started)) == (COUNT + 1, 1)
     assert described(helped) == described(alone)
@@ -141,7 +141,7 @@ def test_what_nobody_asked_for_is_not_kept(make, started, monkeypatch):
     for loader in loaders[:20]:
         loader.get_code(loader.name)
     package.store.write()
-    monkeypatch.setenv("MODPACK_HELPERS", "0")
+    monkeypatch.setenv("MODPACK_WORKERS", "0")
     assert package.get(package.opened())[1] == COUNT + 1 - 20
 
 
@@ -173,7 +173,7 @@ def test_where_it_does_not_pay_or_must_not_be_nothing_is_started(
     if reason == "one core":
         monkeypatch.setattr(compileahead, "usable_cores", lambda: 1)
     elif reason == "switched off":
-        monkeypatch.setenv("MODPACK_HELPERS", "0")
+        monkeypatch.setenv("MODPACK_WORKERS", "0")
     elif reason == "kept":
         for loader in list(package.loaders(package.store))[:150]:
             loader.get_code(loader.name)
@@ -241,7 +241,7 @@ def test_a_damaged_answer_ends_the_trust_in_what_follows(make, monkeypatch):
     package = make()
     codes, here = package.get()
     assert FIRST < here < COUNT
-    monkeypatch.setenv("MODPACK_HELPERS", "0")
+    monkeypatch.setenv("MODPACK_WORKERS", "0")
     assert described(codes) == described(package.get(package.opened())[0])
 
 
@@ -360,7 +360,7 @@ def test_threads_take_each_module_once_or_compile_it(make, started, monkeypatch)
     for thread in threads:
         thread.join()
     package.store.write()
-    monkeypatch.setenv("MODPACK_HELPERS", "0")
+    monkeypatch.setenv("MODPACK_WORKERS", "0")
     alone, _ = package.get(package.opened())
     assert described([codes[each.name] for each in loaders]) == described(alone)
 

@@ -23,7 +23,7 @@ SIZES = {name: len(content) for name, content in RECORDS.items()}
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "deep" / "cache"))
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "deep" / "cache"))
     monkeypatch.setattr(tree, "_temporary", {})
     return tmp_path / "deep" / "cache"
 
@@ -179,7 +179,7 @@ def test_a_full_disk_leaves_nothing_half_made(cache, monkeypatch, tmp_path):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(CacheError, match=r"No space left.*Set MODPACK_CACHE"):
+    with pytest.raises(CacheError, match=r"No space left.*Set MODPACK_CACHE_DIR"):
         tree.unpack("ab12", SIZES, full)
     assert list((cache / "trees" / "v2").iterdir()) == []
     assert list(tmp_path.glob("modpack-*")) == []
@@ -198,7 +198,7 @@ def test_a_cache_that_cannot_be_written_gives_way_to_a_temporary_folder(
     tmp_path, monkeypatch, caplog
 ):
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(tree, "_temporary", {})
     with caplog.at_level(logging.WARNING, logger="modpack"):
         place = unpack()
@@ -206,7 +206,7 @@ def test_a_cache_that_cannot_be_written_gives_way_to_a_temporary_folder(
     assert place.is_relative_to(tempfile.gettempdir())
     assert mode_of(place) == 0o700
     [record] = caplog.records
-    assert "MODPACK_CACHE" in record.getMessage() and "temporary" in record.getMessage()
+    assert "MODPACK_CACHE_DIR" in record.getMessage() and "temporary" in record.getMessage()
     assert unpack() == place
 
 
@@ -228,7 +228,7 @@ def test_a_tree_that_others_may_have_made_is_not_used(cache, danger, monkeypatch
 
 
 def test_a_user_without_a_home_folder_gets_a_temporary_folder(monkeypatch, caplog):
-    for name in ("MODPACK_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+    for name in ("MODPACK_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
 
     def no_home():
@@ -237,27 +237,27 @@ def test_a_user_without_a_home_folder_gets_a_temporary_folder(monkeypatch, caplo
     monkeypatch.setattr(Path, "home", no_home)
     monkeypatch.setattr(tree, "_temporary", {})
     assert contents(unpack()) == RECORDS
-    assert "MODPACK_CACHE" in caplog.text
+    assert "MODPACK_CACHE_DIR" in caplog.text
 
 
 def test_nowhere_to_unpack_is_an_error_that_names_the_remedy(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("MODPACK_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(tree, "_temporary", {})
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
-    with pytest.raises(CacheError, match="Set MODPACK_CACHE"):
+    with pytest.raises(CacheError, match="Set MODPACK_CACHE_DIR"):
         unpack()
 
 
 def test_without_a_choice_the_cache_is_the_users(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.delenv("MODPACK_CACHE")
+    monkeypatch.delenv("MODPACK_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert tree.cache_folder() == tmp_path / "modpack"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     assert tree.cache_folder() == tmp_path / "me" / ".cache" / "modpack"
-    monkeypatch.setenv("MODPACK_CACHE", "~/packages")
+    monkeypatch.setenv("MODPACK_CACHE_DIR", "~/packages")
     assert tree.cache_folder() == tmp_path / "me" / "packages"
 
 
@@ -273,7 +273,7 @@ os.waitpid(child, 0)
 print(place, place.joinpath("a.py").is_file())
 """
     (tmp_path / "file").write_text("in the way")
-    environment = {**os.environ, "MODPACK_CACHE": str(tmp_path / "file" / "cache")}
+    environment = {**os.environ, "MODPACK_CACHE_DIR": str(tmp_path / "file" / "cache")}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
@@ -335,4 +335,4 @@ def test_trees_in_a_cache_that_others_could_exchange_are_not_used(cache, caplog)
     used = unpack()
     assert not used.is_relative_to(cache) and contents(used) == RECORDS
     assert f"others may write to {cache}" in caplog.text
-    assert "Set MODPACK_CACHE to a folder that you alone can write to" in caplog.text
+    assert "Set MODPACK_CACHE_DIR to a folder that you alone can write to" in caplog.text

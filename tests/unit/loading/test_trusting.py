@@ -20,7 +20,7 @@ from modpack.loading.checks import require_hook_kinds
 def trusting():
     """A policy that allows code of anybody."""
     with pytest.warns(ModpackWarning):
-        return TrustPolicy(allow_code=True, hook_kinds="forward")
+        return TrustPolicy(allow_code=True, allow_hook_kinds="forward")
 
 
 def test_kinds_of_hooks_are_found_on_live_modules():
@@ -64,7 +64,7 @@ def test_hooks_of_other_kinds_are_refused(packaged, trusting):
 def test_externs_are_still_refused_when_they_are_imported(packaged, installed):
     installed("yaml2", {"yaml2.py": "class Loader: pass"})
     importer = packaged({"shop.py": ""}, extern=["yaml2"])
-    policy, roots = TrustPolicy(externs=()), frozenset({"yaml2"})
+    policy, roots = TrustPolicy(allow_externs=()), frozenset({"yaml2"})
     importer._namespace.use(importer._index._replace(policy=policy, extern_roots=roots))
     with pytest.raises(UntrustedImportError, match="'yaml2'"):
         importer.import_module("yaml2")

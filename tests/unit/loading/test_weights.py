@@ -102,7 +102,7 @@ def test_nothing_of_the_package_is_run_or_imported(
 def test_a_buffer_and_a_named_object_will_do(tmp_path):
     buffer = io.BytesIO()
     with modpack.PackageExporter(buffer) as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_pickle("a", "one.pkl", {"w": torch.ones(2)})
         exporter.save_pickle("a", "two.pkl", {"w": torch.zeros(2)})
     buffer.seek(0)

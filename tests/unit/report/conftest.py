@@ -60,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     file = tmp_path_factory.mktemp("report") / "shop.modpack"
     with pytest.warns(match="known at run time"), PackageExporter(file) as exporter:
         exporter.mock("reportspy")
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         shop = importlib.import_module("reportshop")
         exporter.save_text("reportshop", "prices.txt", "tea 3")
         exporter.save_pickle("model", "till.pkl", shop.Till())
@@ -123,7 +123,7 @@ VERIFY_SOURCES = {
 
 @pytest.fixture(scope="session")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A package with hooks, an optimizer, a stand-in, data, metadata and a trial."""
+    """A package with hooks, an optimizer, a stand-in, data, metadata and a self-test."""
     project = tmp_path_factory.mktemp("verify-project")
     for name, text in VERIFY_SOURCES.items():
         (project / name).parent.mkdir(exist_ok=True)
@@ -141,7 +141,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         model,
         file,
         mock="verifyspy",
-        policy="hermetic",
+        preset="hermetic",
         optimizer=optimizer,
         example_inputs=torch.ones(1, 4),
     )
@@ -190,7 +190,7 @@ def package(tmp_path: Path) -> Callable[..., Path]:
             exporter.mock(mock) if mock else None
             exporter.extern(extern) if extern else None
             exporter.intern("difflib_*.**")
-            exporter.use_policy("pinned")
+            exporter.use_preset("pinned")
             for path, text in (sources or {}).items():
                 is_package = path.endswith("/__init__.py")
                 module = path.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")

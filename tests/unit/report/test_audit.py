@@ -56,7 +56,7 @@ def save(shop, exporter):
     exporter.mock("auditspy")
     exporter.intern("auditlib.**")
     exporter.extern("auditdraft")
-    exporter.use_policy("pinned")
+    exporter.use_preset("pinned")
     exporter.save_pickle("m", "till.pkl", shop.Till())
 
 
@@ -91,8 +91,8 @@ def test_every_module_has_its_decision_rule_distribution_version_and_license(aud
         for name, facts in by_name(audit).items()
         if name.startswith("audit")
     }
-    pinned = "policy pinned: installed distributions are extern"
-    own = "policy pinned: your own code is interned"
+    pinned = "preset pinned: installed distributions are extern"
+    own = "preset pinned: your own code is interned"
     assert told == {
         "auditshop": (Action.INTERN, own, None, None),
         "auditshop.till": (Action.INTERN, own, None, None),

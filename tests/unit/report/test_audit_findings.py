@@ -16,7 +16,7 @@ from modpack.core.plan import (
 )
 from modpack.core.rules import IMPLICIT, Action, Owner
 from modpack.core.scan import ImportKind
-from modpack.core.selftest import TrialRecord, TriedCase
+from modpack.core.selftest import SelfTestRecord, TriedCase
 from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.audit_findings import find_all
 from modpack.report.facts import (
@@ -38,9 +38,9 @@ def package(**more):
     return PackageFacts("m.modpack", 9, "modpack 1", "0" * 64, (), (), StorageFacts(0, 0), **more)
 
 
-def trial(**changes):
+def self_test(**changes):
     case = TriedCase(("m", "m.pkl"), 0, deterministic=changes.pop("deterministic", True))
-    return TrialRecord(**{"passed": True, "namespace": "private", "cases": (case,), "rounds": 1,
+    return SelfTestRecord(**{"passed": True, "namespace": "private", "cases": (case,), "rounds": 1,
                           "seconds": 1.0, **changes})  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def test_a_mock_that_nothing_but_type_checkers_import_is_no_finding():
     assert codes(mocks=(mock(importers=(checked,)),)) == []
 
 
-def test_a_mock_that_the_trial_run_really_used_is_an_error():
+def test_a_mock_that_the_self_test_run_really_used_is_an_error():
     touch = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop/net.py:7")
     errors = [each for each in found(mocks=(mock(touches=(touch,)),)) if each.code == "mock-called"]
     assert [each.severity for each in errors] == [Severity.ERROR]
@@ -107,7 +107,7 @@ def test_a_mock_that_the_trial_run_really_used_is_an_error():
     assert "spy.log was called" in errors[0].text
 
 
-def test_naming_a_mock_in_the_trial_run_is_no_error():
+def test_naming_a_mock_in_the_self_test_run_is_no_error():
     touches = (
         MockEvent("spy", MockEventKind.LOADED),
         MockEvent("spy", MockEventKind.NAMED, "spy.log"),
@@ -204,11 +204,11 @@ def test_every_note_is_a_finding_with_its_own_text_and_place(kind):
     assert (finding.severity is Severity.NOTE) == (not kind.is_warning)
 
 
-def test_passed_trial_settles_what_it_was_advised_for():
+def test_passed_self_test_settles_what_it_was_advised_for():
     notes = (Note(NoteKind.DYNAMIC_LIBRARY, "shop", "imports by name", "shop.py:3"),)
     (_, untried) = found(notes=notes, package=package())
     assert untried.remedy and not untried.is_settled
-    (tried,) = found(notes=notes, package=package(trial=trial()))
+    (tried,) = found(notes=notes, package=package(self_test=self_test()))
     assert tried.is_settled and not tried.remedy
     assert tried.severity is untried.severity
 
@@ -219,7 +219,10 @@ def test_settled_findings_are_the_last_of_their_severity():
         Note(NoteKind.ABSENT, "nowhere", "is not here"),
     )
     assert codes(notes=notes) == ["dynamic-library", "absent"]
-    assert codes(notes=notes, package=package(trial=trial())) == ["absent", "dynamic-library"]
+    assert codes(notes=notes, package=package(self_test=self_test())) == [
+        "absent",
+        "dynamic-library",
+    ]
 
 
 def test_extern_that_was_absent_and_is_not_needed_at_once_is_a_note():
@@ -241,25 +244,28 @@ def test_extern_that_was_absent_and_is_not_needed_at_once_is_a_note():
 
 
 def test_an_untried_package_is_a_note_and_an_untried_plan_is_none():
-    assert codes(package=package()) == ["no-trial"]
+    assert codes(package=package()) == ["self-test-missing"]
     assert codes() == []
 
 
-def test_a_failed_trial_is_an_error_that_says_why():
-    (finding,) = found(package=package(trial=trial(passed=False, failure="other numbers")))
-    assert (finding.code, finding.severity) == ("trial-failed", Severity.ERROR)
+def test_a_failed_self_test_is_an_error_that_says_why():
+    (finding,) = found(package=package(self_test=self_test(passed=False, failure="other numbers")))
+    assert (finding.code, finding.severity) == ("self-test-failed", Severity.ERROR)
     assert "other numbers" in finding.text
 
 
-def test_a_trial_has_its_limits():
-    needs = trial(deterministic=False, operators=("mylib::add(Tensor x) -> Tensor",))
-    assert codes(package=package(trial=needs)) == ["trial-structure-only", "operator-needed"]
-    assert codes(package=package(trial=trial())) == []
+def test_a_self_test_has_its_limits():
+    needs = self_test(deterministic=False, operators=("mylib::add(Tensor x) -> Tensor",))
+    assert codes(package=package(self_test=needs)) == [
+        "self-test-structure-only",
+        "operator-needed",
+    ]
+    assert codes(package=package(self_test=self_test())) == []
 
 
 def test_a_package_that_needs_real_names_says_why():
-    tried = trial(namespace="process", why_process="it asks for its file by name")
-    (finding,) = found(package=package(trial=tried, namespace="process"))
+    tried = self_test(namespace="process", why_process="it asks for its file by name")
+    (finding,) = found(package=package(self_test=tried, namespace="process"))
     assert finding.code == "process-namespace"
     assert "it asks for its file by name" in finding.text
 
@@ -297,8 +303,8 @@ def test_a_package_of_torch_package_says_that_it_records_little():
 
 def test_the_worst_comes_first():
     notes = (Note(NoteKind.ABSENT, "a", "x"), Note(NoteKind.DYNAMIC_IMPORT, "b", "x"))
-    failed = package(trial=trial(passed=False, failure="x"))
-    assert codes(notes=notes, package=failed) == ["trial-failed", "dynamic-import", "absent"]
+    failed = package(self_test=self_test(passed=False, failure="x"))
+    assert codes(notes=notes, package=failed) == ["self-test-failed", "dynamic-import", "absent"]
 
 
 def test_what_is_made_with_a_stand_in_and_can_be_called_is_reachable():

@@ -17,7 +17,7 @@ def fires(gate, *codes):
 
 
 def test_without_a_gate_only_errors_and_problems_fail_an_audit():
-    assert judge(audit("mock-reachable", "no-trial")).passed
+    assert judge(audit("mock-reachable", "self-test-missing")).passed
     assert not judge(audit("mock-called")).passed
     problem = Problem("shop", PackagingErrorReason.DENIED)
     assert not judge(audit(problems=(problem,))).passed
@@ -26,7 +26,7 @@ def test_without_a_gate_only_errors_and_problems_fail_an_audit():
 @pytest.mark.parametrize("code", [code for code in CODES if code != "license"])
 def test_a_gate_fires_on_its_code_and_on_no_unrelated_one(code):
     assert fires(code, code)
-    assert not fires(code, "native-code" if code != "native-code" else "no-trial")
+    assert not fires(code, "native-code" if code != "native-code" else "self-test-missing")
 
 
 def test_a_gate_fires_on_worse_cases_of_its_code_but_not_on_milder_ones():
@@ -34,22 +34,24 @@ def test_a_gate_fires_on_worse_cases_of_its_code_but_not_on_milder_ones():
     for place, gate in enumerate(ladder):
         assert [fires(gate, code) for code in ladder] == [n >= place for n in range(len(ladder))]
     assert fires("extern-unpinned", "extern-local")
-    assert fires("no-trial", "trial-failed")
+    assert fires("self-test-missing", "self-test-failed")
 
 
 def test_a_severity_stands_for_all_that_is_at_least_as_bad():
-    each_kind = ("mock-called", "mock-reachable", "no-trial")
+    each_kind = ("mock-called", "mock-reachable", "self-test-missing")
     assert [fires("error", code) for code in each_kind] == [True, False, False]
     assert [fires("warning", code) for code in each_kind] == [True, True, False]
     assert [fires("note", code) for code in each_kind] == [True, True, True]
 
 
 def test_a_verdict_says_which_gates_fired_and_on_what():
-    verdict = judge(audit("no-trial"), [parse_gate("no-trial"), parse_gate("native-code")])
+    verdict = judge(
+        audit("self-test-missing"), [parse_gate("self-test-missing"), parse_gate("native-code")]
+    )
     assert not verdict.passed
     (fired,) = verdict.fired
-    assert fired[0].text == "no-trial"
-    assert [each.code for each in fired[1]] == ["no-trial"]
+    assert fired[0].text == "self-test-missing"
+    assert [each.code for each in fired[1]] == ["self-test-missing"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from modpack.core.plan import MockEvent, MockEventKind, MockRisk, MockUse, Plan, UseKind
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
-from modpack.core.selftest import TrialRecord
+from modpack.core.selftest import SelfTestRecord
 from modpack.report.audit import mock_facts
 from modpack.report.facts import ImporterFacts, ModuleFacts
 
@@ -24,7 +24,7 @@ BASE = MockUse("stats", "Base", "net", 7, UseKind.BASE_CLASS)
 LOADED = MockEvent("tracker", MockEventKind.LOADED)
 USED = MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "net.py:4")
 PLAN = Plan({}, uses=(BASE, LOG), tells_uses=True)
-TRIAL = TrialRecord(True, "private", (), 1, 1.0, touches=(LOADED, USED))
+SELF_TEST = SelfTestRecord(True, "private", (), 1, 1.0, touches=(LOADED, USED))
 
 
 def test_every_mocked_module_is_told_the_worst_first():
@@ -36,15 +36,15 @@ def test_every_mocked_module_is_told_the_worst_first():
     ]
 
 
-def test_a_mock_has_its_rule_its_importers_its_uses_and_what_the_trial_did():
-    tracker, stats, _ = mock_facts(PLAN, TRIAL, MODULES)
+def test_a_mock_has_its_rule_its_importers_its_uses_and_what_the_self_test_did():
+    tracker, stats, _ = mock_facts(PLAN, SELF_TEST, MODULES)
     assert (tracker.rule, tracker.importers) == ("mock('tracker')", (IMPORTER,))
     assert (tracker.uses, tracker.touches) == ((LOG,), (LOADED, USED))
     assert (stats.uses, stats.touches) == ((BASE,), ())
 
 
-def test_a_mock_is_tried_if_a_trial_watched_it():
-    assert all(each.is_tried for each in mock_facts(PLAN, TRIAL, MODULES))
+def test_a_mock_is_tried_if_a_self_test_watched_it():
+    assert all(each.is_tried for each in mock_facts(PLAN, SELF_TEST, MODULES))
     assert not any(each.is_tried for each in mock_facts(PLAN, None, MODULES))
-    older = replace(TRIAL, touches=(), tells_touches=False)
+    older = replace(SELF_TEST, touches=(), tells_touches=False)
     assert not any(each.is_tried for each in mock_facts(PLAN, older, MODULES))

@@ -16,10 +16,10 @@ from modpack.core.plan import (
 )
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
-from modpack.core.selftest import TrialRecord, TriedCase
+from modpack.core.selftest import SelfTestRecord, TriedCase
 from modpack.report.audit import judge, parse_gate
 from modpack.report.audit_facts import AuditFacts, MockFacts
-from modpack.report.audit_text import audit_report, how_used, trial_told
+from modpack.report.audit_text import audit_report, how_used, self_test_told
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, StorageFacts
 from modpack.report.findings import finding
 
@@ -49,15 +49,15 @@ def test_a_use_is_told_with_its_scope_and_its_way():
     assert how_used(use(UseKind.CALL, via=("a", "b"))).endswith("; through a, b")
 
 
-def test_the_worst_that_the_trial_did_with_a_mock_is_told():
+def test_the_worst_that_the_self_test_did_with_a_mock_is_told():
     def told(*touches, is_tried=True):
-        return trial_told(MockFacts("spy", None, touches=touches, is_tried=is_tried))
+        return self_test_told(MockFacts("spy", None, touches=touches, is_tried=is_tried))
 
-    assert told(is_tried=False) == "there was no trial run"
-    assert told() == "the trial run did not touch it"
-    assert told(LOADED) == "the trial run imported it, and no more"
-    assert told(LOADED, NAMED) == "the trial run took names from it: spy.log"
-    assert told(LOADED, NAMED, USED) == "the trial run used it: spy.log was called (shop.py:7)"
+    assert told(is_tried=False) == "there was no self-test"
+    assert told() == "the self-test did not touch it"
+    assert told(LOADED) == "the self-test imported it, and no more"
+    assert told(LOADED, NAMED) == "the self-test took names from it: spy.log"
+    assert told(LOADED, NAMED, USED) == "the self-test used it: spy.log was called (shop.py:7)"
 
 
 def test_problems_come_before_findings_and_those_before_modules():
@@ -67,7 +67,7 @@ def test_problems_come_before_findings_and_those_before_modules():
         problems=(Problem("till", PackagingErrorReason.NO_ACTION),),
         findings=(
             finding("mock-reachable", "spy", "spy.log is used"),
-            finding("no-trial", "m", "x"),
+            finding("self-test-missing", "m", "x"),
         ),
     )
     text = shown(audit)
@@ -84,15 +84,17 @@ def test_many_notes_of_one_kind_are_counted_and_warnings_never():
     assert "5 more, about m4, m5, m6, m7, m8; --json lists them" in text
 
 
-def test_passed_trial_is_told_first_and_what_it_settles_in_one_line():
+def test_passed_self_test_is_told_first_and_what_it_settles_in_one_line():
     case = TriedCase(("m", "m.pkl"), 0, deterministic=True)
-    trial = TrialRecord(True, "private", (case,), 1, 1.0)
-    package = PackageFacts("m", 9, "modpack 1", "0" * 64, (), (), StorageFacts(0, 0), trial=trial)
+    self_test = SelfTestRecord(True, "private", (case,), 1, 1.0)
+    package = PackageFacts(
+        "m", 9, "modpack 1", "0" * 64, (), (), StorageFacts(0, 0), self_test=self_test
+    )
     settled = [finding("dynamic-library", f"lib{n}", f"lib{n} imports by name") for n in range(3)]
     findings = tuple(replace(each, remedy="", is_settled=True) for each in settled)
     text = shown(AuditFacts("m", (), package, findings=findings))
-    assert text.splitlines()[1] == "the trial run passed (1 example, namespace private)"
-    assert "lib0, lib1, lib2: the trial run passed with what is in the package" in text
+    assert text.splitlines()[1] == "the self-test passed (1 example, namespace private)"
+    assert "lib0, lib1, lib2: the self-test passed with what is in the package" in text
     assert "imports by name" not in text and "example inputs" not in text
 
 
@@ -117,12 +119,12 @@ def test_modules_are_grouped_by_distribution_with_version_license_and_rule():
         module("lib", **lib),
         module("lib.a", **lib),
         module("own"),
-        module("own.b", "policy pinned: your own code is interned"),
+        module("own.b", "preset pinned: your own code is interned"),
     )
     lines = [line.strip() for line in shown(AuditFacts("m", modules)).splitlines()]
     assert "lib==2.0  MIT  2 modules, 2.0 kB  intern('lib.**')" in lines
     assert "of no known distribution  2 modules, 2.0 kB" in lines
-    assert any(line.startswith("own.b  1.0 kB  policy pinned") for line in lines)
+    assert any(line.startswith("own.b  1.0 kB  preset pinned") for line in lines)
 
 
 def test_what_comes_with_python_is_one_line():

@@ -185,29 +185,29 @@ def test_a_record_that_nobody_knows_is_told(package, tmp_path):
     assert not found.are_none
 
 
-def test_the_seconds_of_a_trial_are_no_difference(tmp_path):
+def test_the_seconds_of_a_self_test_are_no_difference(tmp_path):
     files = []
     for name in ("a", "b"):
         torch.manual_seed(0)
         files.append(tmp_path / f"{name}.modpack")
-        with PackageExporter(files[-1], trial=True) as exporter:
+        with PackageExporter(files[-1], self_test=True) as exporter:
             exporter.extern("**")
             model = torch.nn.Linear(2, 2)
             exporter.save_model("m", "m.pkl", model, example_inputs=torch.ones(1, 2))
     with open_archive(files[0]) as archive:
-        trial = json.loads(archive.read(".data/modpack/trial.json"))
-    slow = json.dumps({**trial, "seconds": 99.5}).encode()
+        self_test = json.loads(archive.read(".data/modpack/trial.json"))
+    slow = json.dumps({**self_test, "seconds": 99.5}).encode()
     other = rewritten(files[0], tmp_path / "slow.modpack", {".data/modpack/trial.json": slow})
     assert compare_packages(files[0], other).are_none
-    failed = json.dumps({**trial, "passed": False, "failure": "no"}).encode()
+    failed = json.dumps({**self_test, "passed": False, "failure": "no"}).encode()
     other = rewritten(files[0], tmp_path / "failed.modpack", {".data/modpack/trial.json": failed})
-    told = {f.what: f.after for f in compare_packages(files[0], other).trial}
+    told = {f.what: f.after for f in compare_packages(files[0], other).self_test}
     assert told == {"passed": "false", "failure": "no"}
 
 
 def test_an_example_whose_output_differs_is_told(tmp_path, package):
     file = tmp_path / "tried.modpack"
-    with PackageExporter(file, trial=True) as exporter:
+    with PackageExporter(file, self_test=True) as exporter:
         exporter.extern("**")
         model = torch.nn.Linear(2, 2)
         exporter.save_model("m", "m.pkl", model, example_inputs=torch.ones(1, 2))

@@ -175,7 +175,7 @@ def test_the_page_of_a_model_of_a_large_library_is_small():
     assert len(html_report(audit, PackagedSources(texts))) > 3_000_000
 
 
-def test_inputs_of_a_trial_run_are_neither_drawn_nor_named_as_importers():
+def test_inputs_of_a_self_test_run_are_neither_drawn_nor_named_as_importers():
     inputs, saved = "<.data/modpack/trial/0/inputs.pkl>", "<model/net.pkl>"
     graph = DependencyGraph()
     for root in (inputs, saved):

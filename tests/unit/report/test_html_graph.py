@@ -25,20 +25,20 @@ def audit_of(*edges: tuple[str, str], roots: tuple[str, ...] = (INPUTS, SAVED)) 
     return AuditFacts("x", modules, graph=graph)
 
 
-def test_trial_inputs_that_the_model_makes_needless_are_not_drawn():
+def test_self_test_inputs_that_the_model_makes_needless_are_not_drawn():
     graph = drawn_graph(audit_of((SAVED, "net"), ("net", "batch"), (INPUTS, "batch")))
     assert list(graph.nodes()) == [SAVED, "net", "batch"]
     assert graph.roots() == (SAVED,)
     assert graph.predecessors("batch") == ("net",)
 
 
-def test_trial_inputs_stay_where_only_they_lead_to_a_module():
+def test_self_test_inputs_stay_where_only_they_lead_to_a_module():
     graph = drawn_graph(audit_of((SAVED, "net"), (INPUTS, "batch"), ("batch", "fields")))
     assert INPUTS in graph.roots()
     assert previous_on_chains(graph)["fields"] == "batch"
 
 
-def test_chains_from_trial_inputs_come_last_even_if_they_are_shorter():
+def test_chains_from_self_test_inputs_come_last_even_if_they_are_shorter():
     graph = drawn_graph(
         audit_of((SAVED, "net"), ("net", "batch"), (INPUTS, "batch"), (INPUTS, "only"))
     )

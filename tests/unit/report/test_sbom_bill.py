@@ -196,7 +196,7 @@ def test_the_package_is_described():
     bill = drawn_up(interned("own"))
     assert (bill.name, bill.digest) == ("net", "d1")
     assert bill.facts["tensors:bytes"] == "64"
-    assert bill.facts["trial"] == "none"
+    assert bill.facts["self_test"] == "none"
 
 
 def test_a_plan_has_no_bill():

@@ -271,7 +271,7 @@ def without(good, record, key):
         (layout.ENVIRONMENT, b"{}", "'externs' is missing"),
         (layout.ENTRY, b"{", "it is not as modpack writes it"),
         (layout.ENTRY, b'{"main":null,"pickles":[["..","x/../y"]]}', "not"),
-        (layout.TRIAL, b'{"version":1}', "has no 'passed'"),
+        (layout.SELF_TEST, b'{"version":1}', "has no 'passed'"),
         (layout.TENSORS, b'{"version":1}', "'resources' is missing"),
         (SPECS, b'{"version":1,"hooks":[{}]}', "has no"),
         (SPECS, b"[" * 100_000, "is no JSON"),
@@ -306,7 +306,7 @@ def test_everything_that_does_not_decode_is_told_at_once(forge):
         ({HOOKS: None}, "the pickle of these hooks"),
         ({SPECS: None}, "the specs of these hooks"),
         ({OUTPUT: None}, f"{OUTPUT!r} is not there"),
-        ({layout.TRIAL: None}, "this example belongs to no trial"),
+        ({layout.SELF_TEST: None}, "this example belongs to no self-test"),
         ({".data/modpack/hooks/a/b.pkl": b"."}, "these hooks belong to no saved object"),
         ({METADATA: b"Name: other\nVersion: 1.5\n"}, "it is of 'other' '1.5'"),
         ({METADATA: b"Name: verifytools\nVersion: 9\n"}, "should be of 'verifytools' '1.5'"),
@@ -351,11 +351,11 @@ def test_a_namespace_that_there_is_not_is_told(good, forge):
     assert "record-unreadable: .data/modpack/entry.json" in text
 
 
-def test_tensors_and_trials_of_objects_that_were_not_saved_are_told(good, forge):
-    tensors, trial = document(good, layout.TENSORS), document(good, layout.TRIAL)
+def test_tensors_and_self_tests_of_objects_that_were_not_saved_are_told(good, forge):
+    tensors, self_test = document(good, layout.TENSORS), document(good, layout.SELF_TEST)
     tensors["resources"]["other/model.pkl"] = []
-    trial["cases"][0]["resource"] = ["other", "model.pkl"]
-    changes = {layout.TENSORS: encoded(tensors), layout.TRIAL: encoded(trial)}
+    self_test["cases"][0]["resource"] = ["other", "model.pkl"]
+    changes = {layout.TENSORS: encoded(tensors), layout.SELF_TEST: encoded(self_test)}
     text = "\n".join(told(verify_package(forge(changes))))
     assert "it tells tensors of 'other/model.pkl', which is no saved object" in text
     assert "it tells of 'other/model.pkl', which is no saved object" in text

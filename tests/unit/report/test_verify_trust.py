@@ -67,7 +67,7 @@ def test_a_package_without_the_signature_that_is_demanded_is_refused(good, keys)
 
 
 def test_a_key_and_a_policy_each_demand_a_signature(signed, keys):
-    policy = TrustPolicy(allow_code=True, signers=(keys[1]["bob"],))
+    policy = TrustPolicy(allow_code=True, require_signature_from=(keys[1]["bob"],))
     facts = verify_package(signed, keys=[keys[1]["ada"]], policy=policy)
     assert codes(facts) == ["signature"]
     assert [each.signer for each in facts.signatures] == ["ada"]
@@ -77,7 +77,9 @@ def test_a_key_and_a_policy_each_demand_a_signature(signed, keys):
 
 
 def test_a_policy_alone_demands_its_signature_in_its_own_row(signed, keys):
-    facts = verify_package(signed, policy=TrustPolicy(allow_code=True, signers=keys[1].values()))
+    facts = verify_package(
+        signed, policy=TrustPolicy(allow_code=True, require_signature_from=keys[1].values())
+    )
     assert facts.is_accepted
     assert rows(facts)["policy's signature"] == (2, True)
     assert "signature" not in rows(facts)
@@ -116,7 +118,7 @@ def test_a_signed_package_with_a_changed_tensor_is_refused(signed, keys, tmp_pat
 
 
 def test_everything_that_a_policy_does_not_allow_is_told_with_its_remedy(good):
-    policy = TrustPolicy(externs=(), standard_library=(), hook_kinds=())
+    policy = TrustPolicy(allow_externs=(), allow_stdlib=(), allow_hook_kinds=())
     facts = verify_package(good, policy=policy)
     refused = {each.subject: each for each in facts.findings if each.code == "policy"}
     assert {"pathlib", "forward"} <= set(refused)
@@ -126,7 +128,10 @@ def test_everything_that_a_policy_does_not_allow_is_told_with_its_remedy(good):
 
 def test_a_policy_that_allows_all_that_a_package_asks_for_accepts_it(signed, keys):
     policy = TrustPolicy(
-        allow_code=True, externs=(), hook_kinds=("forward",), signers=keys[1].values()
+        allow_code=True,
+        allow_externs=(),
+        allow_hook_kinds=("forward",),
+        require_signature_from=keys[1].values(),
     )
     facts = verify_package(signed, policy=policy)
     assert facts.is_accepted, facts.findings
@@ -165,7 +170,7 @@ def test_a_name_that_the_policy_adds_is_no_code(tmp_path):
     modpack.save([fractions.Fraction(1, 2)], tmp_path / "data.modpack")
     refused = verify_package(tmp_path / "data.modpack", policy=TrustPolicy())
     assert "fractions.Fraction" in "".join(each.text for each in refused.findings)
-    added = TrustPolicy(pickle_globals="fractions.Fraction")
+    added = TrustPolicy(allow_pickle_globals="fractions.Fraction")
     assert verify_package(tmp_path / "data.modpack", policy=added).is_accepted
 
 
@@ -182,7 +187,7 @@ def test_pickles_that_could_not_be_read_have_not_passed_a_policy_about_them(good
 
 def test_a_policy_cannot_be_held_against_damaged_records_and_says_so(forge):
     specs = ".data/modpack/hooks/__model__/model.pkl.json"
-    facts = verify_package(forge({specs: b"?"}), policy=TrustPolicy(hook_kinds=("forward",)))
+    facts = verify_package(forge({specs: b"?"}), policy=TrustPolicy(allow_hook_kinds=("forward",)))
     assert any("a record is damaged" in each.text for each in facts.findings)
 
 

@@ -27,7 +27,7 @@ def refused(envelope, *signers, digest=DIGEST):
     """Why an envelope is not accepted."""
     with pytest.raises(SignatureError) as caught:
         check(envelope, digest, signers, SOURCE, "tea.sig")
-    assert caught.value.source == SOURCE
+    assert caught.value.path == SOURCE
     return caught.value.reason
 
 
@@ -320,7 +320,7 @@ def test_what_cannot_be_continued_is_not_signed(envelope, alice, bob):
     ):
         with pytest.raises(SignatureError, match=reason) as caught:
             sign(DIGEST, "tea.modpack", bob, existing, SOURCE)
-        assert caught.value.source == SOURCE
+        assert caught.value.path == SOURCE
         assert "Remedy: --replace" in caught.value.reason
 
 

@@ -30,7 +30,7 @@ def held(path, *signers, at=True):
 def refused(path, *signers, at=True):
     with pytest.raises(SignatureError) as caught:
         held(path, *signers, at=at)
-    assert caught.value.source == str(path)
+    assert caught.value.path == str(path)
     return caught.value.reason
 
 

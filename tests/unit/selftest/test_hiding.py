@@ -1,4 +1,4 @@
-"""What is hidden in a trial, and the path that its interpreter gets."""
+"""What is hidden in a self-test, and the path that its interpreter gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def plan_of(module, **rules):
     with modpack.PackageExporter(None) as exporter:
         for action, patterns in rules.items():
             getattr(exporter, action)(patterns)
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_module(module)
         return exporter.plan()
 

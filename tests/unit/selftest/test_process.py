@@ -1,4 +1,4 @@
-"""What parent and child of a trial say to each other."""
+"""What parent and child of a self-test say to each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sent(record):
 
 
 def test_job_sent_to_the_child_is_the_same():
-    policy = TrustPolicy(externs="numpy.**", native=False)
+    policy = TrustPolicy(allow_externs="numpy.**", allow_native=False)
     table = UnfilledTable("shop", "KINDS", "shop.Net")
     hidden = HiddenModules(("a",), ("b",), ("/c",))
     case = TriedCase(("model", "model.pkl"), 0)

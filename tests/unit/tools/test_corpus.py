@@ -173,7 +173,7 @@ def test_only_errors_of_modpack_itself_are_refusals(tool):
 def test_an_audit_with_an_error_is_a_failing_step(tool):
     auditing = tool("auditing")
     error = {"severity": "error", "code": "mock-called", "text": "lib.go was called"}
-    note = {"severity": "note", "code": "no-trial", "text": "it was not tried"}
+    note = {"severity": "note", "code": "self-test-missing", "text": "it was not tried"}
     auditing.require_no_errors({"findings": [note]}, 0)
     with pytest.raises(auditing.AuditError, match=r"mock-called: lib\.go was called"):
         auditing.require_no_errors({"findings": [note, error]}, 1)

@@ -1,4 +1,4 @@
-"""The record of a trial, as a package holds it."""
+"""The record of a self-test, as a package holds it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from modpack.core.plan import MockEvent, MockEventKind
 from modpack.core.selftest import (
     Addition,
     AdditionKind,
-    TrialRecord,
+    SelfTestRecord,
     TriedCase,
-    trial_from_json,
+    self_test_from_json,
 )
 
-RECORD = TrialRecord(
+RECORD = SelfTestRecord(
     False,
     "process",
     (TriedCase(("model", "model.pkl"), 0, True, False, ("output[0]",)),),
@@ -40,23 +40,23 @@ RECORD = TrialRecord(
 
 def test_it_comes_back_as_it_was():
     untimed = replace(RECORD, seconds=0.0)  # how long it took is nothing that a package tells
-    assert trial_from_json(json.loads(json.dumps(RECORD.to_json()))) == untimed
+    assert self_test_from_json(json.loads(json.dumps(RECORD.to_json()))) == untimed
 
 
 @pytest.mark.parametrize("key", sorted(RECORD.to_json()))
 def test_a_damaged_field_is_noticed_or_harmless(key):
     document = {**RECORD.to_json(), key: {"not": ["that"]}}
     if key == "version":
-        assert isinstance(trial_from_json(document), TrialRecord)
+        assert isinstance(self_test_from_json(document), SelfTestRecord)
         return
     with pytest.raises((TypeError, ValueError, KeyError)):
-        trial_from_json(document)
+        self_test_from_json(document)
 
 
 @pytest.mark.parametrize("seconds", [10**400, float("nan"), float("inf"), -1, None, "1"])
 def test_a_duration_that_is_none_is_noticed(seconds):
     with pytest.raises(TypeError, match="must be a duration in seconds"):
-        trial_from_json({**RECORD.to_json(), "seconds": seconds})
+        self_test_from_json({**RECORD.to_json(), "seconds": seconds})
 
 
 @pytest.mark.parametrize("kind", ["nonsense", "", "Intern", "mock"])
@@ -64,26 +64,26 @@ def test_an_addition_of_a_kind_that_does_not_exist_is_noticed(kind):
     added = [{"kind": kind, "name": "shop.parts", "by": None}]
     expected = f"must be one of intern, extern, file, metadata, not '{kind}'"
     with pytest.raises(TypeError, match=expected):
-        trial_from_json({**RECORD.to_json(), "added": added})
+        self_test_from_json({**RECORD.to_json(), "added": added})
 
 
 @pytest.mark.parametrize("kind", get_args(AdditionKind))
 def test_every_kind_of_addition_is_read(kind):
     added = [{"kind": kind, "name": "shop.parts", "by": None}]
-    found = trial_from_json({**RECORD.to_json(), "added": added})
+    found = self_test_from_json({**RECORD.to_json(), "added": added})
     assert found.added == (Addition(kind, "shop.parts"),)
 
 
 def test_an_example_that_is_listed_twice_is_noticed():
     document = RECORD.to_json()
     with pytest.raises(ValueError, match="example 0 is listed twice"):
-        trial_from_json({**document, "cases": document["cases"] * 2})
+        self_test_from_json({**document, "cases": document["cases"] * 2})
 
 
 def test_a_record_of_an_older_version_does_not_tell_what_was_done_with_mocks():
     document = RECORD.to_json()
     del document["touches"]
-    found = trial_from_json(document)
+    found = self_test_from_json(document)
     assert not found.tells_touches
     assert found.touches == ()
     assert "touches" not in found.to_json()
@@ -101,4 +101,4 @@ def test_a_record_of_an_older_version_does_not_tell_what_was_done_with_mocks():
 )
 def test_a_damaged_touch_is_noticed(touch):
     with pytest.raises((TypeError, ValueError, KeyError)):
-        trial_from_json({**RECORD.to_json(), "touches": [touch]})
+        self_test_from_json({**RECORD.to_json(), "touches": [touch]})

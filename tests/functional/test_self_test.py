@@ -14,7 +14,7 @@ from torch import nn
 import modpack
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
-from modpack.errors import ExampleError, ModpackError, ModpackWarning, TrialError
+from modpack.errors import ExampleError, ModpackError, ModpackWarning, SelfTestError
 from modpack.report.package_info import package_facts
 from tests.warm_python import run_python
 
@@ -58,8 +58,8 @@ def target(tmp_path):
 
 def tried(path):
     facts = package_facts(path)
-    assert facts.trial is not None
-    return facts.trial
+    assert facts.self_test is not None
+    return facts.self_test
 
 
 # -- what passes -----------------------------------------------------------------------------
@@ -68,24 +68,24 @@ def tried(path):
 def test_a_package_that_stands_alone_passes_and_says_so(make, target):
     model = make(net("return self.layer(x)"))
     plan = modpack.save(model, target, example_inputs=(ONE,))
-    trial = tried(target)
-    assert trial.passed and trial.deterministic
-    assert (trial.namespace, trial.rounds, trial.added) == ("private", 1, ())
-    assert trial.hidden == ("shop",)
-    assert trial.torch == str(torch.__version__)
+    self_test = tried(target)
+    assert self_test.passed and self_test.deterministic
+    assert (self_test.namespace, self_test.rounds, self_test.added) == ("private", 1, ())
+    assert self_test.hidden == ("shop",)
+    assert self_test.torch == str(torch.__version__)
     assert plan.modules(modpack.Action.INTERN) == ["shop", "shop.net"]
 
 
 def test_without_example_inputs_nothing_is_tried(make, target):
     modpack.save(make(net("return self.layer(x)")), target)
-    assert package_facts(target).trial is None
+    assert package_facts(target).self_test is None
 
 
-def test_no_trial_leaves_neither_inputs_nor_a_record(make, target):
+def test_no_self_test_leaves_neither_inputs_nor_a_record(make, target):
     model = make(net("raise ValueError('never called')"))
-    modpack.save(model, target, example_inputs=(ONE,), trial=False)
+    modpack.save(model, target, example_inputs=(ONE,), self_test=False)
     with open_archive(target) as archive:
-        assert not [name for name in archive.names() if "trial" in name]
+        assert not [name for name in archive.names() if "self_test" in name]
 
 
 def test_a_module_that_is_imported_by_a_computed_name_is_added(make, target, clean_python):
@@ -107,7 +107,7 @@ def test_a_module_that_is_imported_by_a_computed_name_is_added(make, target, cle
     assert "shop.plugins.tools" in plan.modules(modpack.Action.INTERN)
     assert "shop.plugins.unused" not in plan.modules(modpack.Action.INTERN)
     needed = plan.graph.edges_between("shop.net", "shop.plugins.double")
-    assert [edge.kind.value for edge in needed] == ["trial"]
+    assert [edge.kind.value for edge in needed] == ["self_test"]
     out = clean_python(
         "import modpack, torch; print(modpack.load(path)(torch.ones(1, 3)).tolist())", path=target
     ).stdout
@@ -235,12 +235,12 @@ def test_a_model_that_draws_random_numbers_is_compared_bit_by_bit(make, target):
 def test_a_model_that_never_does_the_same_twice_is_compared_in_structure(make, target):
     forward = "import os\nreturn self.layer(x) + int.from_bytes(os.urandom(2), 'big')"
     modpack.save(make(net(forward)), target, example_inputs=(ONE,))
-    trial = tried(target)
-    assert trial.passed and not trial.deterministic
-    assert modpack.replay(target).passed
+    self_test = tried(target)
+    assert self_test.passed and not self_test.deterministic
+    assert modpack.self_test(target).passed
 
 
-def test_the_modes_of_the_live_run_hold_in_the_trial(make, target):
+def test_the_modes_of_the_live_run_hold_in_the_self_test(make, target):
     forward = "return self.layer(x), torch.is_grad_enabled(), torch.get_default_dtype()"
     with torch.inference_mode():
         modpack.save(make(net(forward)), target, example_inputs=(ONE,))
@@ -249,7 +249,7 @@ def test_the_modes_of_the_live_run_hold_in_the_trial(make, target):
 
 def test_a_model_that_was_loaded_from_a_package_is_saved_and_tried_again(make, target, tmp_path):
     model = make(net("return {'y': self.layer(x), 'made by': repr(type(self))}"))
-    modpack.save(model, tmp_path / "first.modpack", trial=False)
+    modpack.save(model, tmp_path / "first.modpack", self_test=False)
     loaded = modpack.load(tmp_path / "first.modpack")
     importers = [modpack.importer_of(loaded), modpack.sys_importer]
     modpack.save(loaded, target, importer=importers, example_inputs=(ONE,))
@@ -265,9 +265,9 @@ def test_code_that_others_look_up_by_name_is_found_to_need_the_process_namespace
     forward = "import pydoc\nreturn pydoc.locate('shop.net.scale')(self.layer(x))"
     model = make(net(forward, more="def scale(x): return x * 2"))
     modpack.save(model, target, example_inputs=(ONE,))
-    trial = tried(target)
-    assert trial.passed and trial.namespace == "process"
-    assert "NoneType" in (trial.why_process or "")
+    self_test = tried(target)
+    assert self_test.passed and self_test.namespace == "process"
+    assert "NoneType" in (self_test.why_process or "")
     assert package_facts(target).namespace == "process"
     out = clean_python(
         """
@@ -276,7 +276,7 @@ def test_code_that_others_look_up_by_name_is_found_to_need_the_process_namespace
         print(type(model).__module__, model(torch.ones(1, 3)).tolist() == expected)
         importers = [modpack.importer_of(model), modpack.sys_importer]
         modpack.save(model, "again.modpack", importer=importers)
-        print(modpack.PackageImporter("again.modpack", namespace=None))
+        print(modpack.PackageImporter("again.modpack"))
         """,
         path=target,
         expected=model(ONE).tolist(),
@@ -285,7 +285,7 @@ def test_code_that_others_look_up_by_name_is_found_to_need_the_process_namespace
     assert out.stdout.startswith("shop.net True\n")
     assert "shop.net" in out.stderr, "the saved copy asks for the same names, which are taken here"
     assert "NamespaceConflictError" in out.stderr
-    assert modpack.replay(target).passed
+    assert modpack.self_test(target).passed
 
 
 def test_an_extern_library_that_needs_an_interned_one_gets_it_in_the_process_namespace(
@@ -295,9 +295,9 @@ def test_an_extern_library_that_needs_an_interned_one_gets_it_in_the_process_nam
     model = make(net("import helper\nreturn helper.run(self.layer(x))"))
     with pytest.warns(ModpackWarning, match="helper is extern, but its code imports"):
         modpack.save(model, target, example_inputs=(ONE,), extern="helper")
-    trial = tried(target)
-    assert (trial.passed, trial.namespace) == (True, "process")
-    assert "No module named 'shop'" in (trial.why_process or "")
+    self_test = tried(target)
+    assert (self_test.passed, self_test.namespace) == (True, "process")
+    assert "No module named 'shop'" in (self_test.why_process or "")
 
 
 # -- what fails ------------------------------------------------------------------------------
@@ -309,17 +309,17 @@ def test_a_package_that_fails_is_not_written_and_the_reason_is_told(make, target
 if 'modpack' in sys.modules and not sys.argv[0]:
     raise RuntimeError('no till at ' + __name__)
 return self.layer(x)"""
-    with pytest.raises(TrialError, match=r"no till at shop\.net") as caught:
+    with pytest.raises(SelfTestError, match=r"no till at shop\.net") as caught:
         modpack.save(make(net(forward)), target, example_inputs=(ONE,))
     assert any(line.startswith("at shop/net.py:1") for line in caught.value.details)
-    assert caught.value.source == str(target)
+    assert caught.value.path == str(target)
     assert target.read_bytes() == b"what was here before"
     assert [path.name for path in target.parent.glob(".*")] == []
 
 
 def test_an_output_that_differs_is_told_with_its_place(make, target):
     forward = "y = self.layer(x)\ny[0, 1] += len(sys.argv[0]) > 0\nreturn {'scores': [y]}"
-    with pytest.raises(TrialError, match="differs from the live model's in 1 place") as caught:
+    with pytest.raises(SelfTestError, match="differs from the live model's in 1 place") as caught:
         modpack.save(make(net(forward)), target, example_inputs=(ONE,))
     assert any(
         line.startswith("output['scores'][0]: 1 of 3 elements differ, the first at [0, 1]")
@@ -329,15 +329,15 @@ def test_an_output_that_differs_is_told_with_its_place(make, target):
 
 def test_an_interpreter_that_dies_is_told(make, target):
     forward = "import os\nif not sys.argv[0]: print('bye', flush=True); os._exit(7)\nreturn x"
-    with pytest.raises(TrialError, match="exit status 7") as caught:
+    with pytest.raises(SelfTestError, match="exit status 7") as caught:
         modpack.save(make(net(forward)), target, example_inputs=(ONE,))
     assert caught.value.log == "bye"
 
 
-def test_a_file_of_this_machine_is_not_there_in_the_trial(make, target):
+def test_a_file_of_this_machine_is_not_there_in_the_self_test(make, target):
     forward = "return self.layer(x) + len(open(self.file).read())"
     init = "self.file = __file__"
-    with pytest.raises(TrialError, match="FileNotFoundError") as caught:
+    with pytest.raises(SelfTestError, match="FileNotFoundError") as caught:
         modpack.save(make(net(forward, init=init)), target, example_inputs=(ONE,))
     assert any("a file of this machine" in line for line in caught.value.details)
 
@@ -345,18 +345,18 @@ def test_a_file_of_this_machine_is_not_there_in_the_trial(make, target):
 def test_a_package_that_fails_can_be_written_with_a_warning(make, target):
     forward = "if not sys.argv[0]: raise RuntimeError('not here')\nreturn self.layer(x)"
     with pytest.warns(ModpackWarning, match="not here"):
-        modpack.save(make(net(forward)), target, example_inputs=(ONE,), trial="warn")
-    trial = tried(target)
-    assert not trial.passed and "not here" in (trial.failure or "")
-    outcome = modpack.replay(target)
+        modpack.save(make(net(forward)), target, example_inputs=(ONE,), self_test="warn")
+    self_test = tried(target)
+    assert not self_test.passed and "not here" in (self_test.failure or "")
+    outcome = modpack.self_test(target)
     assert not outcome.passed and "not here" in outcome.reason
 
 
 def test_a_live_model_that_does_not_run_is_no_failure_of_the_package(make, target):
     with pytest.raises(ExampleError, match="not run on the example inputs: RuntimeError") as told:
         modpack.save(make(net("return self.layer(x)")), target, example_inputs=(torch.ones(1, 4),))
-    assert "in forward: return self.layer(x)" in told.value.place
-    assert told.value.place in str(told.value)
+    assert "in forward: return self.layer(x)" in told.value.location
+    assert told.value.location in str(told.value)
     assert not target.exists()
 
 
@@ -365,7 +365,7 @@ def test_a_live_model_that_does_not_run_is_no_failure_of_the_package(make, targe
     [
         ({"example_inputs": [ONE]}, "A list could be either"),
         ({"example_inputs": (ONE,), "example_kwargs": 3}, "example_kwargs must be a mapping"),
-        ({"example_inputs": (ONE,), "trial": 3}, "trial must be True, False or 'warn'"),
+        ({"example_inputs": (ONE,), "self_test": 3}, "self-test must be True, False or 'warn'"),
     ],
 )
 def test_what_is_no_example_is_a_type_error(target, arguments, message):
@@ -448,7 +448,7 @@ def test_a_package_in_a_buffer_is_tried_too(make, tmp_path):
 def test_a_plan_runs_nothing(make):
     model = make(net("raise ValueError('never called')"))
     with modpack.PackageExporter(None) as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_model("model", "model.pkl", model, example_inputs=(ONE,))
         assert "shop.net" in exporter.interned_modules()
 
@@ -463,38 +463,41 @@ def test_torch_package_reads_a_package_that_was_tried(make, target):
 def test_several_models_of_a_package_are_tried_together(make, target):
     model = make(net("return self.layer(x)"))
     with modpack.PackageExporter(target) as exporter:
-        exporter.use_policy("pinned")
+        exporter.use_preset("pinned")
         exporter.save_model("one", "model.pkl", model, example_inputs=(ONE,))
         exporter.save_model("two", "model.pkl", model, example_inputs=(ONE * 2,))
-    trial = tried(target)
-    assert [case.resource for case in trial.cases] == [("one", "model.pkl"), ("two", "model.pkl")]
-    assert trial.rounds == 1 and modpack.replay(target).passed
+    self_test = tried(target)
+    assert [case.resource for case in self_test.cases] == [
+        ("one", "model.pkl"),
+        ("two", "model.pkl"),
+    ]
+    assert self_test.rounds == 1 and modpack.self_test(target).passed
 
 
 def test_each_run_is_logged(make, target, caplog):
     with caplog.at_level(logging.INFO, "modpack"):
         modpack.save(make(net("return self.layer(x)")), target, example_inputs=(ONE,))
-    assert "trial run 1 of" in caplog.text and "passed after" in caplog.text
+    assert "self-test 1 of" in caplog.text and "passed after" in caplog.text
 
 
-# -- replaying -------------------------------------------------------------------------------
+# -- repeating -------------------------------------------------------------------------------
 
 
-def test_a_stored_trial_is_repeated_where_nothing_of_the_project_is_known(
+def test_a_stored_self_test_is_repeated_where_nothing_of_the_project_is_known(
     make, target, clean_python
 ):
     modpack.save(make(net("return self.layer(x)")), target, example_inputs=(ONE,))
     out = clean_python(
-        "import modpack; r = modpack.replay(path); print(r.passed, r.recorded.namespace)",
+        "import modpack; r = modpack.self_test(path); print(r.passed, r.recorded.namespace)",
         path=target,
     ).stdout
     assert out == "True private\n"
 
 
-def test_a_package_without_a_trial_cannot_be_replayed(target):
+def test_a_package_without_a_self_test_cannot_be_self_tested(target):
     modpack.save(nn.Identity(), target)
-    with pytest.raises(ModpackError, match="holds no trial that could be repeated"):
-        modpack.replay(target)
+    with pytest.raises(ModpackError, match="holds no self-test that could be repeated"):
+        modpack.self_test(target)
 
 
 def test_operators_that_a_script_declared_are_found_and_told(make, target):
@@ -508,7 +511,7 @@ torch.library.impl("trialshop::twice", "CPU")(lambda x: x * 2)"""
     with pytest.warns(ModpackWarning, match="must first declare trialshop::twice"):
         modpack.save(model, target, example_inputs=(ONE,))
     assert tried(target).operators == ("trialshop::twice(Tensor x) -> Tensor",)
-    assert modpack.replay(target).passed
+    assert modpack.self_test(target).passed
     assert "trialshop" in sys.modules["torch"].ops.trialshop.name or library
 
 
@@ -550,25 +553,25 @@ def test_the_command_line_tries_replays_and_tells(project, target):
     given = ["export", "app.py:model", "-o", target, "--example-inputs", "app.py:inputs"]
     exported = run([*given, "--json"], root)
     assert exported.returncode == 0, exported.stderr
-    assert json.loads(exported.stdout)["package"]["trial"]["passed"] is True
-    replayed = run(["replay", target, "--json"], root)
-    assert (replayed.returncode, json.loads(replayed.stdout)["passed"]) == (0, True)
+    assert json.loads(exported.stdout)["package"]["self_test"]["passed"] is True
+    repeated = run(["self-test", target, "--json"], root)
+    assert (repeated.returncode, json.loads(repeated.stdout)["passed"]) == (0, True)
 
 
-def test_the_command_line_ends_with_a_finding_where_a_trial_fails(make, target):
+def test_the_command_line_ends_with_a_finding_where_a_self_test_fails(make, target):
     forward = "if not sys.argv[0]: raise RuntimeError('not here')\nreturn self.layer(x)"
     with pytest.warns(ModpackWarning, match="not here"):
-        modpack.save(make(net(forward)), target, example_inputs=(ONE,), trial="warn")
-    replayed = run(["replay", target], target.parent)
-    assert replayed.returncode == 1
-    assert replayed.stdout.startswith("failed: RuntimeError: not here\n  at shop/net.py:")
+        modpack.save(make(net(forward)), target, example_inputs=(ONE,), self_test="warn")
+    repeated = run(["self-test", target], target.parent)
+    assert repeated.returncode == 1
+    assert repeated.stdout.startswith("failed: RuntimeError: not here\n  at shop/net.py:")
 
 
 def test_the_command_line_says_that_there_is_nothing_to_replay(target):
     modpack.save(nn.Identity(), target)
-    replayed = run(["replay", target], target.parent)
-    assert replayed.returncode == 2
-    assert "holds no trial that could be repeated" in replayed.stderr
+    repeated = run(["self-test", target], target.parent)
+    assert repeated.returncode == 2
+    assert "holds no self-test that could be repeated" in repeated.stderr
 
 
 # -- what models hold ------------------------------------------------------------------------

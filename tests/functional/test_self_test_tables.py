@@ -1,4 +1,4 @@
-"""Tables of a library that constructors fill: loading does not, and the trial run tells."""
+"""Tables of a library that constructors fill: loading does not, and the self-test tells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import modpack
 from modpack.cli import cli
-from modpack.errors import ModpackWarning, TrialError
+from modpack.errors import ModpackWarning, SelfTestError
 from modpack.report.package_info import package_facts
 
 LIBRARY = """
@@ -57,7 +57,7 @@ def model(request, project):
 
 
 def test_outputs_that_differ_for_a_table_name_the_table(model, tmp_path):
-    with pytest.raises(TrialError) as caught:
+    with pytest.raises(SelfTestError) as caught:
         modpack.save(
             model, tmp_path / "net.modpack", example_inputs=(X,), example_kwargs={"states": True}
         )
@@ -65,14 +65,14 @@ def test_outputs_that_differ_for_a_table_name_the_table(model, tmp_path):
     assert "recorders.net._RECORDED names recorders.net.Net in this process" in str(caught.value)
 
 
-def test_a_table_is_named_although_the_trial_passes(model, tmp_path):
+def test_a_table_is_named_although_the_self_test_passes(model, tmp_path):
     path = tmp_path / "net.modpack"
     with pytest.warns(ModpackWarning, match="recorders.net._RECORDED names recorders.net.Net"):
         modpack.save(model, path, example_inputs=(X,))
-    told = [(t.module, t.name, t.kind) for t in package_facts(path).trial.unfilled]
+    told = [(t.module, t.name, t.kind) for t in package_facts(path).self_test.unfilled]
     assert told == [("recorders.net", "_RECORDED", "recorders.net.Net")]
     found = json.loads(CliRunner().invoke(cli, ["audit", str(path), "--json"]).output)["findings"]
-    assert "trial-unfilled-table" in [each["code"] for each in found]
+    assert "self-test-unfilled-table" in [each["code"] for each in found]
     loaded = modpack.load(path)
     assert loaded(X, states=True)["states"] is None
     type(loaded)()  # the remedy
@@ -105,4 +105,4 @@ def test_a_plan_says_that_only_structure_was_compared(project, tmp_path):
     plan = modpack.save(model, tmp_path / "net.modpack", example_inputs=(X,))
     assert "passed, structure only" in str(plan)
     audit = CliRunner().invoke(cli, ["audit", str(tmp_path / "net.modpack")]).output
-    assert "the trial run passed, structure only" in audit
+    assert "the self-test passed, structure only" in audit

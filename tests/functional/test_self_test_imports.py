@@ -1,4 +1,4 @@
-"""Distributions that extern code imports in the trial run, and that nothing in a package names."""
+"""Distributions that extern code imports in the self-test, and that nothing in a package names."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def run(*arguments):
 
 
 def test_what_extern_code_imports_is_recorded_without_what_others_require(package):
-    trial = package_facts(package).trial
-    imported = [(i.distribution, i.version, i.module, i.by) for i in trial.imported]
+    self_test = package_facts(package).self_test
+    imported = [(i.distribution, i.version, i.module, i.by) for i in self_test.imported]
     assert imported == [
         ("back", "2.1", "back", "front"),
         ("spaces-inner", "1.0", "spaces.inner", "back"),
@@ -70,8 +70,8 @@ def test_what_extern_code_imports_is_required(package):
 
 def test_an_audit_names_what_extern_code_imports(package):
     found = json.loads(run("audit", package, "--json"))["findings"]
-    told = [each["text"] for each in found if each["code"] == "trial-imported"]
-    assert told[0] == "back 2.1 was imported by front in the trial run"
+    told = [each["text"] for each in found if each["code"] == "self-test-imported"]
+    assert told[0] == "back 2.1 was imported by front in the self-test"
 
 
 def test_a_model_that_needs_torch_only_has_no_such_requirement(project, tmp_path):
@@ -79,4 +79,4 @@ def test_a_model_that_needs_torch_only_has_no_such_requirement(project, tmp_path
     from alone import Net
 
     modpack.save(Net(), tmp_path / "net.modpack", example_inputs=(torch.ones(1),))
-    assert package_facts(tmp_path / "net.modpack").trial.imported == ()
+    assert package_facts(tmp_path / "net.modpack").self_test.imported == ()

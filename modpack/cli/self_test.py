@@ -1,4 +1,4 @@
-"""``modpack replay``: the trial that is stored in a package, once more, here."""
+"""``modpack self-test``: the self-test that is stored in a package, once more, here."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from modpack.cli._common import FILE, collected_warnings, command, warn, write, 
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.selftest.self_test import Replay
+    from modpack.selftest.self_test import SelfTestResult
 
 
 @command(
-    "replay",
-    epilog="Exit status: 0 if the package passed, 1 if it did not, 2 if FILE holds no trial or the "
-    "policy refuses it.",
+    "self-test",
+    epilog="Exit status: 0 if the package passed, 1 if it failed, 2 if FILE contains no self-test or "
+    "the trust policy rejects it.",
 )
 @click.argument("file", metavar="FILE", type=FILE)
 @click.option(
-    "--strict",
-    is_flag=True,
-    help="Refuse a package that was made with other versions than those that are here.",
+    "--on-mismatch",
+    type=click.Choice(["warn", "error", "ignore"]),
+    default="warn",
+    show_default=True,
+    help="What to do if the installed versions differ from the recorded ones.",
 )
 @click.option(
     "--policy",
@@ -32,37 +34,37 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--verify",
-    type=click.Choice(["code", "all"]),
+    type=click.Choice(["code", "full"]),
     default="code",
     show_default=True,
     help="What to compare with its digests first: everything but tensors, or everything.",
 )
-def replay_command(
+def self_test_command(
     file: str,
-    strict: bool,
+    on_mismatch: str,
     policy: str | None,
     verify: str,
     as_json: bool,
 ) -> bool:
-    """Repeat the trial that is stored in a package.
+    """Repeat the self-test that is stored in a package.
 
     A package that was saved with example inputs holds them, and the output that the live model
     gave. A clean interpreter loads the package, runs it on those inputs, and compares the output.
 
-    This runs the package's code: replay only what you trust.
+    This runs the package's code: run it only for packages that you trust.
 
     \b
     Examples:
-      modpack replay model.modpack
-      modpack replay model.modpack --strict
-      modpack replay model.modpack --policy trust.toml
+      modpack self-test model.modpack
+      modpack self-test model.modpack --on-mismatch error
+      modpack self-test model.modpack --policy trust.toml
     """
     from modpack.core.policy import TrustPolicy
-    from modpack.selftest.self_test import replay
+    from modpack.selftest.self_test import self_test
 
-    with working(f"Replaying {file}"), collected_warnings() as collected:
+    with working(f"Running the self-test of {file}"), collected_warnings() as collected:
         allowed = None if policy is None else TrustPolicy.from_toml(policy)
-        outcome = replay(file, strict=strict, policy=allowed, verify=verify)
+        outcome = self_test(file, on_mismatch=on_mismatch, policy=allowed, verify=verify)
     for text in collected:
         warn(text)
     if as_json:
@@ -82,7 +84,7 @@ def replay_command(
     return not outcome.passed
 
 
-def _text(outcome: Replay) -> str:
+def _text(outcome: SelfTestResult) -> str:
     from modpack.core.text import counted, printable
 
     recorded = outcome.recorded
