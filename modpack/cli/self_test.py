@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @command(
     "self-test",
-    epilog="Exit status: 0 if the package passed, 1 if it failed, 2 if FILE contains no self-test or "
-    "the trust policy rejects it.",
+    epilog="Exit status: 0 if the package passed, 1 if it failed, 2 if FILE contains no self-test "
+    "or the trust policy rejects it.",
 )
 @click.argument("file", metavar="FILE", type=FILE)
 @click.option(

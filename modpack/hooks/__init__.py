@@ -2,7 +2,7 @@
 
 Packages capture and restore hooks by themselves. What is here for users: hooks that belong to
 the autograd graph (:func:`attach` and its specs), hooks without a package (:func:`capture`,
-:func:`restore`, :func:`copy`), and comm hooks (:func:`restore_comm_hook`).
+:func:`restore`, :func:`copy_model`), and comm hooks (:func:`restore_comm_hook`).
 
 Names are resolved on first use (PEP 562): importing this imports no torch.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from modpack.hooks.graph_parts import attach as attach
     from modpack.hooks.restoring import HookCapture as HookCapture
     from modpack.hooks.standalone import capture as capture
-    from modpack.hooks.standalone import copy as copy
+    from modpack.hooks.standalone import copy_model as copy_model
     from modpack.hooks.standalone import restore as restore
 
 _HOME_OF = {
@@ -42,7 +42,7 @@ _HOME_OF = {
     "SavedTensors": "graph",
     "attach": "graph_parts",
     "capture": "standalone",
-    "copy": "standalone",
+    "copy_model": "standalone",
     "restore": "standalone",
     "restore_comm_hook": "ddp",
 }

@@ -324,7 +324,7 @@ def restore(
     return handles
 
 
-def copy(
+def copy_model(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
     *,

@@ -1,4 +1,4 @@
-"""Runs the self-test of a package in clean interpreters, until it passes or its failure is known."""
+"""Runs the self-test of a package in clean interpreters until it passes or fails for good."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def test_the_order_among_ordinary_hooks_is_kept(tmp_path):
 
     expected = gradients(build())
     assert expected[0].abs().sum() > 0 and expected[1].abs().sum() == 0
-    copied = gradients(modpack.hooks.copy(build()))
+    copied = gradients(modpack.hooks.copy_model(build()))
     assert all(map(torch.equal, copied, expected))
 
 
@@ -361,7 +361,7 @@ def test_a_hook_on_an_output_is_inside_full_backward_pre_hooks():
     model.seen = []
     seen = model.seen
     attach(model, OutputGrad("1", lambda g: seen.append(g.sum().item())))
-    twin = modpack.hooks.copy(model)
+    twin = modpack.hooks.copy_model(model)
     for each in (model, twin):
         backward(each)
     without = net()

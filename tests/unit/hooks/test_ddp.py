@@ -181,7 +181,7 @@ def test_a_comm_hook_waits_through_saves_and_copies_until_it_is_wrapped(alone, t
     ddp.register_comm_hook([], count)
     model = reloaded(ddp, tmp_path / "one.modpack")
     model = reloaded(model, tmp_path / "two.modpack")
-    model = hooks.copy(model)
+    model = hooks.copy_model(model)
     wrapped = DistributedDataParallel(model)
     (hook,) = hooks.restore_comm_hook(wrapped)
     wrapped(torch.ones(1, 2)).sum().backward()

@@ -134,9 +134,9 @@ def test_node_hooks_are_left_out_on_request(package):
 
 def test_node_hooks_are_captured_restored_and_copied():
     model = hooked()
-    twin = hooks.copy(model)
+    twin = hooks.copy_model(model)
     assert passed(twin) == EXPECTED and model.log == []
-    assert passed(hooks.copy(twin)) == EXPECTED
+    assert passed(hooks.copy_model(twin)) == EXPECTED
     captured = hooks.capture(model)
     for fresh in (Logged(), model, twin):
         hooks.restore(fresh, captured)
@@ -205,7 +205,7 @@ def test_node_hooks_of_a_kept_graph_are_reported_with_place_and_remedy(package):
     node = model.output.grad_fn
     node.register_prehook(lambda grads: None)
     model.handle = node.next_functions[0][0].register_hook(noted)
-    for save in (package, hooks.capture, hooks.copy):
+    for save in (package, hooks.capture, hooks.copy_model):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             saved = save(model)

@@ -119,7 +119,7 @@ def test_hooks_of_overriding_classes_are_wrapped_once_after_three_trips(package)
     for _ in range(3):
         model, optimizer = package(model, optimizer=optimizer).model(optimizer=True)
         assert (stored(model, optimizer), trained(model)) == expected
-    model, optimizer = hooks.copy(model, optimizer)
+    model, optimizer = hooks.copy_model(model, optimizer)
     assert (stored(model, optimizer), trained(model)) == expected
     assert REGISTERED == []
 

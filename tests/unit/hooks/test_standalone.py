@@ -304,7 +304,7 @@ def test_what_only_a_package_can_hold_is_named():
     with pytest.raises(modpack.PicklingError, match=r"hook '0/forward/0' -> traced.*an exporter"):
         hooks.capture(model)
     model[0].traced = traced
-    assert torch.equal(hooks.copy(model)(X), model(X))
+    assert torch.equal(hooks.copy_model(model)(X), model(X))
 
 
 def test_a_scripted_module_in_a_hook_is_in_the_capture():
@@ -330,7 +330,7 @@ def test_a_module_with_hooks_inside_a_hook_brings_them_along():
         (lambda: hooks.capture(3), "model must be a torch.nn.Module, not int"),
         (lambda: hooks.capture(net(), 3), "optimizer must be a torch.optim.Optimizer"),
         (lambda: hooks.restore(net(), b""), "captured must be a HookCapture, not bytes"),
-        (lambda: hooks.copy(None), "model must be a torch.nn.Module"),
+        (lambda: hooks.copy_model(None), "model must be a torch.nn.Module"),
     ],
 )
 def test_arguments_are_checked(call, text):
@@ -349,7 +349,7 @@ def test_a_capture_of_an_unknown_version_is_refused():
 
 def test_a_copy_behaves_like_the_original_and_never_touches_it():
     model, optimizer = hooked()
-    twin, twin_optimizer = hooks.copy(model, optimizer)
+    twin, twin_optimizer = hooks.copy_model(model, optimizer)
     expected = step(*hooked())
     assert same(step(twin, twin_optimizer), expected)
     assert model.collector.seen == [] and len(twin.collector.seen) == 6
@@ -369,7 +369,7 @@ def test_deepcopy_alone_shares_closures():
 
 def test_the_copys_handle_removes_the_copys_hook():
     model, _ = hooked()
-    twin = hooks.copy(model)
+    twin = hooks.copy_model(model)
     twin.handle.remove()
     assert len(twin[0]._forward_hooks) == 2 and len(model[0]._forward_hooks) == 3
     twin(X)
@@ -381,7 +381,7 @@ def test_the_copys_handle_silences_graphs_of_the_copys_attachment():
     model.seen = []
     seen = model.seen
     model.handle = hooks.attach(model, hooks.OutputGrad("1", lambda grad: seen.append(grad)))
-    twin = hooks.copy(model)
+    twin = hooks.copy_model(model)
     loss = twin(X).sum()
     twin.handle.remove()
     loss.backward()
@@ -393,18 +393,18 @@ def test_the_copys_handle_silences_graphs_of_the_copys_attachment():
 def test_hooks_are_not_deepcopied():
     model = net()
     model[0].register_forward_hook(NoDeepcopy())
-    assert torch.equal(hooks.copy(model)(X), model(X))
+    assert torch.equal(hooks.copy_model(model)(X), model(X))
 
 
 def test_a_hook_that_is_registered_on_a_copy_overwrites_none():
     model, _ = hooked()
-    twin = hooks.copy(model)
+    twin = hooks.copy_model(model)
     twin[0].register_forward_hook(lambda module, args, output: output)
     assert len(twin[0]._forward_hooks) == 4
 
 
 def test_a_copy_of_a_copy_and_a_deepcopy_of_a_copy_work():
-    model = hooks.copy(hooks.copy(hooked()[0]))
+    model = hooks.copy_model(hooks.copy_model(hooked()[0]))
     assert torch.equal(copy.deepcopy(model)(X), hooked()[0](X))
 
 
@@ -417,7 +417,7 @@ def test_utilities_of_torch_are_copied_once_and_still_work():
     prune.l1_unstructured(model[1], "weight", amount=4)
     scale = model[1].weight_orig
     model[1].register_forward_hook(lambda module, args, output: output * scale.sum())
-    twin = hooks.copy(model)
+    twin = hooks.copy_model(model)
     for each in (model, twin):
         each.eval()
     assert torch.equal(twin(X), model(X))
@@ -436,7 +436,7 @@ def test_flags_of_hooks_are_copied():
     model[1].register_forward_hook(
         lambda module, args, output: calls.append(output), always_call=True
     )
-    twin = hooks.copy(model)
+    twin = hooks.copy_model(model)
     twin[0](input=X)
     with pytest.raises(TypeError):
         twin[1]("no tensor")
@@ -449,8 +449,8 @@ def test_a_copy_leaves_collected_state_behind_on_request():
     model.features = features
     model[1].register_forward_hook(lambda module, args, output: features.update(out=output))
     model(X)
-    assert list(hooks.copy(model).features) == ["out"]
-    twin = hooks.copy(model, reset_hook_state=True)
+    assert list(hooks.copy_model(model).features) == ["out"]
+    twin = hooks.copy_model(model, reset_hook_state=True)
     assert twin.features == {} and list(features) == ["out"]
     twin(X)
     assert list(twin.features) == ["out"]
@@ -470,7 +470,7 @@ def test_hooks_of_a_reloaded_model_are_captured_too(lab, tmp_path):
     lab.hook(model)
     modpack.save(model, tmp_path / "net.modpack")
     loaded = modpack.load(tmp_path / "net.modpack")
-    assert lab.run(hooks.copy(loaded)) == lab.run(model)
+    assert lab.run(hooks.copy_model(loaded)) == lab.run(model)
     assert loaded[0].weight.grad is None
 
 
@@ -542,11 +542,11 @@ def test_copy_of_functions_that_share_closures_with_hooks_shares_them():
     model(X)
     before = model.look()
     assert before == (1, 10, 1, 10, [1, 10, 1], [1, 10, 1], 1)
-    twin = hooks.copy(model)
+    twin = hooks.copy_model(model)
     assert twin.look() == before and twin.told is twin.places["tuple"][0] is not model.told
     twin(X)
     assert twin.look() == (2, 20, 2, 20, [2, 20, 2], [2, 20, 2], 2) and model.look() == before
-    assert hooks.copy(twin).look() == twin.look()
+    assert hooks.copy_model(twin).look() == twin.look()
     assert twin.shared.told is model.told
     with torch.no_grad():
         twin.weight.zero_()
@@ -559,7 +559,7 @@ def test_copy_of_hooks_of_two_modules_shares_their_closure():
     model[0].register_forward_hook(lambda module, args, output: seen.append(0))
     model[2].weight.register_hook(lambda grad: seen.append(2))
     model.seen = lambda: seen
-    twin = hooks.copy(model)
+    twin = hooks.copy_model(model)
     twin(X).sum().backward()
     assert twin.seen() == [0, 2] and seen == []
 
@@ -571,7 +571,7 @@ def test_copy_of_handles_of_groups_removes_the_group():
     model.handle = torch.autograd.graph.register_multi_grad_hook(
         tensors, lambda grads: log.append(len(grads))
     )
-    twin = hooks.copy(model)
+    twin = hooks.copy_model(model)
     twin(X).sum().backward()
     twin.handle.remove()
     twin(X).sum().backward()
@@ -585,7 +585,7 @@ def test_copy_of_lazy_modules_is_lazy_and_keeps_hooks():
     weight, calls = model[0].weight, []
     model.calls = calls
     model[1].register_forward_hook(lambda module, args, output: calls.append(weight))
-    twin = hooks.copy(hooks.copy(model))
+    twin = hooks.copy_model(hooks.copy_model(model))
     assert twin(X).shape == (2, 3)
     assert twin.calls[0] is twin[0].weight and calls == []
     assert nn.parameter.is_lazy(model[0].weight) and nn.parameter.is_lazy(model[1].running_mean)
@@ -602,7 +602,7 @@ def test_copy_of_scripted_and_traced_parts_keeps_their_hooks(tmp_path):
     model.handle = model[0].register_forward_hook(lambda module, args, output: output * 3)
     model[0].weight.register_hook(lambda grad: grad * 5)
     modpack.save(model, tmp_path / "net.modpack", extern="**")
-    for twin in (hooks.copy(model), modpack.load(tmp_path / "net.modpack")):
+    for twin in (hooks.copy_model(model), modpack.load(tmp_path / "net.modpack")):
         results = []
         for each in (model, twin):
             each.zero_grad()
@@ -620,7 +620,7 @@ def test_copy_of_hooks_that_were_scripted_leaves_them_to_torch(tmp_path):
     layer.register_forward_hook(_doubled)
     model = torch.jit.script(layer)
     modpack.save(model, tmp_path / "net.modpack", extern="**")
-    for twin in (hooks.copy(model), modpack.load(tmp_path / "net.modpack")):
+    for twin in (hooks.copy_model(model), modpack.load(tmp_path / "net.modpack")):
         assert torch.equal(twin(X), layer(X))
 
 
@@ -632,7 +632,7 @@ def test_copy_of_sparse_parameters_keeps_their_hooks():
     model = nn.Module()
     model.weight = nn.Parameter(torch.eye(2).to_sparse())
     model.weight.register_hook(lambda grad: grad * 2)
-    twin = hooks.copy(model)
+    twin = hooks.copy_model(model)
     assert type(twin.weight) is nn.Parameter and twin.weight._backward_hooks
     assert torch.equal(twin.weight.to_dense(), torch.eye(2))
 
@@ -644,4 +644,4 @@ def test_copy_of_what_cannot_be_copied_names_its_place_and_the_remedy():
         modpack.ModpackError,
         match=r"model\.held\['things'\]\[0\]: .*NoDeepcopy.*not this way.*Remedy: .*__deepcopy__",
     ):
-        hooks.copy(model)
+        hooks.copy_model(model)
