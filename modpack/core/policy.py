@@ -198,8 +198,8 @@ class TrustPolicy:
         require_type(self.allow_code, bool, "allow_code", "a bool")
         if self.allow_code and self.allow_pickle_globals:
             raise ValueError(
-                "allow_pickle_globals is for packages without code, but allow_code is True. Set only "
-                "one of the two."
+                "allow_pickle_globals is for packages without code, but allow_code is True. Set "
+                "only one of the two."
             )
         signers = _listed(
             self.require_signature_from, Signer, "require_signature_from", _SIGNER_OBJECTS
