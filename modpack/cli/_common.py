@@ -132,8 +132,8 @@ def refuse_same(file: str, output: Path) -> None:
 
 
 def warn(text: str) -> None:
-    """Tell a warning on stderr."""
-    click.secho(f"warning: {text}", err=True, fg="yellow")
+    """Print a warning to stderr."""
+    click.secho(f"Warning: {text}", err=True, fg="yellow")
 
 
 @contextmanager

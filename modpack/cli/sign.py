@@ -1,4 +1,4 @@
-"""``modpack sign``: vouch for a package."""
+"""``modpack sign``: sign a package."""
 
 from __future__ import annotations
 
@@ -20,50 +20,46 @@ from modpack.report.progress import working
 
 @command("sign", epilog="Exit status: 0 if the package was signed, 2 if not.")
 @click.argument("file", metavar="FILE", type=FILE)
+@click.option("--key", "key_file", metavar="KEY", required=True, help="Sign with this private key.")
 @click.option(
-    "--key", "key_file", metavar="KEY", required=True, help="The private key to sign with."
-)
-@click.option(
-    "--inside/--beside",
-    "is_inside",
+    "--embed/--detached",
+    "embed",
     default=True,
-    help="Where the signature goes: into the package, or into FILE.sig.  [default: --inside]",
+    help="Write the signature into the package, or to FILE.sig.  [default: embed]",
 )
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
-    help="Write there instead: the signed package, or with --beside the signature.",
+    help="Write the signed package, or the detached signature, to FILE.",
 )
-@click.option(
-    "--replace", is_flag=True, help="Drop the signatures that are there instead of adding to them."
-)
+@click.option("--replace", is_flag=True, help="Remove existing signatures instead of keeping them.")
 def sign_command(
-    file: str, key_file: str, is_inside: bool, output: str | None, replace: bool, as_json: bool
+    file: str, key_file: str, embed: bool, output: str | None, replace: bool, as_json: bool
 ) -> None:
-    """Vouch for a package, so that others can make sure that it is yours.
+    """Sign a package so that others can verify who published it.
 
-    FILE is a package of modpack, or the folder of an unzipped one. All of its records are compared
-    with its manifest first; nothing in it is run or unpickled. What is signed is the package's
-    digest, which stands for its whole content, whatever the file is called.
+    FILE is a modpack package or the folder of an unpacked one. modpack first compares all records
+    with the manifest; no code in the package is executed or unpickled. The signature covers the
+    package's digest and therefore its whole content, but not the file name.
 
-    The signature becomes a part of the package; nothing else in it changes, its digest included.
-    With --beside it becomes a file of its own, FILE.sig, and the package stays as it is. Signatures
-    with other keys stay, so that several people can sign.
+    An embedded signature becomes a record of the package; its other records and its digest do not
+    change. A detached signature is written to FILE.sig, and the package does not change. Existing
+    signatures with other keys are kept, so several people can sign one package.
 
-    --key is a private key as modpack keygen makes it, or openssl genpkey -algorithm ed25519. If it
-    is encrypted, its passphrase is asked for, or taken from MODPACK_KEY_PASSPHRASE.
+    KEY is a private key from modpack keygen or openssl genpkey -algorithm ed25519. If the key is
+    encrypted, modpack reads the passphrase from MODPACK_KEY_PASSPHRASE or asks for it.
 
-    This needs an extra: pip install 'modpack[sign]'
+    Requires an extra: pip install 'modpack[sign]'
 
     \b
     Examples:
       modpack sign model.modpack --key release
       modpack sign model.modpack --key release -o signed.modpack
-      modpack sign model.modpack --key release --beside
+      modpack sign model.modpack --key release --detached
       modpack verify model.modpack --key release.pub
     """
-    if output is not None and not is_inside:
+    if output is not None and not embed:
         refuse_same(file, Path(output))
     from modpack.core.process import usable_cores
     from modpack.security.signing import sign_package
@@ -71,12 +67,12 @@ def sign_command(
 
     private = read_private(key_file, lambda: ask_passphrase(key_file))
     if is_readable_by_others(key_file):
-        warn(f"others can read the private key {key_file}. Remedy: chmod 600 {key_file}")
+        warn(f"{key_file}: other users can read this private key. Run: chmod 600 {key_file}")
     with working(f"Signing {file}"):
         signed = sign_package(
             file,
             private,
-            is_inside=is_inside,
+            embed=embed,
             output=output,
             replace=replace,
             workers=usable_cores(),
@@ -87,7 +83,7 @@ def sign_command(
                 "package": file,
                 "digest": signed.digest,
                 "key_id": private.key_id,
-                "place": "inside" if signed.is_inside else "beside",
+                "placement": "embedded" if signed.is_embedded else "detached",
                 "file": signed.file,
                 "key_ids": signed.key_ids,
             }
@@ -95,13 +91,14 @@ def sign_command(
     else:
         from modpack.core.text import counted, printable
 
-        place = f"inside {signed.file}" if signed.is_inside else signed.file
+        location = f"embedded in {signed.file}" if signed.is_embedded else signed.file
         others = len(signed.key_ids) - 1
-        kept = f" ({counted(others, 'signature')} with other keys stayed)" if others else ""
+        keys = "another key" if others == 1 else "other keys"
+        kept = f" (kept {counted(others, 'signature')} with {keys})" if others else ""
         text = (
             f"signed:    {file}\n"
             f"digest:    {signed.digest}\n"
             f"key id:    {private.key_id}\n"
-            f"signature: {place}{kept}\n"
+            f"signature: {location}{kept}\n"
         )
         write(printable(text, keep="\n"))

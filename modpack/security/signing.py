@@ -1,6 +1,7 @@
 """Signing packages, and finding and checking their signatures.
 
-A signature is a record of the package (inside), or a file beside it under its name and ``.sig``.
+An embedded signature is a record of the package. A detached one is a file next to the package, with
+its name and ``.sig``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class FoundSignature(NamedTuple):
 def find_signatures(
     archive: Archive, path: str | os.PathLike[str] | None = None
 ) -> tuple[FoundSignature, ...]:
-    """The envelopes of a package: that inside, and that beside it.
+    """Return the embedded and the detached envelope of a package, as far as they exist.
 
     Args:
         archive: the package.
@@ -50,10 +51,10 @@ def find_signatures(
     Raises:
         SignatureError: one of them is too large, or cannot be read.
     """
-    contents = [(layout.SIGNATURE, _inside(archive))]
+    contents = [(layout.SIGNATURE, _read_embedded(archive))]
     if path is not None:
-        file = beside(path)
-        contents.append((str(file), _read_beside(file, archive.source)))
+        file = sidecar_path(path)
+        contents.append((str(file), _read_detached(file, archive.source)))
     return tuple(FoundSignature(place, each) for place, each in contents if each is not None)
 
 
@@ -71,7 +72,7 @@ def check_signatures(
         path: the package's file or folder; None if it has none.
 
     Returns:
-        The signatures that hold, inside before beside.
+        The valid signatures, embedded before detached.
 
     Raises:
         SignatureError: there is no signature, or none that holds.
@@ -109,10 +110,10 @@ def check_signatures(
     return tuple(held)
 
 
-def beside(path: str | os.PathLike[str]) -> Path:
-    """The file with the signature of a package that has none inside.
+def sidecar_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a package's detached signature.
 
-    >>> beside("model.modpack").name
+    >>> sidecar_path("model.modpack").name
     'model.modpack.sig'
     """
     file = Path(path)
@@ -121,8 +122,8 @@ def beside(path: str | os.PathLike[str]) -> Path:
     return file.with_name(file.name + _SUFFIX)
 
 
-def _read_beside(file: Path, source: str) -> bytes | None:
-    """The content of a signature's file; None if there is no such file.
+def _read_detached(file: Path, source: str) -> bytes | None:
+    """Return the content of a signature file; None if the file does not exist.
 
     Raises:
         SignatureError: it is too large, or cannot be read.
@@ -142,7 +143,7 @@ def _read_beside(file: Path, source: str) -> bytes | None:
     return content
 
 
-def _inside(archive: Archive) -> bytes | None:
+def _read_embedded(archive: Archive) -> bytes | None:
     if not archive.has(layout.SIGNATURE):
         return None
     if archive.size(layout.SIGNATURE) > MAX_BYTES:
@@ -167,14 +168,14 @@ class SignedPackage(NamedTuple):
 
     Attributes:
         digest: what was signed: the package's digest.
-        file: the file that was written.
-        is_inside: whether that is the package itself, with the signature inside.
+        file: the file that was written: the package, or the detached signature.
+        is_embedded: whether the signature is a record of the package.
         key_ids: of all signatures that are there now.
     """
 
     digest: str
     file: str
-    is_inside: bool
+    is_embedded: bool
     key_ids: tuple[str, ...]
 
 
@@ -182,7 +183,7 @@ def sign_package(
     path: str | os.PathLike[str],
     private: PrivateKey,
     *,
-    is_inside: bool = True,
+    embed: bool = True,
     output: str | os.PathLike[str] | None = None,
     replace: bool = False,
     workers: int = 1,
@@ -192,8 +193,8 @@ def sign_package(
     Args:
         path: its file, or the folder of an unzipped one.
         private: the key.
-        is_inside: whether the signature becomes a record of the package; else it becomes a file
-            beside it, under the package's name and ``.sig``.
+        embed: whether the signature becomes a record of the package; else it becomes a file
+            next to it, with the package's name and ``.sig``.
         output: what to write instead: the package with its signature, or the signature.
         replace: whether signatures that are there already are dropped; else they stay.
         workers: threads that compare records at the same time.
@@ -210,20 +211,20 @@ def sign_package(
         digest = _checked_digest(archive, workers)
         if replace:
             existing = None
-        elif is_inside:
-            existing = _inside(archive)
+        elif embed:
+            existing = _read_embedded(archive)
         else:
-            file_beside = beside(path) if output is None else Path(output)
-            existing = _read_beside(file_beside, archive.source)
+            detached = sidecar_path(path) if output is None else Path(output)
+            existing = _read_detached(detached, archive.source)
         name = Path(file).absolute().name
         envelope = sign(digest, name, private, existing, file)
         key_ids = tuple(each.key_id for each in read_envelope(envelope, file).signatures)
-        if is_inside:
-            target = _write_inside(archive, file, envelope, output)
+        if embed:
+            target = _write_embedded(archive, file, envelope, output)
         else:
-            target = os.fspath(output) if output is not None else _own(beside(file))
+            target = os.fspath(output) if output is not None else _own(sidecar_path(file))
             write_whole(target, envelope)
-    return SignedPackage(digest, target, is_inside, key_ids)
+    return SignedPackage(digest, target, embed, key_ids)
 
 
 def _own(target: Path) -> str:
@@ -253,7 +254,7 @@ def _checked_digest(archive: Archive, workers: int) -> str:
     return digest
 
 
-def _write_inside(
+def _write_embedded(
     archive: Archive, path: str, envelope: bytes, output: str | os.PathLike[str] | None
 ) -> str:
     if not isinstance(archive, FolderArchive):

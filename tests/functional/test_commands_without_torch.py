@@ -61,7 +61,7 @@ def packages(tmp_path_factory) -> dict[str, str]:
         "report {a} -o {folder}/a.html --force",
         "keygen {folder}/made --force",
         "sign {a} --key {key} -o {folder}/signed.modpack",
-        "sign {a} --key {key} --beside --json",
+        "sign {a} --key {key} --detached --json",
         "report {old} -o {folder}/old.html --force",
     ],
 )

@@ -271,7 +271,7 @@ def test_the_replay_command_tells_differences_and_refuses_if_strict(tmp_path, pr
     path = str(elsewhere(tmp_path / "t.modpack", machine="abacus"))
     told = CliRunner().invoke(cli, ["self-test", path])
     assert told.exit_code == 0
-    assert "warning: " in told.stderr and "abacus" in told.stderr
+    assert "Warning: " in told.stderr and "abacus" in told.stderr
     refused = CliRunner().invoke(cli, ["self-test", path, "--on-mismatch", "error", "--json"])
     assert refused.exit_code == 2
     assert json.loads(refused.stdout)["error"]["type"] == "EnvironmentMismatchError"

@@ -19,7 +19,7 @@ from modpack.security.signing import check_signatures
 from modpack.security.signing_keys import read_private, read_public
 
 SCHEMAS = Path(__file__).parents[2] / "docs/reference/json"
-INSIDE = ".data/modpack/signature.json"
+EMBEDDED = ".data/modpack/signature.json"
 SOURCE = """
 import torch
 class Scale(torch.nn.Module):
@@ -117,22 +117,22 @@ def test_a_package_is_signed(package, key):
     result = run("sign", package, "--key", key)
     assert result.exit_code == 0
     assert f"digest:    {digest}" in result.output
-    assert f"signature: inside {package}" in result.output
+    assert f"signature: embedded in {package}" in result.output
     assert held(package, key) == ["release"]
     assert digest_of(package) == digest
 
 
-@pytest.mark.parametrize("place", ["inside", "beside"])
-def test_a_signature_is_told_as_json(package, key, place):
-    found = document(run("sign", package, "--key", key, f"--{place}", "--json"), "sign")
+@pytest.mark.parametrize(("option", "placement"), [("embed", "embedded"), ("detached", "detached")])
+def test_sign_json_describes_signature(package, key, option, placement):
+    found = document(run("sign", package, "--key", key, f"--{option}", "--json"), "sign")
     key_id = read_private(key).key_id
     assert found == {
         "schema": 1,
         "package": str(package),
         "digest": digest_of(package),
         "key_id": key_id,
-        "place": place,
-        "file": str(package) if place == "inside" else f"{package}.sig",
+        "placement": placement,
+        "file": str(package) if placement == "embedded" else f"{package}.sig",
         "key_ids": [key_id],
     }
     assert held(package, key) == ["release"]
@@ -142,7 +142,7 @@ def test_signatures_add_up(package, key, tmp_path):
     run("keygen", tmp_path / "second")
     run("sign", package, "--key", key)
     result = run("sign", package, "--key", tmp_path / "second")
-    assert "(1 signature with other keys stayed)" in result.output
+    assert "(kept 1 signature with another key)" in result.output
     assert held(package, key, tmp_path / "second") == ["release", "second"]
     run("sign", package, "--key", tmp_path / "second", "--replace")
     assert held(package, key, tmp_path / "second") == ["second"]
@@ -165,7 +165,7 @@ def test_a_key_that_others_can_read_is_warned_of(package, key):
     key.chmod(0o644)
     result = run("sign", package, "--key", key)
     assert result.exit_code == 0
-    assert f"warning: others can read the private key {key}. Remedy: chmod 600" in result.stderr
+    assert f"Warning: {key}: other users can read this private key. Run: chmod 600" in result.stderr
 
 
 def test_a_key_can_come_through_a_pipe(package, key):
@@ -189,7 +189,7 @@ def test_mistakes_are_told_in_a_line(package, key, tmp_path):
         ((tmp_path / "a.txt", "--key", key), "a.txt: this is"),
         ((tmp_path / "none", "--key", key), "there is no such file"),
         ((package,), "Missing option '--key'"),
-        ((package, "--key", key, "--beside", "-o", package), "is"),
+        ((package, "--key", key, "--detached", "-o", package), "is"),
         ((package, "--key", key, "-o", tmp_path / "no" / "x"), "does not exist"),
     ):
         result = run("sign", *arguments)
@@ -257,17 +257,17 @@ def test_a_signed_package_is_the_same_package(package, key, tmp_path):
     assert first == second
 
 
-def test_a_signature_beside_a_package_is_written_through_no_link(package, key, tmp_path):
+def test_sign_detached_does_not_follow_symlink(package, key, tmp_path):
     (tmp_path / "mine").write_text("kept")
     package.with_name(package.name + ".sig").symlink_to(tmp_path / "mine")
-    done = run("sign", package, "--key", key, "--beside", "--replace")
+    done = run("sign", package, "--key", key, "--detached", "--replace")
     assert done.exit_code == 2 and "it is a link" in done.output
     assert (tmp_path / "mine").read_text() == "kept"
 
 
 def test_a_signed_package_loads(package, key, tmp_path):
     run("sign", package, "--key", key)
-    run("sign", package, "--key", key, "--beside")
+    run("sign", package, "--key", key, "--detached")
     model = modpack.load(package)
     assert model(torch.ones(2)).tolist() == [1.0, 0.0]
     assert modpack.load_weights(package)["factor"].tolist() == [1.0, -2.0]
@@ -281,7 +281,7 @@ def test_a_signed_package_loads(package, key, tmp_path):
         exporter.use_preset("pinned")
         exporter.save_model("model", "model.pkl", model)
     with open_archive(tmp_path / "again.modpack") as archive:
-        assert not archive.has(INSIDE)
+        assert not archive.has(EMBEDDED)
 
 
 def test_torch_package_reads_a_signed_package(key, tmp_path):

@@ -425,7 +425,7 @@ def repeated(package: Path, text: str, *options: str) -> subprocess.CompletedPro
 def test_a_self_test_is_repeated_under_a_policy(tried):
     done = repeated(tried, "[trust]\nallow_code = true\nexterns = ['yaml.**']\nhook_kinds = []\n")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr.startswith("warning: the policy allows code and demands no signature")
+    assert done.stderr.startswith("Warning: the policy allows code and demands no signature")
     refused = repeated(tried, "[trust]\nallow_code = true\nexterns = []\n")
     assert refused.returncode == 2
     assert "it takes 'yaml' from where it is loaded" in refused.stderr

@@ -11,10 +11,10 @@ from modpack.archive.manifest import package_digest
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, SignatureError
-from modpack.security.signing import beside, check_signatures, find_signatures, sign_package
+from modpack.security.signing import check_signatures, find_signatures, sidecar_path, sign_package
 from modpack.security.signing_envelope import sign
 
-INSIDE = ".data/modpack/signature.json"
+EMBEDDED = ".data/modpack/signature.json"
 
 
 def digest_of(path):
@@ -34,25 +34,25 @@ def refused(path, *signers, at=True):
     return caught.value.reason
 
 
-def test_it_is_found_inside_and_beside(package, alice):
+def test_find_signatures_returns_embedded_and_detached(package, alice):
     with open_archive(package) as archive:
         assert find_signatures(archive, package) == ()
     sign_package(package, alice)
-    sign_package(package, alice, is_inside=False)
+    sign_package(package, alice, embed=False)
     with open_archive(package) as archive:
-        inside, outside = find_signatures(archive, package)
-        assert find_signatures(archive) == (inside,)
-    assert inside.place == INSIDE
-    assert outside.place == f"{package}.sig"
-    assert inside.content == outside.content
+        embedded, detached = find_signatures(archive, package)
+        assert find_signatures(archive) == (embedded,)
+    assert embedded.place == EMBEDDED
+    assert detached.place == f"{package}.sig"
+    assert embedded.content == detached.content
 
 
-@pytest.mark.parametrize("is_inside", [True, False])
-def test_a_signature_of_somebody_who_is_trusted_is_enough(package, alice, bob, trusted, is_inside):
-    sign_package(package, alice, is_inside=is_inside)
+@pytest.mark.parametrize("embed", [True, False])
+def test_a_signature_of_somebody_who_is_trusted_is_enough(package, alice, bob, trusted, embed):
+    sign_package(package, alice, embed=embed)
     (found,) = held(package, trusted("bob", bob), trusted("alice", alice))
     assert (found.signer, found.key_id) == ("alice", alice.key_id)
-    assert found.place == (INSIDE if is_inside else f"{package}.sig")
+    assert found.place == (EMBEDDED if embed else f"{package}.sig")
 
 
 def test_nobody_has_to_sign_if_nobody_is_asked_for(package):
@@ -62,7 +62,7 @@ def test_nobody_has_to_sign_if_nobody_is_asked_for(package):
 def test_a_stripped_signature_is_told(package, alice, trusted):
     reason = refused(package, trusted("alice", alice))
     assert reason.startswith("it carries no signature, and one of 'alice' is demanded")
-    sign_package(package, alice, is_inside=False)
+    sign_package(package, alice, embed=False)
     assert "it carries no signature" in refused(package, trusted("alice", alice), at=False)
 
 
@@ -70,7 +70,7 @@ def test_an_archive_of_torch_package_cannot_be_signed(tmp_path, alice, trusted):
     path = tmp_path / "old.pt"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("old/.data/version", b"6\n")
-    beside(path).write_bytes(sign(digest_of(path), "old.pt", alice))
+    sidecar_path(path).write_bytes(sign(digest_of(path), "old.pt", alice))
     assert held(path) == ()
     reason = refused(path, trusted("alice", alice))
     assert reason.startswith("a signature of 'alice' is demanded, and archives of torch.package")
@@ -78,24 +78,24 @@ def test_an_archive_of_torch_package_cannot_be_signed(tmp_path, alice, trusted):
 
 def test_one_signature_that_holds_is_enough(package, alice, bob, trusted):
     sign_package(package, alice)
-    beside(package).write_bytes(b"junk")
+    sidecar_path(package).write_bytes(b"junk")
     assert [each.signer for each in held(package, trusted("alice", alice))] == ["alice"]
     reason = refused(package, trusted("bob", bob))
-    assert f"{INSIDE} is of nobody who is trusted" in reason
+    assert f"{EMBEDDED} is of nobody who is trusted" in reason
     assert f"{package}.sig is no envelope" in reason
 
 
 def test_a_package_that_was_changed_and_manifested_anew_is_refused(write, alice, trusted):
     path = write("tea.modpack")
-    sign_package(path, alice, is_inside=False)
+    sign_package(path, alice, embed=False)
     write("tea.modpack", **{"pkg/evil.py": b"import os"})
     assert "it was changed after it was signed" in refused(path, trusted("alice", alice))
 
 
 def test_a_signature_moved_to_another_package_is_refused(write, alice, trusted):
     tea, coffee = write("tea.modpack"), write("coffee.modpack", **{"pkg/a.py": b""})
-    sign_package(tea, alice, is_inside=False)
-    beside(tea).replace(beside(coffee))
+    sign_package(tea, alice, embed=False)
+    sidecar_path(tea).replace(sidecar_path(coffee))
     assert "which was called 'tea.modpack'" in refused(coffee, trusted("alice", alice))
 
 
@@ -111,7 +111,7 @@ def test_a_damaged_manifest_is_told_as_such(package, alice, trusted, monkeypatch
         held(package, trusted("alice", alice))
 
 
-def test_a_buffer_has_a_signature_inside_or_none(package, alice, trusted):
+def test_check_signatures_of_buffer_reads_embedded_only(package, alice, trusted):
     sign_package(package, alice)
     with package.open("rb") as file, open_archive(file) as archive:
         assert check_signatures(archive, [trusted("alice", alice)])
@@ -134,16 +134,16 @@ def test_a_huge_signature_is_not_read(package, alice, trusted, monkeypatch):
 
 
 def test_a_huge_file_beside_is_not_read(package, alice, trusted):
-    with beside(package).open("wb") as file:
+    with sidecar_path(package).open("wb") as file:
         file.truncate(1 << 40)
     assert "is larger than 1048576 bytes" in refused(package, trusted("alice", alice))
 
 
 def test_what_is_no_file_beside_is_told(package, alice, trusted):
-    os.mkfifo(beside(package))  # whoever opens it waits for ever
+    os.mkfifo(sidecar_path(package))  # whoever opens it waits for ever
     assert "is no regular file" in refused(package, trusted("alice", alice))
-    beside(package).unlink()
-    beside(package).symlink_to("/dev/zero")
+    sidecar_path(package).unlink()
+    sidecar_path(package).symlink_to("/dev/zero")
     assert "is no regular file" in refused(package, trusted("alice", alice))
 
 
@@ -153,12 +153,12 @@ def test_a_signature_record_with_damaged_content_is_told(package, alice, trusted
     content[content.rindex(b'"payloadType"') + 3] ^= 1
     package.write_bytes(content)
     reason = refused(package, trusted("alice", alice))
-    assert f"the signature {INSIDE} cannot be read" in reason
+    assert f"the signature {EMBEDDED} cannot be read" in reason
     assert "crc32" in reason
 
 
 def test_the_file_beside_a_folder_bears_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert beside("a/b/").name == "b.sig"
-    assert beside(".") == Path(f"{tmp_path}.sig")
-    assert beside("model.modpack") == Path("model.modpack.sig")
+    assert sidecar_path("a/b/").name == "b.sig"
+    assert sidecar_path(".") == Path(f"{tmp_path}.sig")
+    assert sidecar_path("model.modpack") == Path("model.modpack.sig")

@@ -9,10 +9,10 @@ from modpack.archive.manifest import package_digest
 from modpack.archive.reader import open_archive
 from modpack.errors import ArchiveError, NotAPackageError, SignatureError, TargetError
 from modpack.security import signing as placing
-from modpack.security.signing import beside, check_signatures, sign_package
+from modpack.security.signing import check_signatures, sidecar_path, sign_package
 from tests.rezipped import rezipped
 
-INSIDE = ".data/modpack/signature.json"
+EMBEDDED = ".data/modpack/signature.json"
 
 
 def holds(path, *signers):
@@ -25,32 +25,32 @@ def digest_of(path):
         return package_digest(archive)
 
 
-def test_a_signature_goes_into_the_package(package, alice, trusted):
+def test_sign_package_embeds_signature_by_default(package, alice, trusted):
     digest = digest_of(package)
     signed = sign_package(package, alice)
-    assert (signed.digest, signed.file, signed.is_inside) == (digest, str(package), True)
+    assert (signed.digest, signed.file, signed.is_embedded) == (digest, str(package), True)
     assert signed.key_ids == (alice.key_id,)
     assert digest_of(package) == digest
-    assert not beside(package).exists()
+    assert not sidecar_path(package).exists()
     assert holds(package, trusted("alice", alice)) == ["alice"]
 
 
-def test_a_signature_goes_beside_the_package(package, alice, trusted):
+def test_sign_package_writes_detached_signature(package, alice, trusted):
     before = package.read_bytes()
-    signed = sign_package(package, alice, is_inside=False)
-    assert (signed.file, signed.is_inside) == (f"{package}.sig", False)
+    signed = sign_package(package, alice, embed=False)
+    assert (signed.file, signed.is_embedded) == (f"{package}.sig", False)
     assert package.read_bytes() == before
     assert holds(package, trusted("alice", alice)) == ["alice"]
 
 
-@pytest.mark.parametrize("is_inside", [True, False])
-def test_signatures_add_up_unless_they_are_replaced(package, alice, bob, trusted, is_inside):
+@pytest.mark.parametrize("embed", [True, False])
+def test_signatures_add_up_unless_they_are_replaced(package, alice, bob, trusted, embed):
     signers = [trusted("alice", alice), trusted("bob", bob)]
-    sign_package(package, alice, is_inside=is_inside)
-    both = sign_package(package, bob, is_inside=is_inside)
+    sign_package(package, alice, embed=embed)
+    both = sign_package(package, bob, embed=embed)
     assert set(both.key_ids) == {alice.key_id, bob.key_id}
     assert holds(package, *signers) == ["alice", "bob"]
-    alone = sign_package(package, bob, is_inside=is_inside, replace=True)
+    alone = sign_package(package, bob, embed=embed, replace=True)
     assert alone.key_ids == (bob.key_id,)
     assert holds(package, *signers) == ["bob"]
 
@@ -70,19 +70,19 @@ def test_the_signed_package_can_be_written_elsewhere(package, alice, trusted, tm
 
 
 def test_the_signature_can_be_written_elsewhere(package, alice, bob, tmp_path):
-    sign_package(package, alice, is_inside=False, output=tmp_path / "a.sig")
-    both = sign_package(package, bob, is_inside=False, output=tmp_path / "a.sig")
+    sign_package(package, alice, embed=False, output=tmp_path / "a.sig")
+    both = sign_package(package, bob, embed=False, output=tmp_path / "a.sig")
     assert len(both.key_ids) == 2
-    assert not beside(package).exists()
+    assert not sidecar_path(package).exists()
 
 
-@pytest.mark.parametrize("is_inside", [True, False])
-def test_a_folder_can_be_signed(package, alice, trusted, tmp_path, is_inside):
+@pytest.mark.parametrize("embed", [True, False])
+def test_a_folder_can_be_signed(package, alice, trusted, tmp_path, embed):
     with zipfile.ZipFile(package) as archive:
         archive.extractall(tmp_path / "out")
     folder = tmp_path / "out"
-    sign_package(folder, alice, is_inside=is_inside)
-    assert (folder / "archive" / INSIDE).exists() == is_inside
+    sign_package(folder, alice, embed=embed)
+    assert (folder / "archive" / EMBEDDED).exists() == embed
     assert holds(folder, trusted("alice", alice)) == ["alice"]
     assert digest_of(folder) == digest_of(package)
     with pytest.raises(SignatureError, match="Remedy: leave --output out"):
@@ -122,26 +122,26 @@ def test_what_is_no_package_is_not_signed(tmp_path, alice):
 
 def test_a_stale_signature_is_not_continued(write, alice, bob, trusted):
     path = write()
-    sign_package(path, alice, is_inside=False)
+    sign_package(path, alice, embed=False)
     write(**{"pkg/more.py": b"x"})
     with pytest.raises(SignatureError, match=r"changed after it was signed.*Remedy: --replace"):
-        sign_package(path, bob, is_inside=False)
-    sign_package(path, bob, is_inside=False, replace=True)
+        sign_package(path, bob, embed=False)
+    sign_package(path, bob, embed=False, replace=True)
     assert holds(path, trusted("bob", bob)) == ["bob"]
 
 
 def test_a_signature_that_cannot_be_written_is_told(package, alice):
-    beside(package).mkdir()
+    sidecar_path(package).mkdir()
     with pytest.raises(SignatureError, match="is no regular file"):
-        sign_package(package, alice, is_inside=False)
+        sign_package(package, alice, embed=False)
     with pytest.raises(TargetError, match="is a directory"):
-        sign_package(package, alice, is_inside=False, replace=True)
+        sign_package(package, alice, embed=False, replace=True)
 
 
 def test_a_signature_that_is_a_link_is_not_written_through(package, alice, tmp_path):
     with zipfile.ZipFile(package) as archive:
         archive.extractall(tmp_path / "out")
-    place = tmp_path / "out" / "archive" / INSIDE
+    place = tmp_path / "out" / "archive" / EMBEDDED
     place.symlink_to("manifest.json")
     before = place.read_bytes()
     with pytest.raises(SignatureError, match="is a link"):
@@ -149,8 +149,8 @@ def test_a_signature_that_is_a_link_is_not_written_through(package, alice, tmp_p
     assert place.is_symlink() and place.read_bytes() == before
 
 
-@pytest.mark.parametrize("is_inside", [True, False])
-def test_a_package_that_changes_meanwhile_is_not_signed(package, alice, monkeypatch, is_inside):
+@pytest.mark.parametrize("embed", [True, False])
+def test_a_package_that_changes_meanwhile_is_not_signed(package, alice, monkeypatch, embed):
     def rewrite(*_):
         content = package.read_bytes()
         package.write_bytes(content[:-1])
@@ -160,5 +160,5 @@ def test_a_package_that_changes_meanwhile_is_not_signed(package, alice, monkeypa
 
     monkeypatch.setattr(placing, "find_damage", rewrite)
     with pytest.raises(ArchiveError, match="changed while it was looked at"):
-        sign_package(package, alice, is_inside=is_inside)
+        sign_package(package, alice, embed=embed)
     assert not package.with_name(f"{package.name}.sig").exists()
