@@ -19,7 +19,7 @@ from modpack.archive import layout
 from modpack.archive.manifest import contents_digest, package_digest, read_manifest
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.archive.reader import RecordReader, open_archive
-from modpack.archive.records import environment_of, read_externs, read_plan, read_specs
+from modpack.archive.records import load_environment, read_externs, read_plan, read_specs
 from modpack.core.json_values import require_type
 from modpack.core.names import (
     Directory,
@@ -226,7 +226,7 @@ class PackageImporter(Importer):
         """
         carried = str(getattr(obj, "__module__", None) or "")
         is_own = root_of(self._namespace.local_name(carried)) in self._index.roots
-        if is_own or not self._index.allows_host(carried):
+        if is_own or not self._index.allows_host_import(carried):
             return super().get_name(obj, name)
         return sys_importer.get_name(obj, name)
 
@@ -463,7 +463,7 @@ class PackageImporter(Importer):
         namespace: str,
         on_mismatch: str,
     ) -> None:
-        self.filename = self._archive.source
+        self.filename = self._archive.path
         require_contents(self._archive, self._verify)
         digest = package_digest(self._archive)
         self.extern_modules = read_externs(self._archive)
@@ -472,7 +472,7 @@ class PackageImporter(Importer):
             raise DisallowedModuleError(self.filename, refused)
         if self._policy is not None:
             require_trust(self._archive, self._policy, given)
-        recorded = environment_of(self._archive, None)
+        recorded = load_environment(self._archive, None)
         refuse_other_platforms(self.filename, recorded)
         missing = self._check_environment(recorded, digest, on_mismatch)
         sizes = {n: size for n, size in self._archive.sizes().items() if not layout.is_internal(n)}
@@ -480,7 +480,7 @@ class PackageImporter(Importer):
         self._index = ModuleIndex.build(
             sizes,
             {module: found and found.requirement for module, found in providers.items()},
-            recorded.knows_distributions,
+            recorded.has_distribution_metadata,
             missing,
             self._policy,
         )

@@ -38,7 +38,7 @@ def rezipped(package: bytes, changes: Mapping[str, bytes | None]) -> bytes:
             is_stored = entry is None or entry.is_stored
             payload = content if is_stored else _deflated(content)
             method = zipformat.STORED if is_stored else zipformat.DEFLATED
-            kind = zipformat.own_kind(raw_name, method)
+            kind = zipformat.canonical_kind(raw_name, method)
             sizes = len(payload), len(content)
             new = ZipEntry(raw_name, kind, zlib.crc32(content), *sizes, len(body))
         body += zipformat.local_header(new, align=layout.is_storage(name)) + payload

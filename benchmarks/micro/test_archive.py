@@ -6,7 +6,7 @@ import pytest
 
 from modpack.archive import layout
 from modpack.archive.base import RecordDigest
-from modpack.archive.layout import find_collision, find_unsafe
+from modpack.archive.layout import find_collision, find_unsafe_name
 from modpack.archive.manifest import encode_manifest, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
@@ -65,7 +65,7 @@ def test_writing_storages(benchmark, names, size):
 
 
 def test_names_are_checked(benchmark, names):
-    assert benchmark(lambda: find_unsafe(names) or find_collision(names)) is None
+    assert benchmark(lambda: find_unsafe_name(names) or find_collision(names)) is None
 
 
 def test_encoding_the_manifest(benchmark, names):

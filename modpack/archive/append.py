@@ -15,10 +15,10 @@ from modpack.archive.target import open_sink
 from modpack.archive.zip_format import (
     STORED,
     ZipEntry,
+    canonical_kind,
     central_header,
     end_records,
     local_header,
-    own_kind,
 )
 from modpack.core.process import ProgressUnit, phase
 from modpack.errors import ArchiveError
@@ -45,12 +45,12 @@ def write_with_signature(
             meanwhile.
         TargetError: the target cannot be written.
     """
-    source = FileBytes(path, archive.source)
+    source = FileBytes(path, archive.path)
     try:
         archive.check_unchanged()
         size, lines, count, root = _without_signature(source)
         name = root + b"/" + layout.SIGNATURE.encode()
-        kind, crc = own_kind(name, STORED), zlib.crc32(content)
+        kind, crc = canonical_kind(name, STORED), zlib.crc32(content)
         entry = ZipEntry(name, kind, crc, len(content), len(content), size)
         header, lines = local_header(entry, align=False), lines + central_header(entry)
         end = end_records(count + 1, len(lines), size + len(header) + len(content))
@@ -67,7 +67,7 @@ def write_with_signature(
             with open_archive(sink.path()) as written:
                 if list(written.names()) != [*others, layout.SIGNATURE]:
                     reason = "it cannot be written again with a signature"
-                    raise ArchiveError(archive.source, reason)
+                    raise ArchiveError(archive.path, reason)
             archive.check_unchanged()
             sink.publish()
         finally:
@@ -83,7 +83,7 @@ def _without_signature(source: FileBytes) -> tuple[int, bytes, int, bytes]:
     entry = directory.entries.get(layout.SIGNATURE)
     if entry is None:
         return end.offset, lines, end.records, directory.root
-    own = central_header(entry._replace(kind=own_kind(entry.raw_name, STORED)))
+    own = central_header(entry._replace(kind=canonical_kind(entry.raw_name, STORED)))
     if next(reversed(directory.entries)) != layout.SIGNATURE or not lines.endswith(own):
         reason = "it is not the last record, as modpack writes it. Remedy: export the package again"
         raise ArchiveError(source.label, reason, layout.SIGNATURE)

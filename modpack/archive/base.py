@@ -71,9 +71,9 @@ class Archive(ABC):
     _names: tuple[str, ...]
 
     def __init__(self, source: str) -> None:
-        self.source = source
+        self.path = source
         self._manifest: Manifest | None = None
-        self._remembered: dict[Callable[[Archive], object], object] = {}
+        self._cached: dict[Callable[[Archive], object], object] = {}
 
     def __enter__(self) -> Archive:
         return self
@@ -160,16 +160,16 @@ class Archive(ABC):
         """
         # A file with holes takes no disk, and a stored record is held against nothing else.
         size = self.size(name)
-        if size > DEFAULT_LIMITS.max_code_record_bytes and layout.is_bounded(name):
+        if size > DEFAULT_LIMITS.max_code_record_bytes and layout.has_size_limit(name):
             reason = f"it claims to have {size} bytes, which is too much"
-            raise ArchiveError(self.source, reason, name)
+            raise ArchiveError(self.path, reason, name)
         content = b"".join(self.chunks(name))
         manifest = verify or self._manifest
         if manifest is not None:
-            manifest.check(self.source, name, content)
+            manifest.check(self.path, name, content)
         return content
 
-    def require_own_form(self, names: Sequence[str], deflated: Set[str]) -> None:
+    def require_canonical_zip(self, names: Sequence[str], deflated: Set[str]) -> None:
         """Demand, from now on too, that all of a zip but contents is as modpack writes it.
 
         Contents are compared with digests; what lies around them follows from them. A folder has
@@ -204,16 +204,16 @@ class Archive(ABC):
         """Check whatever is read from now on: the file may be written to while it is open."""
         self._manifest = manifest
 
-    def remembered(self, make: Callable[[Archive], T]) -> T:
+    def cached(self, make: Callable[[Archive], T]) -> T:
         """What a function made of this archive when it was first asked to.
 
         So that all who ask go by the same content, even if the file is written to meanwhile.
         """
-        if make not in self._remembered:
-            self._remembered[make] = make(self)
-        return cast(T, self._remembered[make])
+        if make not in self._cached:
+            self._cached[make] = make(self)
+        return cast(T, self._cached[make])
 
-    def start(self, name: str, size: int) -> bytes:
+    def read_start(self, name: str, size: int) -> bytes:
         """The first bytes of a record's content, to tell what it is; they are not checked.
 
         Raises:
@@ -231,7 +231,7 @@ class Archive(ABC):
         """
         return memoryview(self.read(name))
 
-    def copied(self, name: str) -> bytearray:
+    def read_copy(self, name: str) -> bytearray:
         """A record's content as :meth:`read` tells it, in memory that is the caller's own.
 
         Raises:
@@ -251,10 +251,10 @@ class Archive(ABC):
             ArchiveError: the file was replaced or written to meanwhile.
         """
         if self.has_changed():
-            raise ArchiveError(self.source, "it was replaced or changed after it was opened")
+            raise ArchiveError(self.path, "it was replaced or changed after it was opened")
 
     def _missing(self, name: str) -> RecordNotFoundError:
-        return RecordNotFoundError(self.source, name, similar_names(name, self.names()))
+        return RecordNotFoundError(self.path, name, similar_names(name, self.names()))
 
 
 def digest_of(

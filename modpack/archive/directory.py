@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import ByteSource
-from modpack.archive.layout import Limits, count_folders, find_problem, find_unsafe
+from modpack.archive.layout import Limits, count_folders, find_name_problem, find_unsafe_name
 from modpack.archive.zip_format import (
     CENTRAL,
     CENTRAL_SIGNATURE,
@@ -40,9 +40,9 @@ from modpack.archive.zip_format import (
     STORED,
     ZIP64_ID,
     ZipEntry,
-    are_of_files,
     end_records,
     extra_fields,
+    has_only_file_metadata,
 )
 from modpack.core.process import collection_paused
 from modpack.errors import ArchiveError, NotAPackageError
@@ -213,7 +213,7 @@ def parse_directory(source: ByteSource, limits: Limits) -> CentralDirectory:
         raise ArchiveError(label, "its name is too long", _shown(longest[:80]))
     names = _relative_names(label, [entry.raw_name for entry in entries])
     folders = count_folders(names)
-    if folders > limits.most_folders(source.size):
+    if folders > limits.max_folders(source.size):
         raise ArchiveError(label, f"its names have {folders} folders, which is too many")
     directory = CentralDirectory(end, dict(zip(names, entries, strict=True)), not unusual)
     if not any(version in directory.entries for version in layout.VERSIONS):
@@ -272,7 +272,7 @@ def _entries(label: str, places: Sequence[_Place], end: EndRecord) -> list[ZipEn
             wide = _widen((size, compressed, offset), extra)
             if wide is None:
                 reason = "its extra fields are malformed"
-                if are_of_files(extra):
+                if has_only_file_metadata(extra):
                     reason = (
                         "its extra fields tell times or owners of files, which no package has: "
                         + REPACKED
@@ -308,11 +308,11 @@ def _check_places_and_sizes(
             if compressed != size:
                 raise ArchiveError(label, "it is stored, in two sizes", _shown(raw_name))
             continue
-        if not limits.allow_inflating(compressed, size):
+        if not limits.allows_inflating(compressed, size):
             reason = f"it claims to inflate from {compressed} to {size} bytes"
             raise ArchiveError(label, reason, _shown(raw_name))
         inflated += size
-    if not limits.allow_total(archive_bytes, inflated):
+    if not limits.allows_total(archive_bytes, inflated):
         reason = f"all its records together claim to inflate to {inflated} bytes"
         raise ArchiveError(label, reason)
 
@@ -338,7 +338,7 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
         names = [raw_name[len(root) :].decode() for raw_name in raw_names]
     except UnicodeDecodeError as error:
         raise ArchiveError(label, "a record's name is no UTF-8") from error
-    problem = find_unsafe([folder[:-1]]) or find_problem(names)
+    problem = find_unsafe_name([folder[:-1]]) or find_name_problem(names)
     if problem is not None:
         raise ArchiveError(label, problem[1], problem[0])
     return names

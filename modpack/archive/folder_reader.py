@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
-from modpack.archive.layout import DEFAULT_LIMITS, Limits, find_problem
+from modpack.archive.layout import DEFAULT_LIMITS, Limits, find_name_problem
 from modpack.archive.other_files import other_folder
 from modpack.errors import ArchiveError, NotAPackageError
 
@@ -38,7 +38,7 @@ class FolderArchive(Archive):
         self._closed = False
         self._paths = self._collect(limits)
         names = sorted(self._paths)
-        problem = find_problem(names)
+        problem = find_name_problem(names)
         if problem is not None:
             raise ArchiveError(folder, problem[1], problem[0])
         self._names = tuple(names)
@@ -62,13 +62,13 @@ class FolderArchive(Archive):
     def close(self) -> None:
         self._closed = True
 
-    def place_of(self, name: str) -> str:
+    def record_path(self, name: str) -> str:
         """Absolute path at which a record is or would be."""
         return os.path.join(self._root, *name.split("/"))
 
     def _path(self, name: str) -> str:
         if self._closed:
-            raise ArchiveError(self.source, "it was closed")
+            raise ArchiveError(self.path, "it was closed")
         path = self._paths.get(name)
         if path is None:
             raise self._missing(name)
@@ -93,11 +93,11 @@ class FolderArchive(Archive):
                 if not self._is_folder(name, entry):
                     paths[name] = self._checked_file(name, entry)
                 elif entry.is_symlink():
-                    raise ArchiveError(self.source, "it is a link to a folder", name)
+                    raise ArchiveError(self.path, "it is a link to a folder", name)
                 elif entry.name != "__pycache__":
                     folders.append(name + "/")
             if len(paths) > limits.max_records:
-                raise ArchiveError(self.source, f"it has more than {limits.max_records} files")
+                raise ArchiveError(self.path, f"it has more than {limits.max_records} files")
         return paths
 
     def _is_folder(self, name: str, entry: os.DirEntry[str]) -> bool:
@@ -112,22 +112,22 @@ class FolderArchive(Archive):
                 return list(entries)
         except OSError as error:
             reason = f"the folder {prefix or '.'!r} cannot be read: {error.strerror}"
-            raise NotAPackageError(self.source, reason) from error
+            raise NotAPackageError(self.path, reason) from error
 
     def _checked_file(self, name: str, entry: os.DirEntry[str]) -> str:
         path = os.path.realpath(entry.path)
         if entry.is_symlink() and os.path.commonpath((self._root, path)) != self._root:
-            raise ArchiveError(self.source, "it is a link that leaves the package", name)
+            raise ArchiveError(self.path, "it is a link that leaves the package", name)
         try:
             is_regular = stat.S_ISREG(os.stat(path).st_mode)
         except OSError as error:
             raise self._unreadable(name, error) from error
         if not is_regular:
-            raise ArchiveError(self.source, "it is no regular file", name)
+            raise ArchiveError(self.path, "it is no regular file", name)
         return path
 
     def _unreadable(self, name: str, error: OSError) -> ArchiveError:
-        return ArchiveError(self.source, f"it cannot be read: {error.strerror}", name)
+        return ArchiveError(self.path, f"it cannot be read: {error.strerror}", name)
 
 
 def _package_root(folder: str) -> str:
@@ -167,13 +167,13 @@ class ReaderArchive(Archive):
         self._reader: RecordReader | None = reader
         self._names = tuple(reader.get_all_records())
         if len(self._names) > limits.max_records:
-            raise ArchiveError(self.source, f"it has more than {limits.max_records} records")
-        problem = find_problem(self._names)
+            raise ArchiveError(self.path, f"it has more than {limits.max_records} records")
+        problem = find_name_problem(self._names)
         if problem is not None:
-            raise ArchiveError(self.source, problem[1], problem[0])
+            raise ArchiveError(self.path, problem[1], problem[0])
         self._sizes: dict[str, int | None] = dict.fromkeys(self._names)
         if not any(map(self.has, layout.VERSIONS)):
-            raise NotAPackageError(self.source, "it has no version record")
+            raise NotAPackageError(self.path, "it has no version record")
 
     def has(self, name: str) -> bool:
         return name in self._sizes
@@ -201,11 +201,11 @@ class ReaderArchive(Archive):
         try:
             return reader.get_record(name)
         except (RuntimeError, OSError) as failure:  # torch's, for whatever is wrong with the file
-            raise ArchiveError(self.source, f"it cannot be read: {failure}", name) from failure
+            raise ArchiveError(self.path, f"it cannot be read: {failure}", name) from failure
 
     def _require(self, name: str) -> RecordReader:
         if self._reader is None:
-            raise ArchiveError(self.source, "it was closed")
+            raise ArchiveError(self.path, "it was closed")
         if not self.has(name):
             raise self._missing(name)
         return self._reader

@@ -27,7 +27,7 @@ archive of the new version to ``fixtures/archives/``; (4) describe the differenc
 reference of the archive format and in the changelog.
 """
 
-OWN_FORM_FROM: Final = 2
+CANONICAL_ZIP_FROM: Final = 2
 """From this format on, every byte of the zip follows from the contents, and is compared."""
 
 ROOT: Final = "archive"
@@ -57,7 +57,7 @@ SELF_TEST: Final = MODPACK_PREFIX + "trial.json"
 TENSORS: Final = MODPACK_PREFIX + "tensors.json"
 SIGNATURE: Final = MODPACK_PREFIX + "signature.json"
 """Who vouches for the manifest: beside the manifest's digest the only record outside of it."""
-OUTSIDE: Final = (MANIFEST, MANIFEST_DIGEST, SIGNATURE)
+UNLISTED: Final = (MANIFEST, MANIFEST_DIGEST, SIGNATURE)
 """Records that no manifest lists: it cannot hold its own digest, nor signatures of that. They are
 the last ones, in this order."""
 
@@ -106,11 +106,11 @@ def is_internal(name: str) -> bool:
     return name.startswith(".data/") or name in (BYTEORDER, "version")
 
 
-def is_bounded(name: str) -> bool:
+def has_size_limit(name: str) -> bool:
     """Whether a record is code or one of the format's own, and no tensor storage.
 
-    >>> is_bounded("pkg/mod.py"), is_bounded(".data/version"), is_bounded("pkg/words.bin")
-    (True, True, False)
+    >>> [has_size_limit(name) for name in ("pkg/mod.py", ".data/version", "pkg/words.bin")]
+    [True, True, False]
     """
     return name.endswith(".py") or (is_internal(name) and not is_storage(name))
 
@@ -155,48 +155,48 @@ class Limits(NamedTuple):
     min_folder_bytes: int = 100
     min_module_bytes: int = 300
 
-    def allow_inflating(self, compressed: int, size: int) -> bool:
+    def allows_inflating(self, compressed: int, size: int) -> bool:
         """Whether ``compressed`` bytes may be inflated to ``size`` bytes.
 
-        >>> Limits().allow_inflating(100, 5_000), Limits().allow_inflating(1_000, 1 << 30)
+        >>> Limits().allows_inflating(100, 5_000), Limits().allows_inflating(1_000, 1 << 30)
         (True, False)
         """
         if size > self.max_code_record_bytes:
             return False
         return size <= max(_RATIO_FREE_BYTES, compressed * self.max_ratio)
 
-    def allow_total(self, archive: int, sizes: int) -> bool:
+    def allows_total(self, archive: int, sizes: int) -> bool:
         """Whether compressed records of ``archive`` bytes may be ``sizes`` bytes in all.
 
-        >>> Limits().allow_total(1_000, 60 << 20), Limits().allow_total(1_000, 70 << 20)
+        >>> Limits().allows_total(1_000, 60 << 20), Limits().allows_total(1_000, 70 << 20)
         (True, False)
         """
         return sizes <= max(_TOTAL_FREE_BYTES, archive * self.max_total_ratio)
 
-    def most_folders(self, archive: int) -> int:
+    def max_folders(self, archive: int) -> int:
         """How many folders the names of an archive may have.
 
-        >>> Limits().most_folders(1_000), Limits().most_folders(1_000_000_000)
+        >>> Limits().max_folders(1_000), Limits().max_folders(1_000_000_000)
         (50000, 10000000)
         """
         return max(_FREE_FOLDERS, archive // self.min_folder_bytes)
 
-    def most_modules(self, archive: int) -> int:
+    def max_modules(self, archive: int) -> int:
         """How many modules an archive may tell of.
 
-        >>> Limits().most_modules(1_000), Limits().most_modules(1_000_000_000)
+        >>> Limits().max_modules(1_000), Limits().max_modules(1_000_000_000)
         (33333, 3333333)
         """
-        return self.most_items(archive, self.min_module_bytes)
+        return self.max_items(archive, self.min_module_bytes)
 
-    def most_items(self, archive: int, item_bytes: int) -> int:
+    def max_items(self, archive: int, item_bytes: int) -> int:
         """How many items of a kind an archive may list, if each is worth so many bytes of it."""
         return max(_SMALL_ARCHIVE, archive) // item_bytes
 
-    def json_bytes(self, archive: int) -> int:
+    def max_json_bytes(self, archive: int) -> int:
         """How many bytes of memory one JSON record of an archive may take.
 
-        >>> Limits().json_bytes(1_000) >> 20, Limits().json_bytes(1 << 30) >> 30
+        >>> Limits().max_json_bytes(1_000) >> 20, Limits().max_json_bytes(1 << 30) >> 30
         (96, 6)
         """
         return max(_JSON_FREE_BYTES, archive * self.max_json_ratio)
@@ -216,11 +216,11 @@ _USUAL: Final = re.compile(
 """Safe names, and nearly all there are."""
 
 
-def why_unsafe(name: str) -> str | None:
+def check_record_name(name: str) -> str | None:
     r"""Return what is wrong with a record's name, or None if nothing is.
 
-    >>> why_unsafe("pkg/data.txt")
-    >>> why_unsafe("../data.txt")
+    >>> check_record_name("pkg/data.txt")
+    >>> check_record_name("../data.txt")
     "the name has a '..' component"
     """
     if name.isascii() and _USUAL.fullmatch(name):
@@ -255,14 +255,14 @@ def _why_unsafe_component(component: str) -> str | None:
     return None
 
 
-def find_problem(names: Collection[str]) -> tuple[str, str] | None:
+def find_name_problem(names: Collection[str]) -> tuple[str, str] | None:
     """Return the first unsafe name, or else one that collides, and the reason; or None."""
-    return find_unsafe(names) or find_collision(names)
+    return find_unsafe_name(names) or find_collision(names)
 
 
-def find_unsafe(names: Iterable[str]) -> tuple[str, str] | None:
+def find_unsafe_name(names: Iterable[str]) -> tuple[str, str] | None:
     """Return the first unsafe name and what is wrong with it, or None."""
-    reasons = ((name, why_unsafe(name)) for name in names)
+    reasons = ((name, check_record_name(name)) for name in names)
     return next(((name, reason) for name, reason in reasons if reason), None)
 
 

@@ -66,7 +66,7 @@ class Manifest(NamedTuple):
             [name, size, sha256, deflated] if deflated else [name, size, sha256]
             for name, (size, sha256, deflated) in self.records.items()
         ]
-        if self.format < layout.OWN_FORM_FROM:
+        if self.format < layout.CANONICAL_ZIP_FROM:
             records = {
                 name: {"size": record.size, "sha256": record.sha256}
                 for name, record in self.records.items()
@@ -86,10 +86,10 @@ class Manifest(NamedTuple):
         Raises:
             ArchiveError: the record is undeclared, or has another size or digest.
         """
-        if name in layout.OUTSIDE:
+        if name in layout.UNLISTED:
             return
         found = RecordDigest(len(content), hashlib.sha256(content).hexdigest())
-        reason = mismatch(self.records.get(name), found)
+        reason = find_mismatch(self.records.get(name), found)
         if reason is not None:
             raise ArchiveError(source, reason, name)
 
@@ -108,7 +108,7 @@ def canonical_json(value: object) -> bytes:
 
 def encode_manifest(records: Mapping[str, RecordDigest]) -> bytes:
     """The content of ``manifest.json`` for these records."""
-    inside = {name: record for name, record in records.items() if name not in layout.OUTSIDE}
+    inside = {name: record for name, record in records.items() if name not in layout.UNLISTED}
     from modpack._version import __version__
 
     return Manifest(layout.FORMAT_VERSION, f"modpack {__version__}", inside).encoded()
@@ -121,7 +121,7 @@ def read_manifest(archive: Archive) -> Manifest | None:
         UnsupportedVersionError: the format is newer than this modpack.
         ArchiveError: the manifest is damaged or missing though the package is modpack's.
     """
-    found = archive.remembered(_read)
+    found = archive.cached(_read)
     return found[0] if found is not None else None
 
 
@@ -130,18 +130,18 @@ def _read(archive: Archive) -> tuple[Manifest, str] | None:
     if not archive.has(layout.MANIFEST):
         strays = [name for name in archive.names() if name.startswith(layout.MODPACK_PREFIX)]
         if strays:
-            raise ArchiveError(archive.source, f"there is {strays[0]!r} but no {layout.MANIFEST!r}")
+            raise ArchiveError(archive.path, f"there is {strays[0]!r} but no {layout.MANIFEST!r}")
         return None
     content = archive.read(layout.MANIFEST)
     declared = archive.read(layout.MANIFEST_DIGEST)
     digest = hashlib.sha256(content).hexdigest()
     if declared != digest.encode("ascii"):
         reason = f"it does not have the digest in {layout.MANIFEST_DIGEST!r}"
-        raise ArchiveError(archive.source, reason, layout.MANIFEST)
-    manifest = _decode_manifest(archive.source, content, archive.stored_bytes())
-    if manifest.format >= layout.OWN_FORM_FROM:
+        raise ArchiveError(archive.path, reason, layout.MANIFEST)
+    manifest = _decode_manifest(archive.path, content, archive.stored_bytes())
+    if manifest.format >= layout.CANONICAL_ZIP_FROM:
         deflated = {name for name, record in manifest.records.items() if record.deflated}
-        archive.require_own_form(tuple(manifest.records), deflated)
+        archive.require_canonical_zip(tuple(manifest.records), deflated)
     return manifest, digest
 
 
@@ -155,7 +155,7 @@ def package_digest(archive: Archive) -> str:
     Raises:
         ArchiveError: the archive is damaged.
     """
-    found = archive.remembered(_read)
+    found = archive.cached(_read)
     if found is not None:
         return found[1]
     lines = []
@@ -186,7 +186,7 @@ def contents_digest(archive: Archive, names: Iterable[str]) -> str:
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def mismatch(declared: RecordDigest | None, found: RecordDigest) -> str | None:
+def find_mismatch(declared: RecordDigest | None, found: RecordDigest) -> str | None:
     """Return why a record is not what it should be; None if it is."""
     if declared is None:
         return "the manifest does not declare it"
@@ -200,9 +200,9 @@ def mismatch(declared: RecordDigest | None, found: RecordDigest) -> str | None:
 
 
 def _decode_manifest(source: str, content: bytes, archive_bytes: int) -> Manifest:
-    most_bytes = DEFAULT_LIMITS.json_bytes(archive_bytes)
+    max_bytes = DEFAULT_LIMITS.max_json_bytes(archive_bytes)
     try:
-        document = parse_json(content, most_bytes, unique_keys=True)
+        document = parse_json(content, max_bytes, unique_keys=True)
     except ValueError as error:
         raise ArchiveError(source, f"it is no valid JSON: {error}", layout.MANIFEST) from error
     if not isinstance(document, dict):
@@ -221,10 +221,10 @@ def _decode_manifest(source: str, content: bytes, archive_bytes: int) -> Manifes
         raise ArchiveError(source, "it states no writer", layout.MANIFEST)
     if document.get("digest") != "sha256":
         raise ArchiveError(source, "its digests are not sha256", layout.MANIFEST)
-    if version < layout.OWN_FORM_FROM and isinstance(records, dict):
+    if version < layout.CANONICAL_ZIP_FROM and isinstance(records, dict):
         values = ((name, v if isinstance(v, dict) else {}) for name, v in records.items())
         records = [[name, value.get("size"), value.get("sha256")] for name, value in values]
-    elif version < layout.OWN_FORM_FROM or not isinstance(records, list):
+    elif version < layout.CANONICAL_ZIP_FROM or not isinstance(records, list):
         raise ArchiveError(source, "it lists no records", layout.MANIFEST)
     return Manifest(version, writer, _decode_rows(source, records))
 
@@ -244,7 +244,7 @@ def _decode_rows(source: str, rows: Sequence[object]) -> dict[str, RecordDigest]
                 raise ArchiveError(source, f"it states no sha256 for {name!r}", layout.MANIFEST)
         if name in listed:
             raise ArchiveError(source, f"it lists {name!r} twice", layout.MANIFEST)
-        if name in layout.OUTSIDE:
+        if name in layout.UNLISTED:
             raise ArchiveError(source, f"it lists {name!r}, which no manifest can", layout.MANIFEST)
         listed[name] = RecordDigest(size, *digests)
     return listed
@@ -267,7 +267,7 @@ def verify_records(
     if problems:
         listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
         count = f"{len(problems)} record{'s' if len(problems) > 1 else ''}"
-        raise ArchiveError(archive.source, f"{count} not as the manifest says: {listed}")
+        raise ArchiveError(archive.path, f"{count} not as the manifest says: {listed}")
 
 
 def find_damage(
@@ -291,7 +291,7 @@ def find_damage(
     """
     present = archive.sizes()
     problems = _structural_problems(present, manifest)
-    todo = [name for name in names if name not in problems and name not in layout.OUTSIDE]
+    todo = [name for name in names if name not in problems and name not in layout.UNLISTED]
     if not todo:
         return problems
     amount = sum(present.get(name, 0) for name in dict.fromkeys(todo))
@@ -302,7 +302,7 @@ def find_damage(
                 return "there is no such record"
             has_crc = with_crc or not layout.is_storage(name)
             found = archive.digest(name, checking.advance, with_crc=has_crc)
-            return mismatch(manifest.records.get(name), found)
+            return find_mismatch(manifest.records.get(name), found)
 
         return {**problems, **_find_problems(present, todo, workers, problem)}
 
@@ -374,10 +374,10 @@ def _batches(sizes: Mapping[str, int], names: Sequence[str]) -> list[list[str]]:
 def _structural_problems(present: Mapping[str, int], manifest: Manifest) -> dict[str, str]:
     """Return which records are missing, undeclared, or of another size than is declared."""
     problems = {}
-    for name in sorted((present.keys() | manifest.records.keys()) - set(layout.OUTSIDE)):
+    for name in sorted((present.keys() | manifest.records.keys()) - set(layout.UNLISTED)):
         size, declared = present.get(name), manifest.records.get(name)
         if size is None:
             problems[name] = "it is missing"
         elif declared is None or declared.size != size:
-            problems[name] = mismatch(declared, RecordDigest(size, "")) or ""
+            problems[name] = find_mismatch(declared, RecordDigest(size, "")) or ""
     return problems

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MODULES_NAME = "__modpack_modules__"
 """The builtin that takes the place of ``sys.modules`` in packaged code."""
-ANCESTOR_NAME = "torch_package_importer"
+TORCH_IMPORTER_NAME = "torch_package_importer"
 """What code written for torch.package imports to reach its importer."""
 
 
@@ -43,7 +43,7 @@ class ImportTarget(NamedTuple):
     top: str | None
 
 
-def reaches_host(root: str, extern_roots: Collection[str]) -> bool:
+def is_host_import(root: str, extern_roots: Collection[str]) -> bool:
     """Whether packaged code may import modules with this first component from the host.
 
     Args:
@@ -53,7 +53,7 @@ def reaches_host(root: str, extern_roots: Collection[str]) -> bool:
     return root in extern_roots or root in RUNTIME_ROOTS or root in sys.stdlib_module_names
 
 
-def keeps(module: str, roots: Collection[str], extern_roots: Collection[str]) -> bool:
+def is_package_import(module: str, roots: Collection[str], extern_roots: Collection[str]) -> bool:
     """Whether an absolute import by packaged code must not reach the host.
 
     Args:
@@ -61,9 +61,9 @@ def keeps(module: str, roots: Collection[str], extern_roots: Collection[str]) ->
         roots: the first components that belong to the package.
         extern_roots: those of its extern modules.
     """
-    if module == ANCESTOR_NAME:
+    if module == TORCH_IMPORTER_NAME:
         return False
-    return root_of(module) in roots or not reaches_host(root_of(module), extern_roots)
+    return root_of(module) in roots or not is_host_import(root_of(module), extern_roots)
 
 
 _log = logging.getLogger("modpack")
@@ -99,7 +99,7 @@ class IndexEntry(NamedTuple):
     @property
     def is_code(self) -> bool:
         """Whether the package holds code of that path."""
-        return self.kind in (IndexEntryKind.SOURCE, IndexEntryKind.COMPILED)
+        return self.kind in (IndexEntryKind.SOURCE, IndexEntryKind.NATIVE)
 
 
 class ModuleIndex(NamedTuple):
@@ -153,7 +153,7 @@ class ModuleIndex(NamedTuple):
         (<EntryKind.SOURCE: 'source'>, None, ['data', 'mylib'])
         """
         few = len(records) <= _FEW_RECORDS
-        index = (_remembered if few else _index_of)(tuple(records), tuple(externs))
+        index = (_cached if few else _index_of)(tuple(records), tuple(externs))
         return index._replace(
             externs=externs,
             hides_distributions=hides_distributions,
@@ -219,13 +219,13 @@ class ModuleIndex(NamedTuple):
             name=module,
         )
 
-    def keeps(self, module: str) -> bool:
+    def is_package_import(self, module: str) -> bool:
         """Whether an absolute import by packaged code must not reach the host."""
-        return keeps(module, self.roots, self.extern_roots)
+        return is_package_import(module, self.roots, self.extern_roots)
 
-    def allows_host(self, module: str) -> bool:
+    def allows_host_import(self, module: str) -> bool:
         """Whether packaged code may import a module from where it is loaded."""
-        return reaches_host(root_of(module), self.extern_roots)
+        return is_host_import(root_of(module), self.extern_roots)
 
     def is_untrusted(self, module: str) -> bool:
         """Whether a module would come from outside, and the loader's policy does not allow that."""
@@ -269,7 +269,9 @@ def _index_of(records: tuple[str, ...], externs: tuple[str, ...]) -> ModuleIndex
     code = [module for module, entry in entries.items() if entry.is_code]
     with_code = set(map(root_of, code))
     # A folder that holds nothing but resources must not hide a module of its name.
-    folders = {each for each in set(map(root_of, entries)) if not reaches_host(each, extern_roots)}
+    folders = {
+        each for each in set(map(root_of, entries)) if not is_host_import(each, extern_roots)
+    }
     roots = frozenset(with_code | folders)
     # Nor may it make anybody think that a module from outside is the package's own.
     entries = {module: entry for module, entry in entries.items() if root_of(module) in roots}
@@ -281,7 +283,7 @@ def _index_of(records: tuple[str, ...], externs: tuple[str, ...]) -> ModuleIndex
     return ModuleIndex(entries, _NONE, roots, extern_roots, shared, distributions)
 
 
-_remembered = lru_cache(maxsize=16)(_index_of)
+_cached = lru_cache(maxsize=16)(_index_of)
 """Packages of one project often have the same names, and nobody changes what is read off them."""
 
 
@@ -305,5 +307,5 @@ def _entries(records: Iterable[str]) -> dict[str, IndexEntry]:
             entries.setdefault(module, IndexEntry(module, IndexEntryKind.SOURCE, record))
         elif suffix := next(filter(file.endswith, EXTENSION_SUFFIXES), ""):
             module = dotted(package, file.removesuffix(suffix))
-            entries[module] = IndexEntry(module, IndexEntryKind.COMPILED, record)
+            entries[module] = IndexEntry(module, IndexEntryKind.NATIVE, record)
     return {**folders, **entries}

@@ -38,12 +38,12 @@ from modpack.archive.zip_format import (
     REPACKED,
     ZIP64_ID,
     ZipEntry,
+    canonical_kind,
     central_header,
     descriptors,
     extra_fields,
     is_padding,
     local_header,
-    own_kind,
 )
 from modpack.errors import ArchiveError, NotAPackageError, RepackedError
 
@@ -141,7 +141,7 @@ class ZipArchive(Archive):
     def chunks(self, name: str) -> Iterator[bytes | memoryview]:
         return self._chunks(name, self._entry(name))
 
-    def start(self, name: str, size: int) -> bytes:
+    def read_start(self, name: str, size: int) -> bytes:
         # The end of a deflated record tells whether it inflates to its stated size. It costs no
         # further read while the record fits into one piece.
         entry = self._entry(name)
@@ -163,7 +163,7 @@ class ZipArchive(Archive):
         view = self._content.view_at(self._locate(name, entry), entry.size)
         self._check_crc(name, entry, zlib.crc32(view))
         if self._manifest is not None:
-            self._manifest.check(self.source, name, view)
+            self._manifest.check(self.path, name, view)
         return view
 
     def data_range(self, name: str) -> DataRange | None:
@@ -172,7 +172,7 @@ class ZipArchive(Archive):
             return None
         return DataRange(self._content.path, self._locate(name, entry), entry.size)
 
-    def require_own_form(self, names: Sequence[str], deflated: Set[str]) -> None:
+    def require_canonical_zip(self, names: Sequence[str], deflated: Set[str]) -> None:
         # What stands before a record's content is checked where that is read.
         directory = self._directory
         if directory.root != layout.ROOT.encode():
@@ -181,7 +181,7 @@ class ZipArchive(Archive):
             self._refuse_repacked("its end record is not the one that modpack writes")
         if not directory.is_usual:
             self._require_own_lines(directory)
-        expected = (*names, *filter(self.has, layout.OUTSIDE))
+        expected = (*names, *filter(self.has, layout.UNLISTED))
         # Which are missing, and which are too many, is told for all packages alike.
         if set(self._names) == set(expected):
             pairs = zip(self._names, expected, strict=True)
@@ -207,13 +207,13 @@ class ZipArchive(Archive):
         position = 0
         for name, entry in directory.entries.items():
             line = central_header(entry)
-            kind = own_kind(entry.raw_name, entry.kind >> 16)
+            kind = canonical_kind(entry.raw_name, entry.kind >> 16)
             if entry.kind != kind or not content.startswith(line, position):
                 self._refuse_repacked(_OTHER_HEADER, name)
             position += len(line)
 
     def _refuse_repacked(self, reason: str, name: str | None = None) -> NoReturn:
-        raise RepackedError(self.source, f"{reason}: {REPACKED}", name)
+        raise RepackedError(self.path, f"{reason}: {REPACKED}", name)
 
     def _entry(self, name: str) -> ZipEntry:
         entry = self._directory.entries.get(name)
@@ -285,7 +285,7 @@ class ZipArchive(Archive):
         header_length = LOCAL.size + sum(lengths)
         after = header_length + entry.compressed
         if not 0 <= length - after <= DESCRIPTOR64.size:
-            raise ArchiveError(self.source, "its data does not end where the next record is", name)
+            raise ArchiveError(self.path, "its data does not end where the next record is", name)
         if len(start) < header_length:
             start = self._content.read_at(entry.offset, header_length)
         if len(start) == length:
@@ -294,7 +294,7 @@ class ZipArchive(Archive):
             descriptor = self._content.read_at(entry.offset + after, length - after)
         reason = why_inconsistent(entry, start[:header_length], descriptor)
         if reason is not None:
-            raise ArchiveError(self.source, f"its headers contradict each other: {reason}", name)
+            raise ArchiveError(self.path, f"its headers contradict each other: {reason}", name)
         if self._must_be_own:
             self._refuse_repacked(_OTHER_HEADER, name)
         self._other = name
@@ -315,14 +315,14 @@ class ZipArchive(Archive):
                     if not pending and len(chunk) < wanted:
                         break
         except zlib.error as error:
-            raise ArchiveError(self.source, f"it cannot be inflated: {error}", name) from error
+            raise ArchiveError(self.path, f"it cannot be inflated: {error}", name) from error
         if left or not inflater.eof or inflater.unused_data:
-            raise ArchiveError(self.source, "it does not inflate to its stated size", name)
+            raise ArchiveError(self.path, "it does not inflate to its stated size", name)
 
     def _check_crc(self, name: str, entry: ZipEntry, crc: int) -> None:
         if crc != entry.crc:
             reason = "its content is damaged: the crc32 is wrong"
-            raise ArchiveError(self.source, reason, name)
+            raise ArchiveError(self.path, reason, name)
 
 
 @runtime_checkable
@@ -386,10 +386,10 @@ def _refuse_others(archive: Archive) -> Archive:
     if not (archive.has(layout.EXTERN_MODULES) or archive.has(layout.MANIFEST)):
         from modpack.archive.other_files import other_zip
 
-        reason = other_zip(archive.source, archive.has)
+        reason = other_zip(archive.path, archive.has)
         if reason is not None:
             archive.close()
-            raise NotAPackageError(archive.source, reason)
+            raise NotAPackageError(archive.path, reason)
     return archive
 
 

@@ -77,8 +77,8 @@ def read_json(archive: Archive, record: str, verify: Manifest | None = None) -> 
         RecordNotFoundError: there is no such record.
         ArchiveError: the record is damaged, or not what ``verify`` says.
     """
-    most_bytes = DEFAULT_LIMITS.json_bytes(archive.stored_bytes())
-    return parse_json(archive.read(record, verify=verify), most_bytes)
+    max_bytes = DEFAULT_LIMITS.max_json_bytes(archive.stored_bytes())
+    return parse_json(archive.read(record, verify=verify), max_bytes)
 
 
 def read_document(archive: Archive, record: str, verify: Manifest | None) -> dict[str, Json]:
@@ -87,14 +87,14 @@ def read_document(archive: Archive, record: str, verify: Manifest | None) -> dic
 
 
 @contextmanager
-def checking(archive: Archive, record: str) -> Iterator[None]:
+def decoding(archive: Archive, record: str) -> Iterator[None]:
     """Turn what decoding a record raises into an ArchiveError that names it."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as failure:
         detail = f"{failure} is missing" if isinstance(failure, KeyError) else str(failure)
         reason = f"it is not as modpack writes it: {detail}"
-        raise ArchiveError(archive.source, reason, record) from failure
+        raise ArchiveError(archive.path, reason, record) from failure
 
 
 def _read_versioned(
@@ -113,13 +113,13 @@ def _read_versioned(
     version, archive_bytes = document["version"], archive.stored_bytes()
     if isinstance(version, int) and version > known_version:
         raise UnsupportedVersionError(
-            archive.source,
+            archive.path,
             f"its version is {version}, and this modpack knows versions up to {known_version}. "
             "Remedy: install a newer modpack",
             record,
         )
     for key, size in item_bytes.items():
-        listed, most = document.get(key), DEFAULT_LIMITS.most_items(archive_bytes, size)
+        listed, most = document.get(key), DEFAULT_LIMITS.max_items(archive_bytes, size)
         if isinstance(listed, (list, dict)) and len(listed) > most:
             raise ValueError(f"it lists {len(listed)} {key}, and {most} are allowed")
     return document
@@ -134,7 +134,7 @@ def read_plan(archive: Archive, verify: Manifest | None) -> Plan:
     """
     from modpack.core.plan_json import GRAPH_VERSION, plan_from_json  # most loads need no plan
 
-    with checking(archive, layout.GRAPH):
+    with decoding(archive, layout.GRAPH):
         return plan_from_json(
             _read_versioned(archive, layout.GRAPH, verify, GRAPH_VERSION, _GRAPH_ITEM_BYTES)
         )
@@ -146,7 +146,7 @@ def read_environment(archive: Archive, verify: Manifest | None) -> RecordedEnvir
     Raises:
         ArchiveError: the record is missing or damaged.
     """
-    with checking(archive, layout.ENVIRONMENT):
+    with decoding(archive, layout.ENVIRONMENT):
         content = archive.read(layout.ENVIRONMENT, verify=verify)
         if len(content) <= _MAX_REMEMBERED:
             return _environment(content)
@@ -156,11 +156,11 @@ def read_environment(archive: Archive, verify: Manifest | None) -> RecordedEnvir
 @lru_cache(maxsize=8)
 def _environment(content: bytes) -> RecordedEnvironment:
     """What a small record says, which takes less memory than any archive may."""
-    document = parse_json(content, DEFAULT_LIMITS.json_bytes(0))
+    document = parse_json(content, DEFAULT_LIMITS.max_json_bytes(0))
     return environment_from_json(as_mapping(document, "the record"))
 
 
-def environment_of(archive: Archive, verify: Manifest | None) -> RecordedEnvironment:
+def load_environment(archive: Archive, verify: Manifest | None) -> RecordedEnvironment:
     """Where a package was made, as far as it says; one of torch.package may tell its Python.
 
     Raises:
@@ -180,7 +180,7 @@ def read_objects(archive: Archive, verify: Manifest | None = None) -> Objects:
     Raises:
         ArchiveError: the record is missing or damaged.
     """
-    with checking(archive, layout.ENTRY):
+    with decoding(archive, layout.ENTRY):
         return from_json(Objects, read_document(archive, layout.ENTRY, verify), "the record")
 
 
@@ -193,7 +193,7 @@ def object_records(archive: Archive, objects: Objects) -> tuple[str, ...]:
     try:
         return tuple(resource_record(package, name) for package, name in objects.pickles)
     except ValueError as failure:
-        raise ArchiveError(archive.source, str(failure), layout.ENTRY) from failure
+        raise ArchiveError(archive.path, str(failure), layout.ENTRY) from failure
 
 
 def read_self_test(archive: Archive, verify: Manifest) -> SelfTestRecord | None:
@@ -207,7 +207,7 @@ def read_self_test(archive: Archive, verify: Manifest) -> SelfTestRecord | None:
         return None
     from modpack.core.selftest import SELF_TEST_VERSION, self_test_from_json
 
-    with checking(archive, layout.SELF_TEST):
+    with decoding(archive, layout.SELF_TEST):
         return self_test_from_json(
             _read_versioned(
                 archive, layout.SELF_TEST, verify, SELF_TEST_VERSION, _SELF_TEST_ITEM_BYTES
@@ -238,7 +238,7 @@ def read_tensors(
         return None
     from modpack.core.tensors import TENSORS_VERSION, tensors_from_json
 
-    with checking(archive, layout.TENSORS):
+    with decoding(archive, layout.TENSORS):
         document = _read_versioned(archive, layout.TENSORS, verify, TENSORS_VERSION, {})
         tensors = tensors_from_json(document)
         _check_storages(archive, (each for of_one in tensors.values() for each in of_one))
@@ -302,16 +302,16 @@ def read_externs(archive: Archive, verify: Manifest | None = None) -> list[str]:
     if not archive.has(layout.EXTERN_MODULES):
         return []
     text = archive.read(layout.EXTERN_MODULES, verify=verify).decode("utf-8", "replace")
-    listed, most = text.count("\n"), DEFAULT_LIMITS.most_modules(archive.stored_bytes())
+    listed, most = text.count("\n"), DEFAULT_LIMITS.max_modules(archive.stored_bytes())
     if listed > most:
         reason = f"it lists {listed} modules, and {most} are allowed"
-        raise ArchiveError(archive.source, reason, layout.EXTERN_MODULES)
+        raise ArchiveError(archive.path, reason, layout.EXTERN_MODULES)
     externs = [line for line in text.split("\n") if line]
     for module in externs:
         why = why_too_long(module)
         if why is not None:
             reason = f"it lists {module!r:.60}, which is no module path: {why}"
-            raise ArchiveError(archive.source, reason, layout.EXTERN_MODULES)
+            raise ArchiveError(archive.path, reason, layout.EXTERN_MODULES)
     return externs
 
 
@@ -328,7 +328,7 @@ def read_specs(archive: Archive, record: str) -> tuple[HookSpec, ...]:
     try:
         parsed = read_json(archive, specs_record)
     except ValueError as failure:
-        raise ArchiveError(archive.source, f"is no JSON ({failure})", specs_record) from failure
+        raise ArchiveError(archive.path, f"is no JSON ({failure})", specs_record) from failure
     from modpack.core.hookspec import specs_from_json
 
     return specs_from_json(parsed)

@@ -339,7 +339,7 @@ def open_sink(target: str | os.PathLike[str] | BinaryIO) -> Sink:
     return BufferSink(write)
 
 
-def write_whole(target: str | os.PathLike[str], content: bytes) -> None:
+def write_atomically(target: str | os.PathLike[str], content: bytes) -> None:
     """Write a file so that under its name there is never a part of it.
 
     Raises:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import RecordDigest
-from modpack.archive.layout import DEFAULT_LIMITS, NameRegistry, why_unsafe
+from modpack.archive.layout import DEFAULT_LIMITS, NameRegistry, check_record_name
 from modpack.archive.manifest import encode_manifest
 from modpack.archive.target import CHUNK_BYTES, Sink, open_sink
 from modpack.archive.zip_format import (
@@ -31,10 +31,10 @@ from modpack.archive.zip_format import (
     RAW_DEFLATE,
     STORED,
     ZipEntry,
+    canonical_kind,
     central_header,
     end_records,
     local_header,
-    own_kind,
 )
 from modpack.core.process import ThreadPool, collection_paused
 from modpack.errors import ArchiveError
@@ -116,7 +116,7 @@ def _deflate(content: bytes | memoryview) -> bytes | None:
     compressor = zlib.compressobj(_DEFLATE_LEVEL, zlib.DEFLATED, RAW_DEFLATE)
     payload = compressor.compress(content) + compressor.flush()
     helps = len(payload) < len(content)
-    readable = DEFAULT_LIMITS.allow_inflating(len(payload), len(content))
+    readable = DEFAULT_LIMITS.allows_inflating(len(payload), len(content))
     return payload if helps and readable else None
 
 
@@ -320,7 +320,7 @@ class _Body:
         for name, content, crc, sha256, deflated in records:
             size, payload, method, of_deflated = len(content), content, STORED, ""
             inflated = self._inflated + size
-            if deflated is not None and DEFAULT_LIMITS.allow_total(self._position, inflated):
+            if deflated is not None and DEFAULT_LIMITS.allows_total(self._position, inflated):
                 payload, method = deflated, DEFLATED
                 of_deflated = hashlib.sha256(deflated).hexdigest()
                 self._inflated = inflated
@@ -361,7 +361,7 @@ class _Body:
     ) -> bytes:
         """Note a record at the current position; return its header."""
         raw_name = f"{layout.ROOT}/{name}".encode()
-        kind = own_kind(raw_name, method)
+        kind = canonical_kind(raw_name, method)
         entry = ZipEntry(raw_name, kind, crc, compressed, size, self._position)
         header = _header(name, entry)
         self._entries[name] = entry
@@ -404,7 +404,7 @@ class ArchiveWriter:
 
     def __init__(self, target: str | os.PathLike[str] | BinaryIO | None) -> None:
         self._sink: Sink | None = None if target is None else open_sink(target)
-        self.source: str = "<plan>" if self._sink is None else self._sink.label
+        self.path: str = "<plan>" if self._sink is None else self._sink.label
         self._registry = NameRegistry()
         self._names: dict[str, None] = {}
         self._body = None if self._sink is None else _Body(self._sink)
@@ -457,7 +457,7 @@ class ArchiveWriter:
         """
         self._refuse_reserved(name)
         if not layout.is_storage(name):
-            raise ArchiveError(self.source, "it is not called as a storage must be", name)
+            raise ArchiveError(self.path, "it is not called as a storage must be", name)
         self._add(name, data, compress=False)
 
     @collection_paused()
@@ -506,7 +506,7 @@ class ArchiveWriter:
                 self._body.cut(to)
 
     @contextlib.contextmanager
-    def previewed(self) -> Iterator[str]:
+    def open_preview(self) -> Iterator[str]:
         """The complete archive in a temporary file, as it would be if it ended here.
 
         Within the block nothing can be written; after it, writing goes on.
@@ -519,7 +519,7 @@ class ArchiveWriter:
             TargetError: the target cannot be written; the writer is then closed.
         """
         if self._sink is None or self._body is None:
-            raise ArchiveError(self.source, "nothing is written: there is nothing to preview")
+            raise ArchiveError(self.path, "nothing is written: there is nothing to preview")
         before = self.checkpoint()
         self._complete(self._body)
         try:
@@ -539,7 +539,7 @@ class ArchiveWriter:
             with self._closing_on_failure():
                 chunks = self._body.stored_chunks(name)
         if chunks is None:
-            raise ArchiveError(self.source, "it was not stored as it is", name)
+            raise ArchiveError(self.path, "it was not stored as it is", name)
         return chunks
 
     def discard(self) -> None:
@@ -561,7 +561,7 @@ class ArchiveWriter:
             ArchiveError: there is no such record.
         """
         if name not in self._names:
-            raise ArchiveError(self.source, "it was not written", name)
+            raise ArchiveError(self.path, "it was not written", name)
         if self._body is None:
             return _PLANNED
         with self._closing_on_failure():
@@ -589,17 +589,17 @@ class ArchiveWriter:
 
     def _refuse_reserved(self, name: str) -> None:
         if name in (layout.MANIFEST, layout.MANIFEST_DIGEST):
-            raise ArchiveError(self.source, "commit() writes it, and nobody else", name)
+            raise ArchiveError(self.path, "commit() writes it, and nobody else", name)
         if name == layout.SIGNATURE:
-            raise ArchiveError(self.source, "only what signs complete archives writes it", name)
+            raise ArchiveError(self.path, "only what signs complete archives writes it", name)
 
     def _admit(self, name: str) -> None:
         self._require_open()
         if not isinstance(name, str):
             raise TypeError(f"name must be a str, not {type(name).__name__}")
-        reason = why_unsafe(name) or self._why_too_long(name) or self._registry.add(name)
+        reason = check_record_name(name) or self._why_too_long(name) or self._registry.add(name)
         if reason is not None:
-            raise ArchiveError(self.source, reason, name)
+            raise ArchiveError(self.path, reason, name)
 
     def _why_too_long(self, name: str) -> str | None:
         full, most = f"{layout.ROOT}/{name}", DEFAULT_LIMITS.max_name_bytes
@@ -609,14 +609,14 @@ class ArchiveWriter:
 
     def _require_open(self) -> None:
         if self._closed_because is not None:
-            raise ArchiveError(self.source, f"nothing can be written: {self._closed_because}")
+            raise ArchiveError(self.path, f"nothing can be written: {self._closed_because}")
         self._require_own()
 
     def _require_own(self) -> None:
         # They would share the position in the file.
         if self._sink is not None and self._sink.is_inherited:
             reason = "only the process that began to write it can go on, and no forked child"
-            raise ArchiveError(self.source, reason)
+            raise ArchiveError(self.path, reason)
 
     @contextlib.contextmanager
     def _closing_on_failure(self) -> Iterator[None]:

@@ -111,7 +111,7 @@ class ZipEntry(NamedTuple):
         return bool(self.kind & FLAG_DESCRIPTOR)
 
 
-def own_kind(raw_name: bytes, method: int) -> int:
+def canonical_kind(raw_name: bytes, method: int) -> int:
     """Flags and method that modpack writes for a record.
 
     Args:
@@ -205,10 +205,13 @@ def extra_fields(extra: bytes) -> dict[int, bytes] | None:
     return fields if is_known else None
 
 
-def are_of_files(extra: bytes) -> bool:
+def has_only_file_metadata(extra: bytes) -> bool:
     """Whether an extra area is whole, and what is foreign in it tells of files.
 
-    >>> are_of_files(bytes.fromhex("5554010000")), are_of_files(bytes.fromhex("75700000"))
+    >>> (
+    ...     has_only_file_metadata(bytes.fromhex("5554010000")),
+    ...     has_only_file_metadata(bytes.fromhex("75700000")),
+    ... )
     (True, False)
     """
     foreign = {identifier for identifier, _ in _split_extra(extra) or ()} - {ZIP64_ID, PADDING_ID}

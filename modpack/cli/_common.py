@@ -117,12 +117,12 @@ def write_file(path: Path, text: str) -> None:
     Raises:
         TargetError, OSError: it cannot be written; what was there before is still there.
     """
-    from modpack.archive.target import write_whole
+    from modpack.archive.target import write_atomically
 
     if path.exists() and not path.is_file():
         path.write_bytes(text.encode())
     else:
-        write_whole(path, text.encode())
+        write_atomically(path, text.encode())
 
 
 def refuse_same(file: str, output: Path) -> None:

@@ -103,9 +103,7 @@ def _record_of(archive: Archive, module: str) -> str:
     package, plain = module_record(module, True), module_record(module, False)
     if archive.has(package) or archive.has(plain):
         return package if archive.has(package) else plain
-    raise ModpackError(
-        f"{archive.source} holds no source of {module!r}: {_why_not(archive, module)}"
-    )
+    raise ModpackError(f"{archive.path} holds no source of {module!r}: {_why_not(archive, module)}")
 
 
 def _why_not(archive: Archive, module: str) -> str:

@@ -53,11 +53,11 @@ def requirements_command(file: str, lock: bool, check: bool, exact: bool, as_jso
 
         write_json(document(requirements, **({} if check else {"comparison": None})))
     elif check:
-        from modpack.core.environment import repair_command
+        from modpack.core.environment import pip_install_command
         from modpack.report.text import comparison_report
 
         show(comparison_report(comparison, exact))
-        repair = repair_command(counting)
+        repair = pip_install_command(counting)
         if repair is not None:
             write(f"Remedy: {repair}\n")  # in one line, however long, to be copied
     else:

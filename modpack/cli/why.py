@@ -70,6 +70,6 @@ def _unknown(archive: Archive, plan: Plan, module: str) -> Exception:
     near = similar_modules(module, sorted(name for name in known if mentions(plan, name)))
     hint = f". Did you mean {' or '.join(map(printable, near))}?" if near else ""
     return ModpackError(
-        f"{archive.source} says nothing of a module {module!r}: it does not hold it, and nothing "
+        f"{archive.path} says nothing of a module {module!r}: it does not hold it, and nothing "
         f"in it imports it{hint}"
     )

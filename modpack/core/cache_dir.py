@@ -44,7 +44,7 @@ def _cache_folder(
     return Path(base) / "modpack"
 
 
-def refuse_strangers(folder: Path) -> None:
+def require_trusted_path(folder: Path) -> None:
     """Refuse a folder that somebody else could have put something into, or could exchange.
 
     Nobody but this user and root may write to it. Above it, others may write where they can
@@ -53,13 +53,13 @@ def refuse_strangers(folder: Path) -> None:
     Raises:
         OSError: it is not safe to use, or is not there.
     """
-    refuse_others(folder)
+    require_trusted_folder(folder)
     if hasattr(os, "getuid"):
         for place in _on_the_way(os.fspath(folder)):
             _refuse_exchangers(place)
 
 
-def refuse_others(folder: Path) -> None:
+def require_trusted_folder(folder: Path) -> None:
     """The same, of a folder in one that was looked at already.
 
     Raises:

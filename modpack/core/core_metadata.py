@@ -169,7 +169,7 @@ _MOST: Final = 1 << 20
 """Characters of a text that may be headers: a hundred times what they take, with a license."""
 
 
-def headers(text: str) -> Mapping[str, list[str]]:
+def parse_headers(text: str) -> Mapping[str, list[str]]:
     r"""The headers of a METADATA or PKG-INFO file, by their names in small letters.
 
     What follows them is a description, often longer than all of them: it is not looked at, which
@@ -178,7 +178,7 @@ def headers(text: str) -> Mapping[str, list[str]]:
     Args:
         text: what is in the file; whatever comes after a million characters is no header.
 
-    >>> headers("Name: a\nRequires-Dist: b\nRequires-Dist: c\n\nName: of something else")
+    >>> parse_headers("Name: a\nRequires-Dist: b\nRequires-Dist: c\n\nName: of something else")
     {'name': ['a'], 'requires-dist': ['b', 'c']}
     """
     text = text[:_MOST]

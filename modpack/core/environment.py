@@ -60,7 +60,7 @@ class NativeTag(NamedTuple):
         Args:
             files: their names; those with the stable ABI need no particular Python.
         """
-        here = NativeTag.here()
+        here = NativeTag.current()
         is_stable = all(f".{STABLE_ABI}." in name for name in files)
         return here._replace(abi=STABLE_ABI) if is_stable else here
 
@@ -150,8 +150,8 @@ class _Environment(NamedTuple):
     providers: Mapping[str, str] = MappingProxyType({})
     distributions: Mapping[str, RecordedDistribution] = MappingProxyType({})
     native: NativeTag | None = None
-    knows_distributions: bool = False
-    knows_required: bool = False
+    has_distribution_metadata: bool = False
+    has_requirements: bool = False
     modpack: str | None = None
 
 
@@ -170,9 +170,9 @@ class RecordedEnvironment(_Environment):
         distributions: by normalized name: those of ``providers``, torch's, modpack's, and all
             that they require, as far as installed.
         native: what its compiled modules were built for; None if it holds none.
-        knows_distributions: whether the package has the metadata of all distributions that it
+        has_distribution_metadata: whether the package has the metadata of all distributions that it
             holds.
-        knows_required: whether ``distributions`` has what others require: older packages record
+        has_requirements: whether ``distributions`` has what others require: older packages record
             nothing of that.
         modpack: the version of the modpack that made it.
     """
@@ -196,12 +196,12 @@ class RecordedEnvironment(_Environment):
         return sorted(self.providers)
 
     @property
-    def torchs_distribution(self) -> RecordedDistribution | None:
+    def torch_distribution(self) -> RecordedDistribution | None:
         """The distribution of the torch that was loaded; None if none was."""
         return self._of_runtime("torch", self.torch)
 
     @property
-    def modpacks_distribution(self) -> RecordedDistribution | None:
+    def modpack_distribution(self) -> RecordedDistribution | None:
         """The distribution of the modpack that made the package; None if that is not recorded."""
         return self._of_runtime("modpack", self.modpack)
 
@@ -211,7 +211,7 @@ class RecordedEnvironment(_Environment):
         installed = self.distributions.get(name) or RecordedDistribution(name, version)
         return installed._replace(version=version)
 
-    def by_provider(
+    def group_by_distribution(
         self, externs: Iterable[str]
     ) -> dict[str, tuple[RecordedDistribution, tuple[str, ...]]]:
         """The distributions that provided extern modules, each with its modules.
@@ -287,8 +287,8 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
         providers=providers,
         distributions=distributions,
         native=None if native is None else from_json(NativeTag, native, "native"),
-        knows_distributions="distributions" in record,
-        knows_required="installed" in record,
+        has_distribution_metadata="distributions" in record,
+        has_requirements="installed" in record,
         **{key: as_optional_text(record.get(key), key) for key in _TEXTS},
     )
 
@@ -380,9 +380,9 @@ class EnvironmentComparison(NamedTuple):
     @property
     def repair(self) -> str | None:
         """The pip command that brings what differs here as it was; None if pip cannot help."""
-        return repair_command(self.differences)
+        return pip_install_command(self.differences)
 
-    def judged_by(self, plan: Plan) -> EnvironmentComparison:
+    def classify_missing(self, plan: Plan) -> EnvironmentComparison:
         """The same with what the package's graph tells of missing modules.
 
         What was not there either when the package was made is no difference; and what nothing
@@ -413,7 +413,7 @@ def is_optional(modules: Iterable[str], at_once: frozenset[str] | None) -> bool:
     return bool(listed) and at_once is not None and at_once.isdisjoint(listed)
 
 
-def repair_command(rows: Iterable[EnvironmentRow]) -> str | None:
+def pip_install_command(rows: Iterable[EnvironmentRow]) -> str | None:
     """The pip command that installs what some rows record; None if pip can do nothing."""
     wanted = dict.fromkeys(row.requirement for row in rows if row.requirement is not None)
     return "pip install " + " ".join(f"'{each}'" for each in wanted) if wanted else None

@@ -1,4 +1,4 @@
-"""What a package records about its self-test, as values."""
+"""The self-test record of a package."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from modpack.core.json_values import Json
 from modpack.core.plan import MockEvent
 
 SELF_TEST_VERSION = 1
-"""Raise it when a reader of the old version would misunderstand what is written."""
+"""Version of the record. Raise it if a reader of the old version would misread the new record."""
 
 AdditionKind: TypeAlias = Literal["intern", "extern", "file", "metadata"]
-"""What a self-test can add: modules that are interned or extern, data files, metadata."""
+"""An interned module, an extern module, a data file, or a distribution's metadata."""
 
 
 class Addition(NamedTuple):
-    """Something that the self-test found missing, and that was added for it.
+    """A resource that the self-test found missing and that was added to the package.
 
     Attributes:
-        kind: one of :data:`AdditionKind`.
-        name: the module path, the record, or the distribution.
-        by: the packaged module that asked for it; None if none did.
+        kind: One of :data:`AdditionKind`.
+        name: The module path, record, or distribution.
+        by: The packaged module that requested it, or None if no module did.
     """
 
     kind: AdditionKind
@@ -32,14 +32,14 @@ class Addition(NamedTuple):
     by: str | None = None
 
 
-class OutsideImport(NamedTuple):
-    """A distribution that was imported in the self-test, and that nothing in the package names.
+class UndeclaredImport(NamedTuple):
+    """A distribution that the self-test imported and that the package does not name.
 
     Attributes:
-        distribution: its name.
-        version: its version.
-        module: the first of its modules that was imported.
-        by: the module that imported it, as far as that is known.
+        distribution: Its name.
+        version: Its version.
+        module: The first of its modules that was imported.
+        by: The module that imported it, if known.
     """
 
     distribution: str
@@ -50,12 +50,12 @@ class OutsideImport(NamedTuple):
 
 @json_keys({"kind": "class"})
 class UnfilledTable(NamedTuple):
-    """A table of a module that names a class where the package was made, and not in the self-test.
+    """A module-level table that names a class in the export environment but not after loading.
 
     Attributes:
-        module: the module.
-        name: of the table in it.
-        kind: the class.
+        module: The module.
+        name: The table's name in the module.
+        kind: The class.
     """
 
     module: str
@@ -64,22 +64,22 @@ class UnfilledTable(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.module}.{self.name} names {self.kind} in this process, and does not after "
-            "loading: a constructor may fill it, which loading does not call"
+            f"{self.module}.{self.name} names {self.kind} in this process, but not after "
+            "loading. A constructor may fill it, and loading calls no constructors."
         )
 
 
 @json_keys({"global_hooks": "restore_global"})
-class TriedCase(NamedTuple):
-    """One saved object that was tried on one example.
+class SelfTestCase(NamedTuple):
+    """One saved object, run on one example.
 
     Attributes:
-        resource: package and resource of the object.
-        number: of the example: names its records.
-        global_hooks: whether process-wide hooks are restored for it.
-        deterministic: whether the live object gave the same output twice. If not, only types,
-            shapes and lengths were compared.
-        unstable: paths in the output at which not even those were the same twice.
+        resource: Package and resource of the object.
+        number: Number of the example in the package, from 0. Its records are named after it.
+        global_hooks: Whether process-wide hooks are restored for it.
+        deterministic: Whether two runs of the live object gave the same output. If not, only
+            types, shapes, and lengths were compared.
+        unstable: Paths in the output at which even those differed between the two runs.
     """
 
     resource: tuple[str, str]
@@ -89,23 +89,23 @@ class TriedCase(NamedTuple):
     unstable: tuple[str, ...] = ()
 
 
-class CaseRecords(NamedTuple):
-    """The records of one example of one saved object.
+class CaseRecordNames(NamedTuple):
+    """The names of the records of one :class:`SelfTestCase`.
 
     Attributes:
-        number: of the example in the package, from 0.
+        number: Number of the example in the package, from 0.
     """
 
     number: int
 
     @property
     def inputs(self) -> str:
-        """The pickle of the arguments."""
+        """The pickled arguments."""
         return f".data/modpack/trial/{self.number}/inputs.pkl"
 
     @property
     def conditions(self) -> str:
-        """The random states and modes of the recorded run."""
+        """The random states and module modes of the recorded run."""
         return f".data/modpack/trial/{self.number}/conditions.json"
 
     @property
@@ -114,85 +114,96 @@ class CaseRecords(NamedTuple):
         return f".data/modpack/trial/{self.number}/output.json"
 
     def tensor(self, index: int) -> str:
-        """The bytes of one tensor of the output."""
+        """Return the record of one output tensor's bytes."""
         return f".data/trial-{self.number}-{index}.storage"
 
 
-@json_keys(optional=("seconds", "touches", "tells_touches", "imported", "unfilled"))
+@json_keys(
+    {
+        "additions": "added",
+        "private_failure": "why_process",
+        "mock_events": "touches",
+        "undeclared_imports": "imported",
+        "unfilled_tables": "unfilled",
+    },
+    optional=("seconds", "mock_events", "has_mock_events", "undeclared_imports", "unfilled_tables"),
+)
 @dataclass(frozen=True)
 class SelfTestRecord:
-    """A self-test and its outcome.
+    """The outcome of a self-test.
 
     Attributes:
-        passed: whether the package loaded and computed what the live objects did.
-        namespace: in which namespace.
-        cases: what was run.
-        rounds: how many clean interpreters it took.
-        seconds: how long it took in all; 0 where it was read, for packages do not tell it.
-        added: what it found missing.
-        why_process: why the private namespace cannot serve the package, if it cannot.
-        failure: why it did not pass, if it did not.
-        hidden: module paths that were hidden in it, with all that is below them.
-        hidden_distributions: distributions that were hidden in it.
-        operators: schemas of operators that had to be declared first.
-        python: the version of Python.
-        torch: the version of torch.
-        touches: what the package did with mocked modules.
-        tells_touches: whether that was watched; self-tests of older versions did not watch.
-        imported: distributions that extern modules imported, and that nothing in the package names.
-        unfilled: tables that name a class of the model where the package was made only.
+        passed: Whether the package loaded and its outputs matched those of the live objects.
+        namespace: The namespace that the package was loaded in.
+        cases: The saved objects and examples that were run.
+        rounds: The number of clean interpreters that were started.
+        seconds: Total duration in seconds. 0 when read from a package, which does not record it.
+        additions: Resources that were found missing and added.
+        private_failure: Why the package cannot use the private namespace, if it cannot.
+        failure: Why the self-test failed, if it did.
+        hidden: Module paths that were hidden, each with its submodules.
+        hidden_distributions: Distributions that were hidden.
+        operators: Schemas of operators that had to be declared first.
+        python: The Python version.
+        torch: The torch version.
+        mock_events: The uses of mocked modules.
+        has_mock_events: Whether uses of mocks were recorded. Older versions did not record them.
+        undeclared_imports: Distributions that extern modules imported and that the package does
+            not name.
+        unfilled_tables: Tables that name a class of the model in the export environment only.
     """
 
     passed: bool
     namespace: str
-    cases: tuple[TriedCase, ...]
+    cases: tuple[SelfTestCase, ...]
     rounds: int
     seconds: float = 0.0
-    added: tuple[Addition, ...] = ()
-    why_process: str | None = None
+    additions: tuple[Addition, ...] = ()
+    private_failure: str | None = None
     failure: str | None = None
     hidden: tuple[str, ...] = ()
     hidden_distributions: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     python: str | None = None
     torch: str | None = None
-    touches: tuple[MockEvent, ...] = ()
-    tells_touches: bool = True
-    imported: tuple[OutsideImport, ...] = ()
-    unfilled: tuple[UnfilledTable, ...] = ()
+    mock_events: tuple[MockEvent, ...] = ()
+    has_mock_events: bool = True
+    undeclared_imports: tuple[UndeclaredImport, ...] = ()
+    unfilled_tables: tuple[UnfilledTable, ...] = ()
 
     @property
     def deterministic(self) -> bool:
-        """Whether outputs were compared bit by bit."""
+        """Whether all outputs were compared bit by bit."""
         return all(case.deterministic for case in self.cases)
 
     @property
-    def records(self) -> tuple[CaseRecords, ...]:
-        """The records of each case."""
-        return tuple(CaseRecords(case.number) for case in self.cases)
+    def records(self) -> tuple[CaseRecordNames, ...]:
+        """The record names of each case."""
+        return tuple(CaseRecordNames(case.number) for case in self.cases)
 
     @property
     def outcome(self) -> str:
-        """Whether it passed, and how far that goes, in a word or two."""
+        """The verdict for display: ``passed``, ``passed, structure only``, or ``failed``."""
         if not self.passed:
             return "failed"
         return "passed" if self.deterministic else "passed, structure only"
 
     def to_json(self) -> dict[str, Json]:
-        """The record that a package holds; the archive format page documents it."""
-        untold = {"seconds", "tells_touches"} | (set() if self.tells_touches else {"touches"})
-        fields = {k: value for k, value in record_to_json(self).items() if k not in untold}
+        """Return the record in the form that the archive format reference describes."""
+        omitted = {"seconds", "has_mock_events"} | (set() if self.has_mock_events else {"touches"})
+        fields = {k: value for k, value in record_to_json(self).items() if k not in omitted}
         return {"version": SELF_TEST_VERSION, **fields}
 
 
 def self_test_from_json(record: Mapping[str, Json]) -> SelfTestRecord:
-    """Read back what :meth:`SelfTestRecord.to_json` made.
+    """Read a record that :meth:`SelfTestRecord.to_json` returned.
 
     Raises:
-        TypeError, ValueError: it made something else.
+        TypeError: If a value has the wrong type.
+        ValueError: If a value is invalid, or an example is listed twice.
     """
     read = from_json(SelfTestRecord, record, "the record")
     for number, times in Counter(case.number for case in read.cases).items():
-        if times > 1:  # it names the records of a case, which would be read for each
+        if times > 1:  # each case would read the same records again
             raise ValueError(f"example {number} is listed twice")
-    return replace(read, tells_touches="touches" in record)
+    return replace(read, has_mock_events="touches" in record)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from modpack.core.core_metadata import headers, license_of
+from modpack.core.core_metadata import license_of, parse_headers
 from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
 from modpack.core.names import normalized_distribution as normalized
@@ -288,7 +288,7 @@ class LazyDistribution:
 
     @cached_property
     def _headers(self) -> Mapping[str, Sequence[str]]:
-        return headers(self.text("METADATA") or self.text("PKG-INFO") or self.text(""))
+        return parse_headers(self.text("METADATA") or self.text("PKG-INFO") or self.text(""))
 
     @property
     def license(self) -> str | None:

@@ -43,7 +43,7 @@ def compare(
     """
     rows = [*_python(recorded), *_platform(recorded), *_torch(recorded)]
     foreign = [module for module in externs if not is_everywhere(module)]
-    wanted = recorded.by_provider(foreign)
+    wanted = recorded.group_by_distribution(foreign)
     if whole:
         others = recorded.distributions.values()
         wanted = {**{normalized(d.name): (d, ()) for d in others}, **wanted}
@@ -101,7 +101,7 @@ def _platform(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
 
 
 def _torch(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
-    known = recorded.torchs_distribution
+    known = recorded.torch_distribution
     if known is None:
         return
     loaded = getattr(sys.modules.get("torch"), "__version__", None)

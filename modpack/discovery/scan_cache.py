@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from modpack._version import __version__
-from modpack.core.cache_dir import cache_folder, make_private, refuse_strangers
+from modpack.core.cache_dir import cache_folder, make_private, require_trusted_path
 from modpack.core.scan import (
     Body,
     BrokenImport,
@@ -74,7 +74,7 @@ class ScanCache:
         self._is_usable = self._is_writable = True
         try:
             make_private(folder)
-            refuse_strangers(folder)
+            require_trusted_path(folder)
             _scanner()  # it has no files where modpack is in a zip
         except OSError as failure:
             self._is_usable = self._is_writable = False

@@ -120,9 +120,9 @@ class PackageBuilder:
         walker, objects = self.planner.walker, self.objects
         write_contents(plan, walker, self.writer, objects, self.installed, namespace)
 
-    def previewed(self) -> AbstractContextManager[str]:
+    def open_preview(self) -> AbstractContextManager[str]:
         """The complete package, in a temporary file."""
-        return self.writer.previewed()
+        return self.writer.open_preview()
 
     def begin(self) -> None:
         """Say that all has been saved: what is written from here on can be written again."""

@@ -20,8 +20,8 @@ from modpack.archive.layout import (
     GRAPH,
     RUNTIME_MODULE,
     NameRegistry,
+    check_record_name,
     is_internal,
-    why_unsafe,
 )
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.environment import NativeTag, RecordedEnvironment, environment_to_json
@@ -100,7 +100,7 @@ def with_room(plan: Plan, walker: Walker, taken: Collection[str]) -> Plan:
         if is_internal(file.record):
             reason = "that is a name which the archive format needs itself"
         else:
-            reason = why_unsafe(file.record) or registry.add(file.record)
+            reason = check_record_name(file.record) or registry.add(file.record)
         if reason is None:
             files.append(file)
         else:
@@ -137,7 +137,7 @@ def write_contents(
         if why is not None:  # no reader takes it for a module path
             reason = f"{module!r:.60} is imported, which is too long for a module path: {why}"
             remedy = "Remedy: take that import out, or mock or extern the module that has it"
-            raise ArchiveError(writer.source, f"{reason}. {remedy}", GRAPH)
+            raise ArchiveError(writer.path, f"{reason}. {remedy}", GRAPH)
     sources = interned_records(plan, walker)
     with phase("writing sources", ProgressUnit.MODULES, len(sources), is_major=True) as writing:
         for module, record in sources.items():
@@ -274,7 +274,7 @@ def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
         torch,
         {path: normalized(found.name) for path, found in providers.items()},
         recorded_closure(installed, needed),
-        NativeTag.of(modules) if compiled else None,
+        NativeTag.for_files(modules) if compiled else None,
         modpack=__version__,
     )
     return {

@@ -26,7 +26,7 @@ from modpack.exporting.scripts import ScriptExporter, stored_values
 from modpack.exporting.secret_guard import SecretScan
 from modpack.pickling.base import is_of_script
 from modpack.pickling.functions import SCRIPTS, home_module
-from modpack.security.pickle_names import PickledName, nested_names
+from modpack.security.pickle_names import PickledName, read_nested_names
 
 if TYPE_CHECKING:
     import torch
@@ -131,7 +131,7 @@ class ObjectSaver:
         roots = {"example" if is_internal(record) else name: obj, **hooked.extras}
         self._usage.look_at(record, observer.reductions, roots)
         self.scripts.provide(follow)
-        nested = {**nested_names(pickled.data), **nested_names(pickled.appended)}
+        nested = {**read_nested_names(pickled.data), **read_nested_names(pickled.appended)}
         if nested:
             self._nested[record] = nested
         self._origins.pin(self._planner.walker)

@@ -35,7 +35,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from modpack.core.cache_dir import cache_folder, make_private, refuse_others, refuse_strangers
+from modpack.core.cache_dir import (
+    cache_folder,
+    make_private,
+    require_trusted_folder,
+    require_trusted_path,
+)
 from modpack.core.codec import from_json
 from modpack.core.process import ProgressUnit, advance, phase
 from modpack.errors import ArchiveError, CacheError
@@ -259,7 +264,7 @@ def _locked(cache: Path, shared: bool) -> Iterator[None]:
     folder = cache / _LEASES
     if not folder.is_dir():
         make_private(folder)
-    refuse_others(folder)  # who could keep everybody waiting
+    require_trusted_folder(folder)  # who could keep everybody waiting
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
@@ -338,8 +343,8 @@ def _refuse_strangers_above(folder: Path) -> None:
     Raises:
         OSError: it is not safe to use them.
     """
-    refuse_strangers(folder.parent)
-    refuse_others(folder)
+    require_trusted_path(folder.parent)
+    require_trusted_folder(folder)
 
 
 def _temporary_place(cache: Path, digest: str) -> Path:
@@ -356,7 +361,7 @@ def _is_right(tree: Path, records: Mapping[str, int], read: _Read) -> bool:
         OSError: it is not safe to use.
     """
     try:
-        refuse_others(tree)
+        require_trusted_folder(tree)
         if has_stamp(tree, tree.name, records):
             return True
         changed = [n for n in records if not _has_content(tree / FILES / n, read(n))]

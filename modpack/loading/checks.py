@@ -21,7 +21,7 @@ from modpack.core.environment import (
     EnvironmentComparison,
     NativeTag,
     RecordedEnvironment,
-    repair_command,
+    pip_install_command,
 )
 from modpack.core.json_values import require_type
 from modpack.core.process import usable_cores
@@ -107,7 +107,7 @@ def require_contents(archive: Archive, level: str) -> None:
         problems = find_unreadable(archive, names, usable_cores())
         if problems:
             listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
-            raise ArchiveError(archive.source, f"records cannot be read: {listed}")
+            raise ArchiveError(archive.path, f"records cannot be read: {listed}")
 
 
 def require_storages(archive: Archive, keys: Iterable[str], level: str) -> None:
@@ -147,17 +147,17 @@ def find_entry(archive: Archive) -> tuple[str, str]:
     main = objects.main
     if main is not None and main not in objects.pickles:  # no look at these has seen it
         reason = f"its main object {main!r:.200} is not among its saved objects"
-        raise ArchiveError(archive.source, reason, layout.ENTRY)
+        raise ArchiveError(archive.path, reason, layout.ENTRY)
     if objects.entry is not None:
         return objects.entry
     if not objects.pickles:
         raise ModpackError(
-            f"{archive.source}: the package contains no saved object. Open it with "
+            f"{archive.path}: the package contains no saved object. Open it with "
             "modpack.PackageImporter, which imports its modules and reads its resources"
         )
     listed = "".join(f"\n    package={p!r}, resource={r!r}" for p, r in objects.pickles)
     raise ModpackError(
-        f"{archive.source} does not say which of its saved objects to load; name one. "
+        f"{archive.path} does not say which of its saved objects to load; name one. "
         f"It holds:{listed}"
     )
 
@@ -172,7 +172,7 @@ def find_namespace(archive: Archive) -> str:
         return "private"
     namespace = read_objects(archive).namespace
     if namespace not in NAMESPACES:
-        raise ArchiveError(archive.source, f"names no namespace with {namespace!r}", layout.ENTRY)
+        raise ArchiveError(archive.path, f"names no namespace with {namespace!r}", layout.ENTRY)
     return namespace
 
 
@@ -208,7 +208,7 @@ def compare_environment(
     """
     comparison = compare(recorded, externs)
     if comparison.missing and archive.has(layout.GRAPH):
-        return comparison.judged_by(read_plan(archive, verify))
+        return comparison.classify_missing(read_plan(archive, verify))
     return comparison
 
 
@@ -234,10 +234,10 @@ def check_environment(
     from modpack.core.text import printable
 
     told = tuple(
-        (printable(row.name), printable(row.recorded or "extern"), printable(row.here))
+        (printable(row.name), printable(row.recorded or "extern"), printable(row.installed_text))
         for row in rows
     )
-    about = (source, told, repair_command(rows))
+    about = (source, told, pip_install_command(rows))
     if is_error:
         raise EnvironmentMismatchError(*about)
     with _lock:
@@ -254,8 +254,8 @@ def refuse_other_platforms(source: str, recorded: RecordedEnvironment) -> None:
         PlatformMismatchError: they cannot run here.
     """
     built_for = recorded.native
-    if built_for is not None and not built_for.runs_on(NativeTag.here()):
-        raise PlatformMismatchError(source, str(built_for), str(NativeTag.here()))
+    if built_for is not None and not built_for.runs_on(NativeTag.current()):
+        raise PlatformMismatchError(source, str(built_for), str(NativeTag.current()))
 
 
 def require_trust(archive: Archive, policy: TrustPolicy, path: object) -> None:
@@ -272,18 +272,18 @@ def require_trust(archive: Archive, policy: TrustPolicy, path: object) -> None:
         ArchiveError: a record is damaged.
     """
     # Most loads do without.
-    from modpack.security.code_listing import list_package, package_violations
+    from modpack.security.code_listing import find_package_violations, list_code
 
-    code = None if policy.allow_code else list_package(archive, read_manifest(archive))
-    problems = [str(each) for each in package_violations(archive, policy, code)]
+    code = None if policy.allow_code else list_code(archive, read_manifest(archive))
+    problems = [str(each) for each in find_package_violations(archive, policy, code)]
     try:
         require_signature(archive, policy, path)
     except SignatureError as failure:
         if not problems:
             raise
-        raise TrustError(archive.source, (failure.reason, *problems)) from failure
+        raise TrustError(archive.path, (failure.reason, *problems)) from failure
     if problems:
-        raise TrustError(archive.source, tuple(problems))
+        raise TrustError(archive.path, tuple(problems))
 
 
 def require_signature(archive: Archive, policy: TrustPolicy, path: object) -> None:

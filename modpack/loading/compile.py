@@ -45,7 +45,7 @@ from types import CodeType
 from typing import IO, TYPE_CHECKING, Final
 
 from modpack.archive.module_index import MODULES_NAME, IndexEntryKind, ModuleIndex, keeps
-from modpack.core.cache_dir import make_private, refuse_others
+from modpack.core.cache_dir import make_private, require_trusted_folder
 from modpack.core.names import root_of
 from modpack.core.process import (
     FIND_MODPACK,
@@ -324,7 +324,7 @@ class BytecodeCache:
         pieces = dict[_Key, _Piece]()
         with contextlib.suppress(OSError):
             for folder in (self._folder.parent, self._folder):
-                refuse_others(folder)
+                require_trusted_folder(folder)
             for name in os.listdir(self._folder):  # noqa: PTH208 - a folder may have many
                 if name.endswith(_SUFFIX):
                     pieces.update(_read(self._folder / name, self._owner))

@@ -313,7 +313,7 @@ class ExternLoader(Loader):
         except ModuleNotFoundError as failure:
             if failure.name is None or not is_within(self._module, failure.name):
                 raise
-            raise finder.index.not_found(finder.source, self._module) from failure
+            raise finder.index.make_extern_error(finder.source, self._module) from failure
         if not finder.index.has_code_below(self._module):
             sys.modules[module.__name__] = host
             return
@@ -422,7 +422,7 @@ class PackageEnvironment:
 
     def lacks(self, module: str) -> bool:
         """Whether the package neither holds a module nor may take it from where it is loaded."""
-        return self._index.find(module) is None and self._index.keeps(module)
+        return self._index.find(module) is None and self._index.is_package_import(module)
 
     @property
     def is_package(self) -> bool:

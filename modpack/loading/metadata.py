@@ -83,7 +83,7 @@ class VisibleDistributions:
         name = _name_of(found)
         if name not in self._importable:
             roots = _roots_of(found)
-            self._importable[name] = not roots or any(map(index.allows_host, roots))
+            self._importable[name] = not roots or any(map(index.allows_host_import, roots))
         return self._importable[name] or name in self._required_on_host
 
     @cached_property

@@ -21,8 +21,8 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from modpack.archive.module_index import (
-    ANCESTOR_NAME,
     MODULES_NAME,
+    TORCH_IMPORTER_NAME,
     ImportTarget,
     IndexEntryKind,
     ModuleIndex,
@@ -248,7 +248,7 @@ class Namespace:
                     raise
             way = self._ways.get(name) if type(name) is str else None
             if way is None:
-                if name == ANCESTOR_NAME:
+                if name == TORCH_IMPORTER_NAME:
                     return self._importer
                 if not name or not isinstance(name, str):  # its error
                     return builtins.__import__(name, globals, locals, fromlist or (), 0)
@@ -303,7 +303,7 @@ class Namespace:
 
     def load(self, name: str) -> Any:
         """Import a module by the absolute path that packaged code writes."""
-        if name == ANCESTOR_NAME:
+        if name == TORCH_IMPORTER_NAME:
             return self._importer
         is_outermost, self._is_importing = not self._is_importing, True
         try:
@@ -333,7 +333,7 @@ class Namespace:
         name = self.local_name(name)
         found = sys.modules.get(self.full_name(name))
         is_being_made = getattr(getattr(found, "__spec__", None), "_initializing", False)
-        if found is None or is_being_made or name == ANCESTOR_NAME:
+        if found is None or is_being_made or name == TORCH_IMPORTER_NAME:
             return None
         self.require_reach(name)
         return found
@@ -369,7 +369,7 @@ class Namespace:
             ModuleNotFoundError: tells the remedy.
         """
         if not self._is_packaged(name) and not self._reaches_host(name):
-            raise self.finder.index.absent(self.finder.source, name)
+            raise self.finder.index.make_import_error(self.finder.source, name)
         self._require_trust(name)
 
     def _require_trust(self, name: str) -> None:
@@ -426,7 +426,7 @@ class Namespace:
         return root_of(name) in self.finder.index.roots
 
     def _reaches_host(self, name: str) -> bool:
-        return self._is_own(name) or self.finder.index.allows_host(name)
+        return self._is_own(name) or self.finder.index.allows_host_import(name)
 
     def _mark(self, module: ModuleType) -> None:
         """Put the package's globals into a module whose code is about to run."""
@@ -455,7 +455,7 @@ class Namespace:
             explained = better
         is_extern = root_of(name) in self.finder.index.extern_roots and not self._is_own(name)
         if is_extern and explained.name is not None and is_within(name, explained.name):
-            raise self.finder.index.not_found(self.finder.source, name) from explained
+            raise self.finder.index.make_extern_error(self.finder.source, name) from explained
         if explained is not failure:
             raise explained
 
@@ -464,7 +464,7 @@ class Namespace:
         missing = failure.name or ""
         told = self.finder.source in str(failure)
         if not told and self._is_own(missing) and missing != self.prefix[:-1]:
-            raise self.finder.index.absent(
+            raise self.finder.index.make_import_error(
                 self.finder.source, self.local_name(missing)
             ) from failure
 

@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.archive.records import checking, read_document, read_specs
+from modpack.archive.records import decoding, read_document, read_specs
 from modpack.core.json_values import as_list, as_text
 from modpack.core.process import collection_allowed, collection_paused, instances_in
 from modpack.discovery.importers import contents_of, importer_of, local_path
@@ -104,12 +104,12 @@ def require_operators(archive: Archive) -> None:
     """
     if not archive.has(layout.SELF_TEST):
         return
-    with checking(archive, layout.SELF_TEST):
+    with decoding(archive, layout.SELF_TEST):
         listed = read_document(archive, layout.SELF_TEST, None).get("operators", [])
         schemas = [as_text(each, "an operator") for each in as_list(listed, "operators")]
     missing = tuple(schema for schema in schemas if not _exists(schema))
     if missing:
-        raise OperatorNotFoundError(archive.source, missing)
+        raise OperatorNotFoundError(archive.path, missing)
 
 
 def _exists(schema: str) -> bool:
@@ -178,7 +178,7 @@ def load_object(
         if "hooks" in payload:
             if policy is not None:
                 kinds = ((kind, name) for name, kind, *_ in payload["hooks"])
-                require_hook_kinds(archive.source, policy, kinds)
+                require_hook_kinds(archive.path, policy, kinds)
             found.update(name for name, *_ in payload["hooks"])
             from modpack.hooks.restoring import register_payload  # few models have hooks
 
@@ -188,7 +188,7 @@ def load_object(
             result.hooks.update({n: hook for n, *_, hook in payload["hooks"] if n in handles})
 
     with (
-        operator_conflicts_explained(archive.source),
+        operator_conflicts_explained(archive.path),
         _lookups_explained(importer, record),
         placing(map_location),
         collection_paused(),
@@ -205,8 +205,8 @@ def load_object(
     if policy is not None and policy.allow_hook_kinds is not None:
         from modpack.hooks.restoring import kinds_in
 
-        require_hook_kinds(archive.source, policy, kinds_in((result.obj, result.extras)))
-    _refuse_disagreement(archive.source, record, specs, found)
+        require_hook_kinds(archive.path, policy, kinds_in((result.obj, result.extras)))
+    _refuse_disagreement(archive.path, record, specs, found)
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:
         from modpack.hooks.restoring import remove_hooks
@@ -245,7 +245,7 @@ def _data(
     from modpack.pickling.data_unpickler import unpickle_data  # most loads do without
 
     if any(map(archive.has, layout.hook_records(record))):
-        raise TrustError(archive.source, (f"{record} has hooks, which are code",))
+        raise TrustError(archive.path, (f"{record} has hooks, which are code",))
     with placing(map_location), collection_paused():
         return unpickle_data(
             archive.read(record),

@@ -84,7 +84,7 @@ def load_weights(
         tensors = read_tensors(archive, manifest) if manifest is not None else None
         if manifest is None or tensors is None:
             raise ModpackError(
-                f"{archive.source} does not record its tensors. Remedy: modpack.load, which runs "
+                f"{archive.path} does not record its tensors. Remedy: modpack.load, which runs "
                 "the package's code, or export it again"
             )
         verify_records(archive, manifest, filter(archive.has, _READ))
@@ -95,7 +95,7 @@ def load_weights(
         record = resource_record(package, resource)
         if record not in tensors:
             known = ", ".join(tensors) or "none"
-            raise ModpackError(f"{archive.source} records no tensors of {record}, but of: {known}")
+            raise ModpackError(f"{archive.path} records no tensors of {record}, but of: {known}")
         wanted = _weights(tensors[record])
         if _special(wanted) and _is_data(archive, record):
             require_contents(archive, level)
@@ -168,7 +168,7 @@ def _special(tensors: Sequence[TensorFacts]) -> list[str]:
 def _refuse_special(archive: Archive, tensors: Sequence[TensorFacts]) -> None:
     if special := _special(tensors):
         raise ModpackError(
-            f"{archive.source} holds tensors whose elements are more than numbers in a row, and "
+            f"{archive.path} holds tensors whose elements are more than numbers in a row, and "
             f"which only unpickling restores: {', '.join(special)}. Remedy: modpack.load, which "
             "runs the package's code"
         )
@@ -178,7 +178,7 @@ def _dtypes(archive: Archive, tensors: Sequence[TensorFacts]) -> Mapping[str, to
     found = {name: _dtype(name) for name in {each.dtype: None for each in tensors}}
     if unknown := [name for name, dtype in found.items() if dtype is None]:
         raise ModpackError(
-            f"{archive.source} has tensors of types that this torch does not know: "
+            f"{archive.path} has tensors of types that this torch does not know: "
             f"{', '.join(f'{name!r:.80}' for name in unknown)}"
         )
     return {name: dtype for name, dtype in found.items() if dtype is not None}

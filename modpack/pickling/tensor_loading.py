@@ -222,7 +222,7 @@ class StorageLoader:
     def _read(self, record: str, size: int, dtype: torch.dtype) -> torch.UntypedStorage:
         storage = self._mapped(record)
         if storage is None:
-            data = self._source.copied(record)
+            data = self._source.read_copy(record)
             if data:
                 storage = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
             else:

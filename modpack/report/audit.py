@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Final, TypeVar
 
 from modpack.archive.reader import open_archive
-from modpack.archive.records import environment_of
+from modpack.archive.records import load_environment
 from modpack.core.plan import MockEvent, MockRisk, MockUse, Plan, risk_of
 from modpack.core.process import phase
 from modpack.core.rules import Action
@@ -40,7 +40,7 @@ from modpack.report.facts import (
 )
 from modpack.report.findings import CODES, LICENSE, Finding, Severity, finding, milder_codes
 from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
-from modpack.security.code_listing import list_package
+from modpack.security.code_listing import list_code
 
 _SEVERITIES: Final = tuple(severity.value for severity in Severity)
 _WORST_FIRST: Final = list(reversed(MockRisk))
@@ -58,8 +58,8 @@ def mock_facts(
         modules: all modules; those that are mocked are told.
     """
     uses = _by_module(plan.uses)
-    touches = _by_module(self_test.touches if self_test is not None else ())
-    is_tried = self_test is not None and self_test.tells_touches
+    touches = _by_module(self_test.mock_events if self_test is not None else ())
+    is_tried = self_test is not None and self_test.has_mock_events
     facts = [
         MockFacts(
             each.module,
@@ -101,10 +101,10 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
         manifest = read_checked_manifest(archive)
         plan = read_evidence(archive)
         package = facts_of(archive, manifest, plan)
-        environment = environment_of(archive, manifest)
+        environment = load_environment(archive, manifest)
         provider_of = recorded_provider(archive, plan, manifest, environment)
         with phase("reading pickles and sources"):
-            code = list_package(archive, manifest)
+            code = list_code(archive, manifest)
             scanned = [
                 *pickle_findings(archive, manifest, code),
                 *source_findings(archive, code),

@@ -211,7 +211,7 @@ def _package(audit: AuditFacts) -> Iterator[Finding]:
     else:
         yield from _self_test(package.file, package.self_test)
     if package.namespace != "private":
-        why = f": {package.self_test.why_process}" if package.self_test is not None else ""
+        why = f": {package.self_test.private_failure}" if package.self_test is not None else ""
         text = f"it is loaded in the namespace {package.namespace!r}{why}"
         yield finding("process-namespace", package.file, text)
 
@@ -229,10 +229,10 @@ def _self_test(file: str, self_test: SelfTestRecord) -> Iterator[Finding]:
     for schema in self_test.operators:
         text = f"{schema} must be declared before it is loaded"
         yield finding("operator-needed", schema.partition("(")[0], text)
-    for table in self_test.unfilled:
+    for table in self_test.unfilled_tables:
         text = f"{table.module}.{table.name} named {table.kind} at export, and not after loading"
         yield finding("self-test-unfilled-table", table.kind, text)
-    for each in self_test.imported:
+    for each in self_test.undeclared_imports:
         by = f" by {each.by}" if each.by else ""
         text = f"{each.distribution} {each.version} was imported{by} in the self-test"
         yield finding("self-test-imported", each.distribution, text)

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest
-from modpack.archive.records import environment_of, read_plan, read_tensors
+from modpack.archive.records import load_environment, read_plan, read_tensors
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.names import normalized_distribution as normalized
@@ -107,7 +107,7 @@ def read_side(archive: Archive, other: ComparedPackage | None = None) -> Compare
     plan = _plan(archive, manifest, other)
     # Imports are compared by the plan's graph: each module's share of it is not needed.
     facts = facts_of(archive, manifest, replace(plan, graph=DependencyGraph()))
-    environment = environment_of(archive, manifest)
+    environment = load_environment(archive, manifest)
     provider_of = recorded_provider(archive, plan, manifest, environment)
     modules = tuple(with_distributions(facts.modules, provider_of))
     return ComparedPackage(

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest
-from modpack.core.core_metadata import headers, license_of
+from modpack.core.core_metadata import license_of, parse_headers
 from modpack.core.environment import (
     RecordedDistribution,
     RecordedEnvironment,
@@ -54,7 +54,7 @@ def recorded_provider(
             each.name,
             each.version,
             editable=known is not None and known.editable,
-            license=license_of(headers(text)),
+            license=license_of(parse_headers(text)),
         )
         interned.update(dict.fromkeys(each.modules, described))
 
@@ -66,9 +66,9 @@ def recorded_provider(
         if facts.provided_by is not Owner.RUNTIME:
             return environment.provider_of(facts.module)
         if root_of(facts.module) in _TORCHS:
-            return environment.torchs_distribution
+            return environment.torch_distribution
         is_ours = root_of(facts.module) == "modpack"
-        ours = environment.modpacks_distribution if is_ours else None
+        ours = environment.modpack_distribution if is_ours else None
         return ours._replace(license=ours.license or OUR_LICENSE) if ours is not None else None
 
     return provider_of

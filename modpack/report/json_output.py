@@ -311,7 +311,7 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
         *("modules", ("requires", "distribution.requires"), "hashes", ("optional", "is_optional")),
     ),
     "NoteDifference": ("change", *_of("note", "kind", "subject", "text", "place")),
-    "OutsideImport": (
+    "UndeclaredImport": (
         *("distribution", "version"),
         (
             "requirement",

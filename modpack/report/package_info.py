@@ -140,7 +140,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
     planned = [_planned(archive, plan, d, environment, compiled) for d in decisions]
     modules = _sorted([*planned, *_unplanned(archive, plan)])
     return PackageFacts(
-        file=archive.source,
+        file=archive.path,
         size_bytes=archive.stored_bytes(),
         format=f"modpack {manifest.format}",
         digest=archive.read(layout.MANIFEST_DIGEST).decode("ascii"),
@@ -173,7 +173,7 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
     has_version = archive.has(layout.PYTHON_VERSION)
     python = archive.read(layout.PYTHON_VERSION) if has_version else b""
     return PackageFacts(
-        file=archive.source,
+        file=archive.path,
         size_bytes=archive.stored_bytes(),
         format="torch.package",
         digest=package_digest(archive),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from modpack.archive.reader import open_archive
-from modpack.archive.records import environment_of, read_externs, read_plan, read_self_test
+from modpack.archive.records import load_environment, read_externs, read_plan, read_self_test
 from modpack.core.environment import (
     EnvironmentComparison,
     RecordedDistribution,
@@ -19,7 +19,7 @@ from modpack.core.environment import (
     needed_at_once,
 )
 from modpack.core.names import is_everywhere, is_within, normalized_distribution, parents
-from modpack.core.selftest import OutsideImport
+from modpack.core.selftest import UndeclaredImport
 from modpack.core.text import counted, printable
 from modpack.discovery.environment import compare
 from modpack.report.package_info import read_checked_manifest
@@ -90,7 +90,7 @@ class Requirements:
     absent_at_once: tuple[str, ...] = ()
     is_lock: bool = False
     comparison: EnvironmentComparison = field(default_factory=EnvironmentComparison)
-    imported: tuple[OutsideImport, ...] = ()
+    imported: tuple[UndeclaredImport, ...] = ()
 
     @cached_property  # each line asks
     def has_all_hashes(self) -> bool:
@@ -111,7 +111,7 @@ def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Re
     """
     with open_archive(source) as archive:
         manifest = read_checked_manifest(archive)
-        environment = environment_of(archive, manifest)
+        environment = load_environment(archive, manifest)
         named = sorted(read_externs(archive, manifest))
         externs = [module for module in named if not is_everywhere(module)]
         comparison = compare(environment, externs, whole=lock)
@@ -125,15 +125,15 @@ def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Re
         unknown = (m for m in loose if not any(is_within(m, each) for each in absent))
         inside = {each: [m for m in loose if is_within(m, each)] for each in absent}
         return Requirements(
-            archive.source,
+            archive.path,
             environment,
             tuple(_needed(environment, externs, lock, at_once)),
             _outermost(unknown),
             absent,
             tuple(each for each in absent if not is_optional(inside[each], at_once)),
             lock,
-            comparison.judged_by(plan) if plan is not None else comparison,
-            self_test.imported if self_test is not None else (),
+            comparison.classify_missing(plan) if plan is not None else comparison,
+            self_test.undeclared_imports if self_test is not None else (),
         )
 
 
@@ -145,9 +145,9 @@ def _needed(
 ) -> Iterator[Needed]:
     others = environment.distributions.values() if lock else ()
     found = {normalized_distribution(each.name): Needed(each) for each in others}
-    for name, (provider, modules) in environment.by_provider(externs).items():
+    for name, (provider, modules) in environment.group_by_distribution(externs).items():
         found[name] = Needed(provider, modules, is_optional(modules, at_once))
-    for each in (environment.torchs_distribution, environment.modpacks_distribution):
+    for each in (environment.torch_distribution, environment.modpack_distribution):
         if each is not None:
             found[each.name] = Needed(each, (each.name,))
     for name in sorted(found):
@@ -208,7 +208,7 @@ def _head(given: Requirements) -> Iterator[str]:
         yield f"# It was made with {printable(told)}."
     if made.place is None:
         yield "# Which torch it was made with is not recorded."
-    if given.is_lock and not made.knows_required:
+    if given.is_lock and not made.has_requirements:
         yield "# What these distributions require themselves is not recorded."
     if given.is_lock and not given.has_all_hashes:
         known = sum(1 for each in given.needed if each.hashes)

@@ -147,7 +147,9 @@ def _self_test(facts: PackageFacts) -> Iterator[tuple[str, str]]:
     self_test = facts.self_test
     if facts.namespace != "private":
         why = (
-            f": {self_test.why_process}" if self_test is not None and self_test.why_process else ""
+            f": {self_test.private_failure}"
+            if self_test is not None and self_test.private_failure
+            else ""
         )
         yield "namespace", f"{facts.namespace}, because the private one fails{why}"
     if self_test is None:
@@ -156,8 +158,8 @@ def _self_test(facts: PackageFacts) -> Iterator[tuple[str, str]]:
     outcome = f"passed, compared {compared}" if self_test.passed else f"failed: {self_test.failure}"
     rounds = counted(self_test.rounds, "run")
     yield "self_test", f"{outcome} ({rounds}, Python {self_test.python}, torch {self_test.torch})"
-    for kind in dict.fromkeys(each.kind for each in self_test.added):
-        names = [each.name for each in self_test.added if each.kind == kind]
+    for kind in dict.fromkeys(each.kind for each in self_test.additions):
+        names = [each.name for each in self_test.additions if each.kind == kind]
         told = _ADDED[kind].format(counted(len(names), "module"), len(names))
         yield "added by it", told + elided(names, _SHOWN_ROOTS)
     for schema in self_test.operators:
@@ -383,6 +385,6 @@ def _environment_rows(rows: Sequence[EnvironmentRow]) -> RenderableType:
     shown = table(("", "left"), ("", "left"), ("", "left"))
     shown.add_row("", Text("recorded", "dim"), Text("here", "dim"))
     for row in rows:
-        here = Text(printable(row.here), _COLORS[row.status])
+        here = Text(printable(row.installed_text), _COLORS[row.status])
         shown.add_row(printable(row.name), printable(row.recorded or "extern"), here)
     return indented(shown, 2)

@@ -22,7 +22,7 @@ from modpack.core.scan import ImportKind, ImportStatement, ModuleScan
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError
 from modpack.report.package_info import recorded_modules
-from modpack.security.code_listing import list_package
+from modpack.security.code_listing import list_code
 from modpack.security.pickle_names import PickleContents
 
 _STAND_INS: Final = "_mock"
@@ -53,10 +53,10 @@ class _Reconstruction:
         self._graph = DependencyGraph()
         self._notes: list[Note] = []
         found = list(recorded_modules(archive))
-        most = DEFAULT_LIMITS.most_modules(archive.stored_bytes())
+        most = DEFAULT_LIMITS.max_modules(archive.stored_bytes())
         if len(found) > most:
             reason = f"it holds {len(found)} modules, and {most} are allowed"
-            raise ArchiveError(archive.source, reason)
+            raise ArchiveError(archive.path, reason)
         # Of a module and a package of the same name, Python imports the package.
         found.sort(key=lambda each: each.is_package)
         self._held = {each.module: each for each in found}
@@ -64,7 +64,7 @@ class _Reconstruction:
         self._scans = dict(self._scan())
 
     def plan(self) -> Plan:
-        for record, contents in list_package(self._archive, None).pickles.items():
+        for record, contents in list_code(self._archive, None).pickles.items():
             if not layout.is_internal(record):
                 if contents.unreadable is not None:
                     reason = f"{contents.unreadable} (byte {contents.position})"

@@ -52,7 +52,7 @@ from modpack.report.verify_records import (
     check_texts,
     read_own_records,
 )
-from modpack.security.code_listing import CodeListing, list_package, package_violations
+from modpack.security.code_listing import CodeListing, find_package_violations, list_code
 from modpack.security.signing import check_signatures, find_signatures
 from modpack.security.signing_envelope import ValidSignature, read_envelope
 
@@ -120,16 +120,16 @@ def _check_policy(
 ) -> Iterator[Finding]:
     """What a package asks for and a policy does not allow."""
     if policy.allow_code and not policy.require_signature_from:
-        found = finding("policy-allows-any-code", archive.source, CODE_FROM_ANYONE)
+        found = finding("policy-allows-any-code", archive.path, CODE_FROM_ANYONE)
         yield replace(found, remedy=HOW_TO_REQUIRE_A_SIGNATURE)
     if code is None and not policy.allow_code:
         text = "whether it holds code cannot be told, since a record is damaged"
-        yield finding("policy", archive.source, text)
+        yield finding("policy", archive.path, text)
     try:
-        violations = package_violations(archive, policy, None if policy.allow_code else code)
+        violations = find_package_violations(archive, policy, None if policy.allow_code else code)
     except ModpackError as failure:
         text = f"what it asks for cannot be told, since a record is damaged: {failure}"
-        yield finding("policy", archive.source, text)
+        yield finding("policy", archive.path, text)
         return
     for each in violations:
         row = finding("policy", each.subject, each.message)
@@ -147,7 +147,7 @@ def _unchecked_signatures(
         return
     for each in signatures:
         try:
-            envelope = read_envelope(each.content, archive.source, each.place)
+            envelope = read_envelope(each.content, archive.path, each.place)
         except SignatureError as failure:
             # A file beside the package may be another tool's.
             is_ours = each.place == layout.SIGNATURE
@@ -262,7 +262,7 @@ class _Verification:
                     digest = package_digest(archive)
             self._check_trust()
         return VerifyFacts(
-            archive.source,
+            archive.path,
             form,
             digest,
             archive.stored_bytes(),
@@ -296,7 +296,7 @@ class _Verification:
         self._told("records of the format", 0, "records", check_texts(archive, damaged))
         self._check_objects(None, PackageMetadata())
         text = "torch.package wrote it: it records no digests to compare with"
-        self.findings.append(finding("no-digests", archive.source, text))
+        self.findings.append(finding("no-digests", archive.path, text))
         return not damaged
 
     def _check_what_can_be_read(self, failure: ArchiveError) -> None:
@@ -318,7 +318,7 @@ class _Verification:
         """Whether pickles can be read, and whether their storages are there."""
         archive = self.archive
         try:
-            listing = list_package(archive, manifest)
+            listing = list_code(archive, manifest)
             findings = list(pickle_findings(archive, manifest, listing))
         except ArchiveError as failure:
             self._told("pickles", 0, "pickles", self._unread(failure))
@@ -357,7 +357,7 @@ class _Verification:
             held = check_signatures(self.archive, signers, self.path)
         except SignatureError as failure:
             reason = f"{asking}: {failure.reason}" if asking else failure.reason
-            findings.append(finding_with_remedy("signature", self.archive.source, reason))
+            findings.append(finding_with_remedy("signature", self.archive.path, reason))
         else:
             self.signatures |= dict.fromkeys(held)
         self._told(name, len(signers), "trusted signers", findings)

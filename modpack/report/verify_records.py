@@ -23,7 +23,7 @@ from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest, canonical_json
 from modpack.archive.records import (
     Objects,
-    checking,
+    decoding,
     object_records,
     read_document,
     read_environment,
@@ -35,7 +35,7 @@ from modpack.archive.records import (
     read_specs,
     read_tensors,
 )
-from modpack.core.core_metadata import headers
+from modpack.core.core_metadata import parse_headers
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec
@@ -51,7 +51,7 @@ from modpack.core.json_values import (
 from modpack.core.names import module_record, normalized_distribution
 from modpack.core.plan import Decision, FileKind, Plan, PlannedDistribution
 from modpack.core.rules import Action
-from modpack.core.selftest import CaseRecords, SelfTestRecord
+from modpack.core.selftest import CaseRecordNames, SelfTestRecord
 from modpack.core.tensors import ITEM_BYTES, TensorFacts
 from modpack.core.text import counted, listed
 from modpack.discovery.import_scanner import scan_source
@@ -118,14 +118,14 @@ class SelfTestTensor:
 
 
 def _read_output(
-    archive: Archive, verify: Manifest, case: CaseRecords
+    archive: Archive, verify: Manifest, case: CaseRecordNames
 ) -> tuple[SelfTestTensor, ...]:
     """The tensors of what an example is known to return, in order.
 
     Raises:
         ArchiveError: the record is missing or damaged.
     """
-    with checking(archive, case.output):
+    with decoding(archive, case.output):
         document = read_document(archive, case.output, verify)
         leaves = [as_mapping(each, "a leaf") for each in as_list(document["leaves"], "leaves")]
         for leaf in leaves:
@@ -135,13 +135,13 @@ def _read_output(
         return tuple(_tensor(leaf["tensor"]) for leaf in leaves if "tensor" in leaf)
 
 
-def _read_conditions(archive: Archive, verify: Manifest, case: CaseRecords) -> None:
+def _read_conditions(archive: Archive, verify: Manifest, case: CaseRecordNames) -> None:
     """Check what is recorded of the circumstances of an example's run.
 
     Raises:
         ArchiveError: the record is missing or damaged.
     """
-    with checking(archive, case.conditions):
+    with decoding(archive, case.conditions):
         document = read_document(archive, case.conditions, verify)
         for key in _TRUTHS:
             as_truth(document[key], key)
@@ -508,7 +508,7 @@ def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Itera
     record = f"{distribution.folder}/METADATA"
     if not archive.has(record) or archive.size(record) > _MAX_BYTES:
         return
-    said = headers(_text(archive, record))
+    said = parse_headers(_text(archive, record))
     name, version = (said.get(each, [""])[0].strip() for each in ("name", "version"))
     is_same = normalized_distribution(name) == normalized_distribution(distribution.name)
     if not is_same or version != distribution.version:

@@ -68,7 +68,7 @@ class CodeListing(NamedTuple):
         return not (self.sources or self.native or self.programs or self.names() or unreadable)
 
 
-def list_package(archive: Archive, manifest: Manifest | None) -> CodeListing:
+def list_code(archive: Archive, manifest: Manifest | None) -> CodeListing:
     """List what of a package is code.
 
     Pickles beside its saved objects are found by their names, or if they can be read as such and
@@ -82,7 +82,7 @@ def list_package(archive: Archive, manifest: Manifest | None) -> CodeListing:
         ArchiveError: a record is damaged.
     """
     if manifest is None:
-        return archive.remembered(_list_undeclared)
+        return archive.cached(_list_undeclared)
     return _list_code(archive, object_records(archive, read_objects(archive, manifest)))
 
 
@@ -104,7 +104,9 @@ def _list_code(archive: Archive, objects: tuple[str, ...]) -> CodeListing:
 def _native_records(archive: Archive) -> Iterator[str]:
     """The records that hold machine code, by their names or by how they begin."""
     for name in archive.names():
-        if not layout.is_storage(name) and is_machine_code(name, archive.start(name, _NATIVE_HEAD)):
+        if not layout.is_storage(name) and is_machine_code(
+            name, archive.read_start(name, _NATIVE_HEAD)
+        ):
             yield name
 
 
@@ -123,13 +125,13 @@ def _pickles(
             yield record, reader.read(archive.read(record), several=True)
         elif record.endswith(_PICKLE_SUFFIXES):
             yield record, PickleReader().read(archive.read(record))
-        elif archive.start(record, 2).startswith(_PICKLE_STARTS):
+        elif archive.read_start(record, 2).startswith(_PICKLE_STARTS):
             contents = PickleReader().read(archive.read(record))
             if contents.unreadable is None and contents.names:
                 yield record, contents
 
 
-def package_violations(
+def find_package_violations(
     archive: Archive, policy: TrustPolicy, code: CodeListing | None
 ) -> tuple[PolicyViolation, ...]:
     """Everything that a package asks for and a policy does not allow; nothing is executed.

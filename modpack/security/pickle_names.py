@@ -487,7 +487,7 @@ def _longer(items: Sequence[Any], more: Sequence[Any]) -> list[Any]:
     return made
 
 
-def nested_names(data: bytes, level: int = 0) -> dict[PickledName, None]:
+def read_nested_names(data: bytes, level: int = 0) -> dict[PickledName, None]:
     """Return what the pickles among the bytes of a pickle name, in order.
 
     ``pickle.dumps`` and ``torch.save`` in a ``__getstate__`` write names that modpack does not see
@@ -499,7 +499,7 @@ def nested_names(data: bytes, level: int = 0) -> dict[PickledName, None]:
 
     >>> import fractions, pickle
     >>> inner = pickle.dumps(fractions.Fraction(1, 3))
-    >>> [str(name) for name in nested_names(pickle.dumps({"state": inner}))]
+    >>> [str(name) for name in read_nested_names(pickle.dumps({"state": inner}))]
     ['fractions.Fraction']
     """
     found: dict[PickledName, None] = {}
@@ -507,7 +507,7 @@ def nested_names(data: bytes, level: int = 0) -> dict[PickledName, None]:
         for content in _byte_texts(data):
             for inner in _pickles_in(content):
                 found.update(dict.fromkeys(_names(inner)))
-                found.update(nested_names(inner, level + 1))
+                found.update(read_nested_names(inner, level + 1))
     return found
 
 

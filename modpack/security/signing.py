@@ -18,7 +18,7 @@ from modpack.archive.base import Archive
 from modpack.archive.folder_reader import FolderArchive
 from modpack.archive.manifest import find_damage, package_digest, read_manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.target import write_whole
+from modpack.archive.target import write_atomically
 from modpack.core.policy import Signer
 from modpack.errors import ArchiveError, SignatureError, TargetError
 from modpack.security.signing_envelope import MAX_BYTES, ValidSignature, check, read_envelope, sign
@@ -54,7 +54,7 @@ def find_signatures(
     contents = [(layout.SIGNATURE, _read_embedded(archive))]
     if path is not None:
         file = sidecar_path(path)
-        contents.append((str(file), _read_detached(file, archive.source)))
+        contents.append((str(file), _read_detached(file, archive.path)))
     return tuple(FoundSignature(place, each) for place, each in contents if each is not None)
 
 
@@ -85,7 +85,7 @@ def check_signatures(
     wanted = " or ".join(repr(signer.name) for signer in signers)
     if read_manifest(archive) is None:
         raise SignatureError(
-            archive.source,
+            archive.path,
             f"a signature of {wanted} is demanded, and archives of torch.package cannot be "
             "signed, since no manifest says what belongs to them. Remedy: export the model with "
             "modpack",
@@ -93,7 +93,7 @@ def check_signatures(
     found = find_signatures(archive, path)
     if not found:
         raise SignatureError(
-            archive.source,
+            archive.path,
             f"it carries no signature, and one of {wanted} is demanded. Remedy: get it from "
             "whoever signed it (modpack sign), with its .sig file if there is one",
         )
@@ -102,11 +102,11 @@ def check_signatures(
     reasons: list[str] = []
     for each in found:
         try:
-            held += check(each.content, digest, signers, archive.source, each.place)
+            held += check(each.content, digest, signers, archive.path, each.place)
         except SignatureError as failure:
             reasons.append(failure.reason)
     if not held:
-        raise SignatureError(archive.source, "; ".join(reasons))
+        raise SignatureError(archive.path, "; ".join(reasons))
     return tuple(held)
 
 
@@ -148,18 +148,18 @@ def _read_embedded(archive: Archive) -> bytes | None:
         return None
     if archive.size(layout.SIGNATURE) > MAX_BYTES:
         reason = f"the signature {layout.SIGNATURE} is larger than {MAX_BYTES} bytes"
-        raise SignatureError(archive.source, reason)
+        raise SignatureError(archive.path, reason)
     try:
         content = archive.read(layout.SIGNATURE)
         manifest = read_manifest(archive)
     except ArchiveError as failure:
         raise SignatureError(
-            archive.source, f"the signature {layout.SIGNATURE} cannot be read: {failure.reason}"
+            archive.path, f"the signature {layout.SIGNATURE} cannot be read: {failure.reason}"
         ) from failure
-    if manifest is not None and manifest.format >= layout.OWN_FORM_FROM:
-        if read_envelope(content, archive.source, layout.SIGNATURE).encoded() != content:
+    if manifest is not None and manifest.format >= layout.CANONICAL_ZIP_FROM:
+        if read_envelope(content, archive.path, layout.SIGNATURE).encoded() != content:
             reason = f"the signature {layout.SIGNATURE} is not written as modpack writes it"
-            raise SignatureError(archive.source, reason)
+            raise SignatureError(archive.path, reason)
     return content
 
 
@@ -215,7 +215,7 @@ def sign_package(
             existing = _read_embedded(archive)
         else:
             detached = sidecar_path(path) if output is None else Path(output)
-            existing = _read_detached(detached, archive.source)
+            existing = _read_detached(detached, archive.path)
         name = Path(file).absolute().name
         envelope = sign(digest, name, private, existing, file)
         key_ids = tuple(each.key_id for each in read_envelope(envelope, file).signatures)
@@ -223,7 +223,7 @@ def sign_package(
             target = _write_embedded(archive, file, envelope, output)
         else:
             target = os.fspath(output) if output is not None else _own(sidecar_path(file))
-            write_whole(target, envelope)
+            write_atomically(target, envelope)
     return SignedPackage(digest, target, embed, key_ids)
 
 
@@ -239,7 +239,7 @@ def _checked_digest(archive: Archive, workers: int) -> str:
     manifest = read_manifest(archive)
     if manifest is None:
         raise SignatureError(
-            archive.source,
+            archive.path,
             "torch.package wrote it, and no manifest says what belongs to it: a signature could "
             "not tell its tensors. Remedy: export the model with modpack",
         )
@@ -247,10 +247,10 @@ def _checked_digest(archive: Archive, workers: int) -> str:
     damage = find_damage(archive, manifest, manifest.records, workers)
     if damage:
         listed = "; ".join(f"{name!r}: {reason}" for name, reason in sorted(damage.items()))
-        raise ArchiveError(archive.source, f"it is damaged and was not signed: {listed}")
+        raise ArchiveError(archive.path, f"it is damaged and was not signed: {listed}")
     if archive.has_changed():
         reason = "it was changed while it was looked at. Remedy: sign it when nobody writes to it"
-        raise ArchiveError(archive.source, reason)
+        raise ArchiveError(archive.path, reason)
     return digest
 
 
@@ -264,9 +264,9 @@ def _write_embedded(
     if output is not None:
         reason = "it is a folder, whose signature is written into it. Remedy: leave --output out"
         raise SignatureError(path, reason)
-    place = archive.place_of(layout.SIGNATURE)
+    place = archive.record_path(layout.SIGNATURE)
     if Path(place).is_symlink():  # what it leads to would be overwritten
         reason = f"its signature {layout.SIGNATURE} is a link. Remedy: remove that"
         raise SignatureError(path, reason)
-    write_whole(place, envelope)
+    write_atomically(place, envelope)
     return path

@@ -20,7 +20,7 @@ from modpack.archive.manifest import canonical_json
 from modpack.core.codec import json_keys, record_to_json
 from modpack.core.policy import Signer
 from modpack.errors import SignatureError
-from modpack.security.signing_keys import PrivateKey, key_id, needing_sign, public_bytes
+from modpack.security.signing_keys import PrivateKey, key_id, public_bytes, requiring_sign_extra
 
 _STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 _PREDICATE_TYPE: Final = "urn:x-modpack:package:v1"
@@ -268,7 +268,7 @@ def sign(
         envelope = _continued(existing, digest, source or name)
     else:
         envelope = Envelope(_encode_statement(name, digest), ())
-    with needing_sign():
+    with requiring_sign_extra():
         from securesystemslib.dsse import Envelope as Dsse
         from securesystemslib.signer import CryptoSigner, SSlibKey
 
@@ -321,7 +321,7 @@ def check(
 
 def _is_signed(envelope: Envelope, key_id: str, public: bytes) -> bool:
     """Whether one of an envelope's signatures was made with a key."""
-    with needing_sign():
+    with requiring_sign_extra():
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from securesystemslib.dsse import Envelope as Dsse
         from securesystemslib.exceptions import UnverifiedSignatureError

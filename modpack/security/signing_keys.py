@@ -103,7 +103,7 @@ def _telling(source: str) -> Iterator[None]:
 
 
 @contextmanager
-def needing_sign() -> Iterator[None]:
+def requiring_sign_extra() -> Iterator[None]:
     """Say which extra of modpack is missing or broken, where an import fails for that.
 
     Nothing but imports of what is in the extra belongs into it.
@@ -153,7 +153,7 @@ def generate() -> PrivateKey:
     Raises:
         ModpackError: the extra ``sign`` is not installed.
     """
-    with needing_sign():
+    with requiring_sign_extra():
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return _described(Ed25519PrivateKey.generate())
@@ -195,7 +195,7 @@ def read_private(
     """
     source, text = str(Path(path)), _read_key_file(Path(path))
     is_locked = _require_private(text, source) == _ENCRYPTED_LABEL
-    with needing_sign():
+    with requiring_sign_extra():
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key

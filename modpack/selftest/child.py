@@ -23,7 +23,7 @@ from modpack.core.codec import from_json, record_to_json
 from modpack.core.json_values import Json
 from modpack.core.names import root_of
 from modpack.core.plan import MockEvent, MockEventKind
-from modpack.core.selftest import CaseRecords, TriedCase, UnfilledTable
+from modpack.core.selftest import CaseRecordNames, SelfTestCase, UnfilledTable
 from modpack.errors import ModpackWarning
 from modpack.selftest.child_surroundings import (
     HostIsolation,
@@ -230,14 +230,14 @@ class _Performance:
         return Failure(text, tuple(map(self._without_namespace, trace)))
 
 
-def _case_differences(importer: IncrementalImporter, case: TriedCase) -> list[Difference]:
+def _case_differences(importer: IncrementalImporter, case: SelfTestCase) -> list[Difference]:
     from modpack.selftest.compare import compare, leaves_of
     from modpack.selftest.conditions import applied
 
     def read(record: str) -> bytes:
         return importer.load_binary("", record)
 
-    records = CaseRecords(case.number)
+    records = CaseRecordNames(case.number)
     model = importer.load_model(*case.resource, global_hooks=case.global_hooks)
     args, kwargs = importer.load_pickle("", records.inputs)
     with applied(json.loads(read(records.conditions))):

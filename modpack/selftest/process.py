@@ -34,7 +34,7 @@ from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import Decision, MockEvent, Plan
 from modpack.core.policy import TrustPolicy
 from modpack.core.rules import Action
-from modpack.core.selftest import TriedCase, UnfilledTable
+from modpack.core.selftest import SelfTestCase, UnfilledTable
 from modpack.errors import ModpackError
 from modpack.exporting.presets import always_installed
 
@@ -97,7 +97,7 @@ class Job(NamedTuple):
 
     package: str
     namespace: str
-    cases: tuple[TriedCase, ...]
+    cases: tuple[SelfTestCase, ...]
     hidden: HiddenModules
     path: tuple[str, ...]
     tree: str = ""
@@ -209,7 +209,7 @@ class RunResult(NamedTuple):
         """Whether the interpreter itself told what happened, and neither hung nor died."""
         return self.failure is None or not (self.failure.is_end or self.failure.is_timeout)
 
-    def unexplained(self, cases: Iterable[TriedCase]) -> list[Difference]:
+    def unexplained(self, cases: Iterable[SelfTestCase]) -> list[Difference]:
         """The differences that the live model's own randomness does not explain."""
         unstable = {case.number: case.unstable for case in cases if not case.deterministic}
         return [

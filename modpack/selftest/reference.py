@@ -31,7 +31,7 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere
 from modpack.core.process import phase
-from modpack.core.selftest import CaseRecords, SelfTestRecord, UnfilledTable
+from modpack.core.selftest import CaseRecordNames, SelfTestRecord, UnfilledTable
 from modpack.core.text import folders_here, portable_text
 from modpack.discovery.finder import is_a
 from modpack.errors import ExampleError
@@ -138,7 +138,7 @@ def _shallow(value: Any) -> Any:
 
 
 def _write_leaves(
-    writer: ArchiveWriter, records: CaseRecords, leaves: Sequence[PytreeLeaf]
+    writer: ArchiveWriter, records: CaseRecordNames, leaves: Sequence[PytreeLeaf]
 ) -> None:
     """Store an output: its structure as JSON, its tensors as bytes."""
     listed: list[Json] = []
@@ -154,7 +154,7 @@ def _write_leaves(
     writer.write(records.output, _json({"leaves": listed}), compress=True)
 
 
-def read_leaves(read: Callable[[str], bytes], records: CaseRecords) -> list[PytreeLeaf]:
+def read_leaves(read: Callable[[str], bytes], records: CaseRecordNames) -> list[PytreeLeaf]:
     """Read back an output that was stored.
 
     Args:
@@ -197,7 +197,7 @@ class Case(NamedTuple):
     """
 
     resource: tuple[str, str]
-    records: CaseRecords
+    records: CaseRecordNames
     model: Any
     example: Example
     conditions: dict[str, Json]
@@ -256,9 +256,9 @@ class ExampleSaver:
         self._writer = writer
         self._planner = planner
 
-    def save_arguments(self, example: Example, protocol: int) -> CaseRecords:
+    def save_arguments(self, example: Example, protocol: int) -> CaseRecordNames:
         """Save the arguments of the next example; their classes go along like the model's."""
-        records = CaseRecords(len(self.cases))
+        records = CaseRecordNames(len(self.cases))
         arguments = (example.args, example.kwargs)
         edges = self._objects.save(records.inputs, arguments, protocol)
         self._planner.add_resource(f"<{records.inputs}>", edges, follow=True)
@@ -266,7 +266,7 @@ class ExampleSaver:
 
     def record(
         self,
-        records: CaseRecords,
+        records: CaseRecordNames,
         resource: tuple[str, str],
         model: Any,
         example: Example,
@@ -320,7 +320,10 @@ def write_record(writer: ArchiveWriter, record: str, self_test: SelfTestRecord) 
     folders = folders_here()
     told = {
         name: portable_text(text, folders)
-        for name, text in (("failure", self_test.failure), ("why_process", self_test.why_process))
+        for name, text in (
+            ("failure", self_test.failure),
+            ("why_process", self_test.private_failure),
+        )
         if text is not None
     }
     writer.write(record, _json({**self_test.to_json(), **told}))

@@ -19,7 +19,7 @@ from modpack.core.names import is_everywhere, is_within
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import MockEvent, MockEventKind, NoteKind, Plan
 from modpack.core.process import phase
-from modpack.core.selftest import OutsideImport, SelfTestRecord, TriedCase
+from modpack.core.selftest import SelfTestCase, SelfTestRecord, UndeclaredImport
 from modpack.core.text import counted, listed
 from modpack.discovery.distributions import Distribution, DistributionIndex
 from modpack.errors import SelfTestError
@@ -160,7 +160,7 @@ class SelfTest:
         Raises:
             SelfTestError: it failed.
         """
-        prefix, source = "modpack-trial-", self._writer.source
+        prefix, source = "modpack-trial-", self._writer.path
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as self._tree:
             record, why = self._outcome()
         failure: SelfTestError | None = None
@@ -183,7 +183,7 @@ class SelfTest:
         process = private if is_hung else self._settle("process", private)
         why = explained(private, self._real(private))
         if self._passes(process):
-            return self._record(process, "process", why_process=why.reason), None
+            return self._record(process, "process", private_failure=why.reason), None
         self._write("private")
         notes = (note for note in self._plan.notes if note.kind in _LIVE)
         details = [*why.details, *(f"perhaps because {note.text}" for note in notes)]
@@ -237,7 +237,7 @@ class SelfTest:
     def _round(self, namespace: str, eagerness: ProbeLevel = ProbeLevel.NOTHING) -> RunResult:
         self._write(namespace)
         self._rounds += 1
-        with phase(f"self-test {self._rounds}"), self._bench.previewed() as package:
+        with phase(f"self-test {self._rounds}"), self._bench.open_preview() as package:
             job = Job(
                 package,
                 namespace,
@@ -250,12 +250,12 @@ class SelfTest:
                 tuple(self._tables),
             )
             verdict = perform(job, self._resolver.answer, self._limit)
-            verdict = verdict.told_with(package, self._writer.source)
+            verdict = verdict.told_with(package, self._writer.path)
         passes = self._passes(verdict)
         _log.info(
             "self-test %d of %s, namespace %s: %s after %.1f seconds",
             self._rounds,
-            self._writer.source,
+            self._writer.path,
             namespace,
             "passed" if passes else explained(verdict, self._real(verdict)).reason,
             verdict.seconds,
@@ -289,7 +289,7 @@ class SelfTest:
         verdict: RunResult,
         namespace: str,
         *,
-        why_process: str | None = None,
+        private_failure: str | None = None,
         failure: str | None = None,
     ) -> SelfTestRecord:
         return SelfTestRecord(
@@ -299,7 +299,7 @@ class SelfTest:
             self._rounds,
             time.monotonic() - self._started,
             tuple(self._resolver.added.values()),
-            why_process,
+            private_failure,
             failure,
             self._hidden.modules,
             self._hidden.distributions,
@@ -307,13 +307,13 @@ class SelfTest:
             platform.python_version(),
             str(torch.__version__),
             verdict.touches,
-            imported=self._imported_outside(verdict.imported),
-            unfilled=verdict.unfilled,
+            undeclared_imports=self._undeclared_imports(verdict.imported),
+            unfilled_tables=verdict.unfilled,
         )
 
-    def _imported_outside(
+    def _undeclared_imports(
         self, imported: Iterable[tuple[str, str | None]]
-    ) -> tuple[OutsideImport, ...]:
+    ) -> tuple[UndeclaredImport, ...]:
         """Return distributions that the self-test imported and that the package does not name.
 
         An extern module may import another library, as ``torch.utils.tensorboard`` does. Its
@@ -338,16 +338,16 @@ class SelfTest:
             if name not in known:
                 known |= ownership.required_closure(owner) - {name}
         return tuple(
-            OutsideImport(owner.name, owner.version, module, by)
+            UndeclaredImport(owner.name, owner.version, module, by)
             for name, (owner, module, by) in sorted(found.items())
             if name not in known
         )
 
-    def _tried(self) -> tuple[TriedCase, ...]:
+    def _tried(self) -> tuple[SelfTestCase, ...]:
         """The cases, with what is known by now of their randomness."""
         again = {number: self._again.get(number, []) for number in self._cases}
         return tuple(
-            TriedCase(
+            SelfTestCase(
                 case.resource,
                 number,
                 case.global_hooks,
@@ -362,8 +362,8 @@ def _warnings(source: str, failure: SelfTestError | None, record: SelfTestRecord
     if failure is not None:
         yield str(failure)
     else:
-        yield from _swallowed(record.touches)
-        for table in record.unfilled:
+        yield from _swallowed(record.mock_events)
+        for table in record.unfilled_tables:
             remedy = "construct one object of the class after loading"
             yield f"the self-test passed, but {table}. Remedy: {remedy}"
     if record.operators:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.records import environment_of, read_externs, read_self_test
+from modpack.archive.records import load_environment, read_externs, read_self_test
 from modpack.core.policy import TrustPolicy
 from modpack.core.process import phase
 from modpack.core.selftest import SelfTestRecord
@@ -120,13 +120,13 @@ def _recorded(
         recorded = read_self_test(archive, manifest) if manifest is not None else None
         if recorded is None:
             raise ModpackError(
-                f"{archive.source} holds no self-test that could be repeated. Remedy: give "
+                f"{archive.path} holds no self-test that could be repeated. Remedy: give "
                 "example_inputs when saving"
             )
         require_contents(archive, level)
         if policy is not None:
             require_trust(archive, policy, path)
-        made = environment_of(archive, manifest)
+        made = load_environment(archive, manifest)
         comparison = compare_environment(archive, made, read_externs(archive, manifest), manifest)
-        check_environment(archive.source, package_digest(archive), comparison, on_mismatch)
+        check_environment(archive.path, package_digest(archive), comparison, on_mismatch)
         return recorded

@@ -145,7 +145,7 @@ def test_the_plan_tells_the_compiled_files_and_the_package_what_they_were_built_
         "fastshop.libs/libneeded.so.1",
     }
     assert "fastshop/static.a" not in names
-    assert environment(package)["native"] == NativeTag.here()._asdict()
+    assert environment(package)["native"] == NativeTag.current()._asdict()
 
 
 def test_without_the_option_a_compiled_distribution_stays_where_it_is_installed(fastshop):
@@ -175,7 +175,7 @@ def test_without_the_option_a_rule_that_interns_a_compiled_module_is_a_problem(i
 def test_a_package_with_compiled_modules_is_refused_on_another_platform(
     fastshop, monkeypatch, there
 ):
-    package, here = fastshop(), NativeTag.here()
+    package, here = fastshop(), NativeTag.current()
     monkeypatch.setattr(NativeTag, "here", staticmethod(lambda: there))
     with pytest.raises(PlatformMismatchError) as caught:
         PackageImporter(package)
@@ -185,11 +185,11 @@ def test_a_package_with_compiled_modules_is_refused_on_another_platform(
 
 
 def test_the_stable_abi_runs_on_any_later_python():
-    tag = NativeTag.of(["pkg/_fast.abi3.so"])
+    tag = NativeTag.for_files(["pkg/_fast.abi3.so"])
     assert tag.abi == "abi3"
     later = NativeTag(tag.platform, tag.machine, "cpython-399-x86_64-linux-gnu", tag.libc)
     assert tag.runs_on(later)
-    assert not NativeTag.of(["pkg/_fast.cpython-311-x86_64-linux-gnu.so"]).runs_on(later)
+    assert not NativeTag.for_files(["pkg/_fast.cpython-311-x86_64-linux-gnu.so"]).runs_on(later)
 
 
 def test_a_cache_from_which_nothing_may_be_executed_is_named(fastshop, monkeypatch):

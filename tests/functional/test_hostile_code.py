@@ -10,7 +10,7 @@ import pytest
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.report.json_output import code_document
-from modpack.security.code_listing import list_package
+from modpack.security.code_listing import list_code
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,7 +69,7 @@ def coded():
 def test_looking_lists_their_code(coded, tmp_path):
     for each in coded.values():
         with open_archive(each.make(tmp_path)) as archive:
-            listing = list_package(archive, read_manifest(archive))
+            listing = list_code(archive, read_manifest(archive))
         is_listed = not listing.is_empty
         assert is_listed != (each.about in DATA_AFTER_ALL | REFUSED_WHEN_LOADED), each.about
         document = code_document(listing)

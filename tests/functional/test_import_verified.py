@@ -184,13 +184,13 @@ def test_what_is_written_after_the_check_is_neither_loaded_nor_cached(
 ):
     folder = unzipped(package, tmp_path / "folder")
     monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
-    asked = opening.environment_of
+    asked = opening.load_environment
 
     def overwriting(*arguments):
         overwritten(package, folder)
         return asked(*arguments)
 
-    monkeypatch.setattr(opening, "environment_of", overwriting)
+    monkeypatch.setattr(opening, "load_environment", overwriting)
     with pytest.raises(ArchiveError, match=r"verifiednet\.py.*not the declared|has \d+ bytes"):
         modpack.load(folder, package="model", resource="model.pkl")
     monkeypatch.undo()

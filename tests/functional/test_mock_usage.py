@@ -97,7 +97,7 @@ def test_a_package_without_mocks_says_that_there_are_no_uses(saved):
     files["mushop/net.py"] = files["mushop/net.py"].replace("import mutrack\n", "")
     plan, self_test = recorded(saved(files))
     assert (plan.tells_uses, plan.uses) == (True, ())
-    assert (self_test.tells_touches, self_test.touches) == (True, ())
+    assert (self_test.has_mock_events, self_test.mock_events) == (True, ())
 
 
 def test_a_self_test_records_a_mock_that_the_package_used_although_it_caught_that(saved):
@@ -105,7 +105,7 @@ def test_a_self_test_records_a_mock_that_the_package_used_although_it_caught_tha
         _, self_test = recorded(saved(net(SWALLOWED)))
     used = MockEvent("mutrack", MockEventKind.USED, "mutrack.log", "was called", "mushop/net.py:7")
     assert self_test.passed
-    assert [touch for touch in self_test.touches if touch.kind is MockEventKind.USED] == [used]
+    assert [touch for touch in self_test.mock_events if touch.kind is MockEventKind.USED] == [used]
     (message,) = [str(each.message) for each in told if "mutrack" in str(each.message)]
     assert "mutrack.log was called at mushop/net.py:7" in message
     assert "intern or extern 'mutrack'" in message
@@ -116,7 +116,7 @@ def test_a_self_test_tells_apart_what_was_imported_and_what_was_named(saved):
     with warnings.catch_warnings():
         warnings.simplefilter("error", ModpackWarning)
         _, self_test = recorded(saved(net("pass", top)))
-    assert set(self_test.touches) == {
+    assert set(self_test.mock_events) == {
         MockEvent("mutrack", MockEventKind.LOADED),
         MockEvent("mutrack", MockEventKind.NAMED, "mutrack.LEVEL"),
         MockEvent("mutrack", MockEventKind.NAMED, "mutrack.init"),
@@ -128,14 +128,14 @@ def test_a_mock_that_nothing_imports_in_the_self_test_is_not_touched(saved):
     files["mushop/net.py"] = files["mushop/net.py"].replace("import mutrack\n", "", 1)
     plan, self_test = recorded(saved(files))
     assert [use.name for use in plan.uses] == ["log"]
-    assert self_test.touches == ()
+    assert self_test.mock_events == ()
 
 
 def test_a_self_test_that_fails_records_what_was_used(saved):
     with pytest.warns(ModpackWarning):
         _, self_test = recorded(saved(net("mutrack.log(x)"), self_test="warn"))
     assert not self_test.passed
-    (used,) = [touch for touch in self_test.touches if touch.kind is MockEventKind.USED]
+    (used,) = [touch for touch in self_test.mock_events if touch.kind is MockEventKind.USED]
     assert used.place == "mushop/net.py:6"
 
 
@@ -145,7 +145,7 @@ def test_what_an_extern_library_does_with_a_stand_in_is_laid_to_the_package(save
     )
     with pytest.warns(ModpackWarning):
         _, self_test = recorded(saved(net(forward)))
-    (used,) = [touch for touch in self_test.touches if touch.kind is MockEventKind.USED]
+    (used,) = [touch for touch in self_test.mock_events if touch.kind is MockEventKind.USED]
     assert (used.operation, used.place) == ("was iterated over", "mushop/net.py:8")
 
 

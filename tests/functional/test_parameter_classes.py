@@ -12,7 +12,7 @@ import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.report.audit_findings import pickle_findings
-from modpack.security.code_listing import list_package
+from modpack.security.code_listing import list_code
 
 SOURCE = """
 import torch
@@ -118,7 +118,7 @@ def test_they_are_code_of_which_nothing_stands_out(project, tmp_path):
     path = saved(project, tmp_path / "net.modpack")
     with open_archive(path) as archive:
         manifest = read_manifest(archive)
-        code = list_package(archive, manifest)
+        code = list_code(archive, manifest)
         assert list(pickle_findings(archive, manifest, code)) == []
         assert "net.Weight" in [str(name) for names in code.names().values() for name in names]
 

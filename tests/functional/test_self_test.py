@@ -70,7 +70,7 @@ def test_a_package_that_stands_alone_passes_and_says_so(make, target):
     plan = modpack.save(model, target, example_inputs=(ONE,))
     self_test = tried(target)
     assert self_test.passed and self_test.deterministic
-    assert (self_test.namespace, self_test.rounds, self_test.added) == ("private", 1, ())
+    assert (self_test.namespace, self_test.rounds, self_test.additions) == ("private", 1, ())
     assert self_test.hidden == ("shop",)
     assert self_test.torch == str(torch.__version__)
     assert plan.modules(modpack.Action.INTERN) == ["shop", "shop.net"]
@@ -102,7 +102,7 @@ def test_a_module_that_is_imported_by_a_computed_name_is_added(make, target, cle
         }
     )
     plan = modpack.save(model, target, example_inputs=(ONE,))
-    added = {(each.kind, each.name, each.by) for each in tried(target).added}
+    added = {(each.kind, each.name, each.by) for each in tried(target).additions}
     assert ("intern", "shop.plugins.double", "shop.net") in added
     assert "shop.plugins.tools" in plan.modules(modpack.Action.INTERN)
     assert "shop.plugins.unused" not in plan.modules(modpack.Action.INTERN)
@@ -123,7 +123,7 @@ except ImportError:
 return factor * self.layer(x)"""
     model = make({**net(forward, name="factor"), "shop/factor.py": "value = 3\n"})
     modpack.save(model, target, example_inputs=(ONE,))
-    assert [each.name for each in tried(target).added] == ["shop.factor"]
+    assert [each.name for each in tried(target).additions] == ["shop.factor"]
 
 
 def test_another_library_of_the_users_own_is_added(make, target):
@@ -134,7 +134,7 @@ def test_another_library_of_the_users_own_is_added(make, target):
         }
     )
     modpack.save(model, target, example_inputs=(ONE,))
-    assert [each.name for each in tried(target).added] == ["stockroom"]
+    assert [each.name for each in tried(target).additions] == ["stockroom"]
 
 
 def test_an_installed_library_is_declared_extern(make, target):
@@ -142,7 +142,7 @@ def test_an_installed_library_is_declared_extern(make, target):
         net("importlib.import_module(self.name).style('x')\nreturn self.layer(x)", name="click")
     )
     plan = modpack.save(model, target, example_inputs=(ONE,))
-    assert [(each.kind, each.name) for each in tried(target).added] == [("extern", "click")]
+    assert [(each.kind, each.name) for each in tried(target).additions] == [("extern", "click")]
     assert "click" in plan.modules(modpack.Action.EXTERN)
 
 
@@ -152,7 +152,7 @@ from importlib.metadata import version
 return self.layer(x) + len(version(self.name))"""
     model = make(net(forward, name="iniconfig"))
     plan = modpack.save(model, target, example_inputs=(ONE,))
-    assert [(e.kind, e.name) for e in tried(target).added] == [("metadata", "iniconfig")]
+    assert [(e.kind, e.name) for e in tried(target).additions] == [("metadata", "iniconfig")]
     assert [each.name for each in plan.distributions] == ["iniconfig"]
 
 
@@ -267,7 +267,7 @@ def test_code_that_others_look_up_by_name_is_found_to_need_the_process_namespace
     modpack.save(model, target, example_inputs=(ONE,))
     self_test = tried(target)
     assert self_test.passed and self_test.namespace == "process"
-    assert "NoneType" in (self_test.why_process or "")
+    assert "NoneType" in (self_test.private_failure or "")
     assert package_facts(target).namespace == "process"
     out = clean_python(
         """
@@ -297,7 +297,7 @@ def test_an_extern_library_that_needs_an_interned_one_gets_it_in_the_process_nam
         modpack.save(model, target, example_inputs=(ONE,), extern="helper")
     self_test = tried(target)
     assert (self_test.passed, self_test.namespace) == (True, "process")
-    assert "No module named 'shop'" in (self_test.why_process or "")
+    assert "No module named 'shop'" in (self_test.private_failure or "")
 
 
 # -- what fails ------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def run(*arguments):
 
 def test_what_extern_code_imports_is_recorded_without_what_others_require(package):
     self_test = package_facts(package).self_test
-    imported = [(i.distribution, i.version, i.module, i.by) for i in self_test.imported]
+    imported = [(i.distribution, i.version, i.module, i.by) for i in self_test.undeclared_imports]
     assert imported == [
         ("back", "2.1", "back", "front"),
         ("spaces-inner", "1.0", "spaces.inner", "back"),
@@ -79,4 +79,4 @@ def test_a_model_that_needs_torch_only_has_no_such_requirement(project, tmp_path
     from alone import Net
 
     modpack.save(Net(), tmp_path / "net.modpack", example_inputs=(torch.ones(1),))
-    assert package_facts(tmp_path / "net.modpack").self_test.imported == ()
+    assert package_facts(tmp_path / "net.modpack").self_test.undeclared_imports == ()

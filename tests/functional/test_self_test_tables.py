@@ -69,7 +69,7 @@ def test_a_table_is_named_although_the_self_test_passes(model, tmp_path):
     path = tmp_path / "net.modpack"
     with pytest.warns(ModpackWarning, match="recorders.net._RECORDED names recorders.net.Net"):
         modpack.save(model, path, example_inputs=(X,))
-    told = [(t.module, t.name, t.kind) for t in package_facts(path).self_test.unfilled]
+    told = [(t.module, t.name, t.kind) for t in package_facts(path).self_test.unfilled_tables]
     assert told == [("recorders.net", "_RECORDED", "recorders.net.Net")]
     found = json.loads(CliRunner().invoke(cli, ["audit", str(path), "--json"]).output)["findings"]
     assert "self-test-unfilled-table" in [each["code"] for each in found]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modpack.archive.layout import NameRegistry, why_unsafe
+from modpack.archive.layout import NameRegistry, check_record_name
 from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
@@ -36,7 +36,7 @@ def read_all(content):
     archive = open_archive(io.BytesIO(content))
     manifest = read_manifest(archive)
     if manifest is None:
-        raise ArchiveError(archive.source, "it has no manifest")
+        raise ArchiveError(archive.path, "it has no manifest")
     verify_records(archive, manifest, archive.names())
     return {name: archive.read(name) for name in archive.names()}
 
@@ -57,7 +57,7 @@ def test_names_and_contents_come_back_as_they_went_in(records):
     accepted = [
         (name, content, how)
         for name, content, how in called
-        if why_unsafe(name) is None and registry.add(name) is None
+        if check_record_name(name) is None and registry.add(name) is None
     ]
     found = read_all(write(accepted))
     assert {name: found[name] for name, _, _ in accepted} == {
@@ -71,7 +71,7 @@ def test_names_and_contents_come_back_as_they_went_in(records):
 def test_a_name_is_written_unless_it_is_unsafe_or_collides(listed):
     registry, writer = NameRegistry(), ArchiveWriter(io.BytesIO())
     for name in listed:
-        if why_unsafe(name) is None and registry.add(name) is None:
+        if check_record_name(name) is None and registry.add(name) is None:
             writer.write(name, b"")
             assert writer.has(name)
         else:
@@ -136,7 +136,7 @@ def test_what_is_rolled_back_was_never_there(before, forgotten, after):
             checkpoint = writer.checkpoint()
             add(writer, forgetting)
             if forgetting:
-                with writer.previewed():
+                with writer.open_preview():
                     pass
                 writer.rollback(checkpoint)
             add(writer, groups[1])

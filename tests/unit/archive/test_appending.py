@@ -200,7 +200,7 @@ def test_no_manifest_can_list_the_signature(package, write_package, monkeypatch)
         with pytest.raises(ArchiveError, match="only what signs complete archives writes it"):
             writer.write(layout.SIGNATURE, b"forged")
         writer.write(".data/version", b"6\n")
-        monkeypatch.setattr(layout, "OUTSIDE", ())
+        monkeypatch.setattr(layout, "UNLISTED", ())
         monkeypatch.setattr(layout, "SIGNATURE", "elsewhere")
         writer.write(".data/modpack/signature.json", b"forged")
         writer.commit()

@@ -30,7 +30,7 @@ def test_start_of_a_record_that_inflates_otherwise_is_refused(forge, record, pay
         open_archive(path) as archive,
         pytest.raises(ArchiveError, match="does not inflate to its stated size"),
     ):
-        archive.start("a", 2)
+        archive.read_start("a", 2)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_an_extern_that_is_too_deep_for_any_module_is_refused(write_package):
 def test_larger_archives_may_ask_for_more():
     small, large = 10_000, 10**9
     limits = Limits()
-    for allowed in (limits.json_bytes, limits.most_modules, limits.most_folders):
+    for allowed in (limits.max_json_bytes, limits.max_modules, limits.max_folders):
         assert allowed(small) < allowed(large)
-    assert limits.allow_total(large, 10**10)
-    assert not limits.allow_total(small, 10**10)
+    assert limits.allows_total(large, 10**10)
+    assert not limits.allows_total(small, 10**10)

@@ -54,7 +54,7 @@ def test_every_form_of_a_package_has_the_same_contents(archive):
         assert archive.has(name)
         assert archive.size(name) == len(content)
         assert archive.read(name) == content
-        assert archive.read_view(name) == archive.copied(name) == content
+        assert archive.read_view(name) == archive.read_copy(name) == content
         assert b"".join(archive.chunks(name)) == content
 
 
@@ -69,7 +69,7 @@ def test_a_missing_record_is_told_with_names_like_it(archive):
 
 def test_what_can_be_mapped_lies_where_it_is_said_to(archive):
     place = archive.data_range(".data/0.storage")
-    if archive.source == "<buffer>":
+    if archive.path == "<buffer>":
         assert place is None
         return
     assert os.path.isabs(place.path)

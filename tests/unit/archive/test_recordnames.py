@@ -1,6 +1,6 @@
 import pytest
 
-from modpack.archive.layout import NameRegistry, find_collision, find_unsafe, why_unsafe
+from modpack.archive.layout import NameRegistry, check_record_name, find_collision, find_unsafe_name
 
 UNSAFE = [
     "",
@@ -27,15 +27,15 @@ SAFE += ["a" * 255, "é" * 127, "/".join("a" * 64), "/".join(["a" * 60] * 60)]
 
 @pytest.mark.parametrize("name", UNSAFE)
 def test_an_unsafe_name_is_told_alone_and_among_others(name):
-    assert why_unsafe(name)
-    found = find_unsafe(["fine.py", name, "fine/too.py"])
+    assert check_record_name(name)
+    found = find_unsafe_name(["fine.py", name, "fine/too.py"])
     assert found is not None
     assert found[0] == name
 
 
 def test_ordinary_names_are_safe_alone_and_together():
-    assert [why_unsafe(name) for name in SAFE] == [None] * len(SAFE)
-    assert find_unsafe(SAFE) is None
+    assert [check_record_name(name) for name in SAFE] == [None] * len(SAFE)
+    assert find_unsafe_name(SAFE) is None
 
 
 @pytest.mark.parametrize(

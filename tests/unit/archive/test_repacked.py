@@ -11,7 +11,7 @@ import pytest
 
 import modpack
 from modpack.archive.reader import open_archive
-from modpack.archive.zip_format import are_of_files
+from modpack.archive.zip_format import has_only_file_metadata
 from modpack.errors import ArchiveError, RepackedError
 
 TIMES = struct.pack("<HHBI", 0x5455, 5, 3, 1_700_000_000)
@@ -72,4 +72,4 @@ def test_what_was_packed_without_its_folder_says_so(unzipped: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("extra", [UNICODE_PATH, TIMES + UNICODE_PATH, TIMES[:-1], b"\1"])
 def test_what_no_such_program_writes_is_not_excused(extra: bytes) -> None:
-    assert not are_of_files(extra)
+    assert not has_only_file_metadata(extra)

@@ -201,7 +201,7 @@ def test_a_preview_is_a_complete_package_and_leaves_no_trace(tmp_path, to_buffer
         writer.write(".data/version", b"6\n")
         writer.write("a.txt", b"one")
         for _ in range(2):
-            with writer.previewed() as preview, open_archive(preview) as archive:
+            with writer.open_preview() as preview, open_archive(preview) as archive:
                 manifest = read_manifest(archive)
                 verify_records(archive, manifest, archive.names())
                 assert archive.read("a.txt") == b"one"
@@ -229,6 +229,6 @@ def test_a_plan_has_no_preview():
     with (
         ArchiveWriter(None) as writer,
         pytest.raises(ArchiveError, match="nothing to preview"),
-        writer.previewed(),
+        writer.open_preview(),
     ):
         pass

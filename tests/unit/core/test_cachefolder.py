@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from modpack.core import cache_dir as cachefolder
-from modpack.core.cache_dir import cache_folder, refuse_strangers
+from modpack.core.cache_dir import cache_folder, require_trusted_path
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.scan_cache import remembering_scan
 
@@ -69,18 +69,18 @@ def test_a_home_may_move(tmp_path, monkeypatch):
 def test_a_file_is_no_folder_to_keep_things_in(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="no folder"):
-        refuse_strangers(Path(tmp_path / "file"))
+        require_trusted_path(Path(tmp_path / "file"))
 
 
 def test_a_folder_of_this_users_in_private_ones_is_used(tmp_path):
     (tmp_path / "mine").mkdir()
-    refuse_strangers(tmp_path / "mine")
+    require_trusted_path(tmp_path / "mine")
 
 
 def test_everybody_may_write_to_a_folder_above_where_nobody_can_exchange_anything(tmp_path):
     (tmp_path / "all" / "mine").mkdir(parents=True)
     (tmp_path / "all").chmod(0o1777)
-    refuse_strangers(tmp_path / "all" / "mine")
+    require_trusted_path(tmp_path / "all" / "mine")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o772, 0o707])
@@ -88,7 +88,7 @@ def test_a_folder_above_in_which_others_could_exchange_this_one_is_refused(tmp_p
     (tmp_path / "all" / "sub" / "mine").mkdir(parents=True)
     (tmp_path / "all").chmod(mode)
     with pytest.raises(OSError, match=r"others may write to .*all, and exchange what is in it"):
-        refuse_strangers(tmp_path / "all" / "sub" / "mine")
+        require_trusted_path(tmp_path / "all" / "sub" / "mine")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to somebody else")
@@ -98,7 +98,7 @@ def test_a_folder_above_that_belongs_to_somebody_else_is_refused(tmp_path, mode)
     (tmp_path / "theirs").chmod(mode)
     os.chown(tmp_path / "theirs", 4242, -1)
     with pytest.raises(OSError, match=r"theirs belongs to another user"):
-        refuse_strangers(tmp_path / "theirs" / "mine")
+        require_trusted_path(tmp_path / "theirs" / "mine")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a link to somebody else")
@@ -106,10 +106,10 @@ def test_a_link_on_the_way_must_not_be_somebody_elses(tmp_path):
     (tmp_path / "real" / "mine").mkdir(parents=True)
     link = tmp_path / "link"
     link.symlink_to("real")
-    refuse_strangers(link / "mine")
+    require_trusted_path(link / "mine")
     os.chown(link, 4242, -1, follow_symlinks=False)
     with pytest.raises(OSError, match=r"link belongs to another user"):
-        refuse_strangers(link / "mine")
+        require_trusted_path(link / "mine")
 
 
 def test_what_a_link_leads_through_is_looked_at_too(tmp_path):
@@ -117,14 +117,14 @@ def test_what_a_link_leads_through_is_looked_at_too(tmp_path):
     (tmp_path / "all").chmod(0o777)
     (tmp_path / "link").symlink_to(Path("all", "real"))
     with pytest.raises(OSError, match="others may write to"):
-        refuse_strangers(tmp_path / "link" / "mine")
+        require_trusted_path(tmp_path / "link" / "mine")
 
 
 def test_links_in_a_circle_are_an_error(tmp_path):
     (tmp_path / "one").symlink_to("other")
     (tmp_path / "other").symlink_to("one")
     with pytest.raises(OSError, match="one"):
-        refuse_strangers(tmp_path / "one" / "mine")
+        require_trusted_path(tmp_path / "one" / "mine")
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,10 @@ def test_a_group_may_write_above_if_it_is_this_user_alone(
     gid = (tmp_path / "ours").stat().st_gid
     try:
         if is_mine or gid == 0:
-            refuse_strangers(tmp_path / "ours" / "mine")
+            require_trusted_path(tmp_path / "ours" / "mine")
         else:
             with pytest.raises(OSError, match="others may write"):
-                refuse_strangers(tmp_path / "ours" / "mine")
+                require_trusted_path(tmp_path / "ours" / "mine")
         assert cachefolder._is_private_group(gid or 1000) is is_mine
     finally:
         cachefolder._is_private_group.cache_clear()

@@ -7,7 +7,7 @@ from importlib.metadata import distributions
 
 import pytest
 
-from modpack.core.core_metadata import headers
+from modpack.core.core_metadata import parse_headers
 
 
 def as_email(text: str) -> dict[str, list[str]]:
@@ -35,27 +35,27 @@ def as_email(text: str) -> dict[str, list[str]]:
     ],
 )
 def test_headers_are_read_as_email_reads_them(text: str) -> None:
-    assert headers(text) == as_email(text)
+    assert parse_headers(text) == as_email(text)
 
 
 def test_what_is_installed_here_is_read_as_email_reads_it() -> None:
     for found in distributions():
         text = found.read_text("METADATA") or ""
         expected = as_email(text)
-        read = headers(text)
+        read = parse_headers(text)
         for key in ("name", "version", "requires-dist", "license", "classifier"):
             assert read.get(key) == expected.get(key)
 
 
 def test_the_description_is_not_read() -> None:
-    assert headers("Name: a\n\n" + "Name: b\n" * 9) == {"name": ["a"]}
+    assert parse_headers("Name: a\n\n" + "Name: b\n" * 9) == {"name": ["a"]}
 
 
 def test_whoever_writes_millions_of_headers_wastes_nobodys_time() -> None:
-    assert sum(map(len, headers("a:\n" * 9_000_000).values())) < 1_000_000
+    assert sum(map(len, parse_headers("a:\n" * 9_000_000).values())) < 1_000_000
 
 
 def test_a_header_of_very_many_lines_is_read_once() -> None:
     text = "License: a\n" + " b\n" * 200_000 + "Version: 1\n"
-    assert headers(text)["version"] == ["1"]
-    assert headers(text)["license"][0].count("\n") == 200_000
+    assert parse_headers(text)["version"] == ["1"]
+    assert parse_headers(text)["license"][0].count("\n") == 200_000

@@ -22,7 +22,7 @@ MADE = RecordedEnvironment(
     "2.13.0+cpu",
     {"numpy": "numpy", "cloud.storage": "cloud-storage"},
     {"numpy": NUMPY, "cloud-storage": STORAGE},
-    knows_required=True,
+    has_requirements=True,
 )
 
 
@@ -41,7 +41,7 @@ def test_what_an_older_modpack_wrote_is_read():
     read = environment_from_json({"python": "3.10.1", "externs": {"thing": found}})
     assert read.provider_of("thing.part") == RecordedDistribution("Some_Thing", "1", editable=True)
     assert (read.python, read.torch, read.place) == ("3.10.1", None, None)
-    assert not read.knows_required
+    assert not read.has_requirements
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_distributions_that_share_a_first_component_are_told_apart():
     assert MADE.provider_of("cloud.other") is None
     # A folder that they share: whoever has something in it will do.
     assert MADE.provider_of("cloud") == STORAGE
-    assert MADE.by_provider(["numpy", "cloud.storage", "numpy.linalg", "unknown"]) == {
+    assert MADE.group_by_distribution(["numpy", "cloud.storage", "numpy.linalg", "unknown"]) == {
         "cloud-storage": (STORAGE, ("cloud.storage",)),
         "numpy": (NUMPY, ("numpy", "numpy.linalg")),
     }
@@ -84,7 +84,7 @@ def test_nothing_provides_a_module_that_is_too_deep_for_any():
 
 def test_a_distribution_may_have_provided_very_many_modules():
     modules = [f"numpy.m{n:06}" for n in range(500_000)]
-    ((_, found),) = MADE.by_provider(modules).values()
+    ((_, found),) = MADE.group_by_distribution(modules).values()
     assert list(found) == modules
 
 
@@ -142,8 +142,8 @@ def test_a_comparison_tells_what_to_repair_and_how():
     assert comparison.differences == (python, other, gone)
     assert comparison.deviations == (python, similar, other, gone)
     assert comparison.missing == (gone,)
-    assert comparison.repair == "pip install 'o==1.0' 'g==1'"
-    assert EnvironmentComparison((python, same)).repair is None
+    assert comparison.install_command == "pip install 'o==1.0' 'g==1'"
+    assert EnvironmentComparison((python, same)).install_command is None
 
 
 @pytest.mark.parametrize(

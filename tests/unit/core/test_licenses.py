@@ -2,13 +2,13 @@
 
 import pytest
 
-from modpack.core.core_metadata import headers, license_of
+from modpack.core.core_metadata import license_of, parse_headers
 
 OSI = "Classifier: License :: OSI Approved :: "
 
 
 def license_in(text):
-    return license_of(headers(text))
+    return license_of(parse_headers(text))
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ from modpack.core.plan import MockEvent, MockEventKind
 from modpack.core.selftest import (
     Addition,
     AdditionKind,
+    SelfTestCase,
     SelfTestRecord,
-    TriedCase,
     self_test_from_json,
 )
 
 RECORD = SelfTestRecord(
     False,
     "process",
-    (TriedCase(("model", "model.pkl"), 0, True, False, ("output[0]",)),),
+    (SelfTestCase(("model", "model.pkl"), 0, True, False, ("output[0]",)),),
     4,
     12.5,
     (Addition("intern", "shop.parts", "shop"), Addition("file", "shop/x.txt")),
@@ -71,7 +71,7 @@ def test_an_addition_of_a_kind_that_does_not_exist_is_noticed(kind):
 def test_every_kind_of_addition_is_read(kind):
     added = [{"kind": kind, "name": "shop.parts", "by": None}]
     found = self_test_from_json({**RECORD.to_json(), "added": added})
-    assert found.added == (Addition(kind, "shop.parts"),)
+    assert found.additions == (Addition(kind, "shop.parts"),)
 
 
 def test_an_example_that_is_listed_twice_is_noticed():
@@ -84,8 +84,8 @@ def test_a_record_of_an_older_version_does_not_tell_what_was_done_with_mocks():
     document = RECORD.to_json()
     del document["touches"]
     found = self_test_from_json(document)
-    assert not found.tells_touches
-    assert found.touches == ()
+    assert not found.has_mock_events
+    assert found.mock_events == ()
     assert "touches" not in found.to_json()
 
 

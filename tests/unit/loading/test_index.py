@@ -55,8 +55,8 @@ def test_an_extern_package_may_hold_packaged_modules():
 )
 def test_the_host_gives_the_standard_library_torch_and_what_is_extern(module, allowed):
     built = index("a/b.py", numpy=None)
-    assert built.allows_host(module) is allowed
-    assert built.keeps(module) is not allowed
+    assert built.allows_host_import(module) is allowed
+    assert built.is_package_import(module) is not allowed
 
 
 def test_a_folder_of_resources_hides_neither_the_standard_library_nor_an_extern():

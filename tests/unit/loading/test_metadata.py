@@ -107,6 +107,6 @@ def test_compiled_modules_are_entries_and_come_before_sources():
     index = ModuleIndex.build(["shop/__init__.py", "shop/_fast.py", EXTENSION], {})
     entry = index.find("shop._fast")
     assert entry is not None
-    assert entry.kind is IndexEntryKind.COMPILED
+    assert entry.kind is IndexEntryKind.NATIVE
     assert entry.record == EXTENSION
     assert Path(entry.record).name.startswith("_fast.")

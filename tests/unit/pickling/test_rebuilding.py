@@ -176,7 +176,7 @@ def test_a_freed_tensor_that_is_too_large_for_any_machine_is_told():
         freed_tensor(typed(b""), 0, (2**62,), (1,), False, OrderedDict(), torch.float32)
 
 
-OUTSIDE = {
+UNLISTED = {
     "coo": (torch.sparse_coo, (torch.tensor([[0, 2**40]]), torch.ones(2), (3,), True)),
     "coo, not coalesced": (torch.sparse_coo, (torch.tensor([[0, -1]]), torch.ones(2), (3,), False)),
     "csr": (
@@ -198,7 +198,7 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.parametrize(("layout", "data"), OUTSIDE.values(), ids=OUTSIDE)
+@pytest.mark.parametrize(("layout", "data"), UNLISTED.values(), ids=UNLISTED)
 @pytest.mark.parametrize("is_asked_for", [True, False])
 def test_a_sparse_tensor_with_indices_outside_is_refused_whatever_torch_is_told(
     layout, data, is_asked_for

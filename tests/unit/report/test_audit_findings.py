@@ -16,7 +16,7 @@ from modpack.core.plan import (
 )
 from modpack.core.rules import IMPLICIT, Action, Owner
 from modpack.core.scan import ImportKind
-from modpack.core.selftest import SelfTestRecord, TriedCase
+from modpack.core.selftest import SelfTestCase, SelfTestRecord
 from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.audit_findings import find_all
 from modpack.report.facts import (
@@ -39,7 +39,7 @@ def package(**more):
 
 
 def self_test(**changes):
-    case = TriedCase(("m", "m.pkl"), 0, deterministic=changes.pop("deterministic", True))
+    case = SelfTestCase(("m", "m.pkl"), 0, deterministic=changes.pop("deterministic", True))
     return SelfTestRecord(**{"passed": True, "namespace": "private", "cases": (case,), "rounds": 1,
                           "seconds": 1.0, **changes})  # fmt: skip
 
@@ -264,7 +264,7 @@ def test_a_self_test_has_its_limits():
 
 
 def test_a_package_that_needs_real_names_says_why():
-    tried = self_test(namespace="process", why_process="it asks for its file by name")
+    tried = self_test(namespace="process", private_failure="it asks for its file by name")
     (finding,) = found(package=package(self_test=tried, namespace="process"))
     assert finding.code == "process-namespace"
     assert "it asks for its file by name" in finding.text

@@ -24,7 +24,7 @@ BASE = MockUse("stats", "Base", "net", 7, UseKind.BASE_CLASS)
 LOADED = MockEvent("tracker", MockEventKind.LOADED)
 USED = MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "net.py:4")
 PLAN = Plan({}, uses=(BASE, LOG), tells_uses=True)
-SELF_TEST = SelfTestRecord(True, "private", (), 1, 1.0, touches=(LOADED, USED))
+SELF_TEST = SelfTestRecord(True, "private", (), 1, 1.0, mock_events=(LOADED, USED))
 
 
 def test_every_mocked_module_is_told_the_worst_first():
@@ -46,5 +46,5 @@ def test_a_mock_has_its_rule_its_importers_its_uses_and_what_the_self_test_did()
 def test_a_mock_is_tried_if_a_self_test_watched_it():
     assert all(each.is_tried for each in mock_facts(PLAN, SELF_TEST, MODULES))
     assert not any(each.is_tried for each in mock_facts(PLAN, None, MODULES))
-    older = replace(SELF_TEST, touches=(), tells_touches=False)
+    older = replace(SELF_TEST, mock_events=(), has_mock_events=False)
     assert not any(each.is_tried for each in mock_facts(PLAN, older, MODULES))

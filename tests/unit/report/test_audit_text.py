@@ -16,7 +16,7 @@ from modpack.core.plan import (
 )
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
-from modpack.core.selftest import SelfTestRecord, TriedCase
+from modpack.core.selftest import SelfTestCase, SelfTestRecord
 from modpack.report.audit import judge, parse_gate
 from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.audit_text import audit_report, how_used, self_test_told
@@ -85,7 +85,7 @@ def test_many_notes_of_one_kind_are_counted_and_warnings_never():
 
 
 def test_passed_self_test_is_told_first_and_what_it_settles_in_one_line():
-    case = TriedCase(("m", "m.pkl"), 0, deterministic=True)
+    case = SelfTestCase(("m", "m.pkl"), 0, deterministic=True)
     self_test = SelfTestRecord(True, "private", (case,), 1, 1.0)
     package = PackageFacts(
         "m", 9, "modpack 1", "0" * 64, (), (), StorageFacts(0, 0), self_test=self_test

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from modpack.errors import ModpackError, SignatureError
 from modpack.security.signing_envelope import MAX_BYTES, ValidSignature, check, read_envelope, sign
-from modpack.security.signing_keys import PrivateKey, needing_sign
+from modpack.security.signing_keys import PrivateKey, requiring_sign_extra
 
 DIGEST = "ab" * 32
 OTHER = "cd" * 32
@@ -353,13 +353,13 @@ def test_the_extra_is_named_where_it_is_missing(envelope, alice, trusted, monkey
     "failure", [ImportError("libssl.so.9: cannot open"), AttributeError("lib has no attribute X")]
 )
 def test_an_extra_that_is_broken_is_told_and_not_called_missing(failure):
-    with pytest.raises(ModpackError, match="cannot be imported") as told, needing_sign():
+    with pytest.raises(ModpackError, match="cannot be imported") as told, requiring_sign_extra():
         raise failure
     assert str(failure) in str(told.value) and "--force-reinstall" in str(told.value)
 
 
 def test_a_part_of_the_extra_that_is_missing_is_no_missing_extra():
-    with pytest.raises(ModpackError, match="cannot be imported"), needing_sign():
+    with pytest.raises(ModpackError, match="cannot be imported"), requiring_sign_extra():
         importlib.import_module("cryptography.hazmat.gone")
 
 

@@ -9,7 +9,7 @@ import sys
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.plan import MockEvent, MockEventKind
 from modpack.core.policy import TrustPolicy
-from modpack.core.selftest import TriedCase, UnfilledTable
+from modpack.core.selftest import SelfTestCase, UnfilledTable
 from modpack.selftest import process
 from modpack.selftest.process import (
     Answer,
@@ -30,7 +30,7 @@ def test_job_sent_to_the_child_is_the_same():
     policy = TrustPolicy(allow_externs="numpy.**", allow_native=False)
     table = UnfilledTable("shop", "KINDS", "shop.Net")
     hidden = HiddenModules(("a",), ("b",), ("/c",))
-    case = TriedCase(("model", "model.pkl"), 0)
+    case = SelfTestCase(("model", "model.pkl"), 0)
     asked = process.ProbeLevel.USES
     job = Job(
         "x.modpack", "private", (case,), hidden, ("/p",), "/t", asked, ("o",), (table,), policy
