@@ -248,8 +248,9 @@ def demo_output(warm_python: WarmPython) -> str:
     return output_of("COLUMNS=88 python -m modpack demo", ROOT, warm_python)
 
 
-def test_the_demo_in_the_readme_is_the_demo(demo_output):
-    block = next(b for b in _FENCE.finditer(text_of("README.md")) if "Train ──" in b["body"])
+def test_demo_page_shows_the_output_of_the_demo(demo_output):
+    page = text_of("docs/tutorial/demo.md")
+    block = next(b for b in _FENCE.finditer(page) if "Train ──" in b["body"])
     lines = {shape_of(line) for line in demo_output.splitlines()}
     shown = [line for line in block["body"].splitlines() if not _varies(line)]
     assert [line for line in shown if shape_of(line) not in lines] == []
